@@ -1,0 +1,90 @@
+//! The alpha that minimises rho(alpha) = ||E[W'W] - J|| for W = I - alpha L, L random.
+//!
+//! With L-bar = E[L] and K = E[L'L], rho is the largest of v'(I - 2 alpha L-bar + alpha^2 K) v over
+//! unit vectors v that sum to 0: a maximum of convex parabolas in alpha, one for each v. The best
+//! alpha is found by collecting parabolas: minimise the maximum of those known, ask for the worst v
+//! there, add its parabola. It takes some five eigenvectors, where a golden section takes forty.
+
+use crate::spectrum::top_eigenvector;
+use faer::{Mat, MatRef};
+
+/// 1 - 2 alpha `linear` + alpha^2 `square`.
+struct Parabola {
+    linear: f64,
+    square: f64,
+}
+
+impl Parabola {
+    fn at(&self, alpha: f64) -> f64 {
+        1.0 - 2.0 * alpha * self.linear + alpha * alpha * self.square
+    }
+}
+
+/// The best alpha and its rho, for the expected Laplacian and the expected squared Laplacian of one
+/// connected piece.
+pub(crate) fn minimise(mean: MatRef<'_, f64>, square: MatRef<'_, f64>) -> (f64, f64) {
+    let n = mean.nrows();
+    if n == 1 {
+        return (0.0, 0.0);
+    }
+    // 2/trace-like start: rho(alpha) < 1 for small alpha, so begin with something surely in range.
+    let largest = (0..n).map(|i| square[(i, i)]).fold(0.0, f64::max);
+    let mut alpha = mean.diagonal().column_vector().iter().sum::<f64>() / n as f64 / largest;
+    let mut parabolas: Vec<Parabola> = Vec::new();
+    let mut best = (alpha, f64::INFINITY);
+    for _ in 0..60 {
+        let matrix = Mat::from_fn(n, n, |i, j| {
+            let identity = if i == j { 1.0 } else { 0.0 } - 1.0 / n as f64;
+            identity - 2.0 * alpha * mean[(i, j)] + alpha * alpha * square[(i, j)]
+        });
+        let (rho, v) = top_eigenvector(matrix.as_ref());
+        if rho < best.1 {
+            best = (alpha, rho);
+        }
+        parabolas.push(Parabola {
+            linear: form(mean, &v),
+            square: form(square, &v),
+        });
+        let (next, bound) = lowest(&parabolas);
+        if best.1 - bound < 1e-12 {
+            break;
+        }
+        alpha = next;
+    }
+    (crate::spectrum::settle(best.0), best.1)
+}
+
+/// v'Mv.
+fn form(matrix: MatRef<'_, f64>, v: &[f64]) -> f64 {
+    (0..v.len())
+        .map(|j| v[j] * matrix.col(j).iter().zip(v).map(|(a, b)| a * b).sum::<f64>())
+        .sum()
+}
+
+/// Where the maximum of the parabolas is lowest, and its value there. The maximum is convex and the
+/// minimum lies between the parabolas' own lowest points.
+fn lowest(parabolas: &[Parabola]) -> (f64, f64) {
+    let bottoms = parabolas
+        .iter()
+        .map(|parabola| parabola.linear / parabola.square);
+    let (mut low, mut high) = bottoms.fold((f64::INFINITY, 0.0f64), |(low, high), x| {
+        (low.min(x), high.max(x))
+    });
+    let highest = |x: f64| {
+        let by_value = |a: &&Parabola, b: &&Parabola| a.at(x).total_cmp(&b.at(x));
+        parabolas
+            .iter()
+            .max_by(by_value)
+            .map(|p| (p.at(x), p.square * x - p.linear))
+    };
+    // Bisection on the slope of the parabola that is highest.
+    for _ in 0..200 {
+        let middle = 0.5 * (low + high);
+        match highest(middle) {
+            Some((_, slope)) if slope < 0.0 => low = middle,
+            _ => high = middle,
+        }
+    }
+    let x = 0.5 * (low + high);
+    (x, highest(x).map_or(0.0, |(value, _)| value))
+}

@@ -1,0 +1,499 @@
+//! All that is known of a graph, in one object: what `upwash topology analyze --json` prints.
+
+use crate::leaders::{LeaderWeights, Leaders};
+use crate::published::{Theorem1, step_limits};
+use crate::spectrum::{Spectrum, disagreement, norm};
+use crate::worst::safe_total_weight;
+use crate::{
+    BudgetError, Graph, Matcha, Matching, Mixing, Order, Rotation, RotationError, Schedule, Weights,
+};
+use faer::Mat;
+
+/// What to look at beside the graph itself.
+///
+/// ```
+/// use upwash_topology::AnalysisOptions;
+/// let options = AnalysisOptions { budget: Some(0.5), ..Default::default() };
+/// assert_eq!(options.rotate, None);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AnalysisOptions {
+    /// MATCHA for this communication budget.
+    pub budget: Option<f64>,
+    /// A rotation through this many copies.
+    pub rotate: Option<usize>,
+    /// AL-DSGD with these weights.
+    pub leaders: Option<LeaderWeights>,
+}
+
+/// Why a graph was not analysed.
+///
+/// ```
+/// use upwash_topology::{Analysis, AnalysisOptions, GraphSpec};
+/// let ring = "ring:8".parse::<GraphSpec>()?.build()?;
+/// let options = AnalysisOptions { budget: Some(2.0), ..Default::default() };
+/// assert!(Analysis::of(&ring, options).is_err());
+/// # Ok::<(), upwash_topology::SpecError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AnalysisError {
+    /// The budget is out of range.
+    #[error(transparent)]
+    Budget(#[from] BudgetError),
+    /// The rotation cannot be had.
+    #[error(transparent)]
+    Rotation(#[from] RotationError),
+    /// The spectra of so many workers would take too long.
+    #[error(
+        "{nodes} workers are too many to analyse: at most {MAX_NODES}, whose spectra take some minutes"
+    )]
+    TooLarge {
+        /// How many there are.
+        nodes: usize,
+    },
+}
+
+const MAX_NODES: usize = 4096;
+
+/// A graph's numbers.
+///
+/// ```
+/// use upwash_topology::{Analysis, AnalysisOptions, GraphSpec};
+/// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+/// let analysis = Analysis::of(&l1, AnalysisOptions::default())?;
+/// assert!((analysis.dpsgd.rho - 0.653777).abs() < 1e-6);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Analysis {
+    /// How many workers.
+    pub nodes: usize,
+    /// How many links.
+    pub edges: usize,
+    /// Links of each worker.
+    pub degrees: Vec<usize>,
+    /// Whether everyone can reach everyone.
+    pub connected: bool,
+    /// The connected pieces, where there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pieces: Vec<Vec<usize>>,
+    /// The Laplacian's second smallest eigenvalue: 0 where the graph is not connected.
+    pub lambda2: f64,
+    /// Its largest.
+    pub lambda_max: f64,
+    /// Matchings that cover the graph.
+    pub matchings: Vec<Matching>,
+    /// Averaging over the whole graph with the optimal alpha.
+    pub dpsgd: Contraction,
+    /// Averaging with Metropolis-Hastings weights.
+    pub metropolis: Contraction,
+    /// Averaging with equal weights for a worker and each of its neighbours.
+    pub uniform: Contraction,
+    /// MATCHA, where a budget was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub matcha: Option<MatchaAnalysis>,
+    /// Rotation, where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<RotationAnalysis>,
+    /// AL-DSGD over the whole graph, where leaders' weights were given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub al_dsgd: Option<LeaderAnalysis>,
+}
+
+/// How fast averaging makes workers agree.
+///
+/// ```
+/// # use upwash_topology::{Analysis, AnalysisOptions, GraphSpec};
+/// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+/// let dpsgd = Analysis::of(&l1, AnalysisOptions::default())?.dpsgd;
+/// assert_eq!(dpsgd.mixing_rounds, Some(22)); // 0.653777^(22/2) < 0.01
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Contraction {
+    /// The alpha of I - alpha L, where the weights have one (the largest piece's, where there are
+    /// several).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alpha: Option<f64>,
+    /// By how much a round shrinks the squared disagreement, at worst.
+    pub rho: f64,
+    /// 1 - sqrt(rho).
+    pub spectral_gap: f64,
+    /// How many rounds shrink disagreement to a hundredth; none where it does not shrink.
+    pub mixing_rounds: Option<u64>,
+    /// Workers whose own weight is not positive: the paper's Algorithm 1, to the letter, makes them
+    /// climb their own loss.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub without_positive_diagonal: Vec<usize>,
+}
+
+/// MATCHA on the graph.
+///
+/// ```
+/// # use upwash_topology::{Analysis, AnalysisOptions, GraphSpec};
+/// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+/// let options = AnalysisOptions { budget: Some(0.5), ..Default::default() };
+/// let matcha = Analysis::of(&l1, options)?.matcha.unwrap();
+/// assert!((matcha.expected_links - 7.7255).abs() < 1e-3); // of 12
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct MatchaAnalysis {
+    /// The budget asked for.
+    pub budget: f64,
+    /// How likely each matching is to be up.
+    pub probabilities: Vec<f64>,
+    /// lambda_2 of the expected Laplacian (the smallest of any piece).
+    pub lambda2: f64,
+    /// What lambda_2 cannot exceed: the proof that this is the optimum.
+    pub lambda2_upper_bound: f64,
+    /// Links that are up in an average round.
+    pub expected_links: f64,
+    /// Its alpha and rho.
+    #[serde(flatten)]
+    pub contraction: Contraction,
+    /// Theorem 1 of the AL-DSGD paper, as printed.
+    pub published_theorem1: Theorem1,
+    /// AL-DSGD over MATCHA, with random losses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub al_dsgd: Option<MatchaLeaders>,
+}
+
+/// AL-DSGD over MATCHA.
+///
+/// ```
+/// # use upwash_topology::{Analysis, AnalysisOptions, GraphSpec, LeaderWeights};
+/// let options = AnalysisOptions {
+///     budget: Some(0.5),
+///     leaders: Some(LeaderWeights { best: 0.0, degree: 0.0 }),
+///     ..Default::default()
+/// };
+/// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+/// let matcha = Analysis::of(&l1, options)?.matcha.unwrap();
+/// let leaders = matcha.al_dsgd.unwrap();
+/// assert!((leaders.rho_random - matcha.contraction.rho).abs() < 1e-9); // no weight, no effect
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct MatchaLeaders {
+    /// rho on average over random losses and the matchings drawn.
+    pub rho_random: f64,
+    /// Whether all draws were taken into account, or a sample of them.
+    pub exact: bool,
+    /// w_best + w_degree below this is safe whatever the leaders.
+    pub w_safe: f64,
+}
+
+/// A rotation of the workers' places.
+///
+/// ```
+/// # use upwash_topology::{Analysis, AnalysisOptions, GraphSpec};
+/// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+/// let options = AnalysisOptions { rotate: Some(2), ..Default::default() };
+/// let rotation = Analysis::of(&l1, options)?.rotation.unwrap();
+/// assert_eq!(rotation.expected_degrees, [3.0; 8]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct RotationAnalysis {
+    /// Where each worker stands in each copy.
+    pub relabellings: Vec<Vec<usize>>,
+    /// Each worker's degree, on average.
+    pub expected_degrees: Vec<f64>,
+    /// Their variance.
+    pub degree_variance: f64,
+    /// lambda_2 of the mean Laplacian.
+    pub lambda2_mean: f64,
+    /// rho per round of a whole turn of plain averaging.
+    pub rho: f64,
+    /// The same with leaders and random losses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rho_random: Option<f64>,
+}
+
+/// AL-DSGD on the graph.
+///
+/// ```
+/// # use upwash_topology::{Analysis, AnalysisOptions, GraphSpec};
+/// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+/// let options = AnalysisOptions { leaders: "0.1,0.1".parse().ok(), ..Default::default() };
+/// let al_dsgd = Analysis::of(&l1, options)?.al_dsgd.unwrap();
+/// assert!((al_dsgd.rho_random - 0.608637).abs() < 1e-6);
+/// assert!((al_dsgd.w_safe - 0.11666).abs() < 1e-5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct LeaderAnalysis {
+    /// The leaders' weights.
+    pub weights: LeaderWeights,
+    /// rho on average over random losses.
+    pub rho_random: f64,
+    /// rho for the worst leaders (an upper bound where `rho_worst_exact` is false).
+    pub rho_worst: f64,
+    /// Whether every choice of leaders was tried.
+    pub rho_worst_exact: bool,
+    /// Leaders found to have a large rho, the largest where it is exact.
+    pub worst_leaders: Vec<usize>,
+    /// w_best + w_degree below this is safe whatever the leaders.
+    pub w_safe: f64,
+    /// The part of the workers' steps that reaches what they agree on (`sound` and `released`).
+    pub step_factor: f64,
+    /// The same for the rule as `written`, which scales each step by (1 - w) W_ii.
+    pub step_factor_written: f64,
+    /// How many equally influential workers these count for.
+    pub effective_workers: f64,
+    /// The same for the rule as `written`.
+    pub effective_workers_written: f64,
+    /// How far a round moves the mean, root mean square.
+    pub mean_drift: f64,
+    /// How much each worker counts in what they agree on.
+    pub influence: Vec<f64>,
+    /// The largest gamma L that the paper's Theorem 2 allows, as printed.
+    pub published_step_limit: f64,
+    /// The same, as its proof needs it.
+    pub published_step_limit_proved: f64,
+}
+
+impl Analysis {
+    /// Analyses a graph.
+    ///
+    /// ```
+    /// # use upwash_topology::{Analysis, AnalysisOptions, Graph};
+    /// let two_pieces = Graph::new(4, [(0, 1), (2, 3)])?;
+    /// let analysis = Analysis::of(&two_pieces, AnalysisOptions::default())?;
+    /// assert!(!analysis.connected);
+    /// assert_eq!(analysis.dpsgd.rho, 1.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of(graph: &Graph, options: AnalysisOptions) -> Result<Self, AnalysisError> {
+        if graph.nodes() > MAX_NODES {
+            return Err(AnalysisError::TooLarge {
+                nodes: graph.nodes(),
+            });
+        }
+        let pieces = graph.pieces();
+        let connected = pieces.len() == 1;
+        let spectrum = Spectrum::of(graph);
+        let [optimal, metropolis, uniform] =
+            [Weights::Optimal, Weights::Metropolis, Weights::Uniform].map(|weights| {
+                weights
+                    .mixing(graph)
+                    .expect("these weights fit every graph")
+            });
+        let alpha = if connected {
+            spectrum.best_alpha()
+        } else {
+            largest_alpha(&optimal, &pieces)
+        };
+        let contraction = |mixing: &Mixing, alpha| {
+            let rho = if connected { mixing.contraction() } else { 1.0 };
+            Contraction::new(alpha, rho, mixing.without_positive_diagonal())
+        };
+        let matcha = options
+            .budget
+            .map(|budget| Matcha::solve(graph, budget))
+            .transpose()?;
+        let rotation = options
+            .rotate
+            .map(|copies| Rotation::balance(graph, copies))
+            .transpose()?;
+        Ok(Self {
+            nodes: graph.nodes(),
+            edges: graph.edges().len(),
+            degrees: graph.degrees(),
+            connected,
+            lambda2: spectrum.lambda2(),
+            lambda_max: spectrum.lambda_max(),
+            matchings: graph.matchings(),
+            dpsgd: contraction(&optimal, Some(alpha)),
+            metropolis: contraction(&metropolis, None),
+            uniform: contraction(&uniform, None),
+            matcha: matcha.map(|matcha| MatchaAnalysis::new(&matcha, options.leaders)),
+            rotation: rotation
+                .map(|rotation| RotationAnalysis::new(graph, &rotation, options.leaders)),
+            al_dsgd: options
+                .leaders
+                .map(|weights| LeaderAnalysis::new(graph, &optimal, weights, alpha, connected)),
+            pieces: if connected { vec![] } else { pieces },
+        })
+    }
+}
+
+fn largest_alpha(mixing: &Mixing, pieces: &[Vec<usize>]) -> f64 {
+    let largest = pieces.iter().max_by_key(|piece| piece.len());
+    let worker = largest
+        .and_then(|piece| piece.first())
+        .copied()
+        .unwrap_or(0);
+    let link = mixing.row(worker).iter().find(|entry| entry.0 != worker);
+    link.map_or(0.0, |entry| entry.1)
+}
+
+impl Contraction {
+    /// Of averaging of which rho alone is known.
+    ///
+    /// ```
+    /// use upwash_topology::Contraction;
+    /// assert_eq!(Contraction::from_rho(0.01).mixing_rounds, Some(2));
+    /// assert_eq!(Contraction::from_rho(1.0).mixing_rounds, None);
+    /// ```
+    pub fn from_rho(rho: f64) -> Self {
+        Self::new(None, rho, vec![])
+    }
+
+    fn new(alpha: Option<f64>, rho: f64, without_positive_diagonal: Vec<usize>) -> Self {
+        let mixing_rounds = match rho {
+            // Exact averages: one round, and no logarithm of 0.
+            rho if rho < 1e-12 => Some(1),
+            rho if rho < 1.0 - 1e-12 => Some((1e-4f64.ln() / rho.ln()).ceil() as u64),
+            _ => None,
+        };
+        let spectral_gap = (1.0 - rho.sqrt()).max(0.0);
+        Self {
+            alpha,
+            rho,
+            spectral_gap,
+            mixing_rounds,
+            without_positive_diagonal,
+        }
+    }
+}
+
+impl MatchaAnalysis {
+    fn new(matcha: &Matcha, leaders: Option<LeaderWeights>) -> Self {
+        let links = matcha.matchings().iter().zip(matcha.probabilities());
+        Self {
+            budget: matcha.budget(),
+            probabilities: matcha.probabilities().to_vec(),
+            lambda2: matcha.lambda2(),
+            lambda2_upper_bound: matcha.upper_bound(),
+            expected_links: links.map(|(links, p)| links.len() as f64 * p).sum(),
+            contraction: Contraction::new(Some(matcha.alpha()), matcha.rho(), vec![]),
+            published_theorem1: Theorem1::of(matcha),
+            al_dsgd: leaders.map(|weights| MatchaLeaders::new(matcha, weights)),
+        }
+    }
+}
+
+impl MatchaLeaders {
+    /// Up to 2^10 sets of matchings are all taken into account; beyond, 256 drawn rounds.
+    fn new(matcha: &Matcha, weights: LeaderWeights) -> Self {
+        let nodes = matcha.graph().nodes();
+        let undecided: Vec<usize> = (0..matcha.matchings().len())
+            .filter(|&j| (1e-9..1.0 - 1e-9).contains(&matcha.probabilities()[j]))
+            .collect();
+        let centre = disagreement(nodes);
+        let moment = |round: &crate::Round| {
+            let graph = Graph::new(nodes, round.links().iter().copied()).expect("part of a graph");
+            Leaders::new(&graph, round.mixing(), weights).second_moment(&centre)
+        };
+        let exact = undecided.len() <= 10;
+        let mut sum = Mat::<f64>::zeros(nodes, nodes);
+        if exact {
+            for set in 0..1u32 << undecided.len() {
+                let chosen = |bit: usize| set >> bit & 1 == 1;
+                let mut chance = 1.0;
+                let mut up: Vec<usize> = (0..matcha.matchings().len())
+                    .filter(|&j| matcha.probabilities()[j] >= 1.0 - 1e-9)
+                    .collect();
+                for (bit, &j) in undecided.iter().enumerate() {
+                    let p = matcha.probabilities()[j];
+                    chance *= if chosen(bit) { p } else { 1.0 - p };
+                    up.extend(chosen(bit).then_some(j));
+                }
+                sum += chance * moment(&Schedule::matcha_round(matcha, up));
+            }
+        } else {
+            let schedule = Schedule::matcha(matcha, 0);
+            const DRAWS: u64 = 256;
+            for index in 0..DRAWS {
+                sum += 1.0 / DRAWS as f64 * moment(&schedule.round(index));
+            }
+        }
+        let most_candidates = matcha.graph().degrees().into_iter().max().unwrap_or(0) + 1;
+        let rho_random = if matcha.graph().is_connected() {
+            norm(sum.as_ref())
+        } else {
+            1.0
+        };
+        Self {
+            rho_random,
+            exact,
+            w_safe: safe_total_weight(matcha.rho(), most_candidates),
+        }
+    }
+}
+
+impl RotationAnalysis {
+    fn new(graph: &Graph, rotation: &Rotation, leaders: Option<LeaderWeights>) -> Self {
+        let schedule = Schedule::fixed(graph, &Weights::Optimal)
+            .and_then(|fixed| fixed.rotating(rotation.relabellings(), Order::default()))
+            .expect("a rotation of this graph");
+        let turn = |weights: LeaderWeights| {
+            let copy = |(index, places): (usize, &Vec<usize>)| {
+                let graph = graph
+                    .relabelled(places)
+                    .expect("a relabelling of this graph");
+                Leaders::new(&graph, schedule.round(index as u64).mixing(), weights)
+            };
+            let rounds: Vec<Leaders> = rotation
+                .relabellings()
+                .iter()
+                .enumerate()
+                .map(copy)
+                .collect();
+            Leaders::contraction_of_turn(&rounds)
+        };
+        Self {
+            relabellings: rotation.relabellings().to_vec(),
+            expected_degrees: rotation.expected_degrees().to_vec(),
+            degree_variance: rotation.degree_variance(),
+            lambda2_mean: rotation.lambda2_mean(),
+            rho: turn(LeaderWeights {
+                best: 0.0,
+                degree: 0.0,
+            }),
+            rho_random: leaders.map(turn),
+        }
+    }
+}
+
+impl LeaderAnalysis {
+    fn new(
+        graph: &Graph,
+        base: &Mixing,
+        weights: LeaderWeights,
+        alpha: f64,
+        connected: bool,
+    ) -> Self {
+        let leaders = Leaders::new(graph, base, weights);
+        let rho_random = if connected {
+            leaders.contraction_random()
+        } else {
+            1.0
+        };
+        let worst = leaders.contraction_worst();
+        let (sound, written) = (
+            leaders.mean_shift_random(),
+            leaders.mean_shift_random_written(),
+        );
+        let (printed, proved) = step_limits(rho_random, alpha, weights.total());
+        Self {
+            weights,
+            rho_random,
+            rho_worst: worst.bound,
+            rho_worst_exact: worst.exact,
+            worst_leaders: worst.leaders,
+            w_safe: leaders.safe_total_weight(),
+            step_factor: sound.step_factor,
+            step_factor_written: written.step_factor,
+            effective_workers: sound.effective_workers,
+            effective_workers_written: written.effective_workers,
+            mean_drift: sound.mean_drift,
+            influence: sound.influence,
+            published_step_limit: printed,
+            published_step_limit_proved: proved,
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Pictures of graphs, as SVG.
+
+use crate::{Graph, GraphError, layout};
+use std::fmt::Write;
+
+/// Okabe and Ito's colours, which colour-blind people can tell apart, without black and yellow.
+const COLOURS: [&str; 6] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00",
+];
+/// Matchings beyond the sixth repeat the colours with another dash.
+const DASHES: [&str; 4] = ["", "7 4", "2 4", "10 3 2 3"];
+/// Above this many matchings a legend is longer than the picture.
+const MAX_LEGEND: usize = 12;
+
+/// The graph with its matchings in colours.
+///
+/// ```
+/// use upwash_topology::{GraphSpec, draw};
+/// let svg = draw(&"paper:L1".parse::<GraphSpec>()?.build()?, "paper:L1");
+/// assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
+/// assert_eq!(svg.matches("<line ").count(), 12 + 5); // the links, and five in the legend
+/// # Ok::<(), upwash_topology::SpecError>(())
+/// ```
+pub fn draw(graph: &Graph, title: &str) -> String {
+    let labels: Vec<usize> = (0..graph.nodes()).collect();
+    picture(graph, title, &[labels])
+}
+
+/// Relabelled copies side by side: the same shape, the workers in other places.
+///
+/// ```
+/// use upwash_topology::{GraphSpec, draw_rotation, paper_relabellings};
+/// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+/// let svg = draw_rotation(&l1, "paper:L1", &paper_relabellings())?;
+/// assert_eq!(svg.matches("<circle ").count(), 3 * 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn draw_rotation(
+    graph: &Graph,
+    title: &str,
+    relabellings: &[Vec<usize>],
+) -> Result<String, GraphError> {
+    let worker_at = |places: &Vec<usize>| crate::graph::inverse(places, graph.nodes());
+    let labels = relabellings
+        .iter()
+        .map(worker_at)
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(picture(graph, title, &labels))
+}
+
+/// One panel for each of `copies`, which say which worker stands at which node.
+fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
+    let n = graph.nodes();
+    let matchings = graph.matchings();
+    let places = layout(graph);
+    let panel = if n > 200 {
+        900.0
+    } else if n > 40 {
+        620.0
+    } else {
+        360.0
+    };
+    let (margin, header) = (34.0, 56.0);
+    let columns = copies.len().min(4);
+    let rows = copies.len().div_ceil(columns.max(1));
+    // A flat graph (a path) needs no square.
+    let height_used = places
+        .iter()
+        .map(|place| (place[1] - 0.5).abs())
+        .fold(0.0, f64::max)
+        * 2.0;
+    let inner = panel - 2.0 * margin;
+    let panel_height = (height_used * inner + 2.0 * margin).max(120.0);
+    let legend_columns = (panel * columns as f64 / 170.0) as usize;
+    let legend_rows = if matchings.len() <= MAX_LEGEND {
+        matchings.len().div_ceil(legend_columns)
+    } else {
+        1
+    };
+    let caption = if copies.len() > 1 { 22.0 } else { 0.0 };
+    let width = panel * columns as f64;
+    let height = header + rows as f64 * (panel_height + caption) + 20.0 * legend_rows as f64 + 16.0;
+    let radius = (0.22 * inner / (n as f64).sqrt()).clamp(2.0, 15.0);
+    let stroke = (radius / 5.0).clamp(0.6, 2.6);
+
+    let mut svg = String::new();
+    // Writing to a string cannot fail.
+    let out = &mut svg;
+    let _ = writeln!(
+        out,
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0} {height:.0}" width="{width:.0}" height="{height:.0}" font-family="Helvetica, Arial, sans-serif" role="img">
+<title>{}</title>
+<rect width="100%" height="100%" fill="#ffffff"/>
+<text x="16" y="28" font-size="15" font-weight="bold" fill="#222222">{}</text>
+<text x="16" y="46" font-size="12" fill="#666666">{n} workers, {} links, {} matchings</text>"##,
+        escape(title),
+        escape(title),
+        graph.edges().len(),
+        matchings.len()
+    );
+    for (index, workers) in copies.iter().enumerate() {
+        let (row, column) = (index / columns, index % columns);
+        let at = |node: usize| {
+            let [x, y] = places[node];
+            (
+                panel * column as f64 + margin + x * inner,
+                header
+                    + (panel_height + caption) * row as f64
+                    + panel_height / 2.0
+                    + (y - 0.5) * inner,
+            )
+        };
+        for (j, matching) in matchings.iter().enumerate() {
+            for &(u, v) in matching {
+                let ((x1, y1), (x2, y2)) = (at(u), at(v));
+                line(out, [x1, y1, x2, y2], j, stroke);
+            }
+        }
+        for (node, &worker) in workers.iter().enumerate() {
+            let (x, y) = at(node);
+            let _ = writeln!(
+                out,
+                r##"<circle cx="{x:.1}" cy="{y:.1}" r="{radius:.1}" fill="#ffffff" stroke="#222222" stroke-width="{:.1}"/>"##,
+                stroke.min(1.6)
+            );
+            if radius > 6.0 {
+                let size = radius * if worker > 99 { 0.8 } else { 1.0 };
+                let _ = writeln!(
+                    out,
+                    r##"<text x="{x:.1}" y="{:.1}" font-size="{size:.1}" text-anchor="middle" fill="#222222">{worker}</text>"##,
+                    y + 0.36 * size
+                );
+            }
+        }
+        if copies.len() > 1 {
+            let _ = writeln!(
+                out,
+                r##"<text x="{:.0}" y="{:.0}" font-size="13" text-anchor="middle" fill="#444444">copy {index}</text>"##,
+                panel * (column as f64 + 0.5),
+                header + (panel_height + caption) * row as f64 + panel_height + 10.0
+            );
+        }
+    }
+    legend(
+        out,
+        &matchings,
+        height - 20.0 * legend_rows as f64,
+        legend_columns,
+    );
+    svg.push_str("</svg>\n");
+    svg
+}
+
+fn legend(out: &mut String, matchings: &[Vec<crate::Edge>], top: f64, columns: usize) {
+    if matchings.len() > MAX_LEGEND {
+        let _ = writeln!(
+            out,
+            r##"<text x="16" y="{top:.0}" font-size="12" fill="#666666">a colour and dash for each matching</text>"##
+        );
+        return;
+    }
+    for (j, matching) in matchings.iter().enumerate() {
+        let (x, y) = (
+            16.0 + 170.0 * (j % columns) as f64,
+            top + 20.0 * (j / columns) as f64,
+        );
+        line(out, [x, y, x + 22.0, y], j, 2.6);
+        let links = if matching.len() == 1 { "link" } else { "links" };
+        let _ = writeln!(
+            out,
+            r##"<text x="{:.0}" y="{:.0}" font-size="12" fill="#444444">matching {j} ({} {links})</text>"##,
+            x + 28.0,
+            y + 4.0,
+            matching.len()
+        );
+    }
+}
+
+fn line(out: &mut String, [x1, y1, x2, y2]: [f64; 4], matching: usize, stroke: f64) {
+    let colour = COLOURS[matching % COLOURS.len()];
+    let dash = DASHES[matching / COLOURS.len() % DASHES.len()];
+    let dash = if dash.is_empty() {
+        String::new()
+    } else {
+        format!(r#" stroke-dasharray="{dash}""#)
+    };
+    let _ = writeln!(
+        out,
+        r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{colour}" stroke-width="{stroke:.1}"{dash}/>"#
+    );
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}

@@ -1,0 +1,187 @@
+//! The graphs that can be asked for by name, built.
+//!
+//! The random ones draw from our own streams, not from rustworkx-core's generators: those may
+//! change with a version of `rand`, and a seed must name the same graph for ever.
+//!
+//! Sizes are checked by [`GraphSpec`](crate::GraphSpec) before anything here is called.
+
+use crate::colouring::round_robin;
+use crate::random::Stream;
+use crate::{Edge, Graph, GraphError};
+use std::collections::BTreeSet;
+use std::f64::consts::{PI, TAU};
+
+pub(crate) fn ring(n: usize) -> Result<Graph, GraphError> {
+    // Two nodes have one link between them, not two.
+    let edges = (0..n)
+        .map(|i| (i, (i + 1) % n))
+        .take(if n == 2 { 1 } else { n });
+    Ok(Graph::new(n, edges)?.with_positions(circle(n)))
+}
+
+pub(crate) fn path(n: usize) -> Result<Graph, GraphError> {
+    let positions = (0..n).map(|i| [i as f64, 0.0]).collect();
+    Ok(Graph::new(n, (1..n).map(|i| (i - 1, i)))?.with_positions(positions))
+}
+
+pub(crate) fn star(n: usize) -> Result<Graph, GraphError> {
+    let mut positions = vec![[0.0, 0.0]];
+    positions.extend(circle(n - 1));
+    Ok(Graph::new(n, (1..n).map(|i| (0, i)))?.with_positions(positions))
+}
+
+pub(crate) fn complete(n: usize) -> Result<Graph, GraphError> {
+    Ok(Graph::from_matchings(n, round_robin(n))?.with_positions(circle(n)))
+}
+
+pub(crate) fn grid(rows: usize, columns: usize) -> Result<Graph, GraphError> {
+    lattice(rows, columns, false)
+}
+
+pub(crate) fn torus(rows: usize, columns: usize) -> Result<Graph, GraphError> {
+    lattice(rows, columns, true)
+}
+
+/// Node `r * columns + c` sits in row r and column c; `wrapped`, the far ends are linked too.
+fn lattice(rows: usize, columns: usize, wrapped: bool) -> Result<Graph, GraphError> {
+    let at = |r: usize, c: usize| r * columns + c;
+    let mut edges = Vec::new();
+    for r in 0..rows {
+        for c in 0..columns {
+            // A side of 2 has no far end other than the next node.
+            if c + 1 < columns || (wrapped && columns > 2) {
+                edges.push((at(r, c), at(r, (c + 1) % columns)));
+            }
+            if r + 1 < rows || (wrapped && rows > 2) {
+                edges.push((at(r, c), at((r + 1) % rows, c)));
+            }
+        }
+    }
+    // A torus drawn as a square has its wrapping links on top of the others: bend the lattice.
+    let bend = |i: usize, n: usize| {
+        if wrapped {
+            0.22 * (PI * i as f64 / (n - 1) as f64).sin()
+        } else {
+            0.0
+        }
+    };
+    let place = |r: usize, c: usize| [c as f64 + bend(r, rows), r as f64 + bend(c, columns)];
+    let positions = (0..rows * columns)
+        .map(|i| place(i / columns, i % columns))
+        .collect();
+    Ok(Graph::new(rows * columns, edges)?.with_positions(positions))
+}
+
+pub(crate) fn hypercube(n: usize) -> Result<Graph, GraphError> {
+    let dimensions = n.ilog2();
+    let edges = (0..n).flat_map(|i| (0..dimensions).map(move |d| (i, i ^ (1 << d))));
+    // Every dimension has a direction and a length of its own, so that no two nodes coincide.
+    let place = |i: usize| {
+        (0..dimensions)
+            .filter(|d| i & (1 << d) != 0)
+            .fold([0.0, 0.0], |[x, y], d| {
+                let angle = PI * f64::from(d) / f64::from(dimensions);
+                let length = 1.3f64.powi(d as i32);
+                [x + length * angle.cos(), y - length * angle.sin()]
+            })
+    };
+    Ok(Graph::new(n, edges.filter(|(u, v)| u < v))?.with_positions((0..n).map(place).collect()))
+}
+
+/// Every node is linked to those 1, 2, 4, 8, ... places further round the circle.
+pub(crate) fn exponential(n: usize) -> Result<Graph, GraphError> {
+    let mut edges: Vec<Edge> = Vec::new();
+    let mut hop = 1;
+    while hop < n {
+        edges.extend(
+            (0..n)
+                .map(|i| (i, (i + hop) % n))
+                .map(|(u, v)| (u.min(v), u.max(v))),
+        );
+        hop *= 2;
+    }
+    edges.sort_unstable();
+    edges.dedup();
+    Ok(Graph::new(n, edges)?.with_positions(circle(n)))
+}
+
+/// Every two nodes are linked with probability `p`.
+pub(crate) fn erdos_renyi(n: usize, p: f64, seed: u64) -> Result<Graph, GraphError> {
+    let mut stream = Stream::new(seed, "erdos-renyi graph", &[]);
+    Graph::new(n, pairs(n).filter(|_| stream.uniform() < p))
+}
+
+/// A random graph in which every node has the same degree: free ends are joined in a random order,
+/// those that cannot be are put back and tried again (Steger and Wormald).
+pub(crate) fn regular(n: usize, degree: usize, seed: u64) -> Result<Graph, GraphError> {
+    let mut stream = Stream::new(seed, "regular graph", &[]);
+    loop {
+        let mut edges = BTreeSet::<Edge>::new();
+        let mut free: Vec<usize> = (0..n)
+            .flat_map(|i| std::iter::repeat_n(i, degree))
+            .collect();
+        while !free.is_empty() {
+            let before = free.len();
+            stream.shuffle(&mut free);
+            let mut left = Vec::new();
+            for pair in free.chunks_exact(2) {
+                let (u, v) = (pair[0].min(pair[1]), pair[0].max(pair[1]));
+                if u == v || !edges.insert((u, v)) {
+                    left.extend([u, v]);
+                }
+            }
+            free = left;
+            let possible = |&u: &usize| free.iter().any(|&v| u < v && !edges.contains(&(u, v)));
+            if free.len() == before && !free.iter().any(possible) {
+                break; // the ends left over are of nodes that are linked already: start again
+            }
+        }
+        if free.is_empty() {
+            return Graph::new(n, edges);
+        }
+    }
+}
+
+/// Nodes arrive one by one and link to `links` others, which they choose by their degree. The first
+/// `links + 1` nodes are a star.
+pub(crate) fn barabasi_albert(n: usize, links: usize, seed: u64) -> Result<Graph, GraphError> {
+    let mut stream = Stream::new(seed, "barabasi-albert graph", &[]);
+    let mut edges: Vec<Edge> = (1..=links).map(|i| (0, i)).collect();
+    for arriving in links + 1..n {
+        let mut chosen = BTreeSet::new();
+        while chosen.len() < links {
+            // A random end of a random link is a node, as likely as it has links.
+            let (u, v) = edges[stream.below(edges.len())];
+            chosen.insert(if stream.below(2) == 0 { u } else { v });
+        }
+        edges.extend(chosen.into_iter().map(|old| (old, arriving)));
+    }
+    Graph::new(n, edges)
+}
+
+/// Nodes at random places in the unit square, linked where they are closer than `radius`.
+pub(crate) fn geometric(n: usize, radius: f64, seed: u64) -> Result<Graph, GraphError> {
+    let mut stream = Stream::new(seed, "geometric graph", &[]);
+    let positions: Vec<[f64; 2]> = (0..n)
+        .map(|_| [stream.uniform(), stream.uniform()])
+        .collect();
+    let near = |&(u, v): &Edge| {
+        let [dx, dy] = [0, 1].map(|axis| positions[u][axis] - positions[v][axis]);
+        dx * dx + dy * dy < radius * radius
+    };
+    Ok(Graph::new(n, pairs(n).filter(near))?.with_positions(positions))
+}
+
+fn pairs(n: usize) -> impl Iterator<Item = Edge> {
+    (0..n).flat_map(move |u| (u + 1..n).map(move |v| (u, v)))
+}
+
+/// n places on a circle, the first at the top, clockwise (the y axis points down).
+pub(crate) fn circle(n: usize) -> Vec<[f64; 2]> {
+    (0..n)
+        .map(|i| {
+            let angle = TAU * (i as f64 / n as f64 - 0.25);
+            [angle.cos(), angle.sin()]
+        })
+        .collect()
+}

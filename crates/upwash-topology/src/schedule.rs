@@ -1,0 +1,769 @@
+//! Which links are up in round k, and with which weights.
+//!
+//! A schedule is a pure function of its seed and the round: round 10,000 needs no replay, and every
+//! worker that asks gets the same answer.
+
+use crate::random::Stream;
+use crate::{Edge, Graph, GraphError, Matcha, Mixing, WeightError, Weights};
+use std::sync::Arc;
+
+/// What is up in one round.
+///
+/// ```
+/// use upwash_topology::{GraphSpec, Schedule};
+/// let ring = "ring:4".parse::<GraphSpec>()?.build()?;
+/// let round = Schedule::alternating(&ring).round(1);
+/// assert_eq!(round.links(), [(0, 3), (1, 2)]);
+/// assert_eq!(round.mixing().weight(0, 3), 0.5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Round {
+    index: u64,
+    copy: usize,
+    pattern: Arc<Pattern>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Pattern {
+    links: Vec<Edge>,
+    directed: bool,
+    matchings: Vec<usize>,
+    mixing: Mixing,
+}
+
+impl Round {
+    /// The number of the round.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// assert_eq!(Schedule::one_peer_exponential(4).round(9).index(), 9);
+    /// ```
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// Which of a dynamic schedule's graphs is in force; 0 where there is only one.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Order, Schedule, Weights, paper_relabellings};
+    /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+    /// let rotating = Schedule::fixed(&l1, &Weights::Optimal)?
+    ///     .rotating(&paper_relabellings(), Order::InTurn { start: 1 })?;
+    /// assert_eq!([0, 1, 2].map(|k| rotating.round(k).copy()), [1, 2, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn copy(&self) -> usize {
+        self.copy
+    }
+
+    /// The links that are up; for a directed round, (sender, receiver).
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// assert_eq!(Schedule::one_peer_exponential(4).round(1).links()[0], (0, 2));
+    /// ```
+    pub fn links(&self) -> &[Edge] {
+        &self.pattern.links
+    }
+
+    /// Whether models travel one way only over each link.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// assert!(Schedule::one_peer_exponential(4).round(0).is_directed());
+    /// ```
+    pub fn is_directed(&self) -> bool {
+        self.pattern.directed
+    }
+
+    /// The matchings that are up, where the schedule goes by matchings.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Schedule};
+    /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+    /// assert_eq!(Schedule::released_flags(&l1)?.round(0).matchings(), [1]); // the second one
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn matchings(&self) -> &[usize] {
+        &self.pattern.matchings
+    }
+
+    /// The mixing matrix in force.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// assert_eq!(Schedule::one_peer_exponential(4).round(0).mixing().row(1), [(0, 0.5), (1, 0.5)]);
+    /// ```
+    pub fn mixing(&self) -> &Mixing {
+        &self.pattern.mixing
+    }
+
+    /// The workers whose models `worker` receives in this round.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// let round = Schedule::one_peer_exponential(4).round(0);
+    /// assert_eq!(round.senders(0).collect::<Vec<_>>(), [3]);
+    /// ```
+    pub fn senders(&self, worker: usize) -> impl Iterator<Item = usize> + '_ {
+        self.mixing()
+            .row(worker)
+            .iter()
+            .map(|entry| entry.0)
+            .filter(move |&sender| sender != worker)
+    }
+
+    /// How many models `worker` receives in this round: its degree in the links that are up.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Schedule, Weights};
+    /// let star = "star:5".parse::<GraphSpec>()?.build()?;
+    /// assert_eq!(Schedule::fixed(&star, &Weights::Metropolis)?.round(0).degree(0), 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn degree(&self, worker: usize) -> usize {
+        self.mixing().row(worker).len() - 1
+    }
+}
+
+/// A rule for every round.
+///
+/// ```
+/// use upwash_topology::{GraphSpec, Order, Rotation, Schedule, Weights};
+///
+/// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+/// let rotation = Rotation::balance(&l1, 2)?;
+/// let schedule = Schedule::fixed(&l1, &Weights::Optimal)?
+///     .rotating(rotation.relabellings(), Order::InTurn { start: 0 })?
+///     .averaging_every(100)?;
+/// assert_eq!(schedule.round(99).degree(0), 7); // everyone with everyone
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    nodes: usize,
+    rule: Rule,
+}
+
+#[derive(Clone, Debug)]
+enum Rule {
+    /// These, in turn.
+    Cycle(Vec<Arc<Pattern>>),
+    Matcha {
+        matcha: Arc<Matcha>,
+        weights: Weights,
+        seed: u64,
+    },
+    RandomMatching {
+        graph: Arc<Graph>,
+        seed: u64,
+    },
+    Relabelled {
+        base: Arc<Schedule>,
+        places: Vec<usize>,
+    },
+    Dynamic {
+        copies: Vec<Schedule>,
+        order: Order,
+    },
+    Averaging {
+        base: Box<Schedule>,
+        average: Arc<Pattern>,
+        every: u64,
+    },
+}
+
+/// In which order the graphs of a dynamic schedule come.
+///
+/// ```
+/// use upwash_topology::Order;
+/// assert_eq!(Order::default(), Order::InTurn { start: 0 });
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Order {
+    /// One after the other, one round each, beginning with `start`.
+    InTurn {
+        /// The graph of round 0.
+        start: usize,
+    },
+    /// Any of them, drawn anew for every round.
+    Random {
+        /// What the draws depend on.
+        seed: u64,
+    },
+    /// As the code released with the AL-DSGD paper does it, by the batch's number b in its epoch:
+    /// an even b takes the second graph; an odd b takes the third if it divides by 3 (and there is
+    /// a third), otherwise the first.
+    Released {
+        /// How many rounds an epoch has.
+        rounds_per_epoch: u64,
+    },
+}
+
+impl Default for Order {
+    fn default() -> Self {
+        Self::InTurn { start: 0 }
+    }
+}
+
+/// Why a schedule cannot be made.
+///
+/// ```
+/// use upwash_topology::{Graph, Schedule, ScheduleError};
+/// let pair = Graph::new(2, [(0, 1)])?;
+/// assert_eq!(Schedule::released_flags(&pair).unwrap_err(), ScheduleError::OneMatching);
+/// # Ok::<(), upwash_topology::GraphError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScheduleError {
+    /// The released code alternates between two matchings.
+    #[error(
+        "the released code alternates between a graph's first two matchings, and this graph has fewer: take another graph or another schedule"
+    )]
+    OneMatching,
+    /// A dynamic schedule of nothing.
+    #[error("a dynamic schedule needs at least one graph")]
+    NoGraphs,
+    /// The graphs of a dynamic schedule differ in size.
+    #[error("graph {copy} of the dynamic schedule has {found} workers, the first has {expected}")]
+    Sizes {
+        /// Which one.
+        copy: usize,
+        /// Its size.
+        found: usize,
+        /// The first one's.
+        expected: usize,
+    },
+    /// The released order is made for two or three graphs.
+    #[error("the released order is for one, two or three graphs, not {0}")]
+    ReleasedOrder(usize),
+    /// A number of rounds that must not be 0.
+    #[error("{0} must be at least 1 round")]
+    ZeroRounds(&'static str),
+    /// A matrix of the user's own cannot follow links that come and go.
+    #[error(
+        "a given matrix cannot be used with links that change from round to round: use optimal, metropolis, uniform or alpha="
+    )]
+    GivenWeights,
+    /// The weights are wrong.
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+    /// The relabelling is wrong.
+    #[error(transparent)]
+    Relabelling(#[from] GraphError),
+}
+
+impl Schedule {
+    /// The whole graph in every round: D-PSGD.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Schedule, Weights};
+    /// let ring = "ring:8".parse::<GraphSpec>()?.build()?;
+    /// assert_eq!(Schedule::fixed(&ring, &Weights::Optimal)?.round(3).links(), ring.edges());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn fixed(graph: &Graph, weights: &Weights) -> Result<Self, ScheduleError> {
+        let mixing = weights.mixing(graph)?;
+        let matchings = (0..graph.matchings().len()).collect();
+        Ok(Self::cycle(
+            graph.nodes(),
+            [(graph.edges().to_vec(), matchings, mixing)],
+        ))
+    }
+
+    /// Each matching up with its own probability, drawn anew for every round, with MATCHA's alpha.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Matcha, Schedule};
+    /// let matcha = Matcha::solve(&"ring:8".parse::<GraphSpec>()?.build()?, 0.5)?;
+    /// let schedule = Schedule::matcha(&matcha, 7);
+    /// let links: usize = (0..1000).map(|k| schedule.round(k).links().len()).sum();
+    /// assert!((3700..4300).contains(&links)); // half of 8 links, a thousand times
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn matcha(matcha: &Matcha, seed: u64) -> Self {
+        let rule = Rule::Matcha {
+            matcha: matcha.clone().into(),
+            weights: Weights::Optimal,
+            seed,
+        };
+        Self {
+            nodes: matcha.graph().nodes(),
+            rule,
+        }
+    }
+
+    /// [`matcha`](Self::matcha)'s draws with other weights, taken from the links that are up.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Matcha, Schedule, Weights};
+    /// let matcha = Matcha::solve(&"paper:L1".parse::<GraphSpec>()?.build()?, 0.5)?;
+    /// let schedule = Schedule::matcha_with(&matcha, Weights::Metropolis, 7)?;
+    /// assert!(schedule.round(5).mixing().without_positive_diagonal().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn matcha_with(
+        matcha: &Matcha,
+        weights: Weights,
+        seed: u64,
+    ) -> Result<Self, ScheduleError> {
+        match weights {
+            Weights::Given(_) => return Err(ScheduleError::GivenWeights),
+            // Found wrong here rather than in some later round.
+            Weights::Alpha(_) => drop(weights.mixing(matcha.graph())?),
+            _ => {}
+        }
+        let rule = Rule::Matcha {
+            matcha: matcha.clone().into(),
+            weights,
+            seed,
+        };
+        Ok(Self {
+            nodes: matcha.graph().nodes(),
+            rule,
+        })
+    }
+
+    /// The graph's matchings in turn, one a round; linked workers take each other's average.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Schedule};
+    /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+    /// assert_eq!(Schedule::alternating(&l1).round(9).matchings(), [4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn alternating(graph: &Graph) -> Self {
+        let nodes = graph.nodes();
+        let pairs = |(index, links): (usize, Vec<Edge>)| {
+            let mixing = Mixing::laplacian(nodes, &links, |_| 0.5);
+            (links, vec![index], mixing)
+        };
+        Self::cycle(nodes, graph.matchings().into_iter().enumerate().map(pairs))
+    }
+
+    /// One-peer exponential: in round k everyone sends to the worker 2^(k mod log2 n) places
+    /// further, and takes the mean of what it has and what it gets. With a power of two of workers,
+    /// log2 n rounds are an exact average.
+    ///
+    /// # Panics
+    /// If there are no workers.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// let schedule = Schedule::one_peer_exponential(8);
+    /// let hops = [0, 1, 2, 3].map(|k| schedule.round(k).links()[0].1);
+    /// assert_eq!(hops, [1, 2, 4, 1]);
+    /// ```
+    pub fn one_peer_exponential(nodes: usize) -> Self {
+        assert!(nodes > 0, "no workers");
+        let hops = (0..)
+            .map(|power| 1usize << power)
+            .take_while(|&hop| hop < nodes);
+        let round = |hop: usize| {
+            let row = |i: usize| {
+                let mut row = vec![(i, 0.5), ((i + nodes - hop) % nodes, 0.5)];
+                row.sort_unstable_by_key(|entry| entry.0);
+                row
+            };
+            let links = (0..nodes).map(|i| (i, (i + hop) % nodes)).collect();
+            (
+                links,
+                vec![],
+                Mixing::from_rows((0..nodes).map(row).collect()),
+            )
+        };
+        let mut schedule = Self::cycle(nodes, hops.map(round));
+        if let Rule::Cycle(patterns) = &mut schedule.rule {
+            patterns
+                .iter_mut()
+                .for_each(|pattern| Arc::make_mut(pattern).directed = true);
+        }
+        schedule
+    }
+
+    /// A random maximal matching of the graph in every round; linked workers take each other's
+    /// average.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Schedule};
+    /// let ring = "ring:8".parse::<GraphSpec>()?.build()?;
+    /// let round = Schedule::random_matching(&ring, 1).round(0);
+    /// assert!((0..8).all(|worker| round.degree(worker) <= 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn random_matching(graph: &Graph, seed: u64) -> Self {
+        let rule = Rule::RandomMatching {
+            graph: graph.clone().into(),
+            seed,
+        };
+        Self {
+            nodes: graph.nodes(),
+            rule,
+        }
+    }
+
+    /// What the code released with the AL-DSGD and MATCHA papers runs under the name D-PSGD: not
+    /// the whole graph, but its second matching in rounds 0, 2, 4, ... and its first in rounds 1,
+    /// 3, 5, ..., with the alpha of the whole graph. On L1 these two leave the graph in two pieces.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Schedule};
+    /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+    /// let schedule = Schedule::released_flags(&l1)?;
+    /// assert_eq!(schedule.round(0).links(), [(1, 7), (3, 6)]);
+    /// assert!((schedule.round(0).mixing().weight(1, 7) - 2.0 / 7.0).abs() < 1e-9);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn released_flags(graph: &Graph) -> Result<Self, ScheduleError> {
+        let whole = Weights::Optimal.mixing(graph)?;
+        let matchings = graph.matchings();
+        if matchings.len() < 2 {
+            return Err(ScheduleError::OneMatching);
+        }
+        let one = |index: usize| {
+            let links = matchings[index].clone();
+            let weight = |&(u, v): &Edge| (u, v, whole.weight(u, v));
+            let mixing = Mixing::symmetric(graph.nodes(), links.iter().map(weight));
+            (links, vec![index], mixing)
+        };
+        Ok(Self::cycle(graph.nodes(), [one(1), one(0)]))
+    }
+
+    /// Several graphs, each with its own schedule and its own count of rounds (except in a random
+    /// order, where all go by the common one).
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Order, Schedule};
+    /// let copies = ["paper:L1", "paper:L2", "paper:L3"]
+    ///     .map(|name| Schedule::released_flags(&name.parse::<GraphSpec>()?.build()?).map_err(Box::from))
+    ///     .into_iter()
+    ///     .collect::<Result<Vec<_>, Box<dyn std::error::Error>>>()?;
+    /// let schedule = Schedule::dynamic(copies, Order::Released { rounds_per_epoch: 49 })?;
+    /// assert_eq!([0, 1, 2, 3].map(|k| schedule.round(k).copy()), [1, 0, 1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn dynamic(copies: Vec<Self>, order: Order) -> Result<Self, ScheduleError> {
+        let nodes = copies.first().ok_or(ScheduleError::NoGraphs)?.nodes;
+        if let Some(copy) = copies.iter().position(|copy| copy.nodes != nodes) {
+            return Err(ScheduleError::Sizes {
+                copy,
+                found: copies[copy].nodes,
+                expected: nodes,
+            });
+        }
+        if let Order::Released { rounds_per_epoch } = order {
+            if rounds_per_epoch == 0 {
+                return Err(ScheduleError::ZeroRounds("an epoch"));
+            }
+            if copies.len() > 3 {
+                return Err(ScheduleError::ReleasedOrder(copies.len()));
+            }
+        }
+        Ok(Self {
+            nodes,
+            rule: Rule::Dynamic { copies, order },
+        })
+    }
+
+    /// Relabelled copies of this schedule: in copy c, worker k stands where worker
+    /// `relabellings[c][k]` stands here.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Matcha, Order, Schedule, paper_relabellings};
+    /// let matcha = Matcha::solve(&"paper:L1".parse::<GraphSpec>()?.build()?, 0.5)?;
+    /// let rotating = Schedule::matcha(&matcha, 7)
+    ///     .rotating(&paper_relabellings(), Order::Random { seed: 7 })?;
+    /// assert_eq!(rotating.nodes(), 8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rotating(
+        self,
+        relabellings: &[Vec<usize>],
+        order: Order,
+    ) -> Result<Self, ScheduleError> {
+        let (nodes, base) = (self.nodes, Arc::new(self));
+        let copy = |places: &Vec<usize>| -> Result<Self, ScheduleError> {
+            crate::graph::inverse(places, nodes)?;
+            let rule = match &base.rule {
+                // What is known already is moved once, not in every round.
+                Rule::Cycle(patterns) => {
+                    let moved = patterns
+                        .iter()
+                        .map(|pattern| pattern.relabelled(places).into());
+                    Rule::Cycle(moved.collect())
+                }
+                _ => Rule::Relabelled {
+                    base: Arc::clone(&base),
+                    places: places.clone(),
+                },
+            };
+            Ok(Self { nodes, rule })
+        };
+        let copies = relabellings.iter().map(copy).collect::<Result<_, _>>()?;
+        Self::dynamic(copies, order)
+    }
+
+    /// The same, but that every `rounds`-th round is an exact average of all: Gossip-PGA. With
+    /// `rounds` = 4 these are rounds 3, 7, 11, ...
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// let schedule = Schedule::one_peer_exponential(8).averaging_every(4)?;
+    /// assert_eq!([2, 3].map(|k| schedule.round(k).degree(0)), [1, 7]);
+    /// # Ok::<(), upwash_topology::ScheduleError>(())
+    /// ```
+    pub fn averaging_every(self, rounds: u64) -> Result<Self, ScheduleError> {
+        if rounds == 0 {
+            return Err(ScheduleError::ZeroRounds("the period of full averaging"));
+        }
+        let nodes = self.nodes;
+        let average = Arc::new(Pattern {
+            links: (0..nodes)
+                .flat_map(|u| (u + 1..nodes).map(move |v| (u, v)))
+                .collect(),
+            directed: false,
+            matchings: vec![],
+            mixing: Mixing::average(nodes),
+        });
+        let rule = Rule::Averaging {
+            base: Box::new(self),
+            average,
+            every: rounds,
+        };
+        Ok(Self { nodes, rule })
+    }
+
+    /// How many workers there are.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// assert_eq!(Schedule::one_peer_exponential(8).nodes(), 8);
+    /// ```
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// What is up in round `index`.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// let schedule = Schedule::one_peer_exponential(8);
+    /// assert_eq!(schedule.round(1_000_000_000).links()[0], (0, 2));
+    /// ```
+    pub fn round(&self, index: u64) -> Round {
+        let (copy, pattern) = self.pattern(0, index);
+        Round {
+            index,
+            copy,
+            pattern,
+        }
+    }
+
+    /// The round of [`matcha`](Self::matcha) in which just these matchings are up.
+    pub(crate) fn matcha_round(matcha: &Matcha, up: Vec<usize>) -> Round {
+        Round {
+            index: 0,
+            copy: 0,
+            pattern: active(matcha, &Weights::Optimal, up).into(),
+        }
+    }
+
+    fn cycle(
+        nodes: usize,
+        rounds: impl IntoIterator<Item = (Vec<Edge>, Vec<usize>, Mixing)>,
+    ) -> Self {
+        let pattern = |(links, matchings, mixing)| {
+            Arc::new(Pattern {
+                links,
+                directed: false,
+                matchings,
+                mixing,
+            })
+        };
+        let mut patterns: Vec<_> = rounds.into_iter().map(pattern).collect();
+        if patterns.is_empty() {
+            patterns.push(pattern((vec![], vec![], Mixing::symmetric(nodes, []))));
+        }
+        Self {
+            nodes,
+            rule: Rule::Cycle(patterns),
+        }
+    }
+
+    /// The copy and what is up; `lane` keeps the draws of different copies apart.
+    fn pattern(&self, lane: u64, index: u64) -> (usize, Arc<Pattern>) {
+        match &self.rule {
+            Rule::Cycle(patterns) => (
+                0,
+                Arc::clone(&patterns[(index % patterns.len() as u64) as usize]),
+            ),
+            Rule::Matcha {
+                matcha,
+                weights,
+                seed,
+            } => {
+                let mut stream = Stream::new(*seed, "matcha", &[lane, index]);
+                let draws = matcha.probabilities().iter().map(|&p| stream.uniform() < p);
+                let up = draws
+                    .enumerate()
+                    .filter_map(|(j, up)| up.then_some(j))
+                    .collect();
+                (0, active(matcha, weights, up).into())
+            }
+            Rule::RandomMatching { graph, seed } => {
+                let mut links = graph.edges().to_vec();
+                Stream::new(*seed, "random matching", &[lane, index]).shuffle(&mut links);
+                let mut free = vec![true; graph.nodes()];
+                links.retain(|&(u, v)| {
+                    let both = free[u] && free[v];
+                    if both {
+                        (free[u], free[v]) = (false, false);
+                    }
+                    both
+                });
+                links.sort_unstable();
+                let mixing = Mixing::laplacian(graph.nodes(), &links, |_| 0.5);
+                (
+                    0,
+                    Pattern {
+                        links,
+                        directed: false,
+                        matchings: vec![],
+                        mixing,
+                    }
+                    .into(),
+                )
+            }
+            Rule::Relabelled { base, places } => {
+                let (copy, pattern) = base.pattern(lane, index);
+                (copy, pattern.relabelled(places).into())
+            }
+            Rule::Dynamic { copies, order } => {
+                let (copy, count) = order.turn(copies.len(), index);
+                let lane = lane.wrapping_mul(0x1_0000).wrapping_add(copy as u64 + 1);
+                (copy, copies[copy].pattern(lane, count).1)
+            }
+            Rule::Averaging { average, every, .. } if (index + 1).is_multiple_of(*every) => {
+                (0, Arc::clone(average))
+            }
+            Rule::Averaging { base, .. } => base.pattern(lane, index),
+        }
+    }
+}
+
+impl Pattern {
+    /// Called with permutations only.
+    fn relabelled(&self, places: &[usize]) -> Self {
+        let worker_at = crate::graph::inverse(places, places.len()).expect("a permutation");
+        let mut links: Vec<Edge> = self
+            .links
+            .iter()
+            .map(|&(u, v)| (worker_at[u], worker_at[v]))
+            .map(|(u, v)| {
+                if self.directed {
+                    (u, v)
+                } else {
+                    (u.min(v), u.max(v))
+                }
+            })
+            .collect();
+        links.sort_unstable();
+        Self {
+            links,
+            directed: self.directed,
+            matchings: self.matchings.clone(),
+            mixing: self.mixing.relabelled(places).expect("a permutation"),
+        }
+    }
+}
+
+/// The links of the matchings that are `up`, weighted.
+fn active(matcha: &Matcha, weights: &Weights, up: Vec<usize>) -> Pattern {
+    let nodes = matcha.graph().nodes();
+    let mut links: Vec<Edge> = up
+        .iter()
+        .flat_map(|&j| matcha.matchings()[j].clone())
+        .collect();
+    links.sort_unstable();
+    let mixing = match weights {
+        Weights::Optimal => Mixing::laplacian(nodes, &links, |node| matcha.alphas()[node]),
+        weights => {
+            let graph = Graph::new(nodes, links.iter().copied());
+            let mixing = graph.map(|graph| weights.mixing(&graph));
+            mixing
+                .expect("links of a simple graph")
+                .expect("checked when the schedule was made")
+        }
+    };
+    Pattern {
+        links,
+        directed: false,
+        matchings: up,
+        mixing,
+    }
+}
+
+impl Order {
+    /// Which of `copies` graphs has round `index`, and how many rounds it has had before.
+    fn turn(self, copies: usize, index: u64) -> (usize, u64) {
+        let n = copies as u64;
+        match self {
+            Self::InTurn { start } => (((index + start as u64 % n) % n) as usize, index / n),
+            Self::Random { seed } => (
+                Stream::new(seed, "order of graphs", &[index]).below(copies),
+                index,
+            ),
+            Self::Released { rounds_per_epoch } => {
+                let (epoch, batch) = (index / rounds_per_epoch, index % rounds_per_epoch);
+                let copy = released_copy(copies, batch);
+                let before = |batches| released_count(copies, copy, batches);
+                (copy, epoch * before(rounds_per_epoch) + before(batch))
+            }
+        }
+    }
+}
+
+fn released_copy(copies: usize, batch: u64) -> usize {
+    match copies {
+        1 => 0,
+        _ if batch.is_multiple_of(2) => 1,
+        3 if batch.is_multiple_of(3) => 2,
+        _ => 0,
+    }
+}
+
+/// How many of the first `batches` batches of an epoch go to `copy`.
+fn released_count(copies: usize, copy: usize, batches: u64) -> u64 {
+    let second = if copies > 1 { batches.div_ceil(2) } else { 0 };
+    let third = if copies > 2 { (batches + 2) / 6 } else { 0 }; // 3, 9, 15, ...
+    match copy {
+        1 => second,
+        2 => third,
+        _ => batches - second - third,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_released_counts_agree_with_counting() {
+        for copies in 1..=3 {
+            let mut counts = [0; 3];
+            for batch in 0..200 {
+                for (copy, &count) in counts.iter().enumerate() {
+                    assert_eq!(
+                        released_count(copies, copy, batch),
+                        count,
+                        "{copies} {copy} {batch}"
+                    );
+                }
+                counts[released_copy(copies, batch)] += 1;
+            }
+        }
+    }
+}

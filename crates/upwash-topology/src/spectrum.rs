@@ -1,0 +1,130 @@
+//! Eigenvalues, and the quantities that are read off them.
+
+use crate::Graph;
+use faer::{Mat, MatRef, Side};
+
+/// The eigenvalues of a graph's Laplacian, in increasing order.
+///
+/// ```
+/// use upwash_topology::{GraphSpec, Spectrum};
+/// let spectrum = Spectrum::of(&"complete:4".parse::<GraphSpec>()?.build()?);
+/// assert!((spectrum.lambda2() - 4.0).abs() < 1e-12);
+/// assert!((spectrum.lambda_max() - 4.0).abs() < 1e-12);
+/// # Ok::<(), upwash_topology::SpecError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spectrum {
+    values: Vec<f64>,
+}
+
+impl Spectrum {
+    /// Computes the spectrum. Dense: a graph of n nodes takes 8 n^2 bytes and some n^3 operations.
+    ///
+    /// ```
+    /// # use upwash_topology::{Graph, Spectrum};
+    /// let edge = Spectrum::of(&Graph::new(2, [(0, 1)])?);
+    /// assert_eq!(edge.values().len(), 2);
+    /// # Ok::<(), upwash_topology::GraphError>(())
+    /// ```
+    pub fn of(graph: &Graph) -> Self {
+        let mut values = eigenvalues(graph.laplacian().as_ref());
+        // As many eigenvalues are 0 as there are pieces: say so exactly, not as 1e-16.
+        values[..graph.pieces().len()].fill(0.0);
+        Self { values }
+    }
+
+    /// All eigenvalues, in increasing order; as many are exactly 0 as the graph has pieces.
+    ///
+    /// ```
+    /// # use upwash_topology::{Graph, Spectrum};
+    /// assert_eq!(Spectrum::of(&Graph::new(2, [])?).values(), [0.0, 0.0]);
+    /// # Ok::<(), upwash_topology::GraphError>(())
+    /// ```
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// The algebraic connectivity: 0 exactly where the graph is not connected (or has one node).
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Spectrum};
+    /// let ring = Spectrum::of(&"ring:8".parse::<GraphSpec>()?.build()?);
+    /// assert!((ring.lambda2() - (2.0 - 2f64.sqrt())).abs() < 1e-12);
+    /// # Ok::<(), upwash_topology::SpecError>(())
+    /// ```
+    pub fn lambda2(&self) -> f64 {
+        self.values.get(1).copied().unwrap_or(0.0)
+    }
+
+    /// The largest eigenvalue.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Spectrum};
+    /// let ring = Spectrum::of(&"ring:8".parse::<GraphSpec>()?.build()?);
+    /// assert!((ring.lambda_max() - 4.0).abs() < 1e-12);
+    /// # Ok::<(), upwash_topology::SpecError>(())
+    /// ```
+    pub fn lambda_max(&self) -> f64 {
+        self.values.last().copied().unwrap_or(0.0)
+    }
+
+    /// The alpha for which I - alpha L forgets disagreement fastest, 2 / (lambda_2 + lambda_max);
+    /// 0 where there is no link.
+    ///
+    /// ```
+    /// # use upwash_topology::{Graph, Spectrum};
+    /// assert_eq!(Spectrum::of(&Graph::new(2, [(0, 1)])?).best_alpha(), 0.5);
+    /// # Ok::<(), upwash_topology::GraphError>(())
+    /// ```
+    pub fn best_alpha(&self) -> f64 {
+        let smallest = self.values.iter().copied().find(|&value| value > 0.0);
+        smallest.map_or(0.0, |smallest| settle(2.0 / (smallest + self.lambda_max())))
+    }
+}
+
+/// Rounds to 12 decimals, so that machines whose last bits differ use the same number.
+pub(crate) fn settle(value: f64) -> f64 {
+    (value * 1e12).round() / 1e12
+}
+
+/// The eigenvalues of a symmetric matrix, in increasing order.
+pub(crate) fn eigenvalues(matrix: MatRef<'_, f64>) -> Vec<f64> {
+    // Fails only for entries that are not finite, which no caller makes.
+    matrix
+        .self_adjoint_eigenvalues(Side::Lower)
+        .expect("a finite symmetric matrix")
+}
+
+/// The spectral norm of a symmetric matrix.
+pub(crate) fn norm(matrix: MatRef<'_, f64>) -> f64 {
+    let values = eigenvalues(matrix);
+    values
+        .iter()
+        .fold(0.0, |largest, value| value.abs().max(largest))
+}
+
+/// The largest eigenvalue of a symmetric matrix and a unit eigenvector of it.
+pub(crate) fn top_eigenvector(matrix: MatRef<'_, f64>) -> (f64, Vec<f64>) {
+    let eigen = matrix
+        .self_adjoint_eigen(Side::Lower)
+        .expect("a finite symmetric matrix");
+    let last = matrix.nrows() - 1;
+    let vector = eigen.U().col(last).iter().copied().collect();
+    (eigen.S()[last], vector)
+}
+
+/// A with each column's mean taken off: (I - J) A.
+pub(crate) fn centred(matrix: MatRef<'_, f64>) -> Mat<f64> {
+    let n = matrix.nrows() as f64;
+    let means: Vec<f64> = (0..matrix.ncols())
+        .map(|j| matrix.col(j).iter().sum::<f64>() / n)
+        .collect();
+    Mat::from_fn(matrix.nrows(), matrix.ncols(), |i, j| {
+        matrix[(i, j)] - means[j]
+    })
+}
+
+/// I - J, the projection onto disagreement.
+pub(crate) fn disagreement(n: usize) -> Mat<f64> {
+    centred(Mat::<f64>::identity(n, n).as_ref())
+}

@@ -1,0 +1,241 @@
+//! Ways to give the links of a graph their weights.
+
+use crate::spectrum::Spectrum;
+use crate::{Graph, Mixing};
+use std::str::FromStr;
+
+/// How much a worker takes from each neighbour. Spelled `optimal`, `metropolis`, `uniform`,
+/// `alpha=0.3`; a matrix of the user's own is [`Weights::Given`].
+///
+/// ```
+/// use upwash_topology::Weights;
+/// assert_eq!("metropolis".parse::<Weights>()?, Weights::Metropolis);
+/// assert_eq!("alpha=0.25".parse::<Weights>()?, Weights::Alpha(0.25));
+/// # Ok::<(), upwash_topology::WeightError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum Weights {
+    /// W = I - alpha L with the alpha that mixes fastest, 2 / (lambda_2 + lambda_max); each piece of
+    /// a graph in several has its own. The diagonal can be negative.
+    #[default]
+    Optimal,
+    /// W = I - alpha L with this alpha.
+    Alpha(f64),
+    /// W_ij = 1 / (1 + the larger degree of i and j): symmetric, never negative, and each worker
+    /// needs to know its neighbours' degrees only.
+    Metropolis,
+    /// Each worker takes the plain mean of itself and its neighbours. Symmetric only where all
+    /// degrees are equal: otherwise the workers' average drifts.
+    Uniform,
+    /// A matrix, row by row.
+    Given(Vec<Vec<f64>>),
+}
+
+/// Why weights cannot be used.
+///
+/// ```
+/// use upwash_topology::{Graph, Weights};
+/// let pair = Graph::new(2, [(0, 1)])?;
+/// let error = Weights::Given(vec![vec![0.5, 0.6], vec![0.5, 0.5]]).mixing(&pair).unwrap_err();
+/// assert_eq!(error.to_string(), "row 0 of the weights sums to 1.1, not to 1");
+/// # Ok::<(), upwash_topology::GraphError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightError {
+    /// Not a spelling of weights.
+    #[error("weights `{text}` are unknown: write optimal, metropolis, uniform or alpha=NUMBER")]
+    Unknown {
+        /// What was written.
+        text: String,
+    },
+    /// An alpha that is not a positive number.
+    #[error("alpha={alpha} is not a number above 0")]
+    Alpha {
+        /// The number.
+        alpha: f64,
+    },
+    /// The matrix is not square or of another size than the graph.
+    #[error(
+        "the weights have {rows} rows, and row {row} has {columns} numbers: a graph of {nodes} workers needs {nodes} rows of {nodes}"
+    )]
+    Shape {
+        /// How many rows there are.
+        rows: usize,
+        /// A row of the wrong length (or the last).
+        row: usize,
+        /// Its length.
+        columns: usize,
+        /// How many there should be.
+        nodes: usize,
+    },
+    /// An entry that is not a finite number.
+    #[error("weight ({row}, {column}) is {value}: every weight must be finite")]
+    NotFinite {
+        /// Its row.
+        row: usize,
+        /// Its column.
+        column: usize,
+        /// The entry.
+        value: f64,
+    },
+    /// A row that does not sum to 1: models would grow or shrink.
+    #[error("row {row} of the weights sums to {sum}, not to 1")]
+    RowSum {
+        /// The row.
+        row: usize,
+        /// Its sum.
+        sum: f64,
+    },
+    /// A column that does not sum to 1: the average would drift.
+    #[error(
+        "column {column} of the weights sums to {sum}, not to 1: the workers' average would drift"
+    )]
+    ColumnSum {
+        /// The column.
+        column: usize,
+        /// Its sum.
+        sum: f64,
+    },
+    /// A weight between workers that are not linked.
+    #[error(
+        "weight ({row}, {column}) is not 0, but the graph has no link between {row} and {column}: add the link or set it to 0"
+    )]
+    NoLink {
+        /// Its row.
+        row: usize,
+        /// Its column.
+        column: usize,
+    },
+}
+
+impl Weights {
+    /// The mixing matrix of these weights on `graph`.
+    ///
+    /// A given matrix must have the graph's size, use the graph's links only, and have rows and
+    /// columns that sum to 1 (within 1e-9).
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Weights};
+    /// let star = "star:5".parse::<GraphSpec>()?.build()?;
+    /// assert_eq!(Weights::Uniform.mixing(&star)?.weight(1, 0), 0.5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn mixing(&self, graph: &Graph) -> Result<Mixing, WeightError> {
+        let (nodes, edges) = (graph.nodes(), graph.edges());
+        match self {
+            Self::Optimal => {
+                let mut alpha = vec![0.0; nodes];
+                for piece in graph.pieces() {
+                    let best = Spectrum::of(&subgraph(graph, &piece)).best_alpha();
+                    piece.iter().for_each(|&node| alpha[node] = best);
+                }
+                Ok(Mixing::laplacian(nodes, edges, |node| alpha[node]))
+            }
+            Self::Alpha(alpha) if alpha.is_finite() && *alpha > 0.0 => {
+                Ok(Mixing::laplacian(nodes, edges, |_| *alpha))
+            }
+            Self::Alpha(alpha) => Err(WeightError::Alpha { alpha: *alpha }),
+            Self::Metropolis => {
+                let degree = graph.degrees();
+                let weight =
+                    |&(u, v): &(usize, usize)| (u, v, 1.0 / (1 + degree[u].max(degree[v])) as f64);
+                Ok(Mixing::symmetric(nodes, edges.iter().map(weight)))
+            }
+            Self::Uniform => {
+                let row = |i: usize| {
+                    let mut members = graph.neighbours(i).to_vec();
+                    members.push(i);
+                    members.sort_unstable();
+                    let share = 1.0 / members.len() as f64;
+                    members.into_iter().map(|j| (j, share)).collect()
+                };
+                Ok(Mixing::from_rows((0..nodes).map(row).collect()))
+            }
+            Self::Given(matrix) => given(matrix, graph),
+        }
+    }
+}
+
+fn given(matrix: &[Vec<f64>], graph: &Graph) -> Result<Mixing, WeightError> {
+    let nodes = graph.nodes();
+    let short = matrix.iter().position(|row| row.len() != nodes);
+    if matrix.len() != nodes || short.is_some() {
+        let row = short.unwrap_or(matrix.len().saturating_sub(1));
+        let columns = matrix.get(row).map_or(0, Vec::len);
+        return Err(WeightError::Shape {
+            rows: matrix.len(),
+            row,
+            columns,
+            nodes,
+        });
+    }
+    let mut columns = vec![0.0; nodes];
+    for (row, entries) in matrix.iter().enumerate() {
+        if let Some(column) = entries.iter().position(|value| !value.is_finite()) {
+            return Err(WeightError::NotFinite {
+                row,
+                column,
+                value: entries[column],
+            });
+        }
+        let sum: f64 = entries.iter().sum();
+        if (sum - 1.0).abs() > 1e-9 {
+            return Err(WeightError::RowSum { row, sum });
+        }
+        columns
+            .iter_mut()
+            .zip(entries)
+            .for_each(|(total, value)| *total += value);
+    }
+    if let Some(column) = columns.iter().position(|sum| (sum - 1.0).abs() > 1e-9) {
+        return Err(WeightError::ColumnSum {
+            column,
+            sum: columns[column],
+        });
+    }
+    let entry =
+        |i: usize| move |(j, &value): (usize, &f64)| (value != 0.0 || i == j).then_some((j, value));
+    let rows = matrix.iter().enumerate();
+    let mixing = Mixing::from_rows(
+        rows.map(|(i, row)| row.iter().enumerate().filter_map(entry(i)).collect())
+            .collect(),
+    );
+    match mixing.entry_off(graph) {
+        Some((row, column)) => Err(WeightError::NoLink { row, column }),
+        None => Ok(mixing),
+    }
+}
+
+/// The links within `piece`, its nodes numbered anew in their order.
+pub(crate) fn subgraph(graph: &Graph, piece: &[usize]) -> Graph {
+    let new = |node: usize| piece.binary_search(&node);
+    let inside = graph
+        .edges()
+        .iter()
+        .filter_map(|&(u, v)| Some((new(u).ok()?, new(v).ok()?)));
+    Graph::new(piece.len(), inside).expect("a piece of a simple graph is simple")
+}
+
+impl FromStr for Weights {
+    type Err = WeightError;
+
+    fn from_str(text: &str) -> Result<Self, WeightError> {
+        let unknown = || WeightError::Unknown { text: text.into() };
+        match text {
+            "optimal" => Ok(Self::Optimal),
+            "metropolis" => Ok(Self::Metropolis),
+            "uniform" => Ok(Self::Uniform),
+            _ => {
+                let number = text.strip_prefix("alpha=").ok_or_else(unknown)?;
+                let alpha: f64 = number.parse().map_err(|_| unknown())?;
+                if alpha.is_finite() && alpha > 0.0 {
+                    Ok(Self::Alpha(alpha))
+                } else {
+                    Err(WeightError::Alpha { alpha })
+                }
+            }
+        }
+    }
+}

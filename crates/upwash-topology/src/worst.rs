@@ -1,0 +1,181 @@
+//! The worst that leaders can do to contraction.
+//!
+//! rho is convex in A, and A is a mixture of (1 - w) W + w S over the possible leader maps S: so
+//! nothing is worse than one leader map used for both kinds, with the whole weight w.
+
+use crate::Leaders;
+use crate::spectrum::{centred, norm};
+use faer::Mat;
+
+/// The largest rho over all choices of leaders, or as much as is known of it.
+///
+/// ```
+/// use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
+/// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+/// let w = Weights::Optimal.mixing(&l1)?;
+/// let worst = Leaders::new(&l1, &w, LeaderWeights { best: 0.1, degree: 0.1 }).contraction_worst();
+/// assert!(worst.exact);
+/// assert!((worst.bound - 0.876673839650).abs() < 1e-9);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Worst {
+    /// No choice of leaders has a larger rho.
+    pub bound: f64,
+    /// These leaders have this rho: equal to the bound where that is exact.
+    pub found: f64,
+    /// The leaders that reach `found`, for both kinds.
+    pub leaders: Vec<usize>,
+    /// Whether every choice was tried.
+    pub exact: bool,
+}
+
+/// As many leader maps are tried one by one.
+const MAX_MAPS: f64 = 100_000.0;
+/// In graphs of at most this many workers.
+const MAX_NODES: usize = 12;
+
+impl Leaders {
+    /// rho at worst: exact for small graphs; for large ones a bound, and the worst leaders that a
+    /// search found.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
+    /// let torus = "torus:8x8".parse::<GraphSpec>()?.build()?;
+    /// let w = Weights::Metropolis.mixing(&torus)?;
+    /// let worst = Leaders::new(&torus, &w, LeaderWeights { best: 0.01, degree: 0.01 }).contraction_worst();
+    /// assert!(!worst.exact && worst.found <= worst.bound);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn contraction_worst(&self) -> Worst {
+        let maps: f64 = self
+            .candidates()
+            .iter()
+            .map(|list| list.len() as f64)
+            .product();
+        if maps <= MAX_MAPS && self.nodes() <= MAX_NODES {
+            let (found, leaders) = self.worst_by_trying();
+            return Worst {
+                bound: found,
+                found,
+                leaders,
+                exact: true,
+            };
+        }
+        let (found, leaders) = self.worst_by_search();
+        Worst {
+            bound: self.worst_bound().max(found),
+            found,
+            leaders,
+            exact: false,
+        }
+    }
+
+    /// w_best + w_degree below this is safe whatever the leaders: the w at which
+    /// [`contraction_worst`](Self::contraction_worst)'s bound for large graphs is 1,
+    /// (1 - sqrt(rho)) / (sqrt(d_max + 1) - sqrt(rho)) with the base's rho.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
+    /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+    /// let w = Weights::Optimal.mixing(&l1)?;
+    /// let leaders = Leaders::new(&l1, &w, LeaderWeights { best: 0.1, degree: 0.1 });
+    /// assert!((leaders.safe_total_weight() - 0.11666).abs() < 1e-5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn safe_total_weight(&self) -> f64 {
+        let centred = centred(self.base().as_ref());
+        let rho = norm((centred.transpose() * &centred).as_ref());
+        safe_total_weight(rho, self.most_candidates())
+    }
+
+    fn most_candidates(&self) -> usize {
+        self.candidates().iter().map(Vec::len).max().unwrap_or(1)
+    }
+
+    /// ((1 - w) sqrt(rho) + w sqrt(d_max + 1))^2, by the triangle inequality: no leader has more
+    /// followers than candidates, so ||S||^2 <= d_max + 1.
+    fn worst_bound(&self) -> f64 {
+        let w = self.weights().total();
+        let centred = centred(self.base().as_ref());
+        let rho = norm((centred.transpose() * &centred).as_ref());
+        ((1.0 - w) * rho.sqrt() + w * (self.most_candidates() as f64).sqrt()).powi(2)
+    }
+
+    /// Counts through all leader maps like an odometer.
+    fn worst_by_trying(&self) -> (f64, Vec<usize>) {
+        let n = self.nodes();
+        let mut digits = vec![0; n];
+        let mut worst = (f64::NEG_INFINITY, vec![]);
+        loop {
+            let leaders: Vec<usize> = (0..n).map(|i| self.candidates()[i][digits[i]]).collect();
+            let rho = self.contraction(&leaders, &leaders);
+            if rho > worst.0 + 1e-12 {
+                worst = (rho, leaders);
+            }
+            let Some(place) = (0..n).find(|&i| digits[i] + 1 < self.candidates()[i].len()) else {
+                return worst;
+            };
+            digits[place] += 1;
+            digits[..place].fill(0);
+        }
+    }
+
+    /// Alternates between the direction that given leaders stretch most and the leaders that
+    /// stretch a given direction most; rho never falls on the way. Starts from following the best
+    /// connected, from following nobody, and from each worker's first and last candidate.
+    fn worst_by_search(&self) -> (f64, Vec<usize>) {
+        let pick = |list: &Vec<usize>, last: bool| {
+            (if last { list.last() } else { list.first() })
+                .copied()
+                .unwrap_or(0)
+        };
+        let starts: [Vec<usize>; 4] = [
+            self.degree_leaders(),
+            (0..self.nodes()).collect(),
+            self.candidates()
+                .iter()
+                .map(|list| pick(list, false))
+                .collect(),
+            self.candidates()
+                .iter()
+                .map(|list| pick(list, true))
+                .collect(),
+        ];
+        let mut worst = (f64::NEG_INFINITY, vec![]);
+        for mut leaders in starts {
+            let mut rho = f64::NEG_INFINITY;
+            for _ in 0..20 {
+                let a = centred(self.matrix(&leaders, &leaders).as_ref());
+                let (value, right) =
+                    crate::spectrum::top_eigenvector((a.transpose() * &a).as_ref());
+                if value <= rho + 1e-12 {
+                    break;
+                }
+                rho = value;
+                if rho > worst.0 {
+                    worst = (rho, leaders.clone());
+                }
+                let column = Mat::from_fn(self.nodes(), 1, |i, _| right[i]);
+                let left = &a * column; // already centred
+                for (i, list) in self.candidates().iter().enumerate() {
+                    let pull = |j: usize| left[(i, 0)] * right[j];
+                    let strongest = list
+                        .iter()
+                        .copied()
+                        .max_by(|&a, &b| pull(a).total_cmp(&pull(b)));
+                    leaders[i] = strongest.unwrap_or(i);
+                }
+            }
+        }
+        worst
+    }
+}
+
+pub(crate) fn safe_total_weight(rho: f64, most_candidates: usize) -> f64 {
+    let root = rho.sqrt();
+    if root >= 1.0 {
+        return 0.0;
+    }
+    ((1.0 - root) / ((most_candidates as f64).sqrt() - root)).clamp(0.0, 1.0)
+}

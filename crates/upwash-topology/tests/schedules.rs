@@ -1,0 +1,243 @@
+//! Schedules against what they are said to do.
+
+#![allow(clippy::unwrap_used)]
+
+use faer::Mat;
+use upwash_topology::{
+    Graph, GraphSpec, Matcha, Order, Schedule, ScheduleError, Spectrum, Weights, paper_relabellings,
+};
+
+fn graph(spec: &str) -> Graph {
+    spec.parse::<GraphSpec>().unwrap().build().unwrap()
+}
+
+#[test]
+fn matcha_draws_each_matching_as_often_as_it_should_and_independently() {
+    let matcha = Matcha::solve(&graph("paper:L1"), 0.3).unwrap();
+    let schedule = Schedule::matcha(&matcha, 11);
+    const ROUNDS: u64 = 20_000;
+    let mut counts = [0u32; 5];
+    let mut both = 0u32;
+    for k in 0..ROUNDS {
+        let round = schedule.round(k);
+        round.matchings().iter().for_each(|&j| counts[j] += 1);
+        both += u32::from([2, 3].iter().all(|j| round.matchings().contains(j)));
+    }
+    let p = matcha.probabilities();
+    for j in 0..5 {
+        let rate = f64::from(counts[j]) / ROUNDS as f64;
+        assert!(
+            (rate - p[j]).abs() < 0.015,
+            "matching {j}: {rate} and not {}",
+            p[j]
+        );
+    }
+    assert!((f64::from(both) / ROUNDS as f64 - p[2] * p[3]).abs() < 0.015);
+    // Another seed, other draws; the same one, the same.
+    let differ = |other: &Schedule| (0..100).any(|k| schedule.round(k) != other.round(k));
+    assert!(differ(&Schedule::matcha(&matcha, 12)));
+    assert!(!differ(&Schedule::matcha(&matcha, 11)));
+}
+
+#[test]
+fn matcha_at_budget_one_is_dpsgd() {
+    let l1 = graph("paper:L1");
+    let matcha = Schedule::matcha(&Matcha::solve(&l1, 1.0).unwrap(), 3).round(17);
+    let dpsgd = Schedule::fixed(&l1, &Weights::Optimal).unwrap().round(17);
+    assert_eq!(matcha.links(), dpsgd.links());
+    let apart = matcha.mixing().to_dense() - dpsgd.mixing().to_dense();
+    assert!(apart.norm_max() < 1e-9);
+}
+
+#[test]
+fn one_peer_exponential_averages_exactly_in_log_n_rounds() {
+    let schedule = Schedule::one_peer_exponential(16);
+    let mut product = Mat::<f64>::identity(16, 16);
+    (4..8).for_each(|k| product = schedule.round(k).mixing().to_dense() * &product);
+    assert!((product - Mat::from_fn(16, 16, |_, _| 1.0 / 16.0)).norm_max() < 1e-15);
+    // One worker has nobody to send to.
+    assert_eq!(Schedule::one_peer_exponential(1).round(3).degree(0), 0);
+}
+
+#[test]
+fn the_released_baseline_leaves_l1_in_two_pieces() {
+    let schedule = Schedule::released_flags(&graph("paper:L1")).unwrap();
+    let links: Vec<_> = (0..100)
+        .flat_map(|k| schedule.round(k).links().to_vec())
+        .collect();
+    let mut used: Vec<_> = links;
+    used.sort_unstable();
+    used.dedup();
+    let pieces = Graph::new(8, used).unwrap().pieces();
+    assert_eq!(pieces, [vec![0, 4], vec![1, 2, 3, 5, 6, 7]]);
+    assert_eq!(schedule.round(0).matchings(), [1]);
+    assert_eq!(schedule.round(1).matchings(), [0]);
+}
+
+#[test]
+fn the_released_rotation_counts_each_graph_by_itself() {
+    let copies = |n: usize| {
+        ["paper:L1", "paper:L2", "paper:L3"][..n]
+            .iter()
+            .map(|name| Schedule::released_flags(&graph(name)).unwrap())
+            .collect::<Vec<_>>()
+    };
+    let order = Order::Released {
+        rounds_per_epoch: 7,
+    };
+    for n in 1..=3 {
+        let schedule = Schedule::dynamic(copies(n), order).unwrap();
+        let mut counts = [0usize; 3];
+        for k in 0..100u64 {
+            let b = k % 7;
+            let expected = match n {
+                1 => 0,
+                _ if b % 2 == 0 => 1,
+                3 if b % 3 == 0 => 2,
+                _ => 0,
+            };
+            let round = schedule.round(k);
+            assert_eq!(round.copy(), expected, "round {k} of {n} graphs");
+            // Even counts take the second matching, odd ones the first.
+            assert_eq!(
+                round.matchings(),
+                [1 - counts[expected] % 2],
+                "round {k} of {n} graphs"
+            );
+            counts[expected] += 1;
+        }
+    }
+    let error = Schedule::dynamic(
+        copies(3),
+        Order::Released {
+            rounds_per_epoch: 0,
+        },
+    );
+    assert_eq!(error.unwrap_err(), ScheduleError::ZeroRounds("an epoch"));
+}
+
+#[test]
+fn rotation_takes_its_copies_in_turn_from_any_start() {
+    let l1 = graph("paper:L1");
+    let names = ["paper:L1", "paper:L2", "paper:L3"].map(graph);
+    let schedule = Schedule::fixed(&l1, &Weights::Optimal)
+        .unwrap()
+        .rotating(&paper_relabellings(), Order::InTurn { start: 2 })
+        .unwrap();
+    for k in 0..9 {
+        let copy = (k as usize + 2) % 3;
+        assert_eq!(schedule.round(k).copy(), copy);
+        assert_eq!(schedule.round(k).links(), names[copy].edges());
+    }
+    let random = Schedule::fixed(&l1, &Weights::Optimal)
+        .unwrap()
+        .rotating(&paper_relabellings(), Order::Random { seed: 5 })
+        .unwrap();
+    let turns: Vec<usize> = (0..3000).map(|k| random.round(k).copy()).collect();
+    for copy in 0..3 {
+        let count = turns.iter().filter(|&&turn| turn == copy).count();
+        assert!((900..1100).contains(&count), "{count}");
+    }
+}
+
+/// Copies that shared their draws would be up together: with two copies in turn, rounds 2k and
+/// 2k + 1 would always have the same matchings.
+#[test]
+fn rotated_copies_draw_for_themselves() {
+    let matcha = Matcha::solve(&graph("paper:L1"), 0.3).unwrap();
+    let schedule = Schedule::matcha(&matcha, 1)
+        .rotating(&paper_relabellings()[..2], Order::default())
+        .unwrap();
+    let same = (0..1000u64)
+        .filter(|k| schedule.round(2 * k).matchings() == schedule.round(2 * k + 1).matchings())
+        .count();
+    assert!(same < 500, "{same}");
+}
+
+#[test]
+fn alternating_matchings_visit_all_links_in_turn_also_when_rotated() {
+    let l1 = graph("paper:L1");
+    let rotating = Schedule::alternating(&l1)
+        .rotating(&paper_relabellings()[..2], Order::default())
+        .unwrap();
+    let mut seen: Vec<(usize, usize)> = (0..10)
+        .map(|k| (rotating.round(k).copy(), rotating.round(k).matchings()[0]))
+        .collect();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 10); // five matchings of each of two copies
+}
+
+#[test]
+fn random_matchings_cannot_be_extended() {
+    let torus = graph("torus:4x4");
+    let schedule = Schedule::random_matching(&torus, 2);
+    for k in 0..200 {
+        let round = schedule.round(k);
+        for &(u, v) in torus.edges() {
+            assert!(
+                round.degree(u) + round.degree(v) > 0,
+                "round {k}: {u}-{v} is free"
+            );
+        }
+    }
+    assert_ne!(schedule.round(0), schedule.round(1));
+}
+
+#[test]
+fn full_averaging_comes_every_so_many_rounds() {
+    let schedule = Schedule::fixed(&graph("ring:8"), &Weights::Optimal)
+        .unwrap()
+        .averaging_every(5)
+        .unwrap();
+    let full: Vec<u64> = (0..20)
+        .filter(|&k| schedule.round(k).degree(0) == 7)
+        .collect();
+    assert_eq!(full, [4, 9, 14, 19]);
+    let error = Schedule::one_peer_exponential(4)
+        .averaging_every(0)
+        .unwrap_err();
+    assert!(error.to_string().contains("at least 1 round"));
+}
+
+#[test]
+fn dynamic_schedules_need_graphs_of_one_size() {
+    assert_eq!(
+        Schedule::dynamic(vec![], Order::default()).unwrap_err(),
+        ScheduleError::NoGraphs
+    );
+    let sizes = [4, 5].map(Schedule::one_peer_exponential).to_vec();
+    let error = Schedule::dynamic(sizes, Order::default()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("graph 1 of the dynamic schedule has 5 workers")
+    );
+    let bad = Schedule::one_peer_exponential(3).rotating(&[vec![0, 1, 1]], Order::default());
+    assert!(matches!(bad.unwrap_err(), ScheduleError::Relabelling(_)));
+}
+
+#[test]
+fn metropolis_weights_follow_the_links_that_are_up() {
+    let matcha = Matcha::solve(&graph("paper:L1"), 0.5).unwrap();
+    let schedule = Schedule::matcha_with(&matcha, Weights::Metropolis, 4).unwrap();
+    for k in 0..50 {
+        let round = schedule.round(k);
+        for &(u, v) in round.links() {
+            let weight = 1.0 / (1 + round.degree(u).max(round.degree(v))) as f64;
+            assert_eq!(round.mixing().weight(u, v), weight);
+        }
+    }
+    let given = Schedule::matcha_with(&matcha, Weights::Given(vec![]), 4);
+    assert_eq!(given.unwrap_err(), ScheduleError::GivenWeights);
+    assert!(Schedule::matcha_with(&matcha, Weights::Alpha(-1.0), 4).is_err());
+}
+
+/// A large sparse graph: the probabilities come with a proof that they are within 1 % of the best.
+#[test]
+fn matcha_scales_beyond_what_general_solvers_manage() {
+    let graph = graph("erdos-renyi:200,p=0.04,seed=3,connected");
+    let matcha = Matcha::solve(&graph, 0.5).unwrap();
+    assert!(matcha.lambda2() > 0.5 * Spectrum::of(&graph).lambda2());
+    assert!(matcha.upper_bound() < 1.0001 * matcha.lambda2());
+}
