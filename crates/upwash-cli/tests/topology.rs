@@ -107,6 +107,9 @@ fn what_was_not_asked_for_is_not_there() {
 
 #[test]
 fn tables_fit_80_columns() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("g"), "0 1\n").unwrap();
+    let in_pieces = format!("file:{},nodes=30", folder.path().join("g").display());
     for graph in [
         "paper:L1",
         "paper:L1@5",
@@ -115,6 +118,7 @@ fn tables_fit_80_columns() {
         "barabasi-albert:150,links=3",
         "path:1",
         "hypercube:32",
+        &in_pieces,
     ] {
         let rest = ["--budget", "0.7", "--rotate", "2", "--leaders", "0.05,0.1"];
         let analysis = stdout(&[&["topology", "analyze", graph][..], &rest].concat());
@@ -143,7 +147,7 @@ fn a_graph_in_pieces_is_no_error() {
     assert_eq!(object["lambda2"], 0.0);
     assert_eq!(object["pieces"].as_array().unwrap().len(), 3);
     let table = stdout(&["topology", "analyze", "paper:L1@5"]);
-    assert!(table.contains("The graph is in 3 pieces"));
+    assert!(table.contains("3 pieces that never agree"));
 }
 
 #[test]
@@ -170,6 +174,24 @@ fn pictures_are_written_whole_or_not_at_all() {
     assert_eq!(svg.matches("<circle ").count(), 24);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     assert!(stdout(&["topology", "draw", "ring:4", "-o", "-"]).starts_with("<svg "));
+
+    // A link is followed, and stays one; a device is written to, and stays one.
+    #[cfg(unix)]
+    {
+        let link = folder.path().join("link.svg");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        stdout(&["topology", "draw", "ring:4", "-o", link.to_str().unwrap()]);
+        assert!(link.is_symlink());
+        assert_eq!(
+            std::fs::read_to_string(&file)
+                .unwrap()
+                .matches("<circle ")
+                .count(),
+            4
+        );
+        stdout(&["topology", "draw", "ring:4", "-o", "/dev/null"]);
+        assert!(!std::path::Path::new("/dev/null").is_file());
+    }
 
     let missing = folder.path().join("no/such/folder/x.svg");
     let said = error(&[
@@ -222,7 +244,11 @@ fn bad_input_is_answered_with_the_place_and_the_remedy() {
             "range.txt, line 1: node 9 is out of range",
         ),
         (file("from1.txt", b"1 2\n2 3\n"), "no link has node 0"),
-        ("file:nowhere.txt".into(), "cannot read nowhere.txt"),
+        (
+            "file:nowhere.txt".into(),
+            "cannot read nowhere.txt: No such file",
+        ),
+        ("file:/dev/zero".into(), "/dev/zero: more than"),
         ("torus:1x8".into(), "a side of 1 is too short"),
         ("wheel:8".into(), "no graph is called `wheel`"),
         ("ring:eight".into(), "`eight` is not a number"),
@@ -232,6 +258,16 @@ fn bad_input_is_answered_with_the_place_and_the_remedy() {
         let error = error(&["topology", "analyze", &graph]);
         assert!(error.contains(said), "{graph}: {error}");
     }
+    let dense = error(&["topology", "optimize", "complete:400", "--budget", "0.5"]);
+    assert!(
+        dense.contains("79800 links would take hours: at most 40000"),
+        "{dense}"
+    );
+    let word = error(&["topology", "optimize", "ring:8", "--budget", "half"]);
+    assert!(
+        word.contains("write a number above 0 and at most 1"),
+        "{word}"
+    );
     for budget in ["0", "-0.5", "1.5", "nan"] {
         let error = error(&["topology", "optimize", "ring:8", "--budget", budget]);
         assert!(

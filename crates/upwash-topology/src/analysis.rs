@@ -5,7 +5,7 @@ use crate::published::{Theorem1, step_limits};
 use crate::spectrum::{Spectrum, disagreement, norm};
 use crate::worst::safe_total_weight;
 use crate::{
-    BudgetError, Graph, Matcha, Matching, Mixing, Order, Rotation, RotationError, Schedule, Weights,
+    Graph, Matcha, MatchaError, Matching, Mixing, Order, Rotation, RotationError, Schedule, Weights,
 };
 use faer::Mat;
 
@@ -38,9 +38,9 @@ pub struct AnalysisOptions {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnalysisError {
-    /// The budget is out of range.
+    /// There is no MATCHA for it.
     #[error(transparent)]
-    Budget(#[from] BudgetError),
+    Matcha(#[from] MatchaError),
     /// The rotation cannot be had.
     #[error(transparent)]
     Rotation(#[from] RotationError),
@@ -233,8 +233,10 @@ pub struct LeaderAnalysis {
     pub rho_worst: f64,
     /// Whether every choice of leaders was tried.
     pub rho_worst_exact: bool,
-    /// Leaders found to have a large rho, the largest where it is exact.
+    /// Leaders found to have a large rho, the largest where it is exact,
     pub worst_leaders: Vec<usize>,
+    /// and that rho.
+    pub rho_worst_found: f64,
     /// w_best + w_degree below this is safe whatever the leaders.
     pub w_safe: f64,
     /// The part of the workers' steps that reaches what they agree on (`sound` and `released`).
@@ -245,14 +247,17 @@ pub struct LeaderAnalysis {
     pub effective_workers: f64,
     /// The same for the rule as `written`.
     pub effective_workers_written: f64,
-    /// How far a round moves the mean, root mean square.
+    /// ||A'1 - 1||, root mean square: how unequally a round counts the workers.
     pub mean_drift: f64,
     /// How much each worker counts in what they agree on.
     pub influence: Vec<f64>,
-    /// The largest gamma L that the paper's Theorem 2 allows, as printed.
-    pub published_step_limit: f64,
+    /// The largest gamma L that the paper's Theorem 2 allows, as printed; none where its rho is not
+    /// below 1.
+    pub published_step_limit: Option<f64>,
     /// The same, as its proof needs it.
-    pub published_step_limit_proved: f64,
+    pub published_step_limit_proved: Option<f64>,
+    /// Theorem 1 of the paper, as printed, for D-PSGD.
+    pub published_theorem1: Theorem1,
 }
 
 impl Analysis {
@@ -305,7 +310,7 @@ impl Analysis {
             connected,
             lambda2: spectrum.lambda2(),
             lambda_max: spectrum.lambda_max(),
-            matchings: graph.matchings(),
+            matchings: graph.matchings().to_vec(),
             dpsgd: contraction(&optimal, Some(alpha)),
             metropolis: contraction(&metropolis, None),
             uniform: contraction(&uniform, None),
@@ -314,7 +319,7 @@ impl Analysis {
                 .map(|rotation| RotationAnalysis::new(graph, &rotation, options.leaders)),
             al_dsgd: options
                 .leaders
-                .map(|weights| LeaderAnalysis::new(graph, &optimal, weights, alpha, connected)),
+                .map(|weights| LeaderAnalysis::new(graph, &optimal, weights, alpha)),
             pieces: if connected { vec![] } else { pieces },
         })
     }
@@ -368,7 +373,7 @@ impl MatchaAnalysis {
             probabilities: matcha.probabilities().to_vec(),
             lambda2: matcha.lambda2(),
             lambda2_upper_bound: matcha.upper_bound(),
-            expected_links: links.map(|(links, p)| links.len() as f64 * p).sum(),
+            expected_links: links.fold(0.0, |sum, (links, p)| sum + links.len() as f64 * p),
             contraction: Contraction::new(Some(matcha.alpha()), matcha.rho(), vec![]),
             published_theorem1: Theorem1::of(matcha),
             al_dsgd: leaders.map(|weights| MatchaLeaders::new(matcha, weights)),
@@ -377,7 +382,7 @@ impl MatchaAnalysis {
 }
 
 impl MatchaLeaders {
-    /// Up to 2^10 sets of matchings are all taken into account; beyond, 256 drawn rounds.
+    /// All sets of matchings are taken into account where that is quick, else some drawn rounds.
     fn new(matcha: &Matcha, weights: LeaderWeights) -> Self {
         let nodes = matcha.graph().nodes();
         let undecided: Vec<usize> = (0..matcha.matchings().len())
@@ -388,7 +393,9 @@ impl MatchaLeaders {
             let graph = Graph::new(nodes, round.links().iter().copied()).expect("part of a graph");
             Leaders::new(&graph, round.mixing(), weights).second_moment(&centre)
         };
-        let exact = undecided.len() <= 10;
+        // A set costs some n^3 operations.
+        let affordable = 20_000_000_000 / (nodes * nodes * nodes) as u64;
+        let exact = undecided.len() <= 20 && 1 << undecided.len() <= affordable.min(1024);
         let mut sum = Mat::<f64>::zeros(nodes, nodes);
         if exact {
             for set in 0..1u32 << undecided.len() {
@@ -406,19 +413,14 @@ impl MatchaLeaders {
             }
         } else {
             let schedule = Schedule::matcha(matcha, 0);
-            const DRAWS: u64 = 256;
-            for index in 0..DRAWS {
-                sum += 1.0 / DRAWS as f64 * moment(&schedule.round(index));
+            let draws = affordable.clamp(16, 256);
+            for index in 0..draws {
+                sum += 1.0 / draws as f64 * moment(&schedule.round(index));
             }
         }
         let most_candidates = matcha.graph().degrees().into_iter().max().unwrap_or(0) + 1;
-        let rho_random = if matcha.graph().is_connected() {
-            norm(sum.as_ref())
-        } else {
-            1.0
-        };
         Self {
-            rho_random,
+            rho_random: norm(sum.as_ref()),
             exact,
             w_safe: safe_total_weight(matcha.rho(), most_candidates),
         }
@@ -460,31 +462,21 @@ impl RotationAnalysis {
 }
 
 impl LeaderAnalysis {
-    fn new(
-        graph: &Graph,
-        base: &Mixing,
-        weights: LeaderWeights,
-        alpha: f64,
-        connected: bool,
-    ) -> Self {
+    fn new(graph: &Graph, base: &Mixing, weights: LeaderWeights, alpha: f64) -> Self {
         let leaders = Leaders::new(graph, base, weights);
-        let rho_random = if connected {
-            leaders.contraction_random()
-        } else {
-            1.0
-        };
+        let rho_random = leaders.contraction_random();
         let worst = leaders.contraction_worst();
-        let (sound, written) = (
-            leaders.mean_shift_random(),
-            leaders.mean_shift_random_written(),
-        );
-        let (printed, proved) = step_limits(rho_random, alpha, weights.total());
+        let sound = leaders.mean_shift_random();
+        let written = sound.with_steps(&leaders.written_steps());
+        let limits = step_limits(rho_random, alpha, weights.total());
+        let dpsgd = Matcha::solve(graph, 1.0).expect("1 is a budget");
         Self {
             weights,
             rho_random,
             rho_worst: worst.bound,
             rho_worst_exact: worst.exact,
             worst_leaders: worst.leaders,
+            rho_worst_found: worst.found,
             w_safe: leaders.safe_total_weight(),
             step_factor: sound.step_factor,
             step_factor_written: written.step_factor,
@@ -492,8 +484,9 @@ impl LeaderAnalysis {
             effective_workers_written: written.effective_workers,
             mean_drift: sound.mean_drift,
             influence: sound.influence,
-            published_step_limit: printed,
-            published_step_limit_proved: proved,
+            published_step_limit: limits.map(|(printed, _)| printed),
+            published_step_limit_proved: limits.map(|(_, proved)| proved),
+            published_theorem1: Theorem1::of(&dpsgd),
         }
     }
 }

@@ -9,6 +9,8 @@ const COLOURS: [&str; 6] = [
 ];
 /// Matchings beyond the sixth repeat the colours with another dash.
 const DASHES: [&str; 4] = ["", "7 4", "2 4", "10 3 2 3"];
+/// Nodes of a smaller radius have no number in them.
+const SMALLEST_LABELLED: f64 = 8.0;
 /// Above this many matchings a legend is longer than the picture.
 const MAX_LEGEND: usize = 12;
 
@@ -53,13 +55,10 @@ fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
     let n = graph.nodes();
     let matchings = graph.matchings();
     let places = layout(graph);
-    let panel = if n > 200 {
-        900.0
-    } else if n > 40 {
-        620.0
-    } else {
-        360.0
-    };
+    // Large enough that the nodes nearest to each other do not touch, within reason.
+    let apart = nearest(&places);
+    let wanted = 2.4 * SMALLEST_LABELLED / apart.max(1e-3) + 68.0;
+    let panel = wanted.clamp(360.0, if n > 200 { 900.0 } else { 1200.0 });
     let (margin, header) = (34.0, 56.0);
     let columns = copies.len().min(4);
     let rows = copies.len().div_ceil(columns.max(1));
@@ -80,7 +79,7 @@ fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
     let caption = if copies.len() > 1 { 22.0 } else { 0.0 };
     let width = panel * columns as f64;
     let height = header + rows as f64 * (panel_height + caption) + 20.0 * legend_rows as f64 + 16.0;
-    let radius = (0.22 * inner / (n as f64).sqrt()).clamp(2.0, 15.0);
+    let radius = (0.4 * apart * inner).clamp(1.5, 15.0);
     let stroke = (radius / 5.0).clamp(0.6, 2.6);
 
     let mut svg = String::new();
@@ -92,11 +91,12 @@ fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
 <title>{}</title>
 <rect width="100%" height="100%" fill="#ffffff"/>
 <text x="16" y="28" font-size="15" font-weight="bold" fill="#222222">{}</text>
-<text x="16" y="46" font-size="12" fill="#666666">{n} workers, {} links, {} matchings</text>"##,
+<text x="16" y="46" font-size="12" fill="#666666">{}, {}, {}</text>"##,
         escape(title),
         escape(title),
-        graph.edges().len(),
-        matchings.len()
+        count(n, "worker"),
+        count(graph.edges().len(), "link"),
+        count(matchings.len(), "matching"),
     );
     for (index, workers) in copies.iter().enumerate() {
         let (row, column) = (index / columns, index % columns);
@@ -123,7 +123,7 @@ fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
                 r##"<circle cx="{x:.1}" cy="{y:.1}" r="{radius:.1}" fill="#ffffff" stroke="#222222" stroke-width="{:.1}"/>"##,
                 stroke.min(1.6)
             );
-            if radius > 6.0 {
+            if radius >= SMALLEST_LABELLED - 0.5 {
                 let size = radius * if worker > 99 { 0.8 } else { 1.0 };
                 let _ = writeln!(
                     out,
@@ -143,7 +143,7 @@ fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
     }
     legend(
         out,
-        &matchings,
+        matchings,
         height - 20.0 * legend_rows as f64,
         legend_columns,
     );
@@ -155,7 +155,7 @@ fn legend(out: &mut String, matchings: &[Vec<crate::Edge>], top: f64, columns: u
     if matchings.len() > MAX_LEGEND {
         let _ = writeln!(
             out,
-            r##"<text x="16" y="{top:.0}" font-size="12" fill="#666666">a colour and dash for each matching</text>"##
+            r##"<text x="16" y="{top:.0}" font-size="12" fill="#666666">matchings share 24 combinations of colour and dash</text>"##
         );
         return;
     }
@@ -190,8 +190,27 @@ fn line(out: &mut String, [x1, y1, x2, y2]: [f64; 4], matching: usize, stroke: f
     );
 }
 
+/// `1 link`, `2 links`.
+fn count(n: usize, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
+/// The least distance between two nodes.
+fn nearest(places: &[[f64; 2]]) -> f64 {
+    let distance =
+        |(i, j): (usize, usize)| (places[i][0] - places[j][0]).hypot(places[i][1] - places[j][1]);
+    let pairs = (0..places.len()).flat_map(|i| (0..i).map(move |j| (i, j)));
+    pairs.map(distance).fold(1.0, f64::min)
+}
+
+/// Text for SVG, which has no control characters.
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
+    let plain: String = text
+        .chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect();
+    plain
+        .replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
 }

@@ -135,14 +135,17 @@ impl Links {
                 ),
             )
         })?;
-        let nodes = self.nodes.unwrap_or(MAX_NODES);
-        if node >= nodes {
-            return Err(Problem::at(
+        match self.nodes {
+            Some(nodes) if node >= nodes => Err(Problem::at(
                 line,
                 GraphError::OutOfRange { node, nodes }.to_string(),
-            ));
+            )),
+            None if node >= MAX_NODES => Err(Problem::at(
+                line,
+                format!("node {node} is too large: at most {}", MAX_NODES - 1),
+            )),
+            _ => Ok(node),
         }
-        Ok(node)
     }
 
     /// How many nodes there are, once every link has been read.
@@ -217,7 +220,7 @@ mod tests {
             ("0 1\n0 -1\n", 2, "`-1` is not a node number"),
             ("0 1 0.5\n", 1, "found 3 in `0 1 0.5`"),
             ("0 99999999999999999999\n", 1, "is not a node number"),
-            ("0 4294967295\n", 1, "out of range"),
+            ("0 4294967295\n", 1, "too large"),
             ("# nothing\n", 0, "no link in it"),
             ("1 2\n2 3\n", 0, "no link has node 0"),
         ];

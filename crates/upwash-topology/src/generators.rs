@@ -3,7 +3,7 @@
 //! The random ones draw from our own streams, not from rustworkx-core's generators: those may
 //! change with a version of `rand`, and a seed must name the same graph for ever.
 //!
-//! Sizes are checked by [`GraphSpec`](crate::GraphSpec) before anything here is called.
+//! [`GraphSpec::build`](crate::GraphSpec::build) checks sizes before it calls anything here.
 
 use crate::colouring::round_robin;
 use crate::random::Stream;
@@ -111,35 +111,46 @@ pub(crate) fn erdos_renyi(n: usize, p: f64, seed: u64) -> Result<Graph, GraphErr
     Graph::new(n, pairs(n).filter(|_| stream.uniform() < p))
 }
 
-/// A random graph in which every node has the same degree: free ends are joined in a random order,
-/// those that cannot be are put back and tried again (Steger and Wormald).
+/// A random graph in which every node has the same degree. One with more links than it lacks is
+/// drawn as the complement of a sparse one.
 pub(crate) fn regular(n: usize, degree: usize, seed: u64) -> Result<Graph, GraphError> {
     let mut stream = Stream::new(seed, "regular graph", &[]);
-    loop {
-        let mut edges = BTreeSet::<Edge>::new();
-        let mut free: Vec<usize> = (0..n)
-            .flat_map(|i| std::iter::repeat_n(i, degree))
-            .collect();
-        while !free.is_empty() {
-            let before = free.len();
-            stream.shuffle(&mut free);
-            let mut left = Vec::new();
-            for pair in free.chunks_exact(2) {
-                let (u, v) = (pair[0].min(pair[1]), pair[0].max(pair[1]));
-                if u == v || !edges.insert((u, v)) {
-                    left.extend([u, v]);
-                }
-            }
-            free = left;
-            let possible = |&u: &usize| free.iter().any(|&v| u < v && !edges.contains(&(u, v)));
-            if free.len() == before && !free.iter().any(possible) {
-                break; // the ends left over are of nodes that are linked already: start again
+    let sparse = degree.min(n - 1 - degree);
+    // A sparse draw succeeds with a probability that does not fall with n: restarts are few.
+    let links = std::iter::repeat_with(|| draw_regular(n, sparse, &mut stream))
+        .flatten()
+        .next();
+    let links = links.unwrap_or_default();
+    if sparse == degree {
+        return Graph::new(n, links);
+    }
+    Graph::new(n, pairs(n).filter(|pair| !links.contains(pair)))
+}
+
+/// Free ends are joined in a random order, those that cannot be are put back and tried again (Steger
+/// and Wormald); none where the ends left over are of nodes that are linked already.
+fn draw_regular(n: usize, degree: usize, stream: &mut Stream) -> Option<BTreeSet<Edge>> {
+    let mut edges = BTreeSet::<Edge>::new();
+    let mut free: Vec<usize> = (0..n)
+        .flat_map(|i| std::iter::repeat_n(i, degree))
+        .collect();
+    while !free.is_empty() {
+        let before = free.len();
+        stream.shuffle(&mut free);
+        let mut left = Vec::new();
+        for pair in free.chunks_exact(2) {
+            let (u, v) = (pair[0].min(pair[1]), pair[0].max(pair[1]));
+            if u == v || !edges.insert((u, v)) {
+                left.extend([u, v]);
             }
         }
-        if free.is_empty() {
-            return Graph::new(n, edges);
+        free = left;
+        let possible = |&u: &usize| free.iter().any(|&v| u < v && !edges.contains(&(u, v)));
+        if free.len() == before && !free.iter().any(possible) {
+            return None;
         }
     }
+    Some(edges)
 }
 
 /// Nodes arrive one by one and link to `links` others, which they choose by their degree. The first

@@ -2,6 +2,7 @@
 
 use crate::colouring;
 use faer::Mat;
+use std::sync::OnceLock;
 
 /// A link between two workers, the smaller number first.
 pub type Edge = (usize, usize);
@@ -25,12 +26,23 @@ pub(crate) const MAX_EDGES: usize = 1 << 23;
 /// assert!(path.is_connected());
 /// # Ok::<(), upwash_topology::GraphError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Graph {
     edges: Vec<Edge>,
     neighbours: Vec<Vec<usize>>,
     own_matchings: Option<Vec<Matching>>,
+    /// An edge colouring takes long for a large graph: it is made once, when first asked for.
+    colouring: OnceLock<Vec<Matching>>,
     positions: Option<Vec<[f64; 2]>>,
+}
+
+impl PartialEq for Graph {
+    fn eq(&self, other: &Self) -> bool {
+        let parts = |graph: &Self| (graph.nodes(), graph.own_matchings.clone());
+        self.edges == other.edges
+            && parts(self) == parts(other)
+            && self.positions == other.positions
+    }
 }
 
 /// Why links do not make a simple graph.
@@ -72,7 +84,7 @@ pub enum GraphError {
         v: usize,
     },
     /// A node number that is not below the number of nodes.
-    #[error("node {node} is out of range: with {nodes} nodes they are numbered 0 to {}", nodes - 1)]
+    #[error("node {node} is out of range: with {nodes} nodes they are numbered 0 to {}", nodes.saturating_sub(1))]
     OutOfRange {
         /// The offending number.
         node: usize,
@@ -90,7 +102,7 @@ pub enum GraphError {
         node: usize,
     },
     /// A relabelling that is not a permutation of the nodes.
-    #[error("a relabelling of {nodes} nodes must name each of 0 to {} exactly once", nodes - 1)]
+    #[error("a relabelling of {nodes} nodes must name each of 0 to {} exactly once", nodes.saturating_sub(1))]
     NotAPermutation {
         /// How many nodes there are.
         nodes: usize,
@@ -139,6 +151,7 @@ impl Graph {
             edges,
             neighbours,
             own_matchings: None,
+            colouring: OnceLock::new(),
             positions: None,
         })
     }
@@ -226,6 +239,14 @@ impl Graph {
         &self.neighbours[node]
     }
 
+    /// Worker `node` and those linked to it, in increasing order.
+    pub(crate) fn closed_neighbourhood(&self, node: usize) -> Vec<usize> {
+        let mut members = self.neighbours[node].clone();
+        let place = members.partition_point(|&other| other < node);
+        members.insert(place, node);
+        members
+    }
+
     /// How many links each worker has.
     ///
     /// ```
@@ -289,10 +310,10 @@ impl Graph {
     /// assert_eq!(ring.matchings().len(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn matchings(&self) -> Vec<Matching> {
+    pub fn matchings(&self) -> &[Matching] {
         match &self.own_matchings {
-            Some(own) => own.clone(),
-            None => colouring::colour(self),
+            Some(own) => own,
+            None => self.colouring.get_or_init(|| colouring::colour(self)),
         }
     }
 
@@ -342,13 +363,18 @@ pub(crate) fn weighted_laplacian(
     edges: impl IntoIterator<Item = (Edge, f64)>,
 ) -> Mat<f64> {
     let mut laplacian = Mat::zeros(nodes, nodes);
-    for ((u, v), weight) in edges {
-        laplacian[(u, u)] += weight;
-        laplacian[(v, v)] += weight;
-        laplacian[(u, v)] -= weight;
-        laplacian[(v, u)] -= weight;
-    }
+    edges
+        .into_iter()
+        .for_each(|(edge, weight)| add_link(&mut laplacian, edge, weight));
     laplacian
+}
+
+/// Adds a weighted link to a Laplacian.
+pub(crate) fn add_link(laplacian: &mut Mat<f64>, (u, v): Edge, weight: f64) {
+    laplacian[(u, u)] += weight;
+    laplacian[(v, v)] += weight;
+    laplacian[(u, v)] -= weight;
+    laplacian[(v, u)] -= weight;
 }
 
 /// Who stands at each place, when worker k stands at `places[k]`.

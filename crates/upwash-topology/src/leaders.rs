@@ -16,7 +16,6 @@
 use crate::spectrum::{disagreement, norm};
 use crate::{Graph, Mixing};
 use faer::Mat;
-use faer::linalg::solvers::Solve;
 
 /// The extra weights of the two leaders.
 ///
@@ -45,26 +44,36 @@ impl LeaderWeights {
     }
 }
 
-impl std::str::FromStr for LeaderWeights {
-    type Err = String;
+/// Two leaders' weights that cannot be.
+///
+/// ```
+/// use upwash_topology::LeaderWeights;
+/// let error = "0.6,0.6".parse::<LeaderWeights>().unwrap_err();
+/// assert!(error.to_string().contains("their sum at most 1"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is not w_best,w_degree: write two numbers, as 0.1,0.1, both at least 0 and their sum at most 1"
+)]
+pub struct LeaderWeightsError(
+    /// What was written.
+    pub String,
+);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl std::str::FromStr for LeaderWeights {
+    type Err = LeaderWeightsError;
+
+    fn from_str(text: &str) -> Result<Self, LeaderWeightsError> {
         let numbers: Option<Vec<f64>> = text
             .split(',')
             .map(|number| number.trim().parse().ok())
             .collect();
-        let Some(&[best, degree]) = numbers.as_deref() else {
-            return Err(format!(
-                "`{text}` is not two numbers: write w_best,w_degree, as 0.1,0.1"
-            ));
-        };
         let fits = |weight: f64| (0.0..=1.0).contains(&weight);
-        if fits(best) && fits(degree) && best + degree <= 1.0 {
-            Ok(Self { best, degree })
-        } else {
-            Err(format!(
-                "`{text}`: both must be at least 0 and their sum at most 1"
-            ))
+        match numbers.as_deref() {
+            Some(&[best, degree]) if fits(best) && fits(degree) && best + degree <= 1.0 => {
+                Ok(Self { best, degree })
+            }
+            _ => Err(LeaderWeightsError(text.into())),
         }
     }
 }
@@ -91,34 +100,6 @@ pub struct Leaders {
     weights: LeaderWeights,
 }
 
-/// What AL-DSGD does to the workers' average.
-///
-/// Leaders with many followers count more than others, so that the workers come to agree not on
-/// their mean but on a weighted one, and training minimises a weighted objective: a bias that
-/// matters when the workers' data differ.
-///
-/// ```
-/// use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
-/// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
-/// let w = Weights::Optimal.mixing(&l1)?;
-/// let none = Leaders::new(&l1, &w, LeaderWeights { best: 0.0, degree: 0.0 }).mean_shift_random();
-/// assert!((none.effective_workers - 8.0).abs() < 1e-9); // plain averaging: all count the same
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct MeanShift {
-    /// How much each worker counts in what they come to agree on; sums to 1.
-    pub influence: Vec<f64>,
-    /// The part of a worker's step that reaches that agreement, sum of influence times c: c is 1
-    /// for `sound` and `released`, (1 - w) W_ii for `written`.
-    pub step_factor: f64,
-    /// How many equally influential workers would average out as much noise.
-    pub effective_workers: f64,
-    /// ||A'1 - 1||: how far one round moves the mean, at worst, for models of unit spread (its root
-    /// mean square over the losses, where those are random).
-    pub mean_drift: f64,
-}
-
 impl Leaders {
     /// AL-DSGD over `base` on `graph`.
     ///
@@ -139,13 +120,9 @@ impl Leaders {
             base.nodes(),
             "a mixing matrix of another graph"
         );
-        let closed = |i: usize| {
-            let mut members = graph.neighbours(i).to_vec();
-            members.push(i);
-            members.sort_unstable();
-            members
-        };
-        let candidates = (0..graph.nodes()).map(closed).collect();
+        let candidates = (0..graph.nodes())
+            .map(|i| graph.closed_neighbourhood(i))
+            .collect();
         Self {
             candidates,
             pieces: graph.pieces(),
@@ -160,6 +137,10 @@ impl Leaders {
 
     pub(crate) fn candidates(&self) -> &[Vec<usize>] {
         &self.candidates
+    }
+
+    pub(crate) fn pieces(&self) -> &[Vec<usize>] {
+        &self.pieces
     }
 
     pub(crate) fn base(&self) -> &Mat<f64> {
@@ -288,19 +269,8 @@ impl Leaders {
     /// E[A' M A] over random losses. With A = B + w_best S, S the best leaders, it needs the
     /// probabilities of pairs of leaders only: E[S' M S] sums M_ab P(N(a) = j, N(b) = l).
     pub(crate) fn second_moment(&self, middle: &Mat<f64>) -> Mat<f64> {
-        let n = self.nodes();
-        let mut fixed = (1.0 - self.weights.total()) * &self.base;
-        for (i, leader) in self.degree_leaders().into_iter().enumerate() {
-            fixed[(i, leader)] += self.weights.degree;
-        }
-        let mut mean = Mat::<f64>::zeros(n, n); // E[S]
-        for (i, members) in self.candidates.iter().enumerate() {
-            members
-                .iter()
-                .for_each(|&j| mean[(i, j)] = 1.0 / members.len() as f64);
-        }
         // As if all leaders were chosen independently, ...
-        let expected = &fixed + self.weights.best * &mean;
+        let expected = self.expected_matrix();
         let mut moment = expected.transpose() * middle * &expected;
         // ... and what the pairs with common candidates add to that.
         let square = self.weights.best * self.weights.best;
@@ -329,87 +299,8 @@ impl Leaders {
         (0..self.nodes()).flat_map(reach).collect()
     }
 
-    /// What random losses do to the mean, for the variants that keep the step whole.
-    ///
-    /// ```
-    /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
-    /// let star = "star:8".parse::<GraphSpec>()?.build()?;
-    /// let w = Weights::Metropolis.mixing(&star)?;
-    /// let shift = Leaders::new(&star, &w, LeaderWeights { best: 0.1, degree: 0.1 }).mean_shift_random();
-    /// assert_eq!(shift.step_factor, 1.0);
-    /// assert!(shift.influence[0] > shift.influence[1]); // the middle counts more
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn mean_shift_random(&self) -> MeanShift {
-        let n = self.nodes();
-        // E[A'J A] n is E[(A'1)(A'1)'], from which comes E||A'1 - 1||^2; and A 1 = 1.
-        let ones = Mat::from_fn(n, n, |_, _| 1.0);
-        let sums = self.second_moment(&ones);
-        let squared = sums.diagonal().column_vector().iter().sum::<f64>();
-        let mean = self.expected_matrix();
-        let mean_drift = (squared - n as f64).max(0.0).sqrt();
-        MeanShift::new(influence(&mean, &self.pieces), &vec![1.0; n], mean_drift)
-    }
-
-    /// What given leaders do to the mean; `steps` says how much of its step each worker keeps: 1
-    /// for `sound` and `released`, [`written_steps`](Self::written_steps) for `written`.
-    ///
-    /// ```
-    /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
-    /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
-    /// let w = Weights::Optimal.mixing(&l1)?;
-    /// let leaders = Leaders::new(&l1, &w, LeaderWeights { best: 0.1, degree: 0.1 });
-    /// let best = leaders.best_leaders(&[0., 1., 2., 3., 4., 5., 6., 7.]);
-    /// let shift = leaders.mean_shift(&best, &leaders.degree_leaders(), &[1.0; 8]);
-    /// // Models that start as 0, 1, ..., 7 end at 2.986, not at their mean of 3.5.
-    /// let end: f64 = shift.influence.iter().enumerate().map(|(i, share)| i as f64 * share).sum();
-    /// assert!((end - 2.985706).abs() < 1e-6);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn mean_shift(&self, best: &[usize], degree: &[usize], steps: &[f64]) -> MeanShift {
-        let a = self.matrix(best, degree);
-        let column = |j: usize| a.col(j).iter().sum::<f64>();
-        let mean_drift = (0..self.nodes())
-            .map(|j| (column(j) - 1.0).powi(2))
-            .sum::<f64>()
-            .sqrt();
-        MeanShift::new(influence(&a, &self.pieces), steps, mean_drift)
-    }
-
-    /// What random losses do to the mean under the `written` rule, which scales each worker's step
-    /// by (1 - w) W_ii.
-    ///
-    /// ```
-    /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
-    /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
-    /// let w = Weights::Optimal.mixing(&l1)?;
-    /// let leaders = Leaders::new(&l1, &w, LeaderWeights { best: 0.1, degree: 0.1 });
-    /// assert!(leaders.mean_shift_random_written().step_factor < 0.1); // hardly any step is left
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn mean_shift_random_written(&self) -> MeanShift {
-        let sound = self.mean_shift_random();
-        MeanShift::new(sound.influence, &self.written_steps(), sound.mean_drift)
-    }
-
-    /// How much of its step each worker keeps under the `written` rule: (1 - w) W_ii.
-    ///
-    /// ```
-    /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
-    /// let path = "path:4".parse::<GraphSpec>()?.build()?;
-    /// let w = Weights::Optimal.mixing(&path)?; // its inner workers weigh themselves 0
-    /// let leaders = Leaders::new(&path, &w, LeaderWeights { best: 0.1, degree: 0.1 });
-    /// assert_eq!(leaders.written_steps(), [0.4, 0.0, 0.0, 0.4]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn written_steps(&self) -> Vec<f64> {
-        (0..self.nodes())
-            .map(|i| (1.0 - self.weights.total()) * self.base[(i, i)])
-            .collect()
-    }
-
     /// E[A] over random losses.
-    fn expected_matrix(&self) -> Mat<f64> {
+    pub(crate) fn expected_matrix(&self) -> Mat<f64> {
         let mut mean = (1.0 - self.weights.total()) * &self.base;
         for (i, leader) in self.degree_leaders().into_iter().enumerate() {
             mean[(i, leader)] += self.weights.degree;
@@ -420,49 +311,6 @@ impl Leaders {
         }
         mean
     }
-}
-
-impl MeanShift {
-    fn new(influence: Vec<f64>, steps: &[f64], mean_drift: f64) -> Self {
-        let parts: Vec<f64> = influence
-            .iter()
-            .zip(steps)
-            .map(|(share, step)| share * step)
-            .collect();
-        let step_factor: f64 = parts.iter().sum();
-        let squares: f64 = parts.iter().map(|part| part * part).sum();
-        let effective_workers = if squares > 0.0 {
-            step_factor * step_factor / squares
-        } else {
-            0.0
-        };
-        Self {
-            influence,
-            step_factor,
-            effective_workers,
-            mean_drift,
-        }
-    }
-}
-
-/// The left eigenvector of A for its eigenvalue 1, summing to 1: what a frozen A converges to.
-/// Where the graph is in pieces, each counts as much as it has workers.
-fn influence(a: &Mat<f64>, pieces: &[Vec<usize>]) -> Vec<f64> {
-    let mut shares = vec![0.0; a.nrows()];
-    for piece in pieces {
-        let size = piece.len();
-        // (A' - I + 1 1'/n) pi = 1/n: the last term makes the system regular and pi sum to 1.
-        let system = Mat::from_fn(size, size, |i, j| {
-            let identity = if i == j { 1.0 } else { 0.0 };
-            a[(piece[j], piece[i])] - identity + 1.0 / size as f64
-        });
-        let right = Mat::from_fn(size, 1, |_, _| 1.0 / size as f64);
-        let solution = system.partial_piv_lu().solve(&right);
-        for (i, &worker) in piece.iter().enumerate() {
-            shares[worker] = solution[(i, 0)] * size as f64 / a.nrows() as f64;
-        }
-    }
-    shares
 }
 
 /// P(j has the lowest loss in U and l the lowest in V) when all orders are equally likely, for all

@@ -25,7 +25,7 @@
 //!
 //! // Which links are up in round 10 000? No replay needed.
 //! let schedule = Schedule::matcha(&matcha, 7);
-//! assert_eq!(schedule.round(10_000), schedule.round(10_000));
+//! assert!(schedule.round(10_000).links().len() <= 12);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -39,6 +39,7 @@ mod graph;
 mod layout;
 mod leaders;
 mod matcha;
+mod mean_shift;
 mod mixing;
 mod paper;
 mod probabilities;
@@ -58,8 +59,9 @@ pub use analysis::{
 pub use draw::{draw, draw_rotation};
 pub use graph::{Edge, Graph, GraphError, Matching};
 pub use layout::layout;
-pub use leaders::{LeaderWeights, Leaders, MeanShift};
-pub use matcha::{BudgetError, Matcha};
+pub use leaders::{LeaderWeights, LeaderWeightsError, Leaders};
+pub use matcha::{Matcha, MatchaError};
+pub use mean_shift::MeanShift;
 pub use mixing::Mixing;
 pub use paper::paper_relabellings;
 pub use rotation::{Rotation, RotationError};

@@ -24,7 +24,6 @@ use faer::Mat;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matcha {
     graph: Graph,
-    matchings: Vec<Matching>,
     budget: f64,
     probabilities: Vec<f64>,
     lambda2: f64,
@@ -35,23 +34,33 @@ pub struct Matcha {
     rho: f64,
 }
 
-/// A budget that is not above 0 and at most 1.
+/// Why there is no MATCHA for a graph.
 ///
 /// ```
-/// use upwash_topology::{GraphSpec, Matcha};
+/// use upwash_topology::{GraphSpec, Matcha, MatchaError};
 /// let ring = "ring:8".parse::<GraphSpec>()?.build()?;
 /// let error = Matcha::solve(&ring, 1.5).unwrap_err();
+/// assert_eq!(error, MatchaError::Budget(1.5));
 /// assert!(error.to_string().starts_with("a communication budget of 1.5"));
 /// # Ok::<(), upwash_topology::SpecError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error(
-    "a communication budget of {0} is not above 0 and at most 1: it is the part of the links used in an average round"
-)]
-pub struct BudgetError(
-    /// The budget that was asked for.
-    pub f64,
-);
+#[non_exhaustive]
+pub enum MatchaError {
+    /// A budget that is not above 0 and at most 1.
+    #[error(
+        "a communication budget of {0} is not above 0 and at most 1: it is the part of the links used in an average round"
+    )]
+    Budget(f64),
+    /// So many links that the probabilities would take hours.
+    #[error(
+        "probabilities for {0} links would take hours: at most {MAX_LINKS} (a budget of 1 needs none)"
+    )]
+    TooManyLinks(usize),
+}
+
+/// A step of the solver looks at all pairs of links: these take some seconds.
+const MAX_LINKS: usize = 40_000;
 
 impl Matcha {
     /// Finds the probabilities that maximise lambda_2 of the expected Laplacian, at most
@@ -66,9 +75,12 @@ impl Matcha {
     /// assert_eq!(Matcha::solve(&ring, 1.0)?.probabilities(), [1.0, 1.0]); // D-PSGD
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn solve(graph: &Graph, budget: f64) -> Result<Self, BudgetError> {
+    pub fn solve(graph: &Graph, budget: f64) -> Result<Self, MatchaError> {
         if !(budget > 0.0 && budget <= 1.0) {
-            return Err(BudgetError(budget));
+            return Err(MatchaError::Budget(budget));
+        }
+        if budget < 1.0 && graph.edges().len() > MAX_LINKS {
+            return Err(MatchaError::TooManyLinks(graph.edges().len()));
         }
         let matchings = graph.matchings();
         // Workers without a link have nothing to decide.
@@ -81,24 +93,13 @@ impl Matcha {
         let (probabilities, upper_bound) = if budget == 1.0 || matchings.is_empty() {
             (vec![1.0; matchings.len()], None)
         } else {
-            let (matchings, pieces) = without_loners(&matchings, &pieces, graph.nodes());
+            let (matchings, pieces) = without_loners(matchings, &pieces, graph.nodes());
             let solution = probabilities::maximise(&matchings, &pieces, cap);
             (
                 tidy(solution.probabilities, cap),
                 Some(solution.upper_bound),
             )
         };
-
-        let weighted = |weight: &dyn Fn(f64) -> f64| {
-            let links = matchings.iter().zip(&probabilities);
-            weighted_laplacian(
-                graph.nodes(),
-                links.flat_map(|(links, &p)| links.iter().map(move |&edge| (edge, weight(p)))),
-            )
-        };
-        let mean = weighted(&|p| p);
-        // E[L^2] = (E L)^2 + 2 sum p (1 - p) L_j, because L_j^2 = 2 L_j for a matching.
-        let square = &mean * &mean + weighted(&|p| 2.0 * p * (1.0 - p));
 
         let mut solved = Self {
             alphas: vec![0.0; graph.nodes()],
@@ -107,10 +108,12 @@ impl Matcha {
             lambda2: f64::INFINITY,
             upper_bound: 0.0,
             graph: graph.clone(),
-            matchings,
             budget,
             probabilities,
         };
+        let mean = solved.weighted_laplacian(|p| p);
+        // E[L^2] = (E L)^2 + 2 sum p (1 - p) L_j, because L_j^2 = 2 L_j for a matching.
+        let square = &mean * &mean + solved.weighted_laplacian(|p| 2.0 * p * (1.0 - p));
         let mut largest = 0;
         for piece in &pieces {
             let part = |matrix: &Mat<f64>| {
@@ -134,8 +137,21 @@ impl Matcha {
         if pieces.is_empty() {
             solved.lambda2 = 0.0;
         }
-        solved.upper_bound = upper_bound.unwrap_or(solved.lambda2).max(solved.lambda2);
+        solved.upper_bound = upper_bound.unwrap_or(solved.lambda2);
         Ok(solved)
+    }
+
+    /// sum_j weight(p_j) L_j.
+    pub(crate) fn weighted_laplacian(&self, weight: impl Fn(f64) -> f64) -> Mat<f64> {
+        let links = self
+            .matchings()
+            .iter()
+            .zip(&self.probabilities)
+            .flat_map(|(links, &p)| {
+                let weight = weight(p);
+                links.iter().map(move |&edge| (edge, weight))
+            });
+        weighted_laplacian(self.graph.nodes(), links)
     }
 
     /// The graph.
@@ -159,7 +175,7 @@ impl Matcha {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn matchings(&self) -> &[Matching] {
-        &self.matchings
+        self.graph.matchings()
     }
 
     /// The part of the links that is used in an average round.
@@ -174,8 +190,10 @@ impl Matcha {
         self.budget
     }
 
-    /// How likely each matching is to be up in a round: multiples of 1e-6, so that every machine
-    /// draws the same.
+    /// How likely each matching is to be up in a round, to six digits.
+    ///
+    /// The optimum can be flat: machines whose arithmetic differs may find other probabilities of
+    /// the same lambda_2. Workers on several machines should be given the same ones.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Matcha};
@@ -264,17 +282,28 @@ fn without_loners(
     )
 }
 
-/// Rounds to multiples of 1e-6 without going over the cap.
+/// Rounds to six digits of the largest without going over the cap: what lies behind is the
+/// solver's noise.
 fn tidy(probabilities: Vec<f64>, cap: f64) -> Vec<f64> {
-    const GRID: f64 = 1e6;
-    let mut grid: Vec<f64> = probabilities.iter().map(|p| (p * GRID).round()).collect();
-    let mut over = grid.iter().sum::<f64>() - (cap * GRID + 1e-3).floor();
+    let largest = probabilities
+        .iter()
+        .copied()
+        .fold(f64::MIN_POSITIVE, f64::max);
+    let steps_to_one = 10f64.powi(6 - largest.log10().ceil() as i32);
+    let mut steps: Vec<f64> = probabilities
+        .iter()
+        .map(|p| (p * steps_to_one).round())
+        .collect();
+    let mut over = steps.iter().sum::<f64>() - (cap * steps_to_one + 1e-3).floor();
     // Rounding moves the sum by half a step a matching at most; take the excess off the largest.
     while over > 0.0 {
-        let largest = (0..grid.len()).max_by(|&a, &b| grid[a].total_cmp(&grid[b]));
+        let largest = (0..steps.len()).max_by(|&a, &b| steps[a].total_cmp(&steps[b]));
         let Some(largest) = largest else { break };
-        grid[largest] -= 1.0;
+        steps[largest] -= 1.0;
         over -= 1.0;
     }
-    grid.into_iter().map(|steps| steps / GRID).collect()
+    steps
+        .into_iter()
+        .map(|count| count / steps_to_one)
+        .collect()
 }

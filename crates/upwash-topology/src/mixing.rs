@@ -1,6 +1,6 @@
 //! A mixing matrix: what each worker takes from whom.
 
-use crate::spectrum::{centred, norm};
+use crate::spectrum::contraction;
 use crate::{Edge, Graph, GraphError};
 use faer::Mat;
 use std::sync::Arc;
@@ -165,11 +165,7 @@ impl Mixing {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn contraction(&self) -> f64 {
-        let centred = centred(self.to_dense().as_ref());
-        if self.nodes() == 1 {
-            return 0.0;
-        }
-        norm((centred.transpose() * &centred).as_ref())
+        contraction(self.to_dense().as_ref())
     }
 
     /// Workers whose own weight is not positive: an update scaled by it stands still or climbs.

@@ -13,6 +13,7 @@
 //! scaled to trace 1, shows that lambda_2(sum p_j L_j) <= sum p_j tr(L_j Y) for whatever p.
 
 use crate::Matching;
+use crate::graph::add_link;
 use faer::linalg::solvers::{DenseSolveCore, Solve};
 use faer::{Mat, Side};
 use rayon::prelude::*;
@@ -162,10 +163,7 @@ impl Problem {
             sum[(i, i)] -= t;
         }
         for &(u, v, j) in &self.links {
-            sum[(u, u)] += p[j];
-            sum[(v, v)] += p[j];
-            sum[(u, v)] -= p[j];
-            sum[(v, u)] -= p[j];
+            add_link(&mut sum, (u, v), p[j]);
         }
         sum
     }

@@ -4,7 +4,6 @@
 //! numbers of this module should be relied upon.
 
 use crate::Matcha;
-use crate::graph::weighted_laplacian;
 use crate::spectrum::{eigenvalues, norm};
 
 /// Theorem 1 as proved in the paper's appendix B: ranges of alpha, and of omega = 2 w_N = 2 w_T,
@@ -61,17 +60,10 @@ impl Theorem1 {
     /// ```
     pub fn of(matcha: &Matcha) -> Self {
         let m = matcha.graph().nodes();
-        let weighted = |weight: &dyn Fn(f64) -> f64| {
-            let links = matcha.matchings().iter().zip(matcha.probabilities());
-            weighted_laplacian(
-                m,
-                links.flat_map(|(links, &p)| links.iter().map(move |&edge| (edge, weight(p)))),
-            )
-        };
-        let values = eigenvalues(weighted(&|p| p).as_ref());
+        let values = eigenvalues(matcha.weighted_laplacian(|p| p).as_ref());
         let lambda = values.get(1).copied().unwrap_or(0.0).max(0.0);
         let lambda_max = values.last().copied().unwrap_or(0.0);
-        let zeta = norm(weighted(&|p| p * (1.0 - p)).as_ref());
+        let zeta = norm(matcha.weighted_laplacian(|p| p * (1.0 - p)).as_ref());
         let exists = zeta > 1e-9 && lambda > 1e-9;
         let k = if exists {
             1f64.max(8.0 * zeta / (lambda * lambda) - 1.0)
@@ -156,13 +148,14 @@ pub struct Theorem2 {
 ///
 /// ```
 /// use upwash_topology::published::step_limits;
-/// let (printed, proved) = step_limits(0.608637, 2.0 / 7.0, 0.2);
+/// let (printed, proved) = step_limits(0.608637, 2.0 / 7.0, 0.2).unwrap();
 /// assert!((printed / proved - 4.0).abs() < 1e-9);
+/// assert_eq!(step_limits(1.2, 2.0 / 7.0, 0.2), None); // the theorem assumes rho < 1
 /// ```
-pub fn step_limits(rho: f64, alpha: f64, omega: f64) -> (f64, f64) {
+pub fn step_limits(rho: f64, alpha: f64, omega: f64) -> Option<(f64, f64)> {
     let root = 1.0 / rho.sqrt() - 1.0;
     let scale = (1.0 - alpha) * (1.0 - omega);
-    (root.min(1.0) / scale, (root / 4.0).min(1.0) / scale)
+    (rho < 1.0 && scale > 0.0).then(|| (root.min(1.0) / scale, (root / 4.0).min(1.0) / scale))
 }
 
 impl Theorem2 {
@@ -191,7 +184,8 @@ impl Theorem2 {
     /// assert!(!theorem.step_is_small_enough()); // rho 0.5 allows eta L up to 0.41, gamma 4 makes it 1
     /// ```
     pub fn step_is_small_enough(&self) -> bool {
-        self.gamma * self.lipschitz <= step_limits(self.rho, self.alpha, self.omega).0
+        let limits = step_limits(self.rho, self.alpha, self.omega);
+        limits.is_some_and(|(printed, _)| self.gamma * self.lipschitz <= printed)
     }
 
     /// The bound on the mean squared gradient over the rounds, as printed. Its parts: the start,

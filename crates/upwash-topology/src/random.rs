@@ -79,6 +79,47 @@ impl Stream {
         }
     }
 
+    /// A number of mean 0 and variance 1 that is normally distributed (Box and Muller).
+    ///
+    /// ```
+    /// # use upwash_topology::random::Stream;
+    /// let mut stream = Stream::new(1, "doc", &[]);
+    /// let mean = (0..10_000).map(|_| stream.normal()).sum::<f64>() / 10_000.0;
+    /// assert!(mean.abs() < 0.05);
+    /// ```
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
+    /// A number that is Gamma-distributed with this shape and scale 1 (Marsaglia and Tsang).
+    ///
+    /// # Panics
+    /// If the shape is not above 0.
+    ///
+    /// ```
+    /// # use upwash_topology::random::Stream;
+    /// let mut stream = Stream::new(1, "doc", &[]);
+    /// let mean = (0..10_000).map(|_| stream.gamma(0.5)).sum::<f64>() / 10_000.0;
+    /// assert!((mean - 0.5).abs() < 0.05);
+    /// ```
+    pub fn gamma(&mut self, shape: f64) -> f64 {
+        assert!(shape > 0.0, "a Gamma distribution of shape {shape}");
+        if shape < 1.0 {
+            let boost = (1.0 - self.uniform()).powf(1.0 / shape);
+            return boost * self.gamma(shape + 1.0);
+        }
+        let d = shape - 1.0 / 3.0;
+        let c = 1.0 / (9.0 * d).sqrt();
+        loop {
+            let x = self.normal();
+            let v = (1.0 + c * x).powi(3);
+            if v > 0.0 && (1.0 - self.uniform()).ln() < 0.5 * x * x + d - d * v + d * v.ln() {
+                return d * v;
+            }
+        }
+    }
+
     /// Puts the items in a random order (Fisher and Yates).
     ///
     /// ```

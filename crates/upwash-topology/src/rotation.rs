@@ -1,6 +1,6 @@
 //! Rotation: the same graph with the workers in other places, so that nobody is always at its edge.
 
-use crate::graph::inverse;
+use crate::graph::{add_link, inverse};
 use crate::random::Stream;
 use crate::{Graph, GraphError};
 use faer::{Mat, Side};
@@ -330,11 +330,7 @@ impl Search<'_> {
                 .enumerate()
                 .for_each(|(worker, &place)| worker_at[place] = worker);
             for &(u, v) in self.graph.edges() {
-                let (u, v) = (worker_at[u], worker_at[v]);
-                mean[(u, u)] += share;
-                mean[(v, v)] += share;
-                mean[(u, v)] -= share;
-                mean[(v, u)] -= share;
+                add_link(&mut mean, (worker_at[u], worker_at[v]), share);
             }
         }
         let eigen = mean

@@ -124,6 +124,12 @@ pub(crate) fn centred(matrix: MatRef<'_, f64>) -> Mat<f64> {
     })
 }
 
+/// ||A'(I - J) A||: by how much A shrinks the squared disagreement, at worst.
+pub(crate) fn contraction(matrix: MatRef<'_, f64>) -> f64 {
+    let centred = centred(matrix);
+    norm((centred.transpose() * &centred).as_ref())
+}
+
 /// I - J, the projection onto disagreement.
 pub(crate) fn disagreement(n: usize) -> Mat<f64> {
     centred(Mat::<f64>::identity(n, n).as_ref())

@@ -145,9 +145,7 @@ impl Weights {
             }
             Self::Uniform => {
                 let row = |i: usize| {
-                    let mut members = graph.neighbours(i).to_vec();
-                    members.push(i);
-                    members.sort_unstable();
+                    let members = graph.closed_neighbourhood(i);
                     let share = 1.0 / members.len() as f64;
                     members.into_iter().map(|j| (j, share)).collect()
                 };
@@ -195,13 +193,14 @@ fn given(matrix: &[Vec<f64>], graph: &Graph) -> Result<Mixing, WeightError> {
             sum: columns[column],
         });
     }
-    let entry =
-        |i: usize| move |(j, &value): (usize, &f64)| (value != 0.0 || i == j).then_some((j, value));
-    let rows = matrix.iter().enumerate();
-    let mixing = Mixing::from_rows(
-        rows.map(|(i, row)| row.iter().enumerate().filter_map(entry(i)).collect())
-            .collect(),
-    );
+    // Zeros stay where there is a link: the link is up, whatever weight it has.
+    let row = |(i, entries): (usize, &Vec<f64>)| {
+        let kept = |&(j, value): &(usize, f64)| {
+            value != 0.0 || i == j || graph.neighbours(i).binary_search(&j).is_ok()
+        };
+        entries.iter().copied().enumerate().filter(kept).collect()
+    };
+    let mixing = Mixing::from_rows(matrix.iter().enumerate().map(row).collect());
     match mixing.entry_off(graph) {
         Some((row, column)) => Err(WeightError::NoLink { row, column }),
         None => Ok(mixing),

@@ -4,7 +4,8 @@
 //! nothing is worse than one leader map used for both kinds, with the whole weight w.
 
 use crate::Leaders;
-use crate::spectrum::{centred, norm};
+use crate::random::Stream;
+use crate::spectrum::{centred, contraction};
 use faer::Mat;
 
 /// The largest rho over all choices of leaders, or as much as is known of it.
@@ -64,7 +65,7 @@ impl Leaders {
         }
         let (found, leaders) = self.worst_by_search();
         Worst {
-            bound: self.worst_bound().max(found),
+            bound: self.worst_bound(),
             found,
             leaders,
             exact: false,
@@ -84,9 +85,7 @@ impl Leaders {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn safe_total_weight(&self) -> f64 {
-        let centred = centred(self.base().as_ref());
-        let rho = norm((centred.transpose() * &centred).as_ref());
-        safe_total_weight(rho, self.most_candidates())
+        safe_total_weight(contraction(self.base().as_ref()), self.most_candidates())
     }
 
     fn most_candidates(&self) -> usize {
@@ -97,8 +96,7 @@ impl Leaders {
     /// followers than candidates, so ||S||^2 <= d_max + 1.
     fn worst_bound(&self) -> f64 {
         let w = self.weights().total();
-        let centred = centred(self.base().as_ref());
-        let rho = norm((centred.transpose() * &centred).as_ref());
+        let rho = contraction(self.base().as_ref());
         ((1.0 - w) * rho.sqrt() + w * (self.most_candidates() as f64).sqrt()).powi(2)
     }
 
@@ -123,25 +121,20 @@ impl Leaders {
 
     /// Alternates between the direction that given leaders stretch most and the leaders that
     /// stretch a given direction most; rho never falls on the way. Starts from following the best
-    /// connected, from following nobody, and from each worker's first and last candidate.
+    /// connected, from following nobody, and from random leaders.
     fn worst_by_search(&self) -> (f64, Vec<usize>) {
-        let pick = |list: &Vec<usize>, last: bool| {
-            (if last { list.last() } else { list.first() })
-                .copied()
-                .unwrap_or(0)
+        const RANDOM_STARTS: u64 = 8;
+        let random = |start: u64| {
+            let mut stream = Stream::new(start, "worst leaders", &[]);
+            self.candidates()
+                .iter()
+                .map(|list| list[stream.below(list.len())])
+                .collect()
         };
-        let starts: [Vec<usize>; 4] = [
-            self.degree_leaders(),
-            (0..self.nodes()).collect(),
-            self.candidates()
-                .iter()
-                .map(|list| pick(list, false))
-                .collect(),
-            self.candidates()
-                .iter()
-                .map(|list| pick(list, true))
-                .collect(),
-        ];
+        let starts: Vec<Vec<usize>> = [self.degree_leaders(), (0..self.nodes()).collect()]
+            .into_iter()
+            .chain((0..RANDOM_STARTS).map(random))
+            .collect();
         let mut worst = (f64::NEG_INFINITY, vec![]);
         for mut leaders in starts {
             let mut rho = f64::NEG_INFINITY;
@@ -178,4 +171,39 @@ pub(crate) fn safe_total_weight(rho: f64, most_candidates: usize) -> f64 {
         return 0.0;
     }
     ((1.0 - root) / ((most_candidates as f64).sqrt() - root)).clamp(0.0, 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{GraphSpec, LeaderWeights, Leaders, Weights};
+
+    /// Where every choice can be tried: the bound is above the worst, the search at most there.
+    #[test]
+    fn bound_and_search_enclose_the_worst() {
+        for spec in [
+            "paper:L1",
+            "ring:8",
+            "star:6",
+            "path:7",
+            "complete:5",
+            "paper:L2@7",
+        ] {
+            let graph = spec.parse::<GraphSpec>().unwrap().build().unwrap();
+            let base = Weights::Optimal.mixing(&graph).unwrap();
+            for weight in [0.02, 0.1, 0.3] {
+                let weights = LeaderWeights {
+                    best: weight,
+                    degree: weight / 2.0,
+                };
+                let leaders = Leaders::new(&graph, &base, weights);
+                let exact = leaders.worst_by_trying().0;
+                let found = leaders.worst_by_search().0;
+                assert!(leaders.worst_bound() >= exact, "{spec} {weight}");
+                assert!(
+                    found <= exact + 1e-12 && found > 0.8 * exact,
+                    "{spec}: {found}, {exact}"
+                );
+            }
+        }
+    }
 }

@@ -27,6 +27,8 @@ fn every_kind_has_the_shape_of_its_name() {
         ("hypercube:16", 16, 32, 4..=4),
         ("exponential:8", 8, 20, 5..=5),
         ("regular:10,degree=3,seed=1", 10, 15, 3..=3),
+        ("regular:100,degree=98", 100, 4900, 98..=98),
+        ("regular:60,degree=50,seed=2", 60, 1500, 50..=50),
         ("barabasi-albert:20,links=1", 20, 19, 1..=19),
         ("barabasi-albert:20,links=3", 20, 3 + 16 * 3, 1..=19),
     ] {
@@ -216,6 +218,7 @@ fn misspellings_are_answered_with_what_to_write() {
         ("paper:L4", "not `L4`"),
         ("paper:L1@12", "not 12"),
         ("file:", "the path is missing"),
+        ("file:x,nodes=0", "at least 1"),
     ] {
         let error = spec.parse::<GraphSpec>().unwrap_err().to_string();
         assert!(error.contains(answer), "{spec}: {error}");
@@ -228,6 +231,7 @@ fn files_are_read_from_the_folder_given() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
     write("good.txt", b"# square\n0 1\n1 2\n2 3\n3 0\n");
+    write("bom.txt", "\u{feff}0 1\n".as_bytes());
     write("binary.txt", &[0, 159, 146, 150]);
     write("zeros.txt", b"0 1\0");
     write("loop.txt", b"0 1\n2 2\n");
@@ -238,7 +242,12 @@ fn files_are_read_from_the_folder_given() {
             .build_in(folder.path())
     };
     assert_eq!(build("good.txt").unwrap().edges().len(), 4);
+    assert_eq!(build("bom.txt").unwrap().edges().len(), 1);
     for (name, answer) in [
+        (
+            "good.txt,nodes=3",
+            "good.txt, line 4: node 3 is out of range",
+        ),
         ("missing.txt", "cannot read"),
         ("binary.txt", "not a text file"),
         ("zeros.txt", "not a text file"),
@@ -247,6 +256,21 @@ fn files_are_read_from_the_folder_given() {
     ] {
         let error = build(name).unwrap_err().to_string();
         assert!(error.contains(answer), "{name}: {error}");
+    }
+}
+
+#[test]
+fn graphs_made_in_code_are_checked_like_spelled_ones() {
+    for spec in [
+        GraphSpec::Star(0),
+        GraphSpec::Hypercube(0),
+        GraphSpec::Hypercube(12),
+        GraphSpec::Torus(1, 5),
+        GraphSpec::Paper(9, 13),
+        GraphSpec::Paper(1, 12),
+        GraphSpec::Complete(1 << 20),
+    ] {
+        assert!(spec.build().is_err(), "{spec}");
     }
 }
 

@@ -241,3 +241,29 @@ fn matcha_scales_beyond_what_general_solvers_manage() {
     assert!(matcha.lambda2() > 0.5 * Spectrum::of(&graph).lambda2());
     assert!(matcha.upper_bound() < 1.0001 * matcha.lambda2());
 }
+
+/// Draws are part of the interface: a seed names the same rounds for ever.
+#[test]
+fn a_seed_names_its_rounds_for_ever() {
+    let matcha = Matcha::solve(&graph("ring:8"), 0.5).unwrap();
+    let schedule = Schedule::matcha(&matcha, 7);
+    let drawn: Vec<usize> = (0..12)
+        .map(|k| schedule.round(k).matchings().len())
+        .collect();
+    assert_eq!(drawn, DRAWN);
+    assert_eq!(
+        Schedule::random_matching(&graph("ring:8"), 7)
+            .round(3)
+            .links(),
+        RANDOM_MATCHING
+    );
+    let order = Order::Random { seed: 7 };
+    let rotating = Schedule::one_peer_exponential(8)
+        .rotating(&paper_relabellings(), order)
+        .unwrap();
+    let copies: Vec<usize> = (0..12).map(|k| rotating.round(k).copy()).collect();
+    assert_eq!(copies, COPIES);
+}
+const DRAWN: [usize; 12] = [0, 1, 1, 1, 1, 1, 1, 2, 1, 0, 1, 2];
+const RANDOM_MATCHING: &[(usize, usize)] = &[(1, 2), (3, 4), (6, 7)];
+const COPIES: [usize; 12] = [1, 1, 1, 0, 0, 2, 1, 1, 1, 0, 1, 1];

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use std::io::Write;
+use upwash_topology::published::Theorem1;
 use upwash_topology::{
     Analysis, Contraction, Graph, GraphSpec, LeaderAnalysis, MatchaAnalysis, RotationAnalysis,
 };
@@ -54,12 +55,10 @@ fn headline(out: &mut impl Write, spec: &GraphSpec, analysis: &Analysis) -> Resu
     } else {
         "not connected"
     };
-    writeln!(
-        out,
-        "{spec}: {}, {}, {connected}\n",
-        count(*nodes, "worker"),
-        count(*edges, "link")
-    )?;
+    // A path can be long: the name has a line of its own.
+    writeln!(out, "{spec}")?;
+    let (workers, links) = (count(*nodes, "worker"), count(*edges, "link"));
+    writeln!(out, "{workers}, {links}, {connected}\n")?;
     let end = |pick: fn(&[usize]) -> Option<(usize, usize)>| pick(degrees).unwrap_or((0, 0));
     let (least, least_at) = end(|d| d.iter().copied().zip(0..).min());
     let (most, most_at) = end(|d| {
@@ -92,14 +91,10 @@ fn headline(out: &mut impl Write, spec: &GraphSpec, analysis: &Analysis) -> Resu
     writeln!(out, "  lambda_2     {:.6}", analysis.lambda2)?;
     writeln!(out, "  lambda_max   {:.6}", analysis.lambda_max)?;
     if !analysis.connected {
-        let sizes: Vec<usize> = analysis.pieces.iter().map(Vec::len).collect();
+        let pieces = analysis.pieces.len();
         writeln!(
             out,
-            "\n  The graph is in {} pieces (of {}): workers of different pieces never\n  \
-             exchange anything, so that they cannot agree, and rho is 1. Each piece has its\n  \
-             own alpha; the largest piece's is shown.",
-            sizes.len(),
-            shortened(&sizes, 10)
+            "  {pieces} pieces that never agree: rho is 1, alpha that of the largest piece"
         )?;
     }
     Ok(())
@@ -118,7 +113,7 @@ fn contractions(out: &mut impl Write, analysis: &Analysis) -> Result<()> {
     if let Some(matcha) = &analysis.matcha {
         contraction_row(out, &matcha_name(matcha), &matcha.contraction)?;
         if let Some(leaders) = &matcha.al_dsgd {
-            let how = if leaders.exact { "" } else { " (256 draws)" };
+            let how = if leaders.exact { "" } else { " (sampled)" };
             rho_row(
                 out,
                 &format!("AL-DSGD over MATCHA{how}"),
@@ -236,29 +231,39 @@ fn matchings(out: &mut impl Write, analysis: &Analysis, matcha: &MatchaAnalysis)
         .zip(&matcha.probabilities)
         .enumerate()
     {
-        writeln!(out, "  {j:>8}  {p:>11.4}  {}", link_list(links, 55))?;
+        // A tiny budget has tiny probabilities, which are not none.
+        let p = if *p > 0.0 && *p < 5e-5 {
+            format!("{p:.2e}")
+        } else {
+            format!("{p:.4}")
+        };
+        writeln!(out, "  {j:>8}  {p:>11}  {}", link_list(links, 55))?;
     }
-    let theorem = &matcha.published_theorem1;
-    let range = match theorem.alpha {
-        Some((low, high)) => format!(
-            "alpha between {low:.4} and {high:.4}, w_best below {:.5}{}",
-            theorem.w_best_below,
-            if theorem.alpha_within_limit {
-                String::new()
-            } else {
-                format!(
-                    ";\n  but its proof also needs alpha <= {:.4}",
-                    theorem.alpha_limit
-                )
-            }
-        ),
-        None if theorem.lambda_min > 0.0 => "an alpha in an empty range (zeta is 0)".into(),
-        None => "a connected graph".into(),
+    published(out, &matcha.published_theorem1)
+}
+
+/// Theorem 1 of the AL-DSGD paper, to be compared with what holds.
+fn published(out: &mut impl Write, theorem: &Theorem1) -> Result<()> {
+    let asks = match theorem.alpha {
+        Some((low, high)) => {
+            let w = theorem.w_best_below;
+            format!("alpha between {low:.4} and {high:.4}, w_best below {w:.5}")
+        }
+        None if theorem.lambda_min > 0.0 => "what no alpha fulfils: its zeta is 0".into(),
+        None => "a connected graph of two workers or more".into(),
     };
-    Ok(writeln!(
+    writeln!(
         out,
-        "\n  Theorem 1 of the AL-DSGD paper, as printed, asks for\n  {range}."
-    )?)
+        "\n  Theorem 1 of the AL-DSGD paper, as printed, asks for\n  {asks}."
+    )?;
+    if theorem.alpha.is_some() && !theorem.alpha_within_limit {
+        let limit = theorem.alpha_limit;
+        writeln!(
+            out,
+            "  Its proof also needs alpha <= {limit:.4}, which it does not say."
+        )?;
+    }
+    Ok(())
 }
 
 fn leaders(
@@ -271,7 +276,7 @@ fn leaders(
         "\nAL-DSGD, w_best {} and w_degree {}:\n",
         al_dsgd.weights.best, al_dsgd.weights.degree
     )?;
-    let mut line = |name: &str, value: String| writeln!(out, "  {name:<46}{value}");
+    let mut line = |name: &str, value: String| writeln!(out, "  {name:<49}{value}");
     line(
         "safe whatever the leaders: w_best + w_degree <",
         format!(" {:.5}", al_dsgd.w_safe),
@@ -296,16 +301,25 @@ fn leaders(
         format!(" {:.2}", al_dsgd.effective_workers_written),
     )?;
     line(
-        "drift of the mean in a round",
+        "how unequally a round counts them, |A'1 - 1|",
         format!(" {:.4}", al_dsgd.mean_drift),
     )?;
+    let limit = |value: Option<f64>| value.map_or("none".into(), |value| format!("{value:.4}"));
+    let (printed, proved) = (
+        al_dsgd.published_step_limit,
+        al_dsgd.published_step_limit_proved,
+    );
     line(
-        "Theorem 2's limit of gamma L, printed / proved",
-        format!(
-            " {:.4} / {:.4}",
-            al_dsgd.published_step_limit, al_dsgd.published_step_limit_proved
-        ),
+        "Theorem 2's largest gamma L, as printed",
+        format!(" {}", limit(printed)),
     )?;
+    line(
+        "the same, as its proof (which has gaps) needs it",
+        format!(" {}", limit(proved)),
+    )?;
+    if matcha.is_none() {
+        published(out, &al_dsgd.published_theorem1)?;
+    }
     Ok(())
 }
 

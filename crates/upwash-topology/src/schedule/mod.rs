@@ -3,129 +3,16 @@
 //! A schedule is a pure function of its seed and the round: round 10,000 needs no replay, and every
 //! worker that asks gets the same answer.
 
+mod order;
+mod round;
+
+pub use order::Order;
+pub use round::Round;
+
 use crate::random::Stream;
 use crate::{Edge, Graph, GraphError, Matcha, Mixing, WeightError, Weights};
+use round::Pattern;
 use std::sync::Arc;
-
-/// What is up in one round.
-///
-/// ```
-/// use upwash_topology::{GraphSpec, Schedule};
-/// let ring = "ring:4".parse::<GraphSpec>()?.build()?;
-/// let round = Schedule::alternating(&ring).round(1);
-/// assert_eq!(round.links(), [(0, 3), (1, 2)]);
-/// assert_eq!(round.mixing().weight(0, 3), 0.5);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct Round {
-    index: u64,
-    copy: usize,
-    pattern: Arc<Pattern>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-struct Pattern {
-    links: Vec<Edge>,
-    directed: bool,
-    matchings: Vec<usize>,
-    mixing: Mixing,
-}
-
-impl Round {
-    /// The number of the round.
-    ///
-    /// ```
-    /// # use upwash_topology::Schedule;
-    /// assert_eq!(Schedule::one_peer_exponential(4).round(9).index(), 9);
-    /// ```
-    pub fn index(&self) -> u64 {
-        self.index
-    }
-
-    /// Which of a dynamic schedule's graphs is in force; 0 where there is only one.
-    ///
-    /// ```
-    /// # use upwash_topology::{GraphSpec, Order, Schedule, Weights, paper_relabellings};
-    /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
-    /// let rotating = Schedule::fixed(&l1, &Weights::Optimal)?
-    ///     .rotating(&paper_relabellings(), Order::InTurn { start: 1 })?;
-    /// assert_eq!([0, 1, 2].map(|k| rotating.round(k).copy()), [1, 2, 0]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn copy(&self) -> usize {
-        self.copy
-    }
-
-    /// The links that are up; for a directed round, (sender, receiver).
-    ///
-    /// ```
-    /// # use upwash_topology::Schedule;
-    /// assert_eq!(Schedule::one_peer_exponential(4).round(1).links()[0], (0, 2));
-    /// ```
-    pub fn links(&self) -> &[Edge] {
-        &self.pattern.links
-    }
-
-    /// Whether models travel one way only over each link.
-    ///
-    /// ```
-    /// # use upwash_topology::Schedule;
-    /// assert!(Schedule::one_peer_exponential(4).round(0).is_directed());
-    /// ```
-    pub fn is_directed(&self) -> bool {
-        self.pattern.directed
-    }
-
-    /// The matchings that are up, where the schedule goes by matchings.
-    ///
-    /// ```
-    /// # use upwash_topology::{GraphSpec, Schedule};
-    /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
-    /// assert_eq!(Schedule::released_flags(&l1)?.round(0).matchings(), [1]); // the second one
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn matchings(&self) -> &[usize] {
-        &self.pattern.matchings
-    }
-
-    /// The mixing matrix in force.
-    ///
-    /// ```
-    /// # use upwash_topology::Schedule;
-    /// assert_eq!(Schedule::one_peer_exponential(4).round(0).mixing().row(1), [(0, 0.5), (1, 0.5)]);
-    /// ```
-    pub fn mixing(&self) -> &Mixing {
-        &self.pattern.mixing
-    }
-
-    /// The workers whose models `worker` receives in this round.
-    ///
-    /// ```
-    /// # use upwash_topology::Schedule;
-    /// let round = Schedule::one_peer_exponential(4).round(0);
-    /// assert_eq!(round.senders(0).collect::<Vec<_>>(), [3]);
-    /// ```
-    pub fn senders(&self, worker: usize) -> impl Iterator<Item = usize> + '_ {
-        self.mixing()
-            .row(worker)
-            .iter()
-            .map(|entry| entry.0)
-            .filter(move |&sender| sender != worker)
-    }
-
-    /// How many models `worker` receives in this round: its degree in the links that are up.
-    ///
-    /// ```
-    /// # use upwash_topology::{GraphSpec, Schedule, Weights};
-    /// let star = "star:5".parse::<GraphSpec>()?.build()?;
-    /// assert_eq!(Schedule::fixed(&star, &Weights::Metropolis)?.round(0).degree(0), 4);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn degree(&self, worker: usize) -> usize {
-        self.mixing().row(worker).len() - 1
-    }
-}
 
 /// A rule for every round.
 ///
@@ -172,40 +59,6 @@ enum Rule {
         average: Arc<Pattern>,
         every: u64,
     },
-}
-
-/// In which order the graphs of a dynamic schedule come.
-///
-/// ```
-/// use upwash_topology::Order;
-/// assert_eq!(Order::default(), Order::InTurn { start: 0 });
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Order {
-    /// One after the other, one round each, beginning with `start`.
-    InTurn {
-        /// The graph of round 0.
-        start: usize,
-    },
-    /// Any of them, drawn anew for every round.
-    Random {
-        /// What the draws depend on.
-        seed: u64,
-    },
-    /// As the code released with the AL-DSGD paper does it, by the batch's number b in its epoch:
-    /// an even b takes the second graph; an odd b takes the third if it divides by 3 (and there is
-    /// a third), otherwise the first.
-    Released {
-        /// How many rounds an epoch has.
-        rounds_per_epoch: u64,
-    },
-}
-
-impl Default for Order {
-    fn default() -> Self {
-        Self::InTurn { start: 0 }
-    }
 }
 
 /// Why a schedule cannot be made.
@@ -337,11 +190,11 @@ impl Schedule {
     /// ```
     pub fn alternating(graph: &Graph) -> Self {
         let nodes = graph.nodes();
-        let pairs = |(index, links): (usize, Vec<Edge>)| {
-            let mixing = Mixing::laplacian(nodes, &links, |_| 0.5);
-            (links, vec![index], mixing)
+        let pairs = |(index, links): (usize, &Vec<Edge>)| {
+            let mixing = Mixing::laplacian(nodes, links, |_| 0.5);
+            (links.clone(), vec![index], mixing)
         };
-        Self::cycle(nodes, graph.matchings().into_iter().enumerate().map(pairs))
+        Self::cycle(nodes, graph.matchings().iter().enumerate().map(pairs))
     }
 
     /// One-peer exponential: in round k everyone sends to the worker 2^(k mod log2 n) places
@@ -507,7 +360,7 @@ impl Schedule {
     }
 
     /// The same, but that every `rounds`-th round is an exact average of all: Gossip-PGA. With
-    /// `rounds` = 4 these are rounds 3, 7, 11, ...
+    /// `rounds` = 4 these are rounds 3, 7, 11, ... They have no [`links`](Round::links).
     ///
     /// ```
     /// # use upwash_topology::Schedule;
@@ -521,9 +374,7 @@ impl Schedule {
         }
         let nodes = self.nodes;
         let average = Arc::new(Pattern {
-            links: (0..nodes)
-                .flat_map(|u| (u + 1..nodes).map(move |v| (u, v)))
-                .collect(),
+            links: vec![],
             directed: false,
             matchings: vec![],
             mixing: Mixing::average(nodes),
@@ -654,32 +505,6 @@ impl Schedule {
     }
 }
 
-impl Pattern {
-    /// Called with permutations only.
-    fn relabelled(&self, places: &[usize]) -> Self {
-        let worker_at = crate::graph::inverse(places, places.len()).expect("a permutation");
-        let mut links: Vec<Edge> = self
-            .links
-            .iter()
-            .map(|&(u, v)| (worker_at[u], worker_at[v]))
-            .map(|(u, v)| {
-                if self.directed {
-                    (u, v)
-                } else {
-                    (u.min(v), u.max(v))
-                }
-            })
-            .collect();
-        links.sort_unstable();
-        Self {
-            links,
-            directed: self.directed,
-            matchings: self.matchings.clone(),
-            mixing: self.mixing.relabelled(places).expect("a permutation"),
-        }
-    }
-}
-
 /// The links of the matchings that are `up`, weighted.
 fn active(matcha: &Matcha, weights: &Weights, up: Vec<usize>) -> Pattern {
     let nodes = matcha.graph().nodes();
@@ -703,67 +528,5 @@ fn active(matcha: &Matcha, weights: &Weights, up: Vec<usize>) -> Pattern {
         directed: false,
         matchings: up,
         mixing,
-    }
-}
-
-impl Order {
-    /// Which of `copies` graphs has round `index`, and how many rounds it has had before.
-    fn turn(self, copies: usize, index: u64) -> (usize, u64) {
-        let n = copies as u64;
-        match self {
-            Self::InTurn { start } => (((index + start as u64 % n) % n) as usize, index / n),
-            Self::Random { seed } => (
-                Stream::new(seed, "order of graphs", &[index]).below(copies),
-                index,
-            ),
-            Self::Released { rounds_per_epoch } => {
-                let (epoch, batch) = (index / rounds_per_epoch, index % rounds_per_epoch);
-                let copy = released_copy(copies, batch);
-                let before = |batches| released_count(copies, copy, batches);
-                (copy, epoch * before(rounds_per_epoch) + before(batch))
-            }
-        }
-    }
-}
-
-fn released_copy(copies: usize, batch: u64) -> usize {
-    match copies {
-        1 => 0,
-        _ if batch.is_multiple_of(2) => 1,
-        3 if batch.is_multiple_of(3) => 2,
-        _ => 0,
-    }
-}
-
-/// How many of the first `batches` batches of an epoch go to `copy`.
-fn released_count(copies: usize, copy: usize, batches: u64) -> u64 {
-    let second = if copies > 1 { batches.div_ceil(2) } else { 0 };
-    let third = if copies > 2 { (batches + 2) / 6 } else { 0 }; // 3, 9, 15, ...
-    match copy {
-        1 => second,
-        2 => third,
-        _ => batches - second - third,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_released_counts_agree_with_counting() {
-        for copies in 1..=3 {
-            let mut counts = [0; 3];
-            for batch in 0..200 {
-                for (copy, &count) in counts.iter().enumerate() {
-                    assert_eq!(
-                        released_count(copies, copy, batch),
-                        count,
-                        "{copies} {copy} {batch}"
-                    );
-                }
-                counts[released_copy(copies, batch)] += 1;
-            }
-        }
     }
 }

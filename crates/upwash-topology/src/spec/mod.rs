@@ -1,10 +1,13 @@
 //! One spelling for graphs, in configuration, on the command line and in code.
 
-use crate::graph::{MAX_EDGES, MAX_NODES};
+mod kinds;
+mod parse;
+
+pub use kinds::GraphKind;
+
 use crate::{Graph, GraphError, edge_list, generators, paper};
-use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 /// A graph by name: `ring:8`, `torus:4x4`, `erdos-renyi:16,p=0.3,seed=7`, `file:graph.txt`,
 /// `paper:L1`. [`GraphKind::all`] lists every spelling.
@@ -75,78 +78,6 @@ pub struct Random {
     pub connected: bool,
 }
 
-/// A spelling and what it means, for lists and help.
-///
-/// ```
-/// use upwash_topology::{GraphKind, GraphSpec};
-/// for kind in GraphKind::all() {
-///     assert!(kind.example.starts_with(kind.name));
-///     kind.example.parse::<GraphSpec>()?;
-/// }
-/// # Ok::<(), upwash_topology::SpecError>(())
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct GraphKind {
-    /// What stands before the colon.
-    pub name: &'static str,
-    /// The whole spelling, options in brackets.
-    pub spelling: &'static str,
-    /// One that can be typed as it is.
-    pub example: &'static str,
-    /// What it is, in a few words.
-    pub about: &'static str,
-}
-
-const fn kind(
-    name: &'static str,
-    spelling: &'static str,
-    example: &'static str,
-    about: &'static str,
-) -> GraphKind {
-    GraphKind {
-        name,
-        spelling,
-        example,
-        about,
-    }
-}
-
-#[rustfmt::skip]
-const KINDS: [GraphKind; 15] = [
-    kind("ring", "ring:N", "ring:8", "a circle"),
-    kind("path", "path:N", "path:8", "a line"),
-    kind("star", "star:N", "star:8", "worker 0 in the middle"),
-    kind("complete", "complete:N", "complete:8", "everyone with everyone"),
-    kind("grid", "grid:RxC", "grid:3x4", "rows and columns"),
-    kind("torus", "torus:RxC", "torus:4x4", "a grid whose far ends are linked"),
-    kind("hypercube", "hypercube:N", "hypercube:16", "N a power of two"),
-    kind("exponential", "exponential:N", "exponential:16", "links 1, 2, 4, 8, ... places further on"),
-    kind("erdos-renyi", "erdos-renyi:N,p=P[,seed=S][,connected]", "erdos-renyi:16,p=0.3,seed=7",
-        "any two linked with probability P"),
-    kind("geometric", "geometric:N,radius=R[,seed=S][,connected]", "geometric:16,radius=0.4,seed=7",
-        "random places in a unit square, near ones linked"),
-    kind("regular", "regular:N,degree=D[,seed=S][,connected]", "regular:16,degree=3,seed=7",
-        "random, every worker with D links"),
-    kind("barabasi-albert", "barabasi-albert:N,links=L[,seed=S]", "barabasi-albert:16,links=2,seed=7",
-        "newcomers link to the well-connected"),
-    kind("file", "file:PATH[,nodes=N]", "file:graph.txt", "an edge list: `u v` a line, # comments"),
-    kind("matchings", "matchings:PATH[,nodes=N]", "matchings:matchings.txt",
-        "a matching a line: `0-1 2-3`"),
-    kind("paper", "paper:L1|L2|L3[@11|9|7|5]", "paper:L1", "the AL-DSGD paper's graphs, whole or reduced"),
-];
-
-impl GraphKind {
-    /// Every spelling there is.
-    ///
-    /// ```
-    /// use upwash_topology::GraphKind;
-    /// assert!(GraphKind::all().iter().any(|kind| kind.name == "torus"));
-    /// ```
-    pub fn all() -> &'static [GraphKind] {
-        &KINDS
-    }
-}
-
 /// Why a graph cannot be had.
 ///
 /// ```
@@ -183,7 +114,7 @@ pub enum SpecError {
         example: &'static str,
     },
     /// The graph cannot be built.
-    #[error("graph `{spec}`: {source}")]
+    #[error("graph `{spec}`")]
     Graph {
         /// The whole spelling.
         spec: String,
@@ -201,7 +132,7 @@ pub enum SpecError {
         tries: u64,
     },
     /// The file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -220,8 +151,10 @@ pub enum SpecError {
     },
 }
 
-/// How often a random graph is drawn in the search for a connected one.
-const TRIES: u64 = 1000;
+/// How often a random graph is drawn in the search for a connected one, at most,
+const MAX_TRIES: u64 = 1000;
+/// and how many pairs of nodes are looked at in all.
+const MAX_PAIRS: u64 = 2_000_000_000;
 /// The largest edge list that is read.
 const MAX_FILE_BYTES: u64 = 1 << 28;
 
@@ -248,6 +181,10 @@ impl GraphSpec {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn build_in(&self, folder: &Path) -> Result<Graph, SpecError> {
+        // One made in code has not been through the checks of one that was spelled.
+        if !matches!(self, Self::File(..) | Self::Matchings(..)) {
+            self.to_string().parse::<Self>()?;
+        }
         let graph = match *self {
             Self::Ring(n) => generators::ring(n),
             Self::Path(n) => generators::path(n),
@@ -297,7 +234,12 @@ impl GraphSpec {
         random: Random,
         generate: impl Fn(u64) -> Result<Graph, GraphError>,
     ) -> Result<Graph, SpecError> {
-        let tries = if random.connected { TRIES } else { 1 };
+        let pairs = (random.nodes as u64).pow(2).max(1);
+        let tries = if random.connected {
+            (MAX_PAIRS / pairs).clamp(2, MAX_TRIES)
+        } else {
+            1
+        };
         for attempt in 0..tries {
             let seed = random.seed.wrapping_add(attempt << 32);
             let graph = generate(seed).map_err(|source| SpecError::Graph {
@@ -329,14 +271,18 @@ fn read(
         line,
         problem,
     };
-    let length = std::fs::metadata(path).map_err(unreadable)?.len();
-    if length > MAX_FILE_BYTES {
+    let mut bytes = Vec::new();
+    // A device has no length and no end: read no more than can be an edge list.
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(wrong(
             0,
-            format!("{length} bytes are too many for an edge list"),
+            format!("more than {MAX_FILE_BYTES} bytes are no edge list"),
         ));
     }
-    let bytes = std::fs::read(path).map_err(unreadable)?;
     let text = std::str::from_utf8(&bytes)
         .ok()
         .filter(|text| !text.contains('\0'));
@@ -346,7 +292,8 @@ fn read(
             "this is not a text file; an edge list has a link a line, as `0 1`".into(),
         )
     })?;
-    parse(text, nodes).map_err(|problem| wrong(problem.line, problem.message))
+    parse(text.trim_start_matches('\u{feff}'), nodes)
+        .map_err(|problem| wrong(problem.line, problem.message))
 }
 
 impl std::fmt::Display for GraphSpec {
@@ -406,227 +353,4 @@ impl TryFrom<String> for GraphSpec {
     fn try_from(text: String) -> Result<Self, SpecError> {
         text.parse()
     }
-}
-
-impl FromStr for GraphSpec {
-    type Err = SpecError;
-
-    fn from_str(spec: &str) -> Result<Self, SpecError> {
-        let (name, rest) = spec.split_once(':').unwrap_or((spec, ""));
-        let Some(kind) = KINDS.iter().find(|kind| kind.name == name) else {
-            let distance = |kind: &&GraphKind| strsim::damerau_levenshtein(kind.name, name);
-            let nearest = KINDS
-                .iter()
-                .min_by_key(distance)
-                .filter(|kind| distance(kind) <= 3);
-            return Err(SpecError::UnknownName {
-                spec: spec.into(),
-                name: name.into(),
-                nearest: nearest.map(|kind| kind.name),
-            });
-        };
-        parse(kind.name, rest).map_err(|problem| SpecError::Spelling {
-            spec: spec.into(),
-            problem,
-            spelling: kind.spelling,
-            example: kind.example,
-        })
-    }
-}
-
-/// Parses what follows the colon. The checks here are those of which the user can be told in the
-/// words of the spelling; what remains is [`Graph::new`]'s.
-fn parse(name: &str, rest: &str) -> Result<GraphSpec, String> {
-    if name == "file" || name == "matchings" {
-        let (path, nodes) = match rest.rsplit_once(",nodes=") {
-            Some((path, count)) => (path, Some(number(count, "nodes")?)),
-            None => (rest, None),
-        };
-        if path.is_empty() {
-            return Err("the path is missing".into());
-        }
-        let path = PathBuf::from(path);
-        return Ok(match name {
-            "file" => GraphSpec::File(path, nodes),
-            _ => GraphSpec::Matchings(path, nodes),
-        });
-    }
-    if name == "paper" {
-        return paper_spec(rest);
-    }
-
-    let mut options = Options::split(rest)?;
-    let size = options.size.clone();
-    let spec = match name {
-        "ring" => GraphSpec::Ring(at_least(2, &size)?),
-        "path" => GraphSpec::Path(at_least(1, &size)?),
-        "star" => GraphSpec::Star(at_least(2, &size)?),
-        "complete" => {
-            let n = at_least(1, &size)?;
-            few_enough(n * (n - 1) / 2)?;
-            GraphSpec::Complete(n)
-        }
-        "grid" => sides(&size, 1).map(|(rows, columns)| GraphSpec::Grid(rows, columns))?,
-        "torus" => sides(&size, 2).map(|(rows, columns)| GraphSpec::Torus(rows, columns))?,
-        "hypercube" => match at_least(2, &size)? {
-            n if n.is_power_of_two() => GraphSpec::Hypercube(n),
-            n => {
-                let below = 1usize << n.ilog2();
-                let near = format!("{below} or {}", below.saturating_mul(2));
-                return Err(format!(
-                    "{n} is not a power of two (the nearest are {near})"
-                ));
-            }
-        },
-        "exponential" => GraphSpec::Exponential(at_least(2, &size)?),
-        "erdos-renyi" => {
-            let p = options.take("p")?;
-            if !(p > 0.0 && p <= 1.0) {
-                return Err(format!("p={p} is not above 0 and at most 1"));
-            }
-            GraphSpec::ErdosRenyi(options.random(at_least(1, &size)?)?, p)
-        }
-        "geometric" => {
-            let radius: f64 = options.take("radius")?;
-            if !(radius > 0.0 && radius.is_finite()) {
-                return Err(format!("radius={radius} is not above 0"));
-            }
-            GraphSpec::Geometric(options.random(at_least(1, &size)?)?, radius)
-        }
-        "regular" => {
-            let (n, degree): (_, usize) = (at_least(2, &size)?, options.take("degree")?);
-            if degree == 0 || degree >= n {
-                return Err(format!("degree={degree} is not between 1 and {}", n - 1));
-            }
-            if n % 2 == 1 && degree % 2 == 1 {
-                return Err(format!(
-                    "{n} workers cannot all have {degree} links: make one even"
-                ));
-            }
-            few_enough(n * degree / 2)?;
-            GraphSpec::Regular(options.random(n)?, degree)
-        }
-        _ => {
-            let (n, links): (_, usize) = (at_least(2, &size)?, options.take("links")?);
-            if links == 0 || links >= n {
-                return Err(format!("links={links} is not between 1 and {}", n - 1));
-            }
-            few_enough(n * links)?;
-            GraphSpec::BarabasiAlbert(options.random(n)?, links)
-        }
-    };
-    options.finish()?;
-    Ok(spec)
-}
-
-fn paper_spec(rest: &str) -> Result<GraphSpec, String> {
-    let (graph, links) = rest.split_once('@').unwrap_or((rest, "13"));
-    let which = ["L1", "L2", "L3"].iter().position(|&known| known == graph);
-    let which = which.ok_or_else(|| format!("the paper has L1, L2 and L3, not `{graph}`"))? + 1;
-    let links = number(links, "the number of links")?;
-    if !paper::SIZES.iter().any(|&(label, _)| label == links) {
-        return Err(format!(
-            "the paper has 13, 11, 9, 7 and 5 links, not {links}"
-        ));
-    }
-    Ok(GraphSpec::Paper(which, links))
-}
-
-/// The size, and `key=value` or `key` after it.
-struct Options<'a> {
-    size: String,
-    given: BTreeMap<&'a str, &'a str>,
-}
-
-impl<'a> Options<'a> {
-    fn split(rest: &'a str) -> Result<Self, String> {
-        let mut parts = rest.split(',');
-        let size = parts.next().unwrap_or("").to_string();
-        if size.is_empty() {
-            return Err("the size is missing".into());
-        }
-        let mut given = BTreeMap::new();
-        for part in parts {
-            let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            if given.insert(key, value).is_some() {
-                return Err(format!("`{key}` is given twice"));
-            }
-        }
-        Ok(Self { size, given })
-    }
-
-    fn take<T: FromStr>(&mut self, key: &str) -> Result<T, String> {
-        let value = self
-            .given
-            .remove(key)
-            .ok_or_else(|| format!("`{key}=` is missing"))?;
-        number(value, key)
-    }
-
-    fn random(&mut self, nodes: usize) -> Result<Random, String> {
-        let seed = if self.given.contains_key("seed") {
-            self.take("seed")?
-        } else {
-            0
-        };
-        let connected = match self.given.remove("connected") {
-            None => false,
-            Some("") => true,
-            Some(value) => return Err(format!("`connected={value}`: write `connected` alone")),
-        };
-        Ok(Random {
-            nodes,
-            seed,
-            connected,
-        })
-    }
-
-    fn finish(self) -> Result<(), String> {
-        match self.given.keys().next() {
-            Some(unknown) => Err(format!("`{unknown}` is no option of it")),
-            None => Ok(()),
-        }
-    }
-}
-
-fn number<T: FromStr>(text: &str, what: &str) -> Result<T, String> {
-    text.parse()
-        .map_err(|_| format!("{what}: `{text}` is not a number that fits"))
-}
-
-fn at_least(least: usize, size: &str) -> Result<usize, String> {
-    let n = number(size, "the number of workers")?;
-    if n < least {
-        return Err(format!("{n} workers are too few: at least {least}"));
-    }
-    // Checked before anything is allocated: a mistyped size must not fill the memory.
-    if n > MAX_NODES {
-        return Err(format!("{n} workers are too many: at most {MAX_NODES}"));
-    }
-    Ok(n)
-}
-
-fn few_enough(links: usize) -> Result<(), String> {
-    if links > MAX_EDGES {
-        return Err(format!("{links} links are too many: at most {MAX_EDGES}"));
-    }
-    Ok(())
-}
-
-fn sides(size: &str, least: usize) -> Result<(usize, usize), String> {
-    let (rows, columns) = size
-        .split_once('x')
-        .ok_or_else(|| format!("`{size}` is not rows x columns, as 4x4"))?;
-    let side = |text| {
-        let side: usize = number(text, "a side")?;
-        if side < least {
-            Err(format!("a side of {side} is too short: at least {least}"))
-        } else {
-            Ok(side)
-        }
-    };
-    let (rows, columns) = (side(rows)?, side(columns)?);
-    let workers = rows.saturating_mul(columns);
-    at_least(1, &workers.to_string())?;
-    Ok((rows, columns))
 }

@@ -1,0 +1,46 @@
+//! `upwash topology analyze`
+
+use super::{budget, json, table};
+use anyhow::Result;
+use std::io::Write;
+use upwash_topology::{Analysis, AnalysisOptions, GraphSpec, LeaderWeights};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The graph, as `ring:8` or `paper:L1`; `upwash topology list` shows all
+    graph: GraphSpec,
+    /// Also MATCHA, for this part of the links in an average round (above 0, at most 1)
+    #[arg(long, value_name = "B", value_parser = budget, allow_negative_numbers = true)]
+    budget: Option<f64>,
+    /// Also a rotation of the workers' places through this many copies of the graph
+    #[arg(long, value_name = "N")]
+    rotate: Option<usize>,
+    /// Also AL-DSGD, with these weights of the best and the best-connected neighbour
+    #[arg(long, value_name = "W_BEST,W_DEGREE", allow_hyphen_values = true)]
+    leaders: Option<LeaderWeights>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
+    let graph = args.graph.build()?;
+    let Args {
+        budget,
+        rotate,
+        leaders,
+        ..
+    } = *args;
+    let analysis = Analysis::of(
+        &graph,
+        AnalysisOptions {
+            budget,
+            rotate,
+            leaders,
+        },
+    )?;
+    if args.json {
+        return json(out, &args.graph, &analysis);
+    }
+    table::analysis(out, &args.graph, &graph, &analysis)
+}

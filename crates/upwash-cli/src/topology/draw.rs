@@ -1,0 +1,43 @@
+//! `upwash topology draw`
+
+use anyhow::{Result, ensure};
+use std::io::Write;
+use std::path::PathBuf;
+use upwash_topology::{GraphSpec, Rotation};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The graph, as `ring:8` or `paper:L1`; `upwash topology list` shows all
+    graph: GraphSpec,
+    /// The file to write, or - for the standard output
+    #[arg(short, long, value_name = "FILE.svg")]
+    output: PathBuf,
+    /// Draw a rotation's copies side by side
+    #[arg(long, value_name = "N")]
+    rotate: Option<usize>,
+}
+
+/// Above this many nodes a picture shows nothing and a layout takes minutes.
+const MAX_DRAWN: usize = 4096;
+
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
+    let graph = args.graph.build()?;
+    let nodes = graph.nodes();
+    ensure!(
+        nodes <= MAX_DRAWN,
+        "{nodes} workers are too many to draw: at most {MAX_DRAWN}"
+    );
+    let title = args.graph.to_string();
+    let svg = match args.rotate {
+        None => upwash_topology::draw(&graph, &title),
+        Some(copies) => {
+            let rotation = Rotation::balance(&graph, copies)?;
+            upwash_topology::draw_rotation(&graph, &title, rotation.relabellings())?
+        }
+    };
+    if args.output.as_os_str() == "-" {
+        return Ok(out.write_all(svg.as_bytes())?);
+    }
+    crate::files::write(&args.output, svg.as_bytes())?;
+    Ok(writeln!(out, "wrote {}", args.output.display())?)
+}

@@ -1,0 +1,190 @@
+//! What AL-DSGD does to the workers' average.
+
+use crate::Leaders;
+use faer::Mat;
+use faer::linalg::solvers::Solve;
+
+/// How much each worker counts.
+///
+/// Leaders with many followers count more than others, so that the workers come to agree not on
+/// their mean but on a weighted one, and training minimises a weighted objective: a bias that
+/// matters when the workers' data differ.
+///
+/// ```
+/// use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
+/// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+/// let w = Weights::Optimal.mixing(&l1)?;
+/// let none = Leaders::new(&l1, &w, LeaderWeights { best: 0.0, degree: 0.0 }).mean_shift_random();
+/// assert!((none.effective_workers - 8.0).abs() < 1e-9); // plain averaging: all count the same
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct MeanShift {
+    /// How much each worker counts in what they come to agree on; sums to 1.
+    pub influence: Vec<f64>,
+    /// The part of a worker's step that reaches that agreement, sum of influence times c: c is 1
+    /// for `sound` and `released`, (1 - w) W_ii for `written`.
+    pub step_factor: f64,
+    /// How many equally influential workers would average out as much noise.
+    pub effective_workers: f64,
+    /// ||A'1 - 1||, the root of its mean square where losses are random: one round moves the mean of
+    /// m models by at most 1/m of this times the norm of their disagreement.
+    pub mean_drift: f64,
+}
+
+impl Leaders {
+    /// What random losses do to the mean, for the variants that keep the step whole.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
+    /// let star = "star:8".parse::<GraphSpec>()?.build()?;
+    /// let w = Weights::Metropolis.mixing(&star)?;
+    /// let shift = Leaders::new(&star, &w, LeaderWeights { best: 0.1, degree: 0.1 }).mean_shift_random();
+    /// assert_eq!(shift.step_factor, 1.0);
+    /// assert!(shift.influence[0] > shift.influence[1]); // the middle counts more
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn mean_shift_random(&self) -> MeanShift {
+        let n = self.nodes();
+        // E[A'J A] n is E[(A'1)(A'1)'], from which comes E||A'1 - 1||^2; and A 1 = 1.
+        let ones = Mat::from_fn(n, n, |_, _| 1.0);
+        let sums = self.second_moment(&ones);
+        let squared = sums.diagonal().column_vector().iter().sum::<f64>();
+        let mean = self.expected_matrix();
+        let mean_drift = (squared - n as f64).max(0.0).sqrt();
+        MeanShift::new(influence(&mean, self.pieces()), &vec![1.0; n], mean_drift)
+    }
+
+    /// What given leaders do to the mean; `steps` says how much of its step each worker keeps: 1
+    /// for `sound` and `released`, [`written_steps`](Self::written_steps) for `written`.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
+    /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+    /// let w = Weights::Optimal.mixing(&l1)?;
+    /// let leaders = Leaders::new(&l1, &w, LeaderWeights { best: 0.1, degree: 0.1 });
+    /// let best = leaders.best_leaders(&[0., 1., 2., 3., 4., 5., 6., 7.]);
+    /// let shift = leaders.mean_shift(&best, &leaders.degree_leaders(), &[1.0; 8]);
+    /// // Models that start as 0, 1, ..., 7 end at 2.986, not at their mean of 3.5.
+    /// let end: f64 = shift.influence.iter().enumerate().map(|(i, share)| i as f64 * share).sum();
+    /// assert!((end - 2.985706).abs() < 1e-6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn mean_shift(&self, best: &[usize], degree: &[usize], steps: &[f64]) -> MeanShift {
+        let a = self.matrix(best, degree);
+        let column = |j: usize| a.col(j).iter().sum::<f64>();
+        let mean_drift = (0..self.nodes())
+            .map(|j| (column(j) - 1.0).powi(2))
+            .sum::<f64>()
+            .sqrt();
+        MeanShift::new(influence(&a, self.pieces()), steps, mean_drift)
+    }
+
+    /// What random losses do to the mean under the `written` rule, which scales each worker's step
+    /// by (1 - w) W_ii.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
+    /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+    /// let w = Weights::Optimal.mixing(&l1)?;
+    /// let leaders = Leaders::new(&l1, &w, LeaderWeights { best: 0.1, degree: 0.1 });
+    /// assert!(leaders.mean_shift_random_written().step_factor < 0.1); // hardly any step is left
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn mean_shift_random_written(&self) -> MeanShift {
+        self.mean_shift_random().with_steps(&self.written_steps())
+    }
+
+    /// How much of its step each worker keeps under the `written` rule: (1 - w) W_ii.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
+    /// let path = "path:4".parse::<GraphSpec>()?.build()?;
+    /// let w = Weights::Optimal.mixing(&path)?; // its inner workers weigh themselves 0
+    /// let leaders = Leaders::new(&path, &w, LeaderWeights { best: 0.1, degree: 0.1 });
+    /// assert_eq!(leaders.written_steps(), [0.4, 0.0, 0.0, 0.4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn written_steps(&self) -> Vec<f64> {
+        (0..self.nodes())
+            .map(|i| (1.0 - self.weights().total()) * self.base()[(i, i)])
+            .collect()
+    }
+}
+
+impl MeanShift {
+    fn new(influence: Vec<f64>, steps: &[f64], mean_drift: f64) -> Self {
+        let parts: Vec<f64> = influence
+            .iter()
+            .zip(steps)
+            .map(|(share, step)| share * step)
+            .collect();
+        let step_factor: f64 = parts.iter().sum();
+        let squares: f64 = parts.iter().map(|part| part * part).sum();
+        let effective_workers = if squares > 0.0 {
+            step_factor * step_factor / squares
+        } else {
+            0.0
+        };
+        Self {
+            influence,
+            step_factor,
+            effective_workers,
+            mean_drift,
+        }
+    }
+
+    /// The same when worker i keeps `steps[i]` of its step.
+    ///
+    /// # Panics
+    /// If there are not as many steps as workers.
+    ///
+    /// ```
+    /// # use upwash_topology::{Graph, LeaderWeights, Leaders, Weights};
+    /// let pair = Graph::new(2, [(0, 1)])?;
+    /// let w = Weights::Optimal.mixing(&pair)?;
+    /// let even = Leaders::new(&pair, &w, LeaderWeights { best: 0.0, degree: 0.0 }).mean_shift_random();
+    /// assert_eq!(even.with_steps(&[1.0, 0.0]).effective_workers, 1.0); // one of the two learns
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_steps(&self, steps: &[f64]) -> Self {
+        assert_eq!(steps.len(), self.influence.len(), "a step for every worker");
+        Self::new(self.influence.clone(), steps, self.mean_drift)
+    }
+}
+
+/// The left eigenvector of A for its eigenvalue 1, summing to 1: what a frozen A converges to.
+/// Where the graph is in pieces, each counts as much as it has workers.
+fn influence(a: &Mat<f64>, pieces: &[Vec<usize>]) -> Vec<f64> {
+    let mut shares = vec![0.0; a.nrows()];
+    for piece in pieces {
+        let size = piece.len();
+        let part = Mat::from_fn(size, size, |i, j| a[(piece[i], piece[j])]);
+        for (&worker, share) in piece.iter().zip(stationary(&part)) {
+            shares[worker] = share * size as f64 / a.nrows() as f64;
+        }
+    }
+    shares
+}
+
+fn stationary(a: &Mat<f64>) -> Vec<f64> {
+    let n = a.nrows();
+    // (A' - I + 1 1'/n) pi = 1/n: the last term makes the system regular and pi sum to 1.
+    let system = Mat::from_fn(n, n, |i, j| {
+        a[(j, i)] - if i == j { 1.0 } else { 0.0 } + 1.0 / n as f64
+    });
+    let right = Mat::from_fn(n, 1, |_, _| 1.0 / n as f64);
+    let solution = system.partial_piv_lu().solve(&right);
+    let found: Vec<f64> = solution.col(0).iter().copied().collect();
+    let residual = (a.transpose() * &solution - &solution).norm_max();
+    if residual < 1e-9 && (found.iter().sum::<f64>() - 1.0).abs() < 1e-9 {
+        return found;
+    }
+    // Several groups that follow only among themselves (w near 1): what equal shares become.
+    let half = |i: usize, j: usize| 0.5 * (a[(i, j)] + if i == j { 1.0 } else { 0.0 });
+    let mut power = Mat::from_fn(n, n, half);
+    (0..30).for_each(|_| power = &power * &power);
+    (0..n)
+        .map(|j| power.col(j).iter().sum::<f64>() / n as f64)
+        .collect()
+}

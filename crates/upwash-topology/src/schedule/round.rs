@@ -1,0 +1,152 @@
+//! What is up in one round.
+
+use crate::{Edge, Mixing};
+use std::sync::Arc;
+
+/// What is up in one round.
+///
+/// ```
+/// use upwash_topology::{GraphSpec, Schedule};
+/// let ring = "ring:4".parse::<GraphSpec>()?.build()?;
+/// let round = Schedule::alternating(&ring).round(1);
+/// assert_eq!(round.links(), [(0, 3), (1, 2)]);
+/// assert_eq!(round.mixing().weight(0, 3), 0.5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Round {
+    pub(super) index: u64,
+    pub(super) copy: usize,
+    pub(super) pattern: Arc<Pattern>,
+}
+
+/// Links and weights without a number: rounds that are alike share one.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Pattern {
+    pub(super) links: Vec<Edge>,
+    pub(super) directed: bool,
+    pub(super) matchings: Vec<usize>,
+    pub(super) mixing: Mixing,
+}
+
+impl Round {
+    /// The number of the round.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// assert_eq!(Schedule::one_peer_exponential(4).round(9).index(), 9);
+    /// ```
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// Which of a dynamic schedule's graphs is in force; 0 where there is only one.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Order, Schedule, Weights, paper_relabellings};
+    /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+    /// let rotating = Schedule::fixed(&l1, &Weights::Optimal)?
+    ///     .rotating(&paper_relabellings(), Order::InTurn { start: 1 })?;
+    /// assert_eq!([0, 1, 2].map(|k| rotating.round(k).copy()), [1, 2, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn copy(&self) -> usize {
+        self.copy
+    }
+
+    /// The links that are up; for a directed round, (sender, receiver). None for an exact average
+    /// of all, which is one collective operation and no exchange between neighbours.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// assert_eq!(Schedule::one_peer_exponential(4).round(1).links()[0], (0, 2));
+    /// ```
+    pub fn links(&self) -> &[Edge] {
+        &self.pattern.links
+    }
+
+    /// Whether models travel one way only over each link.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// assert!(Schedule::one_peer_exponential(4).round(0).is_directed());
+    /// ```
+    pub fn is_directed(&self) -> bool {
+        self.pattern.directed
+    }
+
+    /// The matchings that are up, where the schedule goes by matchings.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Schedule};
+    /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
+    /// assert_eq!(Schedule::released_flags(&l1)?.round(0).matchings(), [1]); // the second one
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn matchings(&self) -> &[usize] {
+        &self.pattern.matchings
+    }
+
+    /// The mixing matrix in force.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// assert_eq!(Schedule::one_peer_exponential(4).round(0).mixing().row(1), [(0, 0.5), (1, 0.5)]);
+    /// ```
+    pub fn mixing(&self) -> &Mixing {
+        &self.pattern.mixing
+    }
+
+    /// The workers whose models `worker` receives in this round.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// let round = Schedule::one_peer_exponential(4).round(0);
+    /// assert_eq!(round.senders(0).collect::<Vec<_>>(), [3]);
+    /// ```
+    pub fn senders(&self, worker: usize) -> impl Iterator<Item = usize> + '_ {
+        self.mixing()
+            .row(worker)
+            .iter()
+            .map(|entry| entry.0)
+            .filter(move |&sender| sender != worker)
+    }
+
+    /// How many models `worker` receives in this round: its degree in the links that are up.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Schedule, Weights};
+    /// let star = "star:5".parse::<GraphSpec>()?.build()?;
+    /// assert_eq!(Schedule::fixed(&star, &Weights::Metropolis)?.round(0).degree(0), 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn degree(&self, worker: usize) -> usize {
+        self.mixing().row(worker).len() - 1
+    }
+}
+
+impl Pattern {
+    /// Called with permutations only.
+    pub(super) fn relabelled(&self, places: &[usize]) -> Self {
+        let worker_at = crate::graph::inverse(places, places.len()).expect("a permutation");
+        let mut links: Vec<Edge> = self
+            .links
+            .iter()
+            .map(|&(u, v)| (worker_at[u], worker_at[v]))
+            .map(|(u, v)| {
+                if self.directed {
+                    (u, v)
+                } else {
+                    (u.min(v), u.max(v))
+                }
+            })
+            .collect();
+        links.sort_unstable();
+        Self {
+            links,
+            directed: self.directed,
+            matchings: self.matchings.clone(),
+            mixing: self.mixing.relabelled(places).expect("a permutation"),
+        }
+    }
+}
