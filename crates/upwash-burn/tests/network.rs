@@ -1,0 +1,247 @@
+//! Networks on Burn: gradients against finite differences, statistics by hand, and learning.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use upwash::algorithm::{AlDsgd, Algorithm, Dpsgd, Report, Variant, View};
+use upwash::data::{Batch, Partition, Sampler, digits};
+use upwash::engine::{Engine, Part};
+use upwash::fleet::{Fleet, Model, Start};
+use upwash::model::{Layer, ModelSpec, Network};
+use upwash::optimizer::Sgd;
+use upwash_burn::BurnNetwork;
+use upwash_topology::random::Stream;
+use upwash_topology::{GraphSpec, Schedule, Weights};
+
+fn noise(seed: u64, count: usize) -> Vec<f32> {
+    let mut stream = Stream::new(seed, "test", &[]);
+    (0..count).map(|_| stream.normal() as f32).collect()
+}
+
+/// Every kind of layer at once, on images of 6x6; with or without those that have kinks.
+fn everything(kinks: bool) -> Network {
+    let relu = || if kinks { vec![Layer::Relu] } else { vec![] };
+    let conv = |inputs, outputs, size, stride, bias| Layer::Conv {
+        inputs,
+        outputs,
+        size,
+        stride,
+        padding: size / 2,
+        bias,
+    };
+    let body = [
+        vec![Layer::BatchNorm { channels: 4 }],
+        relu(),
+        vec![conv(4, 6, 3, 2, true)],
+    ]
+    .concat();
+    Network {
+        input: [2, 6, 6],
+        classes: 3,
+        layers: [
+            vec![
+                conv(2, 4, 3, 1, false),
+                Layer::Residual {
+                    body,
+                    shortcut: vec![conv(4, 6, 1, 2, true)],
+                },
+                Layer::Residual {
+                    body: vec![conv(6, 6, 1, 1, false)],
+                    shortcut: vec![],
+                },
+            ],
+            relu(),
+            if kinks {
+                vec![Layer::MaxPool { size: 3 }]
+            } else {
+                vec![]
+            },
+            vec![
+                Layer::GlobalAverage,
+                Layer::Linear {
+                    inputs: 6,
+                    outputs: 3,
+                },
+            ],
+        ]
+        .concat(),
+    }
+}
+
+#[test]
+fn gradients_are_slopes() {
+    // Where the loss has kinks the steps must be small, and single precision is then coarse.
+    for (kinks, length, tolerance) in [(false, 1e-3, 1e-3), (true, 1e-4, 2e-2)] {
+        let model = BurnNetwork::new(everything(kinks));
+        let batch = Batch {
+            pixels: noise(1, 5 * 72),
+            labels: vec![0, 1, 2, 1, 0],
+        };
+        let parameters = model.start(3, 0);
+        let loss = |parameters: &[f32]| {
+            let mut scrap = vec![0.0; model.parameters()];
+            model
+                .gradient(
+                    parameters,
+                    &mut model.start_statistics(),
+                    &batch,
+                    &mut scrap,
+                )
+                .loss
+        };
+        let mut gradient = vec![0.0; model.parameters()];
+        model.gradient(
+            &parameters,
+            &mut model.start_statistics(),
+            &batch,
+            &mut gradient,
+        );
+        for seed in 0..20 {
+            let direction = noise(100 + seed, parameters.len());
+            let moved = |by: f32| {
+                let step = |(x, d): (&f32, &f32)| x + by * d;
+                loss(
+                    &parameters
+                        .iter()
+                        .zip(&direction)
+                        .map(step)
+                        .collect::<Vec<f32>>(),
+                )
+            };
+            let slope = (moved(length) - moved(-length)) / f64::from(2.0 * length);
+            let product = |(g, d): (&f32, &f32)| f64::from(*g) * f64::from(*d);
+            let found: f64 = gradient.iter().zip(&direction).map(product).sum();
+            assert!(
+                (slope - found).abs() < tolerance,
+                "{kinks} {seed}: {found}, not {slope}"
+            );
+        }
+    }
+}
+
+#[test]
+fn statistics_move_a_tenth_of_the_way_and_use_the_unbiased_variance() {
+    // One normalising layer behind the identity: its batch is the image itself.
+    let identity = Layer::Conv {
+        inputs: 1,
+        outputs: 1,
+        size: 1,
+        stride: 1,
+        padding: 0,
+        bias: false,
+    };
+    let layers = vec![
+        identity,
+        Layer::BatchNorm { channels: 1 },
+        Layer::Flatten,
+        Layer::Linear {
+            inputs: 4,
+            outputs: 2,
+        },
+    ];
+    let model = BurnNetwork::new(Network {
+        input: [1, 2, 2],
+        classes: 2,
+        layers,
+    });
+    let mut parameters = model.start(0, 0);
+    parameters[0] = 1.0;
+    let batch = Batch {
+        pixels: vec![1.0, 2.0, 3.0, 4.0],
+        labels: vec![0],
+    };
+    let mut statistics = model.start_statistics();
+    assert_eq!(statistics, [0.0, 1.0]);
+    let mut gradient = vec![0.0; model.parameters()];
+    model.gradient(&parameters, &mut statistics, &batch, &mut gradient);
+    let close = |x: f32, y: f32| assert!((x - y).abs() < 1e-6, "{x} is not {y}");
+    close(statistics[0], 0.25); // a tenth of 2.5
+    close(statistics[1], 0.9 + 0.1 * 5.0 / 3.0);
+    let own = model.batch_statistics(&parameters, &batch);
+    close(own[0], 2.5);
+    close(own[1], 5.0 / 3.0);
+}
+
+fn fleet(model: &str, workers: usize) -> Fleet {
+    let data = digits();
+    let network = model
+        .parse::<ModelSpec>()
+        .unwrap()
+        .network(data.train.shape, data.classes);
+    let shares = Partition::Balanced
+        .share_out(&data.train, data.classes, workers, 1)
+        .unwrap();
+    let sgd = Sgd {
+        momentum: 0.9,
+        ..Default::default()
+    };
+    let sampler = Sampler::new(shares, 16, 1);
+    Fleet::new(
+        Arc::new(BurnNetwork::new(network)),
+        Arc::new(data),
+        sampler,
+        sgd,
+        Start::Different,
+        1,
+    )
+}
+
+/// Rounds of an algorithm on L1.
+fn train(fleet: &mut Fleet, algorithm: &dyn Algorithm, rounds: u64, rate: f64) {
+    let graph = "paper:L1".parse::<GraphSpec>().unwrap().build().unwrap();
+    let schedule = Schedule::fixed(&graph, &Weights::Metropolis).unwrap();
+    for k in 0..rounds {
+        let scores = fleet.step(k, rate);
+        let round = schedule.round(k);
+        let report = |i: usize| Report {
+            loss: Some(scores[i].loss),
+            degree: round.degree(i),
+        };
+        let plans: Vec<_> = (0..fleet.workers())
+            .map(|worker| {
+                let received: Vec<_> = round.senders(worker).map(|j| (j, report(j))).collect();
+                let own = report(worker);
+                algorithm.plan(&View {
+                    worker,
+                    round: &round,
+                    rate,
+                    own,
+                    received: &received,
+                })
+            })
+            .collect();
+        fleet.mix(algorithm.message(), &plans);
+    }
+}
+
+#[test]
+fn al_dsgd_learns_the_digits() {
+    for (model, rounds) in [("mlp:32", 200), ("cnn", 60)] {
+        let mut fleet = fleet(model, 8);
+        let algorithm = AlDsgd::new(Box::new(Dpsgd::default()), Variant::Sound);
+        train(&mut fleet, &algorithm, rounds, 0.05);
+        for worker in 0..8 {
+            let accuracy = fleet.score(worker, Part::Test).accuracy();
+            assert!(accuracy > 0.93, "{model}, worker {worker}: {accuracy}");
+        }
+        let average = fleet.score_average().accuracy();
+        assert!(average > 0.93, "{model}: {average}");
+        assert!(fleet.consensus_distance() > 0.0);
+    }
+}
+
+#[test]
+fn one_thread_and_two_give_the_same_bits() {
+    let run = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap();
+        pool.install(|| {
+            let mut fleet = fleet("cnn", 8);
+            train(&mut fleet, &Dpsgd::default(), 5, 0.1);
+            fleet.average()
+        })
+    };
+    assert_eq!(run(1), run(2));
+}

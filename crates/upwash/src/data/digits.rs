@@ -1,0 +1,49 @@
+//! The 8x8 digits, which are part of the program.
+
+use super::{Augmentation, Dataset, Images, Scaling};
+
+static RECORDS: &[u8] = include_bytes!("../../data/digits.bin");
+const PIXELS: usize = 64;
+
+/// 1,797 handwritten digits of 8x8 pixels (UCI, CC BY 4.0; see `data/README.md`). Every fifth image
+/// of each class is for testing, the others for training.
+///
+/// ```
+/// let digits = upwash::data::digits();
+/// assert_eq!((digits.train.len(), digits.test.len()), (1442, 355));
+/// assert_eq!(digits.train.shape, [1, 8, 8]);
+/// ```
+pub fn digits() -> Dataset {
+    let empty = || Images {
+        shape: [1, 8, 8],
+        pixels: Vec::new(),
+        labels: Vec::new(),
+    };
+    let (mut train, mut test) = (empty(), empty());
+    let mut seen = [0usize; 10];
+    for record in RECORDS.chunks_exact(PIXELS + 1) {
+        let label = record[PIXELS];
+        let count = &mut seen[usize::from(label)];
+        *count += 1;
+        let part = if count.is_multiple_of(5) {
+            &mut test
+        } else {
+            &mut train
+        };
+        part.pixels.extend_from_slice(&record[..PIXELS]);
+        part.labels.push(label);
+    }
+    Dataset {
+        name: "digits".into(),
+        classes: 10,
+        train,
+        test,
+        // Measured over all pixels: mean 0.3053, standard deviation 0.3760.
+        scaling: Scaling {
+            full: 16.0,
+            mean: vec![0.3053],
+            deviation: vec![0.376],
+        },
+        augmentation: Augmentation::None,
+    }
+}

@@ -1,0 +1,67 @@
+//! Engines: they own the replicas that live in this process.
+
+use crate::algorithm::{Message, Plan};
+
+/// How a model did on some images.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Score {
+    /// Mean loss an image.
+    pub loss: f64,
+    /// How many images were classified correctly.
+    pub correct: usize,
+    /// How many images there were.
+    pub images: usize,
+}
+
+impl Score {
+    /// The part that was classified correctly.
+    pub fn accuracy(&self) -> f64 {
+        self.correct as f64 / self.images.max(1) as f64
+    }
+
+    /// Two scores as one.
+    pub fn join(self, other: Self) -> Self {
+        let images = self.images + other.images;
+        let sum = self.loss * self.images as f64 + other.loss * other.images as f64;
+        Self {
+            loss: sum / images.max(1) as f64,
+            correct: self.correct + other.correct,
+            images,
+        }
+    }
+}
+
+/// Which images a model is scored on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The test set.
+    Test,
+    /// A worker's own share of the training set.
+    Share,
+}
+
+/// All replicas of one process.
+pub trait Engine {
+    /// How many there are.
+    fn workers(&self) -> usize;
+
+    /// Everyone's gradient on the round's batch, made into a step u = rate x direction that is kept
+    /// for mixing. Says how each model did on its batch, before the step.
+    fn step(&mut self, round: u64, rate: f64) -> Vec<Score>;
+
+    /// X' = A X - C U.
+    fn mix(&mut self, message: Message, plans: &[Plan]);
+
+    /// How a worker's model does.
+    fn score(&mut self, worker: usize, part: Part) -> Score;
+
+    /// How the average of all models does on the test set, with batch-normalisation statistics
+    /// estimated anew for it.
+    fn score_average(&mut self) -> Score;
+
+    /// The root mean square distance of the models from their average.
+    fn consensus_distance(&self) -> f64;
+
+    /// Numbers in a model.
+    fn parameters(&self) -> usize;
+}

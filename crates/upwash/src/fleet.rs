@@ -1,0 +1,262 @@
+//! The CPU engine: every replica in one flat buffer, workers in parallel, each on one thread.
+
+use crate::algorithm::{Message, Plan};
+use crate::data::{Batch, Dataset, Sampler};
+use crate::engine::{Engine, Part, Score};
+use crate::mix::mix;
+use crate::optimizer::Sgd;
+use rayon::prelude::*;
+use std::sync::Arc;
+
+/// A network as the fleet sees it: functions of flat vectors. One value serves all workers, from
+/// several threads.
+pub trait Model: Send + Sync {
+    /// Numbers that are trained.
+    fn parameters(&self) -> usize;
+
+    /// Running statistics.
+    fn statistics(&self) -> usize;
+
+    /// Starting parameters of a worker.
+    fn start(&self, seed: u64, worker: u64) -> Vec<f32>;
+
+    /// Starting statistics.
+    fn start_statistics(&self) -> Vec<f32>;
+
+    /// The mean loss over a batch and its gradient, in training mode: statistics move a tenth of
+    /// the way to the batch's.
+    fn gradient(
+        &self,
+        parameters: &[f32],
+        statistics: &mut [f32],
+        batch: &Batch,
+        gradient: &mut [f32],
+    ) -> Score;
+
+    /// How a model with these statistics does on a batch.
+    fn score(&self, parameters: &[f32], statistics: &[f32], batch: &Batch) -> Score;
+
+    /// The batch's own statistics, for estimating a model's anew.
+    fn batch_statistics(&self, parameters: &[f32], batch: &Batch) -> Vec<f32>;
+}
+
+/// Images that a model is scored on at a time.
+const SCORED_AT_ONCE: usize = 256;
+/// Batches over which an averaged model's statistics are estimated.
+const ESTIMATION_BATCHES: usize = 16;
+
+/// All replicas of this process, on the CPU.
+pub struct Fleet {
+    model: Arc<dyn Model>,
+    data: Arc<Dataset>,
+    sampler: Sampler,
+    sgd: Sgd,
+    /// A row for each worker in each of these.
+    models: Vec<f32>,
+    updates: Vec<f32>,
+    velocities: Vec<f32>,
+    statistics: Vec<f32>,
+}
+
+/// Where workers start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// Each from its own random weights, as the paper's Algorithm 1 says.
+    #[default]
+    Different,
+    /// All from the same.
+    Equal,
+}
+
+impl Fleet {
+    /// A replica of `model` for each of the sampler's workers.
+    pub fn new(
+        model: Arc<dyn Model>,
+        data: Arc<Dataset>,
+        sampler: Sampler,
+        sgd: Sgd,
+        start: Start,
+        seed: u64,
+    ) -> Self {
+        let workers = sampler.shares().images.len();
+        let (width, statistics) = (model.parameters(), model.start_statistics());
+        let first = |worker: u64| match start {
+            Start::Different => model.start(seed, worker),
+            Start::Equal => model.start(seed, 0),
+        };
+        Self {
+            models: (0..workers as u64).flat_map(first).collect(),
+            updates: vec![0.0; workers * width],
+            velocities: vec![
+                0.0;
+                if sgd.has_velocity() {
+                    workers * width
+                } else {
+                    0
+                }
+            ],
+            statistics: statistics.repeat(workers),
+            model,
+            data,
+            sampler,
+            sgd,
+        }
+    }
+
+    fn width(&self) -> usize {
+        self.model.parameters()
+    }
+
+    fn row<'a>(&self, buffer: &'a [f32], worker: usize) -> &'a [f32] {
+        let width = buffer.len() / self.workers();
+        &buffer[worker * width..][..width]
+    }
+
+    /// The average of all models.
+    pub fn average(&self) -> Vec<f32> {
+        let (workers, width) = (self.workers(), self.width());
+        let mut average = vec![0.0f64; width];
+        for row in self.models.chunks_exact(width) {
+            average
+                .iter_mut()
+                .zip(row)
+                .for_each(|(sum, &x)| *sum += f64::from(x));
+        }
+        average
+            .into_iter()
+            .map(|sum| (sum / workers as f64) as f32)
+            .collect()
+    }
+
+    /// Scores a model on some images, in parallel over pieces of fixed size.
+    fn score_model(&self, parameters: &[f32], statistics: &[f32], batches: Vec<Batch>) -> Score {
+        let scores: Vec<Score> = batches
+            .par_iter()
+            .map(|batch| self.model.score(parameters, statistics, batch))
+            .collect();
+        scores.into_iter().fold(Score::default(), Score::join)
+    }
+
+    fn test_batches(&self) -> Vec<Batch> {
+        let count = self.data.test.len();
+        self.pieces(&self.data.test, (0..count).collect())
+    }
+
+    fn pieces(&self, images: &crate::data::Images, indices: Vec<usize>) -> Vec<Batch> {
+        let piece = |part: &[usize]| self.data.scaling.whole(images, part.iter().copied());
+        indices.chunks(SCORED_AT_ONCE).map(piece).collect()
+    }
+}
+
+impl Engine for Fleet {
+    fn workers(&self) -> usize {
+        self.sampler.shares().images.len()
+    }
+
+    fn parameters(&self) -> usize {
+        self.width()
+    }
+
+    fn step(&mut self, round: u64, rate: f64) -> Vec<Score> {
+        let (width, workers) = (self.width(), self.workers());
+        let held = self.model.statistics();
+        let Self {
+            model,
+            data,
+            sampler,
+            sgd,
+            models,
+            updates,
+            velocities,
+            statistics,
+        } = self;
+        // Rows of no width would end the walk at once: give every worker an (empty) row of its own.
+        let mut velocity_rows: Vec<&mut [f32]> =
+            rows(velocities, velocities_width(*sgd, width), workers);
+        let mut statistic_rows: Vec<&mut [f32]> = rows(statistics, held, workers);
+        updates
+            .par_chunks_exact_mut(width)
+            .zip(models.par_chunks_exact(width))
+            .zip(velocity_rows.par_iter_mut())
+            .zip(statistic_rows.par_iter_mut())
+            .enumerate()
+            .map(|(worker, (((update, parameters), velocity), statistics))| {
+                let batch = sampler.batch(data, worker, round);
+                let score = model.gradient(parameters, statistics, &batch, update);
+                sgd.direct(parameters, velocity, update);
+                update.iter_mut().for_each(|u| *u *= rate as f32);
+                score
+            })
+            .collect()
+    }
+
+    fn mix(&mut self, message: Message, plans: &[Plan]) {
+        let width = self.width();
+        mix(&mut self.models, &self.updates, width, message, plans);
+    }
+
+    fn score(&mut self, worker: usize, part: Part) -> Score {
+        let batches = match part {
+            Part::Test => self.test_batches(),
+            Part::Share => {
+                let share = self.sampler.shares().images[worker]
+                    .iter()
+                    .map(|&i| i as usize);
+                self.pieces(&self.data.train, share.collect())
+            }
+        };
+        let (model, statistics) = (
+            self.row(&self.models, worker),
+            self.row(&self.statistics, worker),
+        );
+        self.score_model(model, statistics, batches)
+    }
+
+    fn score_average(&mut self) -> Score {
+        let average = self.average();
+        let mut statistics = self.model.start_statistics();
+        if !statistics.is_empty() {
+            // The mean over some batches of training images of all workers.
+            let batch = |k: usize| {
+                self.sampler
+                    .batch(&self.data, k % self.workers(), (k / self.workers()) as u64)
+            };
+            let estimates: Vec<Vec<f32>> = (0..ESTIMATION_BATCHES)
+                .into_par_iter()
+                .map(|k| self.model.batch_statistics(&average, &batch(k)))
+                .collect();
+            for (index, value) in statistics.iter_mut().enumerate() {
+                let sum: f64 = estimates
+                    .iter()
+                    .map(|estimate| f64::from(estimate[index]))
+                    .sum();
+                *value = (sum / ESTIMATION_BATCHES as f64) as f32;
+            }
+        }
+        self.score_model(&average, &statistics, self.test_batches())
+    }
+
+    fn consensus_distance(&self) -> f64 {
+        let average = self.average();
+        let squared = |row: &[f32]| -> f64 {
+            row.iter()
+                .zip(&average)
+                .map(|(x, mean)| f64::from(x - mean).powi(2))
+                .sum()
+        };
+        let total: f64 = self.models.chunks_exact(self.width()).map(squared).sum();
+        (total / self.workers() as f64).sqrt()
+    }
+}
+
+fn velocities_width(sgd: Sgd, width: usize) -> usize {
+    if sgd.has_velocity() { width } else { 0 }
+}
+
+/// `count` rows of a buffer, which may be empty ones.
+fn rows(buffer: &mut [f32], width: usize, count: usize) -> Vec<&mut [f32]> {
+    if width == 0 {
+        return (0..count).map(|_| Default::default()).collect();
+    }
+    buffer.chunks_exact_mut(width).collect()
+}

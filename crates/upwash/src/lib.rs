@@ -1,0 +1,10 @@
+//! Decentralized training: many workers, no server.
+
+pub mod algorithm;
+pub mod data;
+pub mod engine;
+pub mod fleet;
+pub mod loss;
+pub mod mix;
+pub mod model;
+pub mod optimizer;

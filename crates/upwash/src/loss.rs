@@ -1,0 +1,45 @@
+//! The loss, the same for every engine on the CPU.
+
+use crate::engine::Score;
+
+/// Softmax cross-entropy of logits (a row of `classes` for each label): the score, and the slope of
+/// the mean loss with respect to each logit.
+///
+/// ```
+/// let (score, slope) = upwash::loss::cross_entropy(&[0.0, 0.0], &[1], 2);
+/// assert!((score.loss - 2f64.ln()).abs() < 1e-6);
+/// assert_eq!(slope, [0.5, -0.5]);
+/// ```
+///
+/// # Panics
+/// If a label is not below `classes` or there are not as many rows as labels.
+pub fn cross_entropy(logits: &[f32], labels: &[u8], classes: usize) -> (Score, Vec<f32>) {
+    assert_eq!(
+        logits.len(),
+        labels.len() * classes,
+        "a row of logits for every label"
+    );
+    let images = labels.len();
+    let (mut loss, mut correct) = (0.0f64, 0);
+    let mut slope = Vec::with_capacity(logits.len());
+    for (row, &label) in logits.chunks_exact(classes).zip(labels) {
+        let label = usize::from(label);
+        let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let total: f32 = row.iter().map(|x| (x - largest).exp()).sum();
+        loss += f64::from(total.ln() + largest - row[label]);
+        // The first of equals wins, as argmax has it; a model of NaN is right about nothing.
+        correct += usize::from(row.iter().position(|&x| x == largest) == Some(label));
+        for (class, x) in row.iter().enumerate() {
+            let target = if class == label { 1.0 } else { 0.0 };
+            slope.push(((x - largest).exp() / total - target) / images as f32);
+        }
+    }
+    (
+        Score {
+            loss: loss / images.max(1) as f64,
+            correct,
+            images,
+        },
+        slope,
+    )
+}

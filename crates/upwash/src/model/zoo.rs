@@ -1,0 +1,322 @@
+//! The networks that can be asked for by name.
+
+use super::{Layer, Network};
+use std::str::FromStr;
+
+/// A network by name: `softmax`, `mlp:64,32`, `cnn`, `resnet20`, `thin-resnet50`, `resnet50`,
+/// `wrn28-10`.
+///
+/// ```
+/// use upwash::model::ModelSpec;
+/// let thin: ModelSpec = "thin-resnet50".parse()?;
+/// let numbers: usize = thin.network([3, 32, 32], 10).parameters().iter().map(|slot| slot.len()).sum();
+/// assert_eq!(numbers, 545_930);
+/// # Ok::<(), upwash::model::ModelError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ModelSpec {
+    /// Softmax regression: one linear layer.
+    Softmax,
+    /// Hidden layers of these sizes with ReLU between.
+    Mlp(Vec<usize>),
+    /// Two convolutions with batch normalisation, then a linear layer: for small images.
+    Cnn,
+    /// ResNet-20 for 32x32 images (He et al. 2016), with 1x1 convolutions where shapes change.
+    Resnet20,
+    /// The AL-DSGD experiments' "ResNet-50": three stages of 3, 4 and 6 bottleneck blocks of 16, 32
+    /// and 64 planes, every convolution with a bias.
+    ThinResnet50,
+    /// ResNet-50 with a 3x3 stem for 32x32 images.
+    Resnet50,
+    /// WRN-28-10 without dropout, every convolution with a bias, as in the AL-DSGD experiments.
+    Wrn28x10,
+}
+
+/// A name that is no network's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "model `{0}` is unknown: write softmax, mlp:64,32, cnn, resnet20, thin-resnet50, resnet50 or wrn28-10"
+)]
+pub struct ModelError(pub String);
+
+impl FromStr for ModelSpec {
+    type Err = ModelError;
+
+    fn from_str(text: &str) -> Result<Self, ModelError> {
+        let unknown = || ModelError(text.into());
+        Ok(match text {
+            "softmax" => Self::Softmax,
+            "cnn" => Self::Cnn,
+            "resnet20" => Self::Resnet20,
+            "thin-resnet50" => Self::ThinResnet50,
+            "resnet50" => Self::Resnet50,
+            "wrn28-10" => Self::Wrn28x10,
+            _ => {
+                let sizes = text.strip_prefix("mlp:").ok_or_else(unknown)?;
+                let size = |size: &str| size.trim().parse().ok().filter(|&size| size > 0);
+                Self::Mlp(
+                    sizes
+                        .split(',')
+                        .map(size)
+                        .collect::<Option<_>>()
+                        .ok_or_else(unknown)?,
+                )
+            }
+        })
+    }
+}
+
+impl std::fmt::Display for ModelSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Softmax => write!(f, "softmax"),
+            Self::Mlp(sizes) => {
+                let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
+                write!(f, "mlp:{}", sizes.join(","))
+            }
+            Self::Cnn => write!(f, "cnn"),
+            Self::Resnet20 => write!(f, "resnet20"),
+            Self::ThinResnet50 => write!(f, "thin-resnet50"),
+            Self::Resnet50 => write!(f, "resnet50"),
+            Self::Wrn28x10 => write!(f, "wrn28-10"),
+        }
+    }
+}
+
+impl ModelSpec {
+    /// The network for images of this shape and this many classes.
+    pub fn network(&self, input: [usize; 3], classes: usize) -> Network {
+        let channels = input[0];
+        let layers = match self {
+            Self::Softmax => perceptron(input, &[], classes),
+            Self::Mlp(sizes) => perceptron(input, sizes, classes),
+            Self::Cnn => cnn(input, classes),
+            Self::Resnet20 => resnet20(channels, classes),
+            Self::ThinResnet50 => {
+                bottlenecks(channels, 16, &[(16, 3), (32, 4), (64, 6)], true, classes)
+            }
+            Self::Resnet50 => {
+                let stages = [(64, 3), (128, 4), (256, 6), (512, 3)];
+                bottlenecks(channels, 64, &stages, false, classes)
+            }
+            Self::Wrn28x10 => wide(channels, 4, 10, classes),
+        };
+        Network {
+            input,
+            classes,
+            layers,
+        }
+    }
+}
+
+fn perceptron(input: [usize; 3], sizes: &[usize], classes: usize) -> Vec<Layer> {
+    let mut layers = vec![Layer::Flatten];
+    let mut inputs = input.iter().product();
+    for &outputs in sizes {
+        layers.extend([Layer::Linear { inputs, outputs }, Layer::Relu]);
+        inputs = outputs;
+    }
+    layers.push(Layer::Linear {
+        inputs,
+        outputs: classes,
+    });
+    layers
+}
+
+fn conv(inputs: usize, outputs: usize, size: usize, stride: usize, bias: bool) -> Layer {
+    Layer::Conv {
+        inputs,
+        outputs,
+        size,
+        stride,
+        padding: size / 2,
+        bias,
+    }
+}
+
+fn norm(channels: usize) -> Layer {
+    Layer::BatchNorm { channels }
+}
+
+fn cnn([channels, height, width]: [usize; 3], classes: usize) -> Vec<Layer> {
+    let inputs = 32 * (height / 2) * (width / 2);
+    vec![
+        conv(channels, 16, 3, 1, false),
+        norm(16),
+        Layer::Relu,
+        conv(16, 32, 3, 1, false),
+        norm(32),
+        Layer::Relu,
+        Layer::MaxPool { size: 2 },
+        Layer::Flatten,
+        Layer::Linear {
+            inputs,
+            outputs: classes,
+        },
+    ]
+}
+
+/// The shortcut around a block: nothing, or a 1x1 convolution where the shape changes.
+fn shortcut(inputs: usize, outputs: usize, stride: usize, bias: bool) -> Vec<Layer> {
+    if inputs == outputs && stride == 1 {
+        return vec![];
+    }
+    vec![conv(inputs, outputs, 1, stride, bias), norm(outputs)]
+}
+
+fn resnet20(channels: usize, classes: usize) -> Vec<Layer> {
+    let mut layers = vec![conv(channels, 16, 3, 1, false), norm(16), Layer::Relu];
+    let mut inputs = 16;
+    for outputs in [16, 32, 64] {
+        for block in 0..3 {
+            let stride = if outputs != 16 && block == 0 { 2 } else { 1 };
+            let body = vec![
+                conv(inputs, outputs, 3, stride, false),
+                norm(outputs),
+                Layer::Relu,
+                conv(outputs, outputs, 3, 1, false),
+                norm(outputs),
+            ];
+            let shortcut = shortcut(inputs, outputs, stride, false);
+            layers.extend([Layer::Residual { body, shortcut }, Layer::Relu]);
+            inputs = outputs;
+        }
+    }
+    layers.extend([
+        Layer::GlobalAverage,
+        Layer::Linear {
+            inputs,
+            outputs: classes,
+        },
+    ]);
+    layers
+}
+
+/// Stages of (planes, blocks); a block's output has four times its planes.
+fn bottlenecks(
+    channels: usize,
+    stem: usize,
+    stages: &[(usize, usize)],
+    bias: bool,
+    classes: usize,
+) -> Vec<Layer> {
+    let mut layers = vec![conv(channels, stem, 3, 1, bias), norm(stem), Layer::Relu];
+    let mut inputs = stem;
+    for (stage, &(planes, blocks)) in stages.iter().enumerate() {
+        for block in 0..blocks {
+            let stride = if stage > 0 && block == 0 { 2 } else { 1 };
+            let outputs = 4 * planes;
+            let body = vec![
+                conv(inputs, planes, 1, 1, bias),
+                norm(planes),
+                Layer::Relu,
+                conv(planes, planes, 3, stride, bias),
+                norm(planes),
+                Layer::Relu,
+                conv(planes, outputs, 1, 1, bias),
+                norm(outputs),
+            ];
+            let shortcut = shortcut(inputs, outputs, stride, bias);
+            layers.extend([Layer::Residual { body, shortcut }, Layer::Relu]);
+            inputs = outputs;
+        }
+    }
+    layers.extend([
+        Layer::GlobalAverage,
+        Layer::Linear {
+            inputs,
+            outputs: classes,
+        },
+    ]);
+    layers
+}
+
+/// Three stages of `blocks` pre-activation blocks, `factor` times as wide as a ResNet's.
+fn wide(channels: usize, blocks: usize, factor: usize, classes: usize) -> Vec<Layer> {
+    let mut layers = vec![conv(channels, 16, 3, 1, true)];
+    let mut inputs = 16;
+    for (stage, planes) in [16, 32, 64].into_iter().enumerate() {
+        let outputs = planes * factor;
+        for block in 0..blocks {
+            let stride = if stage > 0 && block == 0 { 2 } else { 1 };
+            let body = vec![
+                norm(inputs),
+                Layer::Relu,
+                conv(inputs, outputs, 3, 1, true),
+                norm(outputs),
+                Layer::Relu,
+                conv(outputs, outputs, 3, stride, true),
+            ];
+            let same = inputs == outputs && stride == 1;
+            let shortcut = if same {
+                vec![]
+            } else {
+                vec![conv(inputs, outputs, 1, stride, true)]
+            };
+            layers.push(Layer::Residual { body, shortcut });
+            inputs = outputs;
+        }
+    }
+    layers.extend([norm(inputs), Layer::Relu, Layer::GlobalAverage]);
+    layers.push(Layer::Linear {
+        inputs,
+        outputs: classes,
+    });
+    layers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(name: &str, classes: usize) -> usize {
+        let spec: ModelSpec = name.parse().unwrap();
+        assert_eq!(spec.to_string(), name);
+        spec.network([3, 32, 32], classes)
+            .parameters()
+            .iter()
+            .map(|slot| slot.len())
+            .sum()
+    }
+
+    #[test]
+    fn networks_have_their_published_numbers_of_parameters() {
+        assert_eq!(numbers("thin-resnet50", 10), 545_930);
+        assert_eq!(numbers("wrn28-10", 10), 36_489_290);
+        assert_eq!(numbers("resnet50", 10), 23_520_842);
+        // He et al. give 0.27 M; with 1x1 convolutions for the two shortcuts 272,474 + their norms.
+        assert_eq!(numbers("resnet20", 10), 272_474);
+        assert_eq!(numbers("softmax", 10), 3 * 32 * 32 * 10 + 10);
+        assert_eq!(
+            numbers("mlp:64,32", 10),
+            3072 * 64 + 64 + 64 * 32 + 32 + 32 * 10 + 10
+        );
+    }
+
+    #[test]
+    fn slots_follow_each_other_and_starts_differ_between_workers() {
+        let network = ModelSpec::Cnn.network([1, 8, 8], 10);
+        let slots = network.parameters();
+        let mut end = 0;
+        for slot in &slots {
+            assert_eq!(slot.offset, end, "{}", slot.name);
+            end += slot.len();
+        }
+        let (first, second) = (network.start(1, 0), network.start(1, 1));
+        assert_eq!(first.len(), end);
+        assert_ne!(first, second);
+        assert_eq!(first, network.start(1, 0));
+        let bound = 1.0 / 3.0; // 9 inputs
+        assert!(slots[0].of(&first).iter().all(|w| w.abs() <= bound));
+        assert!(slots[0].of(&first).iter().any(|w| w.abs() > 0.9 * bound));
+        assert_eq!(network.start_statistics().len(), 2 * (16 + 32));
+    }
+
+    #[test]
+    fn unknown_names_are_errors() {
+        for bad in ["", "resnet", "mlp", "mlp:", "mlp:0", "mlp:a"] {
+            assert!(bad.parse::<ModelSpec>().is_err(), "{bad}");
+        }
+    }
+}
