@@ -1,7 +1,11 @@
 //! The program `upwash`: parses the command line, calls the library, prints what it says.
 
+mod demo;
 mod files;
+mod progress;
+mod runs;
 mod topology;
+mod train;
 
 use clap::{Parser, Subcommand};
 use std::io::Write;
@@ -17,6 +21,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Train eight workers four ways on handwritten digits, and compare (under a minute)
+    Demo,
+    /// Train as a configuration says
+    Train(train::Args),
     /// Graphs of workers: list, analyze, draw and optimize them
     #[command(subcommand)]
     Topology(topology::Command),
@@ -27,6 +35,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut out = std::io::stdout().lock();
     let result = match cli.command {
+        Command::Demo => demo::run(&mut out),
+        Command::Train(args) => train::run(&args, &mut out),
         Command::Topology(command) => topology::run(command, &mut out),
     };
     match result.and_then(|()| Ok(out.flush()?)) {

@@ -217,6 +217,18 @@ pub(crate) fn subgraph(graph: &Graph, piece: &[usize]) -> Graph {
     Graph::new(piece.len(), inside).expect("a piece of a simple graph is simple")
 }
 
+impl std::fmt::Display for Weights {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Optimal => write!(f, "optimal"),
+            Self::Alpha(alpha) => write!(f, "alpha={alpha}"),
+            Self::Metropolis => write!(f, "metropolis"),
+            Self::Uniform => write!(f, "uniform"),
+            Self::Given(_) => write!(f, "given"),
+        }
+    }
+}
+
 impl FromStr for Weights {
     type Err = WeightError;
 

@@ -3,7 +3,7 @@
 use crate::algorithm::{Message, Plan};
 
 /// How a model did on some images.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Score {
     /// Mean loss an image.
     pub loss: f64,
@@ -40,6 +40,9 @@ pub enum Part {
     Share,
 }
 
+/// What an engine must keep for going on later: arrays by name.
+pub type State = Vec<(String, Vec<f32>)>;
+
 /// All replicas of one process.
 pub trait Engine {
     /// How many there are.
@@ -64,4 +67,10 @@ pub trait Engine {
 
     /// Numbers in a model.
     fn parameters(&self) -> usize;
+
+    /// All that must be kept for going on later, by name.
+    fn state(&self) -> State;
+
+    /// Takes back what [`state`](Self::state) gave; says what does not fit.
+    fn restore(&mut self, state: &State) -> Result<(), String>;
 }

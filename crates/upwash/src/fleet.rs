@@ -2,7 +2,7 @@
 
 use crate::algorithm::{Message, Plan};
 use crate::data::{Batch, Dataset, Sampler};
-use crate::engine::{Engine, Part, Score};
+use crate::engine::{Engine, Part, Score, State};
 use crate::mix::mix;
 use crate::optimizer::Sgd;
 use rayon::prelude::*;
@@ -59,7 +59,8 @@ pub struct Fleet {
 }
 
 /// Where workers start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Start {
     /// Each from its own random weights, as the paper's Algorithm 1 says.
     #[default]
@@ -234,6 +235,38 @@ impl Engine for Fleet {
             }
         }
         self.score_model(&average, &statistics, self.test_batches())
+    }
+
+    fn state(&self) -> State {
+        // Updates are made anew in every round.
+        let named = |(name, array): (&str, &Vec<f32>)| (name.into(), array.clone());
+        [
+            ("models", &self.models),
+            ("velocities", &self.velocities),
+            ("statistics", &self.statistics),
+        ]
+        .map(named)
+        .to_vec()
+    }
+
+    fn restore(&mut self, state: &State) -> Result<(), String> {
+        for (name, array) in [
+            ("models", &mut self.models),
+            ("velocities", &mut self.velocities),
+            ("statistics", &mut self.statistics),
+        ] {
+            let saved = state
+                .iter()
+                .find(|(saved, _)| saved == name)
+                .map(|(_, saved)| saved);
+            let saved = saved.ok_or_else(|| format!("`{name}` is missing"))?;
+            if saved.len() != array.len() {
+                let (found, expected) = (saved.len(), array.len());
+                return Err(format!("`{name}` has {found} numbers, not {expected}"));
+            }
+            array.copy_from_slice(saved);
+        }
+        Ok(())
     }
 
     fn consensus_distance(&self) -> f64 {

@@ -1,10 +1,14 @@
 //! Decentralized training: many workers, no server.
 
 pub mod algorithm;
+pub mod checkpoint;
+pub mod config;
 pub mod data;
 pub mod engine;
+pub mod experiment;
 pub mod fleet;
 pub mod loss;
 pub mod mix;
 pub mod model;
 pub mod optimizer;
+pub mod run;

@@ -53,7 +53,8 @@ impl Pull {
 /// use upwash::algorithm::Variant;
 /// assert_eq!(Variant::default(), Variant::Sound);
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Variant {
     /// The paper's idea with the local step whole: step, exchange, average, pull.
     #[default]
@@ -71,7 +72,8 @@ pub enum Variant {
 /// use upwash::algorithm::LeaderScope;
 /// assert_eq!(LeaderScope::default(), LeaderScope::Closed);
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum LeaderScope {
     /// Those whose models the worker gets, and the worker itself (the paper's Figure 3).
     #[default]

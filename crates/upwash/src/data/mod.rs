@@ -61,7 +61,7 @@ pub struct Dataset {
     pub augmentation: Augmentation,
 }
 
-/// A pixel p of channel c becomes (p / full - mean[c]) / deviation[c].
+/// A pixel p of channel c becomes (p / full - mean of c) / (deviation of c).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scaling {
     /// The byte that stands for 1.

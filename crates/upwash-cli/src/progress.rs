@@ -1,0 +1,79 @@
+//! What is seen of a run while it goes on: a bar and a line an epoch, on a terminal only.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+use upwash::run::Event;
+
+pub(crate) struct ProgressDisplay {
+    bar: ProgressBar,
+    /// A line for every epoch, or the bar alone.
+    epochs: bool,
+}
+
+impl ProgressDisplay {
+    pub(crate) fn new(epochs: bool) -> Self {
+        let bar = if std::io::stderr().is_terminal() {
+            ProgressBar::new(0)
+        } else {
+            ProgressBar::hidden()
+        };
+        let style = ProgressStyle::with_template(
+            "{prefix} {bar:28} round {pos}/{len}, {per_sec} rounds, {eta} left",
+        );
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        Self { bar, epochs }
+    }
+
+    pub(crate) fn show(&mut self, event: &Event) {
+        match event {
+            Event::Started {
+                algorithm, rounds, ..
+            } => {
+                self.bar.set_length(*rounds);
+                self.bar.set_position(0);
+                self.bar.set_prefix(algorithm.clone());
+            }
+            Event::Warning { message } => self.bar.suspend(|| eprintln!("warning: {message}")),
+            Event::Round { round, .. } => self.bar.set_position(round + 1),
+            Event::Epoch { .. } if !self.epochs => {}
+            Event::Epoch {
+                epoch,
+                train_losses,
+                test_accuracies,
+                consensus_distance,
+                bytes_sent,
+            } => {
+                let tested = test_accuracies
+                    .as_ref()
+                    .map_or(String::new(), |accuracies| {
+                        let [mean, best, worst] = spread(accuracies).map(|part| 100.0 * part);
+                        format!(", test {mean:.2} % (worst {worst:.2}, best {best:.2})")
+                    });
+                let [mean, highest, lowest] = spread(train_losses);
+                self.bar.println(format!(
+                    "epoch {epoch:>3}: loss {mean:.4} ({lowest:.4} to {highest:.4}){tested}, \
+                     distance {consensus_distance:.3}, sent {:.1} MB",
+                    *bytes_sent as f64 / 1e6
+                ));
+            }
+            Event::Ended { .. } => {}
+        }
+    }
+
+    pub(crate) fn finish(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Mean, largest, smallest.
+fn spread(values: &[f64]) -> [f64; 3] {
+    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let largest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    [
+        mean,
+        largest,
+        values.iter().copied().fold(f64::INFINITY, f64::min),
+    ]
+}

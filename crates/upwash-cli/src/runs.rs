@@ -1,0 +1,182 @@
+//! A run and its folder: the resolved configuration, events as they happen, checkpoints, the summary.
+
+use crate::progress::ProgressDisplay;
+use anyhow::{Context, Result, bail, ensure};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use upwash::checkpoint::Checkpoint;
+use upwash::engine::Engine;
+use upwash::experiment::Experiment;
+use upwash::run::{Event, Next, Observer, Progress, Summary};
+use upwash_burn::BurnNetwork;
+
+/// Set by Ctrl-C: the run ends after its round, with a checkpoint.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Makes Ctrl-C (and a polite kill) end runs cleanly from now on.
+pub(crate) fn end_cleanly_when_interrupted() -> Result<()> {
+    let stop = || INTERRUPTED.store(true, Ordering::Relaxed);
+    ctrlc::set_handler(stop).context("cannot listen for Ctrl-C")
+}
+
+/// Whether the user has asked for an end.
+pub(crate) fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// A folder that is this run's alone.
+pub(crate) struct RunFolder {
+    path: PathBuf,
+    events: BufWriter<File>,
+    config: String,
+    resumed: Option<Checkpoint>,
+}
+
+impl RunFolder {
+    /// Makes `path`, which must not hold a run already.
+    pub(crate) fn create(path: &Path, experiment: &Experiment) -> Result<Self> {
+        std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
+        let events = path.join("events.jsonl");
+        // Whoever makes this file owns the folder: of two runs at once, one is refused.
+        let events = match File::create_new(&events) {
+            Ok(file) => BufWriter::new(file),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => bail!(
+                "{} holds a run already: go on with --resume, or choose another folder with --out",
+                path.display()
+            ),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot write {}", events.display()));
+            }
+        };
+        let config = experiment.config.to_toml();
+        crate::files::write(&path.join("config.toml"), config.as_bytes())?;
+        Ok(Self {
+            path: path.to_owned(),
+            events,
+            config,
+            resumed: None,
+        })
+    }
+
+    /// Goes on with the run in `path`, from its newest whole checkpoint.
+    pub(crate) fn resume(path: &Path, experiment: &Experiment) -> Result<Self> {
+        let (checkpoint, damaged) = Checkpoint::newest(path)?;
+        damaged
+            .iter()
+            .for_each(|error| eprintln!("warning: {error}; using the one before it"));
+        let place = path.display();
+        let Some(checkpoint) = checkpoint else {
+            bail!("{place} has no checkpoint to resume from: run without --resume");
+        };
+        let config = experiment.config.to_toml();
+        ensure!(
+            checkpoint.config == config,
+            "{place} was run with another configuration (see its config.toml): resume with that"
+        );
+        let events = path.join("events.jsonl");
+        let file = File::options().append(true).create(true).open(&events);
+        let file = file.with_context(|| format!("cannot write {}", events.display()))?;
+        Ok(Self {
+            path: path.to_owned(),
+            events: BufWriter::new(file),
+            config,
+            resumed: Some(checkpoint),
+        })
+    }
+
+    fn record(&mut self, event: &Event) -> Result<()> {
+        serde_json::to_writer(&mut self.events, event)?;
+        self.events.write_all(b"\n")?;
+        // A round is worth buffering; what people wait for is not.
+        if !matches!(event, Event::Round { .. }) {
+            self.events.flush()?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes down what happens, and ends the run when that fails or the user wishes.
+struct Recorder<'a> {
+    folder: &'a mut RunFolder,
+    display: ProgressDisplay,
+    checkpoint_every: u64,
+    failure: Option<anyhow::Error>,
+}
+
+impl Recorder<'_> {
+    fn keep(&mut self, result: Result<()>) -> Next {
+        match result {
+            Ok(()) if !interrupted() => Next::Continue,
+            Ok(()) => Next::Stop,
+            Err(error) => {
+                self.failure.get_or_insert(error);
+                Next::Stop
+            }
+        }
+    }
+}
+
+impl Observer for Recorder<'_> {
+    fn observe(&mut self, event: &Event) -> Next {
+        self.display.show(event);
+        let result = self.folder.record(event);
+        self.keep(result)
+    }
+
+    fn between_rounds(&mut self, progress: &Progress, engine: &dyn Engine) -> Next {
+        let due = self.checkpoint_every > 0 && progress.round.is_multiple_of(self.checkpoint_every);
+        if self.failure.is_some() || !(due || interrupted()) {
+            return Next::Continue;
+        }
+        let checkpoint = Checkpoint {
+            config: self.folder.config.clone(),
+            progress: progress.clone(),
+            arrays: engine.state(),
+        };
+        let result = checkpoint
+            .write(&self.folder.path)
+            .map(drop)
+            .map_err(anyhow::Error::from);
+        self.keep(result)
+    }
+}
+
+/// Trains on this machine's CPU, and leaves a summary in the run's folder.
+pub(crate) fn execute(
+    experiment: &Experiment,
+    folder: &mut RunFolder,
+    display: ProgressDisplay,
+) -> Result<Summary> {
+    let model = Arc::new(BurnNetwork::new(experiment.network.clone()));
+    let mut fleet = experiment.fleet(model);
+    let progress = match folder.resumed.take() {
+        None => Progress::start(experiment.workers()),
+        Some(checkpoint) => {
+            fleet.restore(&checkpoint.arrays).map_err(|what| {
+                anyhow::anyhow!(
+                    "the checkpoint in {} does not fit: {what}",
+                    folder.path.display()
+                )
+            })?;
+            checkpoint.progress
+        }
+    };
+    let checkpoint_every = experiment.config.training.checkpoint_every;
+    let mut recorder = Recorder {
+        folder,
+        display,
+        checkpoint_every,
+        failure: None,
+    };
+    let summary = upwash::run::run(experiment, &mut fleet, progress, &mut recorder);
+    recorder.display.finish();
+    if let Some(error) = recorder.failure {
+        return Err(error).with_context(|| format!("cannot write to {}", folder.path.display()));
+    }
+    let text = serde_json::to_string_pretty(&summary)? + "\n";
+    crate::files::write(&folder.path.join("summary.json"), text.as_bytes())?;
+    Ok(summary)
+}

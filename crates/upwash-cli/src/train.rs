@@ -1,0 +1,130 @@
+//! `upwash train`
+
+use crate::progress::ProgressDisplay;
+use crate::runs::{RunFolder, end_cleanly_when_interrupted, execute};
+use anyhow::{Context, Result};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use upwash::config::Config;
+use upwash::experiment::Experiment;
+use upwash::run::{Status, Summary};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The configuration, TOML; every key has a default
+    config: PathBuf,
+    /// Replace a value of the configuration
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    replacements: Vec<String>,
+    /// The folder for results, which must not hold a run already
+    #[arg(long, value_name = "DIR", default_value = "runs/train")]
+    out: PathBuf,
+    /// Go on with the run in that folder from its newest checkpoint
+    #[arg(long)]
+    resume: bool,
+}
+
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
+    let place = args.config.display();
+    let text =
+        std::fs::read_to_string(&args.config).with_context(|| format!("cannot read {place}"))?;
+    let config = Config::parse(&text, &args.replacements).with_context(|| place.to_string())?;
+    let folder = args.config.parent().unwrap_or(Path::new(""));
+    let experiment = Experiment::prepare(config, folder).with_context(|| place.to_string())?;
+    let mut results = if args.resume {
+        RunFolder::resume(&args.out, &experiment)?
+    } else {
+        RunFolder::create(&args.out, &experiment)?
+    };
+    end_cleanly_when_interrupted()?;
+    shares(out, &experiment)?;
+    let summary = execute(&experiment, &mut results, ProgressDisplay::new(true))?;
+    table(out, &summary)?;
+    Ok(writeln!(out, "\nresults are in {}", args.out.display())?)
+}
+
+/// Who trains on how many images of which class.
+fn shares(out: &mut impl Write, experiment: &Experiment) -> Result<()> {
+    const MOST: usize = 16;
+    let (data, shares) = (&experiment.data, experiment.sampler.shares());
+    let (partition, images) = (experiment.config.data.partition, data.train.len());
+    writeln!(
+        out,
+        "{}: {images} images, shared out by `{partition}`\n",
+        data.name
+    )?;
+    let counts = shares.class_counts(&data.train, data.classes);
+    if data.classes <= 10 {
+        let classes: String = (0..data.classes)
+            .map(|class| format!("{class:>6}"))
+            .collect();
+        writeln!(out, "  worker{classes}   all")?;
+        for (worker, counts) in counts.iter().enumerate().take(MOST) {
+            let cells: String = counts.iter().map(|count| format!("{count:>6}")).collect();
+            writeln!(
+                out,
+                "  {worker:>6}{cells}{:>6}",
+                counts.iter().sum::<usize>()
+            )?;
+        }
+        if counts.len() > MOST {
+            writeln!(out, "  ... and {} more", counts.len() - MOST)?;
+        }
+    }
+    let unused = images - shares.images.iter().map(Vec::len).sum::<usize>();
+    if unused > 0 {
+        writeln!(
+            out,
+            "  {unused} images are left out, so that all have the same"
+        )?;
+    }
+    Ok(writeln!(out)?)
+}
+
+/// The paper's form: a row for each worker, then their mean and the averaged model.
+fn table(out: &mut impl Write, summary: &Summary) -> Result<()> {
+    writeln!(
+        out,
+        "{} on {}, {} rounds",
+        summary.algorithm, summary.graph, summary.rounds
+    )?;
+    match summary.status {
+        Status::Finished => {}
+        Status::Diverged { worker, round } => {
+            writeln!(
+                out,
+                "diverged: the loss of worker {worker} is not finite in round {round}"
+            )?;
+        }
+        Status::Interrupted { round } => {
+            writeln!(
+                out,
+                "interrupted before round {round}; --resume goes on from there"
+            )?;
+        }
+    }
+    writeln!(out, "\n  node  train loss  test accuracy")?;
+    for node in &summary.nodes {
+        let accuracy = 100.0 * node.test_accuracy;
+        writeln!(
+            out,
+            "  {:>4}  {:>10.4}  {accuracy:>12.2} %",
+            node.id, node.train_loss
+        )?;
+    }
+    let losses: f64 = summary.nodes.iter().map(|node| node.train_loss).sum();
+    let mean = losses / summary.nodes.len().max(1) as f64;
+    writeln!(
+        out,
+        "   AVG  {mean:>10.4}  {:>12.2} %",
+        100.0 * summary.mean_accuracy
+    )?;
+    let averaged = 100.0 * summary.averaged_model_accuracy;
+    writeln!(
+        out,
+        "\n  averaged model {averaged:.2} %, consensus distance {:.4}, sent {:.1} MB",
+        summary.consensus_distance,
+        summary.bytes_sent as f64 / 1e6
+    )?;
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! `upwash train` and `upwash demo` as their user types them.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+fn upwash(folder: &Path, args: &[&str]) -> Output {
+    let program = env!("CARGO_BIN_EXE_upwash");
+    Command::new(program)
+        .args(args)
+        .current_dir(folder)
+        .output()
+        .unwrap()
+}
+
+fn stdout(folder: &Path, args: &[&str]) -> String {
+    let output = upwash(folder, args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn error(folder: &Path, args: &[&str]) -> String {
+    let output = upwash(folder, args);
+    assert_eq!(output.status.code(), Some(2), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn summary(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path.join("summary.json")).unwrap()).unwrap()
+}
+
+fn folder_with(config: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("run.toml"), config).unwrap();
+    folder
+}
+
+#[test]
+fn the_demo_compares_four_algorithms() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = stdout(folder.path(), &["demo"]);
+    for name in [
+        "D-PSGD ",
+        "MATCHA (budget 0.5) ",
+        "AL-DSGD (sound) over D-PSGD",
+        "results are in runs/demo",
+    ] {
+        assert!(text.contains(name), "{text}");
+    }
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 82),
+        "{text}"
+    );
+    for run in [
+        "dpsgd",
+        "matcha",
+        "al-dsgd-over-dpsgd",
+        "al-dsgd-over-matcha",
+    ] {
+        let summary = summary(&folder.path().join("runs/demo").join(run));
+        assert!(
+            summary["worst_accuracy"].as_f64().unwrap() > 0.93,
+            "{run}: {summary}"
+        );
+    }
+    assert!(stdout(folder.path(), &["demo"]).contains("results are in runs/demo-2"));
+}
+
+#[test]
+fn a_run_leaves_what_programs_rely_on() {
+    let folder = folder_with("[training]\nepochs = 2\n");
+    let text = stdout(
+        folder.path(),
+        &["train", "run.toml", "--out", "r", "--set", "seed=5"],
+    );
+    assert!(
+        text.contains("digits: 1442 images, shared out by `balanced`"),
+        "{text}"
+    );
+    assert!(text.contains("   AVG  "), "{text}");
+    let run = folder.path().join("r");
+    let summary = summary(&run);
+    assert_eq!(summary["algorithm"], "AL-DSGD (sound) over D-PSGD");
+    assert_eq!(summary["graph"], "paper:L1");
+    assert_eq!(summary["status"], "finished");
+    assert_eq!(
+        (summary["workers"].as_u64(), summary["rounds"].as_u64()),
+        (Some(8), Some(24))
+    );
+    assert_eq!(summary["nodes"].as_array().unwrap().len(), 8);
+    assert!(summary["nodes"][7]["train_loss"].is_f64());
+    for key in [
+        "mean_accuracy",
+        "worst_accuracy",
+        "averaged_model_accuracy",
+        "consensus_distance",
+    ] {
+        assert!(summary[key].is_f64(), "{key}");
+    }
+    // 24 messages a round of 4,810 numbers.
+    assert_eq!(summary["bytes_sent"].as_u64(), Some(24 * 24 * 4810 * 4));
+    let resolved = std::fs::read_to_string(run.join("config.toml")).unwrap();
+    assert!(
+        resolved.contains("seed = 5") && resolved.contains("momentum = 0.9"),
+        "{resolved}"
+    );
+    let events = std::fs::read_to_string(run.join("events.jsonl")).unwrap();
+    let kinds: Vec<String> = events
+        .lines()
+        .map(|line| {
+            serde_json::from_str::<Value>(line).unwrap()["event"]
+                .as_str()
+                .unwrap()
+                .into()
+        })
+        .collect();
+    assert_eq!(
+        (
+            kinds.first().unwrap().as_str(),
+            kinds.last().unwrap().as_str()
+        ),
+        ("started", "ended")
+    );
+    assert_eq!(kinds.iter().filter(|kind| *kind == "round").count(), 24);
+    assert_eq!(kinds.iter().filter(|kind| *kind == "epoch").count(), 2);
+
+    let again = error(folder.path(), &["train", "run.toml", "--out", "r"]);
+    assert!(again.contains("r holds a run already"), "{again}");
+}
+
+#[test]
+fn bad_configurations_are_answered_with_the_place_and_the_remedy() {
+    for (config, said) in [
+        ("[training]\nepoch = 3\n", "did you mean `epochs`?"),
+        ("[training]\nrate = -1.0\n", "training.rate = -1: above 0"),
+        (
+            "[graph]\ntopology = \"ring:2000\"\n",
+            "2000 workers cannot share 1442 images",
+        ),
+        (
+            "[graph]\ntopology = \"file:none.txt\"\n",
+            "cannot read none.txt: No such file",
+        ),
+        ("[data]\nname = \"mnits\"\n", "data `mnits` is unknown"),
+        (
+            "[algorithm]\nname = \"matcha\"\n[graph]\nlinks = \"alternating\"\n",
+            "MATCHA chooses the links",
+        ),
+        (
+            "[graph]\ntopology = \"ring:4\"\ncopies = 2\nrelabellings = \"paper\"\n",
+            "for 8 workers",
+        ),
+    ] {
+        let folder = folder_with(config);
+        let error = error(folder.path(), &["train", "run.toml", "--out", "r"]);
+        assert!(
+            error.contains(said) && error.contains("run.toml"),
+            "{config}: {error}"
+        );
+        assert!(!folder.path().join("r").exists(), "{config}");
+    }
+    let folder = folder_with("");
+    assert!(error(folder.path(), &["train", "other.toml"]).contains("cannot read other.toml"));
+    let set = error(folder.path(), &["train", "run.toml", "--set", "epochs"]);
+    assert!(set.contains("write key=value"), "{set}");
+    let resume = error(
+        folder.path(),
+        &["train", "run.toml", "--out", ".", "--resume"],
+    );
+    assert!(resume.contains("no checkpoint to resume from"), "{resume}");
+}
+
+#[test]
+fn resuming_gives_the_same_result_and_skips_damage() {
+    let folder = folder_with("[training]\nepochs = 3\ncheckpoint_every = 10\n");
+    stdout(folder.path(), &["train", "run.toml", "--out", "whole"]);
+    let whole = summary(&folder.path().join("whole"));
+    // As after a crash: the summary is not there yet, and the newest checkpoint is cut.
+    let run = folder.path().join("whole");
+    std::fs::remove_file(run.join("summary.json")).unwrap();
+    let newest = run.join("checkpoint-000000030.upwash");
+    let bytes = std::fs::read(&newest).unwrap();
+    std::fs::write(&newest, &bytes[..bytes.len() - 100]).unwrap();
+    let output = upwash(
+        folder.path(),
+        &["train", "run.toml", "--out", "whole", "--resume"],
+    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("checkpoint-000000030.upwash is damaged"),
+        "{said}"
+    );
+    assert_eq!(summary(&run), whole);
+
+    let other = [
+        "train", "run.toml", "--out", "whole", "--resume", "--set", "seed=9",
+    ];
+    assert!(error(folder.path(), &other).contains("another configuration"));
+}
+
+/// Ctrl-C ends a long run with a checkpoint; nothing here waits for more than a minute.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_can_go_on() {
+    let folder = folder_with("[training]\nepochs = 1000000\ntest_every = 1000000\n");
+    let run = folder.path().join("r");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_upwash"))
+        .args(["train", "run.toml", "--out", "r"])
+        .current_dir(folder.path())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let started = || {
+        std::fs::read_to_string(run.join("events.jsonl")).is_ok_and(|text| text.contains("epoch"))
+    };
+    while !started() {
+        assert!(Instant::now() < deadline, "the run did not start");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "the run did not end");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(status.success());
+    let summary = summary(&run);
+    assert_eq!(summary["status"], "interrupted");
+    let name = format!(
+        "checkpoint-{:09}.upwash",
+        summary["rounds"].as_u64().unwrap()
+    );
+    assert!(run.join(name).is_file());
+}

@@ -1,0 +1,257 @@
+//! From a configuration to what a run needs: data, schedule, algorithm.
+
+use crate::algorithm::{AlDsgd, Algorithm, Dpsgd, Pull, Variant};
+use crate::config::{
+    AlgorithmConfig, AlgorithmName, Base, Config, ConfigError, CopyOrder, Links, Relabellings,
+};
+use crate::data::{Dataset, PartitionError, Sampler, digits};
+use crate::fleet::{Fleet, Model};
+use crate::model::Network;
+use std::path::Path;
+use std::sync::Arc;
+use upwash_topology::{
+    Graph, Matcha, MatchaError, Order, Rotation, RotationError, Schedule, ScheduleError, SpecError,
+    Weights, paper_relabellings,
+};
+
+/// All that is fixed before the first round.
+///
+/// ```
+/// use upwash::{config::Config, experiment::Experiment};
+/// let experiment = Experiment::prepare(Config::default(), ".".as_ref())?;
+/// assert_eq!(experiment.workers(), 8);
+/// # Ok::<(), upwash::experiment::ExperimentError>(())
+/// ```
+#[derive(Debug)]
+pub struct Experiment {
+    /// What was asked for.
+    pub config: Config,
+    /// What is trained on.
+    pub data: Arc<Dataset>,
+    /// The graph as it is before any rotation.
+    pub graph: Graph,
+    /// Which links are up when.
+    pub schedule: Schedule,
+    /// What is done over them.
+    pub algorithm: Box<dyn Algorithm>,
+    /// Who trains on what when.
+    pub sampler: Sampler,
+    /// The network.
+    pub network: Network,
+    /// What a user should know before the start.
+    pub warnings: Vec<String>,
+}
+
+/// Why there is no experiment.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExperimentError {
+    /// A value is out of range.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The graph cannot be built.
+    #[error(transparent)]
+    Graph(#[from] SpecError),
+    /// There is no MATCHA for it.
+    #[error(transparent)]
+    Matcha(#[from] MatchaError),
+    /// There is no such rotation.
+    #[error(transparent)]
+    Rotation(#[from] RotationError),
+    /// There is no such schedule.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// The images cannot be shared out.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// Data that is not there.
+    #[error("data `{0}` is unknown: this version has digits")]
+    Data(String),
+    /// Two settings that exclude each other.
+    #[error("{0}")]
+    Conflict(String),
+}
+
+impl Experiment {
+    /// Prepares what `config` asks for; files it names are taken from `folder`.
+    pub fn prepare(config: Config, folder: &Path) -> Result<Self, ExperimentError> {
+        let data = match config.data.name.as_str() {
+            "digits" => digits(),
+            other => return Err(ExperimentError::Data(other.into())),
+        };
+        let graph = config.graph.topology.build_in(folder)?;
+        let shares = config.data.partition.share_out(
+            &data.train,
+            data.classes,
+            graph.nodes(),
+            config.seed,
+        )?;
+        let sampler = Sampler::new(shares, config.training.batch, config.seed);
+        let schedule = schedule(&config, &graph, sampler.rounds_per_epoch())?;
+        let network = config.model.network(data.train.shape, data.classes);
+        Ok(Self {
+            algorithm: config.algorithm.build(),
+            warnings: warnings(&config, &graph, &schedule),
+            data: Arc::new(data),
+            graph,
+            schedule,
+            sampler,
+            network,
+            config,
+        })
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.graph.nodes()
+    }
+
+    /// How many rounds there are in all.
+    pub fn rounds(&self) -> u64 {
+        self.config.training.epochs * self.sampler.rounds_per_epoch()
+    }
+
+    /// All workers on this machine's CPU, with gradients by `model`.
+    pub fn fleet(&self, model: Arc<dyn Model>) -> Fleet {
+        let training = &self.config.training;
+        let (data, sampler) = (Arc::clone(&self.data), self.sampler.clone());
+        Fleet::new(
+            model,
+            data,
+            sampler,
+            training.sgd(),
+            training.start,
+            self.config.seed,
+        )
+    }
+
+    /// The algorithm in words, as `AL-DSGD (sound) over MATCHA (budget 0.5)`.
+    pub fn algorithm_name(&self) -> String {
+        let AlgorithmConfig {
+            name,
+            base,
+            variant,
+            budget,
+            ..
+        } = self.config.algorithm;
+        let matcha = format!("MATCHA (budget {budget})");
+        let variant = format!("{variant:?}").to_lowercase();
+        match (name, base) {
+            (AlgorithmName::Dpsgd, _) => "D-PSGD".into(),
+            (AlgorithmName::Matcha, _) => matcha,
+            (AlgorithmName::AlDsgd, Base::Dpsgd) => format!("AL-DSGD ({variant}) over D-PSGD"),
+            (AlgorithmName::AlDsgd, Base::Matcha) => format!("AL-DSGD ({variant}) over {matcha}"),
+        }
+    }
+}
+
+impl AlgorithmConfig {
+    /// The strength of the pulls: the variant's, but for what is given.
+    pub fn pull(&self) -> Pull {
+        let default = Pull::default_of(self.variant);
+        Pull {
+            w_best: self.w_best.unwrap_or(default.w_best),
+            w_degree: self.w_degree.unwrap_or(default.w_degree),
+            lambda_best: self.lambda_best.unwrap_or(default.lambda_best),
+            lambda_degree: self.lambda_degree.unwrap_or(default.lambda_degree),
+        }
+    }
+
+    fn build(&self) -> Box<dyn Algorithm> {
+        let base = Box::new(Dpsgd {
+            combine_first: self.combine_first,
+        });
+        match self.name {
+            AlgorithmName::Dpsgd | AlgorithmName::Matcha => base,
+            AlgorithmName::AlDsgd => Box::new(AlDsgd {
+                base,
+                variant: self.variant,
+                pull: self.pull(),
+                scope: self.leaders,
+            }),
+        }
+    }
+
+    fn draws_matchings(&self) -> bool {
+        self.name == AlgorithmName::Matcha
+            || self.name == AlgorithmName::AlDsgd && self.base == Base::Matcha
+    }
+}
+
+/// Which links are up when, over one graph or its copies.
+fn schedule(config: &Config, graph: &Graph, epoch: u64) -> Result<Schedule, ExperimentError> {
+    let (settings, seed) = (&config.graph, config.seed);
+    let over = |graph: &Graph| -> Result<Schedule, ExperimentError> {
+        if config.algorithm.draws_matchings() {
+            if settings.links != Links::Whole {
+                let conflict = "graph.links: MATCHA chooses the links itself; leave it at `whole`";
+                return Err(ExperimentError::Conflict(conflict.into()));
+            }
+            let matcha = Matcha::solve(graph, config.algorithm.budget)?;
+            return Ok(Schedule::matcha_with(
+                &matcha,
+                settings.weights.clone(),
+                seed,
+            )?);
+        }
+        Ok(match settings.links {
+            Links::Whole => Schedule::fixed(graph, &settings.weights)?,
+            Links::Released => Schedule::released_flags(graph)?,
+            Links::Alternating => Schedule::alternating(graph),
+            Links::RandomMatching => Schedule::random_matching(graph, seed),
+            Links::OnePeerExponential => Schedule::one_peer_exponential(graph.nodes()),
+        })
+    };
+    let base = over(graph)?;
+    if settings.copies == 1 {
+        return Ok(base);
+    }
+    let relabellings = match settings.relabellings {
+        Relabellings::Balanced => Rotation::balance(graph, settings.copies)?
+            .relabellings()
+            .to_vec(),
+        Relabellings::Paper => {
+            if graph.nodes() != 8 || settings.copies > 3 {
+                let conflict =
+                    "graph.relabellings: the paper's are for 8 workers and at most 3 copies";
+                return Err(ExperimentError::Conflict(conflict.into()));
+            }
+            paper_relabellings()[..settings.copies].to_vec()
+        }
+    };
+    let order = match settings.order {
+        CopyOrder::InTurn => Order::InTurn { start: 0 },
+        CopyOrder::Random => Order::Random { seed },
+        CopyOrder::Released => Order::Released {
+            rounds_per_epoch: epoch,
+        },
+    };
+    Ok(base.rotating(&relabellings, order)?)
+}
+
+fn warnings(config: &Config, graph: &Graph, schedule: &Schedule) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let written = config.algorithm.name == AlgorithmName::AlDsgd
+        && config.algorithm.variant == Variant::Written;
+    let weak = schedule.round(0).mixing().without_positive_diagonal();
+    if written && !weak.is_empty() {
+        warnings.push(format!(
+            "workers {weak:?} weigh their own model 0 or less, and the written rule scales steps by \
+             that weight: they will not descend. Set graph.weights = \"metropolis\"."
+        ));
+    }
+    if config.algorithm.combine_first && config.graph.weights == Weights::Optimal {
+        warnings.push(
+            "combining before the step with the optimal alpha diverges easily (W has eigenvalues \
+             near -1). Set graph.weights = \"metropolis\"."
+                .into(),
+        );
+    }
+    if !graph.is_connected() {
+        let pieces = graph.pieces().len();
+        warnings.push(format!(
+            "the graph is in {pieces} pieces, which learn for themselves"
+        ));
+    }
+    warnings
+}
