@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use upwash::config::Config;
 use upwash::engine::{Engine, State};
-use upwash::experiment::Experiment;
+use upwash::experiment::{Experiment, Folders};
 use upwash::fleet::{Fleet, Model};
 use upwash::run::{Event, Next, Observer, Progress, Status, Summary, run};
 use upwash_burn::BurnNetwork;
@@ -37,7 +37,7 @@ impl Observer for Witness {
 
 fn prepare(config: &str) -> (Experiment, Fleet) {
     let config = Config::parse(config, &[]).unwrap_or_else(|error| panic!("{error}"));
-    let experiment = Experiment::prepare(config, "".as_ref()).unwrap();
+    let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
     let fleet = experiment.fleet(Arc::new(BurnNetwork::new(experiment.network.clone())));
     (experiment, fleet)
 }

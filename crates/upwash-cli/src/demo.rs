@@ -6,7 +6,7 @@ use anyhow::Result;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use upwash::config::{AlgorithmName, Base, Config};
-use upwash::experiment::Experiment;
+use upwash::experiment::{Experiment, Folders};
 
 pub(crate) fn run(out: &mut impl Write) -> Result<()> {
     writeln!(
@@ -32,7 +32,7 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
         let mut config = Config::default();
         (config.algorithm.name, config.algorithm.base) = (algorithm, base);
         config.graph.copies = copies;
-        let experiment = Experiment::prepare(config, Path::new(""))?;
+        let experiment = Experiment::prepare(config, &Folders::default())?;
         let mut results = RunFolder::create(&folder.join(name), &experiment)?;
         rows.push(execute(
             &experiment,

@@ -1,5 +1,6 @@
 //! The program `upwash`: parses the command line, calls the library, prints what it says.
 
+mod data;
 mod demo;
 mod files;
 mod progress;
@@ -25,6 +26,9 @@ enum Command {
     Demo,
     /// Train as a configuration says
     Train(train::Args),
+    /// Data sets: list and get them
+    #[command(subcommand)]
+    Data(data::Command),
     /// Graphs of workers: list, analyze, draw and optimize them
     #[command(subcommand)]
     Topology(topology::Command),
@@ -37,6 +41,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Demo => demo::run(&mut out),
         Command::Train(args) => train::run(&args, &mut out),
+        Command::Data(command) => data::run(&command, &mut out),
         Command::Topology(command) => topology::run(command, &mut out),
     };
     match result.and_then(|()| Ok(out.flush()?)) {

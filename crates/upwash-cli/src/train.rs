@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use upwash::config::Config;
-use upwash::experiment::Experiment;
+use upwash::experiment::{Experiment, Folders};
 use upwash::run::{Status, Summary};
 
 #[derive(clap::Args)]
@@ -29,8 +29,12 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     let text =
         std::fs::read_to_string(&args.config).with_context(|| format!("cannot read {place}"))?;
     let config = Config::parse(&text, &args.replacements).with_context(|| place.to_string())?;
-    let folder = args.config.parent().unwrap_or(Path::new(""));
-    let experiment = Experiment::prepare(config, folder).with_context(|| place.to_string())?;
+    let files = args.config.parent().unwrap_or(Path::new("")).to_owned();
+    let folders = Folders {
+        files,
+        data: crate::data::store()?,
+    };
+    let experiment = Experiment::prepare(config, &folders).with_context(|| place.to_string())?;
     let mut results = if args.resume {
         RunFolder::resume(&args.out, &experiment)?
     } else {

@@ -146,6 +146,7 @@ fn bad_configurations_are_answered_with_the_place_and_the_remedy() {
             "cannot read none.txt: No such file",
         ),
         ("[data]\nname = \"mnits\"\n", "data `mnits` is unknown"),
+        ("[data]\nname = \"cifar10\"\n", "upwash data get cifar10"),
         (
             "[algorithm]\nname = \"matcha\"\n[graph]\nlinks = \"alternating\"\n",
             "MATCHA chooses the links",
@@ -243,4 +244,54 @@ fn an_interrupted_run_can_go_on() {
         summary["rounds"].as_u64().unwrap()
     );
     assert!(run.join(name).is_file());
+}
+
+/// CIFAR-100's two files made up at their full length, to be read as the official ones are.
+#[test]
+fn data_is_taken_from_files_and_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("mine");
+    std::fs::create_dir(&from).unwrap();
+    let record = |fine: u8| [vec![fine / 5, fine], vec![fine; 3072]].concat();
+    let write = |name: &str, images: usize| {
+        let content: Vec<u8> = (0..images).flat_map(|i| record((i % 100) as u8)).collect();
+        std::fs::write(from.join(name), content).unwrap();
+    };
+    write("test.bin", 10_000);
+    let get = ["data", "get", "cifar100", "--from", "mine"];
+    let missing = error(folder.path(), &get);
+    assert!(missing.contains("train.bin is not in mine"), "{missing}");
+    write("train.bin", 49_999);
+    let short = error(folder.path(), &get);
+    assert!(short.contains("153696926 bytes, not 153700000"), "{short}");
+    write("train.bin", 50_000);
+    assert!(stdout(folder.path(), &get).contains("cifar100 is in"));
+    assert!(stdout(folder.path(), &get).contains("already"));
+    let list = stdout(folder.path(), &["data", "list"]);
+    let here = |name: &str| {
+        list.lines()
+            .any(|line| line.starts_with(name) && line.ends_with("here"))
+    };
+    assert!(
+        here("cifar100") && here("digits") && !here("mnist"),
+        "{list}"
+    );
+
+    std::fs::write(
+        folder.path().join("run.toml"),
+        "model = \"softmax\"\n[data]\nname = \"cifar100\"\n[training]\nepochs = 1\nbatch = 6250\n",
+    )
+    .unwrap();
+    let text = stdout(folder.path(), &["train", "run.toml", "--out", "r"]);
+    assert!(text.contains("cifar100: 50000 images"), "{text}");
+    let unknown = error(folder.path(), &["data", "get", "imagenet"]);
+    assert!(unknown.contains("data `imagenet` is unknown"), "{unknown}");
+    let nowhere = error(
+        folder.path(),
+        &["data", "get", "cifar10", "--from", "nowhere"],
+    );
+    assert!(
+        nowhere.contains("data_batch_1.bin is not in nowhere"),
+        "{nowhere}"
+    );
 }

@@ -4,10 +4,10 @@ use crate::algorithm::{AlDsgd, Algorithm, Dpsgd, Pull, Variant};
 use crate::config::{
     AlgorithmConfig, AlgorithmName, Base, Config, ConfigError, CopyOrder, Links, Relabellings,
 };
-use crate::data::{Dataset, PartitionError, Sampler, digits};
+use crate::data::{Dataset, PartitionError, Sampler, Source, StoreError, digits};
 use crate::fleet::{Fleet, Model};
 use crate::model::Network;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use upwash_topology::{
     Graph, Matcha, MatchaError, Order, Rotation, RotationError, Schedule, ScheduleError, SpecError,
@@ -17,8 +17,8 @@ use upwash_topology::{
 /// All that is fixed before the first round.
 ///
 /// ```
-/// use upwash::{config::Config, experiment::Experiment};
-/// let experiment = Experiment::prepare(Config::default(), ".".as_ref())?;
+/// use upwash::{config::Config, experiment::{Experiment, Folders}};
+/// let experiment = Experiment::prepare(Config::default(), &Folders::default())?;
 /// assert_eq!(experiment.workers(), 8);
 /// # Ok::<(), upwash::experiment::ExperimentError>(())
 /// ```
@@ -40,6 +40,15 @@ pub struct Experiment {
     pub network: Network,
     /// What a user should know before the start.
     pub warnings: Vec<String>,
+}
+
+/// Where files are.
+#[derive(Clone, Debug, Default)]
+pub struct Folders {
+    /// Those that the configuration names: the configuration's own folder.
+    pub files: PathBuf,
+    /// Data sets, each in a folder of its name.
+    pub data: PathBuf,
 }
 
 /// Why there is no experiment.
@@ -65,21 +74,21 @@ pub enum ExperimentError {
     #[error(transparent)]
     Partition(#[from] PartitionError),
     /// Data that is not there.
-    #[error("data `{0}` is unknown: this version has digits")]
-    Data(String),
+    #[error(transparent)]
+    Data(#[from] StoreError),
     /// Two settings that exclude each other.
     #[error("{0}")]
     Conflict(String),
 }
 
 impl Experiment {
-    /// Prepares what `config` asks for; files it names are taken from `folder`.
-    pub fn prepare(config: Config, folder: &Path) -> Result<Self, ExperimentError> {
+    /// Prepares what `config` asks for.
+    pub fn prepare(config: Config, folders: &Folders) -> Result<Self, ExperimentError> {
         let data = match config.data.name.as_str() {
             "digits" => digits(),
-            other => return Err(ExperimentError::Data(other.into())),
+            name => Source::named(name)?.load(&folders.data)?,
         };
-        let graph = config.graph.topology.build_in(folder)?;
+        let graph = config.graph.topology.build_in(&folders.files)?;
         let shares = config.data.partition.share_out(
             &data.train,
             data.classes,

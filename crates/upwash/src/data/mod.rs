@@ -3,11 +3,13 @@
 mod digits;
 mod partition;
 mod sampler;
+mod store;
 mod synthetic;
 
 pub use digits::digits;
 pub use partition::{Partition, PartitionError, Shares};
 pub use sampler::{Batch, Sampler};
+pub use store::{Source, SourceFile, StoreError};
 pub use synthetic::synthetic;
 
 /// Labelled images, a byte a pixel, channel by channel.

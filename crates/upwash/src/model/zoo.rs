@@ -166,31 +166,24 @@ fn shortcut(inputs: usize, outputs: usize, stride: usize, bias: bool) -> Vec<Lay
 }
 
 fn resnet20(channels: usize, classes: usize) -> Vec<Layer> {
-    let mut layers = vec![conv(channels, 16, 3, 1, false), norm(16), Layer::Relu];
-    let mut inputs = 16;
-    for outputs in [16, 32, 64] {
-        for block in 0..3 {
-            let stride = if outputs != 16 && block == 0 { 2 } else { 1 };
-            let body = vec![
-                conv(inputs, outputs, 3, stride, false),
-                norm(outputs),
+    let stages = [(16, 3), (32, 3), (64, 3)];
+    residual(
+        channels,
+        16,
+        &stages,
+        1,
+        false,
+        classes,
+        |inputs, planes, stride| {
+            vec![
+                conv(inputs, planes, 3, stride, false),
+                norm(planes),
                 Layer::Relu,
-                conv(outputs, outputs, 3, 1, false),
-                norm(outputs),
-            ];
-            let shortcut = shortcut(inputs, outputs, stride, false);
-            layers.extend([Layer::Residual { body, shortcut }, Layer::Relu]);
-            inputs = outputs;
-        }
-    }
-    layers.extend([
-        Layer::GlobalAverage,
-        Layer::Linear {
-            inputs,
-            outputs: classes,
+                conv(planes, planes, 3, 1, false),
+                norm(planes),
+            ]
         },
-    ]);
-    layers
+    )
 }
 
 /// Stages of (planes, blocks); a block's output has four times its planes.
@@ -201,22 +194,46 @@ fn bottlenecks(
     bias: bool,
     classes: usize,
 ) -> Vec<Layer> {
-    let mut layers = vec![conv(channels, stem, 3, 1, bias), norm(stem), Layer::Relu];
-    let mut inputs = stem;
-    for (stage, &(planes, blocks)) in stages.iter().enumerate() {
-        for block in 0..blocks {
-            let stride = if stage > 0 && block == 0 { 2 } else { 1 };
-            let outputs = 4 * planes;
-            let body = vec![
+    residual(
+        channels,
+        stem,
+        stages,
+        4,
+        bias,
+        classes,
+        |inputs, planes, stride| {
+            vec![
                 conv(inputs, planes, 1, 1, bias),
                 norm(planes),
                 Layer::Relu,
                 conv(planes, planes, 3, stride, bias),
                 norm(planes),
                 Layer::Relu,
-                conv(planes, outputs, 1, 1, bias),
-                norm(outputs),
-            ];
+                conv(planes, 4 * planes, 1, 1, bias),
+                norm(4 * planes),
+            ]
+        },
+    )
+}
+
+/// A stem, then stages of (planes, blocks), the first block of each but the first at half the size;
+/// a block's output has `expansion` times its planes.
+fn residual(
+    channels: usize,
+    stem: usize,
+    stages: &[(usize, usize)],
+    expansion: usize,
+    bias: bool,
+    classes: usize,
+    body: impl Fn(usize, usize, usize) -> Vec<Layer>,
+) -> Vec<Layer> {
+    let mut layers = vec![conv(channels, stem, 3, 1, bias), norm(stem), Layer::Relu];
+    let mut inputs = stem;
+    for (stage, &(planes, blocks)) in stages.iter().enumerate() {
+        for block in 0..blocks {
+            let stride = if stage > 0 && block == 0 { 2 } else { 1 };
+            let outputs = expansion * planes;
+            let body = body(inputs, planes, stride);
             let shortcut = shortcut(inputs, outputs, stride, bias);
             layers.extend([Layer::Residual { body, shortcut }, Layer::Relu]);
             inputs = outputs;

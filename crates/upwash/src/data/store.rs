@@ -1,0 +1,325 @@
+//! Data sets in files: which files, how they are checked, and how they are read.
+//!
+//! A set's files have the names and the content of the official distribution, uncompressed, in a
+//! folder of the set's name. `upwash data get` puts them there.
+
+use super::{Augmentation, Dataset, Images, Scaling};
+use md5::{Digest, Md5};
+use std::path::{Path, PathBuf};
+
+/// A set that can be had as files.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// As it is called in configuration.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+    /// Its files.
+    pub files: &'static [SourceFile],
+    format: Format,
+    classes: usize,
+    mean: &'static [f32],
+    deviation: &'static [f32],
+}
+
+/// A file of a set.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceFile {
+    /// Its name.
+    pub name: &'static str,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its MD5, where one is known.
+    pub md5: Option<&'static str>,
+    test: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// MNIST's: a file of images and one of labels.
+    Idx,
+    /// CIFAR's: so many label bytes before each image, of which the last counts.
+    Cifar { label_bytes: usize },
+}
+
+const fn file(name: &'static str, bytes: u64, md5: &'static str, test: bool) -> SourceFile {
+    SourceFile {
+        name,
+        bytes,
+        md5: Some(md5),
+        test,
+    }
+}
+
+#[rustfmt::skip]
+const SOURCES: [Source; 4] = [
+    Source {
+        name: "mnist", about: "70,000 handwritten digits, 28x28", format: Format::Idx, classes: 10,
+        mean: &[0.1307], deviation: &[0.3081],
+        files: &[
+            file("train-images-idx3-ubyte", 47_040_016, "6bbc9ace898e44ae57da46a324031adb", false),
+            file("train-labels-idx1-ubyte", 60_008, "a25bea736e30d166cdddb491f175f624", false),
+            file("t10k-images-idx3-ubyte", 7_840_016, "2646ac647ad5339dbf082846283269ea", true),
+            file("t10k-labels-idx1-ubyte", 10_008, "27ae3e4e09519cfbb04c329615203637", true),
+        ],
+    },
+    Source {
+        name: "fashion-mnist", about: "70,000 articles of clothing, 28x28", format: Format::Idx, classes: 10,
+        mean: &[0.2860], deviation: &[0.3530],
+        files: &[
+            file("train-images-idx3-ubyte", 47_040_016, "f4a8712d7a061bf5bd6d2ca38dc4d50a", false),
+            file("train-labels-idx1-ubyte", 60_008, "9018921c3c673c538a1fc5bad174d6f9", false),
+            file("t10k-images-idx3-ubyte", 7_840_016, "8181f5470baa50b63fa0f6fddb340f0a", true),
+            file("t10k-labels-idx1-ubyte", 10_008, "15d484375f8d13e6eb1aabb0c3f46965", true),
+        ],
+    },
+    Source {
+        name: "cifar10", about: "60,000 photographs in 10 classes, 32x32, cropped and flipped", classes: 10,
+        format: Format::Cifar { label_bytes: 1 },
+        mean: &[0.4914, 0.4822, 0.4465], deviation: &[0.2023, 0.1994, 0.2010],
+        files: &[
+            file("data_batch_1.bin", 30_730_000, "5dd7e06a14cb22eb9f671a540d1b7c25", false),
+            file("data_batch_2.bin", 30_730_000, "5ea93a67294ea407fff1d09f752e9692", false),
+            file("data_batch_3.bin", 30_730_000, "942cd6a4bcdd0dd3c604fbe906cb4421", false),
+            file("data_batch_4.bin", 30_730_000, "ae636b3ba5c66a11e91e8cb52e771fcb", false),
+            file("data_batch_5.bin", 30_730_000, "53f37980c15c3d472c316c40844f3f0d", false),
+            file("test_batch.bin", 30_730_000, "803d5f7f4d78ea53de84dbe85f74fb6d", true),
+        ],
+    },
+    Source {
+        name: "cifar100", about: "60,000 photographs in 100 classes, 32x32, cropped and flipped", classes: 100,
+        format: Format::Cifar { label_bytes: 2 },
+        mean: &[0.5071, 0.4867, 0.4408], deviation: &[0.2675, 0.2565, 0.2761],
+        files: &[
+            SourceFile { name: "train.bin", bytes: 153_700_000, md5: None, test: false },
+            SourceFile { name: "test.bin", bytes: 30_740_000, md5: None, test: true },
+        ],
+    },
+];
+
+/// Why a set cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// No set has that name.
+    #[error("data `{0}` is unknown: write digits, mnist, fashion-mnist, cifar10 or cifar100")]
+    Unknown(String),
+    /// It is not there.
+    #[error("{name} is not in {}: get it with `upwash data get {name}`, or from files you have with `--from DIR`", folder.display())]
+    Missing {
+        /// The set.
+        name: &'static str,
+        /// Where it was looked for.
+        folder: PathBuf,
+    },
+    /// A file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file is not what it should be.
+    #[error("{} is damaged ({what}): get it again with `upwash data get`", path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What shows it.
+        what: String,
+    },
+}
+
+impl Source {
+    /// All sets that can be had as files.
+    pub fn all() -> &'static [Source] {
+        &SOURCES
+    }
+
+    /// The set of this name.
+    pub fn named(name: &str) -> Result<&'static Source, StoreError> {
+        let found = SOURCES.iter().find(|source| source.name == name);
+        found.ok_or_else(|| StoreError::Unknown(name.into()))
+    }
+
+    /// Reads the set from its folder within `store`.
+    pub fn load(&self, store: &Path) -> Result<Dataset, StoreError> {
+        let folder = store.join(self.name);
+        if self
+            .files
+            .iter()
+            .any(|file| !folder.join(file.name).is_file())
+        {
+            return Err(StoreError::Missing {
+                name: self.name,
+                folder,
+            });
+        }
+        let side = if self.format == Format::Idx { 28 } else { 32 };
+        let part = |test: bool| -> Result<Images, StoreError> {
+            let mut images = Images {
+                shape: [self.mean.len(), side, side],
+                pixels: vec![],
+                labels: vec![],
+            };
+            for file in self.files.iter().filter(|file| file.test == test) {
+                let path = folder.join(file.name);
+                let bytes = std::fs::read(&path).map_err(|source| StoreError::Io {
+                    path: path.clone(),
+                    source,
+                })?;
+                // The length is checked at every start, the checksum when the file is fetched.
+                let read = if bytes.len() as u64 == file.bytes {
+                    self.format.append(&bytes, &mut images)
+                } else {
+                    Err(format!("{} bytes, not {}", bytes.len(), file.bytes))
+                };
+                read.map_err(|what| StoreError::Damaged { path, what })?;
+            }
+            Ok(images)
+        };
+        let photographs = self.format != Format::Idx;
+        Ok(Dataset {
+            name: self.name.into(),
+            classes: self.classes,
+            train: part(false)?,
+            test: part(true)?,
+            scaling: Scaling {
+                full: 255.0,
+                mean: self.mean.to_vec(),
+                deviation: self.deviation.to_vec(),
+            },
+            augmentation: if photographs {
+                Augmentation::CropAndFlip
+            } else {
+                Augmentation::None
+            },
+        })
+    }
+}
+
+impl SourceFile {
+    /// Whether this is the file's content; says what is wrong with it.
+    pub fn check(&self, content: &[u8]) -> Result<(), String> {
+        if content.len() as u64 != self.bytes {
+            return Err(format!("{} bytes, not {}", content.len(), self.bytes));
+        }
+        let found: String = Md5::digest(content)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        match self.md5 {
+            Some(known) if known != found => Err(format!("its MD5 is {found}, not {known}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Format {
+    /// Adds a file's images or labels.
+    fn append(self, bytes: &[u8], images: &mut Images) -> Result<(), String> {
+        let size = images.size();
+        match self {
+            Self::Idx => {
+                let (&magic, rest) = bytes.split_first_chunk::<4>().ok_or("it is cut")?;
+                let [0, 0, 8, dimensions @ (1 | 3)] = magic else {
+                    return Err("it is no idx file of bytes".into());
+                };
+                let content = rest.get(4 * usize::from(dimensions)..).ok_or("it is cut")?;
+                if dimensions == 1 {
+                    images.labels.extend_from_slice(content);
+                } else if content.len().is_multiple_of(size) {
+                    images.pixels.extend_from_slice(content);
+                } else {
+                    return Err("its images are cut".into());
+                }
+            }
+            Self::Cifar { label_bytes } => {
+                let record = label_bytes + size;
+                if !bytes.len().is_multiple_of(record) {
+                    return Err("its last record is cut".into());
+                }
+                for record in bytes.chunks_exact(record) {
+                    images.labels.push(record[label_bytes - 1]);
+                    images.pixels.extend_from_slice(&record[label_bytes..]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn images(shape: [usize; 3]) -> Images {
+        Images {
+            shape,
+            pixels: vec![],
+            labels: vec![],
+        }
+    }
+
+    #[test]
+    fn cifar_records_are_read_with_one_label_or_two() {
+        for (label_bytes, labels) in [(1, vec![7]), (2, vec![3, 99])] {
+            let mut bytes = Vec::new();
+            for image in 0..3u8 {
+                bytes.extend(&labels);
+                bytes.extend(std::iter::repeat_n(image, 3072));
+            }
+            let mut read = images([3, 32, 32]);
+            let format = Format::Cifar { label_bytes };
+            format.append(&bytes, &mut read).unwrap();
+            assert_eq!(read.labels, [*labels.last().unwrap(); 3]); // the fine label comes last
+            assert_eq!((read.image(2)[0], read.len()), (2, 3));
+            assert!(format.append(&bytes[..4000], &mut read).is_err());
+        }
+    }
+
+    #[test]
+    fn idx_files_are_read() {
+        let mut read = images([1, 2, 2]);
+        let pixels = [
+            &[0, 0, 8, 3],
+            &[0, 0, 0, 2][..],
+            &[0, 0, 0, 2],
+            &[0, 0, 0, 2],
+            &[1, 2, 3, 4, 5, 6, 7, 8],
+        ]
+        .concat();
+        let labels = [&[0, 0, 8, 1], &[0, 0, 0, 2][..], &[4, 9]].concat();
+        Format::Idx.append(&pixels, &mut read).unwrap();
+        Format::Idx.append(&labels, &mut read).unwrap();
+        assert_eq!(
+            (read.image(1), &read.labels[..]),
+            (&[5, 6, 7, 8][..], &[4, 9][..])
+        );
+        assert!(Format::Idx.append(&pixels[..18], &mut read).is_err());
+        assert!(Format::Idx.append(&[1, 2, 3], &mut read).is_err());
+        assert!(Format::Idx.append(&[0, 0, 13, 3, 0, 0], &mut read).is_err());
+    }
+
+    #[test]
+    fn missing_and_damaged_sets_are_named_with_the_remedy() {
+        let store = tempfile::tempdir().unwrap();
+        let mnist = Source::named("mnist").unwrap();
+        let error = mnist.load(store.path()).unwrap_err().to_string();
+        assert!(error.contains("upwash data get mnist"), "{error}");
+        std::fs::create_dir(store.path().join("mnist")).unwrap();
+        for file in mnist.files {
+            std::fs::write(store.path().join("mnist").join(file.name), b"short").unwrap();
+        }
+        let error = mnist.load(store.path()).unwrap_err().to_string();
+        assert!(error.contains("5 bytes, not 47040016"), "{error}");
+        assert!(
+            Source::named("mnits")
+                .unwrap_err()
+                .to_string()
+                .contains("fashion-mnist")
+        );
+        let wrong = mnist.files[1].check(&vec![0; 60_008]).unwrap_err();
+        assert!(wrong.contains("its MD5 is"), "{wrong}");
+    }
+}
