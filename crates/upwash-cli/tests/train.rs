@@ -7,13 +7,11 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+/// In `folder`, with a store of data of its own: tests leave no trace in the user's.
 fn upwash(folder: &Path, args: &[&str]) -> Output {
-    let program = env!("CARGO_BIN_EXE_upwash");
-    Command::new(program)
-        .args(args)
-        .current_dir(folder)
-        .output()
-        .unwrap()
+    let mut program = Command::new(env!("CARGO_BIN_EXE_upwash"));
+    program.env("UPWASH_DATA", folder.join("data"));
+    program.args(args).current_dir(folder).output().unwrap()
 }
 
 fn stdout(folder: &Path, args: &[&str]) -> String {
