@@ -11,9 +11,10 @@ use upwash::experiment::{Experiment, Folders};
 pub(crate) fn run(out: &mut impl Write) -> Result<()> {
     writeln!(
         out,
-        "Eight workers on the AL-DSGD paper's graph L1, each with an eighth of 1,442 images\n\
-         of handwritten digits (UCI, 8x8 pixels), train a small network for 20 epochs. They\n\
-         have no server: in a round, everyone takes a step and averages with neighbours.\n"
+        "Eight workers on the AL-DSGD paper's graph L1, each with an eighth of 1,442\n\
+         images of handwritten digits (UCI, 8x8 pixels), train a small network for 20\n\
+         epochs. They have no server: in a round, everyone takes a step and averages\n\
+         with its neighbours.\n"
     )?;
     out.flush()?;
     let folder = free_folder(Path::new("runs"));
@@ -59,10 +60,10 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
     }
     writeln!(
         out,
-        "\n`averaged` is the average of the eight models as one; `distance` how far they are\n\
-         from it; `MB` what all of them sent. AL-DSGD also rotates the workers' places\n\
-         through three copies of the graph. One seed on an easy problem: no ranking.\n\n\
-         results are in {}",
+        "\n`averaged` is the average of the eight models as one; `distance` how far they\n\
+         are from it; `MB` what all of them sent. AL-DSGD also rotates the workers'\n\
+         places through three copies of the graph. One seed on an easy problem: no\n\
+         ranking.\n\nresults are in {}",
         folder.display()
     )?;
     Ok(())
