@@ -27,7 +27,7 @@ pub(crate) fn minimise(mean: MatRef<'_, f64>, square: MatRef<'_, f64>) -> (f64, 
     if n == 1 {
         return (0.0, 0.0);
     }
-    // 2/trace-like start: rho(alpha) < 1 for small alpha, so begin with something surely in range.
+    // Begin near the lowest point of the average parabola.
     let largest = (0..n).map(|i| square[(i, i)]).fold(0.0, f64::max);
     let mut alpha = mean.diagonal().column_vector().iter().sum::<f64>() / n as f64 / largest;
     let mut parabolas: Vec<Parabola> = Vec::new();

@@ -278,7 +278,9 @@ fn theorem_1_as_printed() {
     assert!(matcha.alpha_within_limit);
     // At budget 0.9 its own range of alpha makes averaging diverge: |1 - alpha lambda_max| > 1.
     let dense = Theorem1::of(&Matcha::solve(&l1, 0.9).unwrap());
-    let (low, _) = dense.alpha.unwrap();
+    let (low, high) = dense.alpha.unwrap();
+    close(low, 0.481, 1e-3);
+    close(high, 0.495, 1e-3);
     assert!(
         !dense.alpha_within_limit && low * dense.lambda_max > 2.0,
         "{dense:?}"
