@@ -42,7 +42,7 @@ impl RunFolder {
         let events = path.join("events.jsonl");
         // Whoever makes this file owns the folder: of two runs at once, one is refused.
         let events = match File::create_new(&events) {
-            Ok(file) => BufWriter::new(file),
+            Ok(file) => BufWriter::new(claimed(file, path)?),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => bail!(
                 "{} holds a run already: go on with --resume, or choose another folder with --out",
                 path.display()
@@ -63,25 +63,24 @@ impl RunFolder {
 
     /// Goes on with the run in `path`, from its newest whole checkpoint.
     pub(crate) fn resume(path: &Path, experiment: &Experiment) -> Result<Self> {
-        let (checkpoint, damaged) = Checkpoint::newest(path)?;
-        damaged
-            .iter()
-            .for_each(|error| eprintln!("warning: {error}; using the one before it"));
         let place = path.display();
-        let Some(checkpoint) = checkpoint else {
-            bail!("{place} has no checkpoint to resume from: run without --resume");
-        };
+        let nothing = || format!("{place} has no checkpoint to resume from: run without --resume");
+        let events = File::options().append(true).open(path.join("events.jsonl"));
+        let events = claimed(events.with_context(nothing)?, path)?;
+        let (checkpoint, damaged) = Checkpoint::newest(path)?;
+        for error in damaged {
+            eprintln!("warning: {error}; using the one before it");
+        }
+        let checkpoint = checkpoint.with_context(nothing)?;
         let config = experiment.config.to_toml();
         ensure!(
             checkpoint.config == config,
             "{place} was run with another configuration (see its config.toml): resume with that"
         );
-        let events = path.join("events.jsonl");
-        let file = File::options().append(true).create(true).open(&events);
-        let file = file.with_context(|| format!("cannot write {}", events.display()))?;
+        let (path, events) = (path.to_owned(), BufWriter::new(events));
         Ok(Self {
-            path: path.to_owned(),
-            events: BufWriter::new(file),
+            path,
+            events,
             config,
             resumed: Some(checkpoint),
         })
@@ -95,6 +94,21 @@ impl RunFolder {
             self.events.flush()?;
         }
         Ok(())
+    }
+}
+
+/// The file, locked for as long as it is open: nobody else may write to a run that goes on.
+fn claimed(file: File, folder: &Path) -> Result<File> {
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            bail!(
+                "a run is writing to {}: wait for its end, or stop it",
+                folder.display()
+            )
+        }
+        // Some network file systems have no locks; that is no reason not to train.
+        Err(std::fs::TryLockError::Error(_)) => Ok(file),
     }
 }
 

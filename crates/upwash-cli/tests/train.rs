@@ -206,7 +206,8 @@ fn resuming_gives_the_same_result_and_skips_damage() {
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_can_go_on() {
-    let folder = folder_with("[training]\nepochs = 1000000\ntest_every = 1000000\n");
+    let folder =
+        folder_with("[training]\nepochs = 1000000\ntest_every = 1000000\ncheckpoint_every = 5\n");
     let run = folder.path().join("r");
     let mut child = Command::new(env!("CARGO_BIN_EXE_upwash"))
         .args(["train", "run.toml", "--out", "r"])
@@ -223,6 +224,11 @@ fn an_interrupted_run_can_go_on() {
         assert!(Instant::now() < deadline, "the run did not start");
         std::thread::sleep(Duration::from_millis(20));
     }
+    let twice = error(
+        folder.path(),
+        &["train", "run.toml", "--out", "r", "--resume"],
+    );
+    assert!(twice.contains("a run is writing to r"), "{twice}");
     Command::new("kill")
         .args(["-INT", &child.id().to_string()])
         .status()

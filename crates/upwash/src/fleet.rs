@@ -1,7 +1,7 @@
 //! The CPU engine: every replica in one flat buffer, workers in parallel, each on one thread.
 
 use crate::algorithm::{Message, Plan};
-use crate::data::{Batch, Dataset, Sampler};
+use crate::data::{Batch, Dataset, Images, Sampler};
 use crate::engine::{Engine, Part, Score, State};
 use crate::mix::mix;
 use crate::optimizer::Sgd;
@@ -129,23 +129,29 @@ impl Fleet {
             .collect()
     }
 
-    /// Scores a model on some images, in parallel over pieces of fixed size.
-    fn score_model(&self, parameters: &[f32], statistics: &[f32], batches: Vec<Batch>) -> Score {
-        let scores: Vec<Score> = batches
-            .par_iter()
-            .map(|batch| self.model.score(parameters, statistics, batch))
-            .collect();
+    /// Scores a model on some images, in parallel over pieces of fixed size. A piece becomes numbers
+    /// where it is scored: a whole test set as numbers can be larger than all models.
+    fn score_model(
+        &self,
+        parameters: &[f32],
+        statistics: &[f32],
+        images: &Images,
+        indices: &[u32],
+    ) -> Score {
+        let piece = |part: &[u32]| {
+            let batch = self
+                .data
+                .scaling
+                .whole(images, part.iter().map(|&i| i as usize));
+            self.model.score(parameters, statistics, &batch)
+        };
+        let scores: Vec<Score> = indices.par_chunks(SCORED_AT_ONCE).map(piece).collect();
         scores.into_iter().fold(Score::default(), Score::join)
     }
 
-    fn test_batches(&self) -> Vec<Batch> {
-        let count = self.data.test.len();
-        self.pieces(&self.data.test, (0..count).collect())
-    }
-
-    fn pieces(&self, images: &crate::data::Images, indices: Vec<usize>) -> Vec<Batch> {
-        let piece = |part: &[usize]| self.data.scaling.whole(images, part.iter().copied());
-        indices.chunks(SCORED_AT_ONCE).map(piece).collect()
+    fn score_on_test(&self, parameters: &[f32], statistics: &[f32]) -> Score {
+        let all: Vec<u32> = (0..self.data.test.len() as u32).collect();
+        self.score_model(parameters, statistics, &self.data.test, &all)
     }
 }
 
@@ -197,20 +203,17 @@ impl Engine for Fleet {
     }
 
     fn score(&mut self, worker: usize, part: Part) -> Score {
-        let batches = match part {
-            Part::Test => self.test_batches(),
-            Part::Share => {
-                let share = self.sampler.shares().images[worker]
-                    .iter()
-                    .map(|&i| i as usize);
-                self.pieces(&self.data.train, share.collect())
-            }
-        };
         let (model, statistics) = (
             self.row(&self.models, worker),
             self.row(&self.statistics, worker),
         );
-        self.score_model(model, statistics, batches)
+        match part {
+            Part::Test => self.score_on_test(model, statistics),
+            Part::Share => {
+                let share = &self.sampler.shares().images[worker];
+                self.score_model(model, statistics, &self.data.train, share)
+            }
+        }
     }
 
     fn score_average(&mut self) -> Score {
@@ -234,7 +237,7 @@ impl Engine for Fleet {
                 *value = (sum / ESTIMATION_BATCHES as f64) as f32;
             }
         }
-        self.score_model(&average, &statistics, self.test_batches())
+        self.score_on_test(&average, &statistics)
     }
 
     fn state(&self) -> State {

@@ -187,8 +187,11 @@ pub fn run(
     }
 
     let mut status = Status::Finished;
+    // Of the models as they are now, where they have been tested.
+    let mut tested = None;
     while progress.round < rounds {
         let round = progress.round;
+        tested = None;
         let gamma = rate.at(round as f64 / rounds_per_epoch as f64, epochs as f64);
         let up = experiment.schedule.round(round);
 
@@ -235,10 +238,9 @@ pub fn run(
         let mut next = observer.observe(&Event::Round { round, losses });
         if progress.round.is_multiple_of(rounds_per_epoch) && status == Status::Finished {
             let epoch = progress.round / rounds_per_epoch;
-            let tested =
-                epoch.is_multiple_of(experiment.config.training.test_every) || epoch == epochs;
-            let accuracy = |worker| engine.score(worker, Part::Test).accuracy();
-            let test_accuracies = tested.then(|| (0..workers).map(accuracy).collect());
+            if epoch.is_multiple_of(experiment.config.training.test_every) || epoch == epochs {
+                tested = Some(accuracies(engine));
+            }
             let event = Event::Epoch {
                 epoch,
                 train_losses: progress
@@ -246,7 +248,7 @@ pub fn run(
                     .iter()
                     .map(|score| score.loss)
                     .collect(),
-                test_accuracies,
+                test_accuracies: tested.clone(),
                 consensus_distance: engine.consensus_distance(),
                 bytes_sent: progress.bytes_sent,
             };
@@ -273,25 +275,33 @@ pub fn run(
     observer.observe(&Event::Ended {
         status: status.clone(),
     });
-    let nodes: Vec<Node> = (0..workers)
-        .map(|id| Node {
+    let accuracies = tested.unwrap_or_else(|| accuracies(engine));
+    let node = |(id, &test_accuracy): (usize, &f64)| {
+        let train_loss = progress.epoch_scores[id].loss;
+        Node {
             id,
-            train_loss: progress.epoch_scores[id].loss,
-            test_accuracy: engine.score(id, Part::Test).accuracy(),
-        })
-        .collect();
-    let accuracies = || nodes.iter().map(|node| node.test_accuracy);
+            train_loss,
+            test_accuracy,
+        }
+    };
     Summary {
         algorithm: experiment.algorithm_name(),
         graph: experiment.config.graph.topology.to_string(),
         workers,
         rounds: progress.round,
         status,
-        mean_accuracy: accuracies().sum::<f64>() / workers as f64,
-        worst_accuracy: accuracies().fold(f64::INFINITY, f64::min),
+        mean_accuracy: accuracies.iter().sum::<f64>() / workers as f64,
+        worst_accuracy: accuracies.iter().copied().fold(f64::INFINITY, f64::min),
         averaged_model_accuracy: engine.score_average().accuracy(),
         consensus_distance: engine.consensus_distance(),
         bytes_sent: progress.bytes_sent,
-        nodes,
+        nodes: accuracies.iter().enumerate().map(node).collect(),
     }
+}
+
+/// Everyone's on the test set.
+fn accuracies(engine: &mut dyn Engine) -> Vec<f64> {
+    (0..engine.workers())
+        .map(|worker| engine.score(worker, Part::Test).accuracy())
+        .collect()
 }

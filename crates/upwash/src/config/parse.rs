@@ -1,0 +1,230 @@
+//! How a configuration is read, and what is said of one that cannot be used.
+
+use super::{Config, TrainingConfig};
+
+/// Why a configuration cannot be used.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// Not TOML, or not what is expected there.
+    #[error("{0}")]
+    Toml(String),
+    /// `--set` that is not key=value.
+    #[error("--set {0}: write key=value, as training.epochs=10")]
+    Set(String),
+    /// A value out of range.
+    #[error("{key} = {value}: {must}")]
+    Value {
+        /// Which key.
+        key: &'static str,
+        /// What it is.
+        value: String,
+        /// What it must be.
+        must: String,
+    },
+}
+
+impl Config {
+    /// From TOML, with `key=value` replacements on top.
+    pub fn parse(text: &str, replacements: &[String]) -> Result<Self, ConfigError> {
+        let mut table: toml::Table = text.parse().map_err(explain)?;
+        for replacement in replacements {
+            set(&mut table, replacement)?;
+        }
+        // Errors are explained with their place in the text where that is possible.
+        let config: Self = if replacements.is_empty() {
+            toml::from_str(text).map_err(explain)?
+        } else {
+            table.try_into().map_err(explain)?
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    /// As TOML, with every default written out.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a configuration can be written")
+    }
+
+    /// Values that are out of range.
+    fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |key, value: &dyn std::fmt::Display, must: &str| {
+            Err(ConfigError::Value {
+                key,
+                value: value.to_string(),
+                must: must.into(),
+            })
+        };
+        let TrainingConfig {
+            epochs,
+            batch,
+            rate,
+            momentum,
+            weight_decay,
+            ..
+        } = self.training;
+        if epochs == 0 {
+            return wrong("training.epochs", &epochs, "at least 1");
+        }
+        if batch == 0 {
+            return wrong("training.batch", &batch, "at least 1");
+        }
+        if !(rate > 0.0 && rate.is_finite()) {
+            return wrong("training.rate", &rate, "above 0");
+        }
+        let TrainingConfig {
+            warmup_epochs,
+            decay_factor,
+            ..
+        } = self.training;
+        if !(warmup_epochs >= 0.0 && warmup_epochs.is_finite()) {
+            return wrong("training.warmup_epochs", &warmup_epochs, "at least 0");
+        }
+        if !(decay_factor > 0.0 && decay_factor <= 1.0) {
+            return wrong(
+                "training.decay_factor",
+                &decay_factor,
+                "above 0 and at most 1",
+            );
+        }
+        if !(0.0..1.0).contains(&momentum) {
+            return wrong("training.momentum", &momentum, "at least 0 and below 1");
+        }
+        if !(weight_decay >= 0.0 && weight_decay.is_finite()) {
+            return wrong("training.weight_decay", &weight_decay, "at least 0");
+        }
+        if self.training.nesterov && momentum == 0.0 {
+            return wrong("training.nesterov", &true, "with a momentum above 0 only");
+        }
+        if self.training.test_every == 0 {
+            return wrong("training.test_every", &0, "at least 1");
+        }
+        if !(self.algorithm.budget > 0.0 && self.algorithm.budget <= 1.0) {
+            return wrong(
+                "algorithm.budget",
+                &self.algorithm.budget,
+                "above 0 and at most 1",
+            );
+        }
+        if self.graph.copies == 0 {
+            return wrong("graph.copies", &0, "at least 1");
+        }
+        let pull = self.algorithm.pull();
+        for (key, value) in [
+            ("algorithm.w_best", pull.w_best),
+            ("algorithm.w_degree", pull.w_degree),
+            ("algorithm.lambda_best", pull.lambda_best),
+            ("algorithm.lambda_degree", pull.lambda_degree),
+        ] {
+            if !(value >= 0.0 && value.is_finite()) {
+                return wrong(key, &value, "at least 0");
+            }
+        }
+        if pull.w_best + pull.w_degree > 1.0 {
+            let sum = pull.w_best + pull.w_degree;
+            return wrong("algorithm.w_best + w_degree", &sum, "at most 1");
+        }
+        Ok(())
+    }
+}
+
+/// A key of a nested table and its value: TOML where it parses as such, otherwise a string.
+fn set(table: &mut toml::Table, replacement: &str) -> Result<(), ConfigError> {
+    let wrong = || ConfigError::Set(replacement.into());
+    let (key, value) = replacement.split_once('=').ok_or_else(wrong)?;
+    let parsed = format!("value = {value}").parse::<toml::Table>().ok();
+    let value = parsed
+        .and_then(|mut table| table.remove("value"))
+        .unwrap_or_else(|| toml::Value::String(value.into()));
+    let mut path: Vec<&str> = key.trim().split('.').collect();
+    let last = path
+        .pop()
+        .filter(|last| !last.is_empty())
+        .ok_or_else(wrong)?;
+    let mut here = table;
+    for part in path {
+        let next = here
+            .entry(part)
+            .or_insert_with(|| toml::Table::new().into());
+        here = next.as_table_mut().ok_or_else(wrong)?;
+    }
+    here.insert(last.into(), value);
+    Ok(())
+}
+
+/// The parser's words, and for an unknown key the known one that looks most like it.
+fn explain(error: toml::de::Error) -> ConfigError {
+    let text = error.to_string();
+    let quoted: Vec<&str> = error.message().split('`').skip(1).step_by(2).collect();
+    let nearest = quoted.split_first().and_then(|(unknown, known)| {
+        let distance = |known: &&&str| strsim::damerau_levenshtein(known, unknown);
+        known
+            .iter()
+            .min_by_key(distance)
+            .filter(|known| distance(known) <= 3)
+    });
+    let unknown = error.message().starts_with("unknown");
+    ConfigError::Toml(match nearest {
+        Some(nearest) if unknown => format!("{}\ndid you mean `{nearest}`?", text.trim_end()),
+        _ => text.trim_end().into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resolved_configuration_reads_back_as_itself() {
+        let text = "seed = 7\nmodel = \"cnn\"\n[algorithm]\nname = \"matcha\"\nbudget = 0.3\n\
+                    [graph]\ntopology = \"torus:4x4\"\nweights = \"alpha=0.2\"\n";
+        let config = Config::parse(text, &[]).unwrap();
+        assert_eq!(Config::parse(&config.to_toml(), &[]).unwrap(), config);
+        assert_eq!(Config::parse("", &[]).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn replacements_win() {
+        let sets = ["training.rate=0.5", "graph.topology=ring:5", "seed=3"].map(String::from);
+        let config = Config::parse("seed = 1\n", &sets).unwrap();
+        assert_eq!((config.seed, config.training.rate), (3, 0.5));
+        assert_eq!(config.graph.topology.to_string(), "ring:5");
+        for bad in ["training.rate", "=3", "training.=3", "seed.x=1"] {
+            assert!(Config::parse("seed = 1", &[bad.into()]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named_with_what_was_meant() {
+        for (text, said) in [
+            ("[training]\nepoch = 3\n", "did you mean `epochs`?"),
+            ("[trainings]\n", "did you mean `training`?"),
+            ("[algorithm]\nname = \"dspgd\"\n", "did you mean `dpsgd`?"),
+            ("[training]\nrate = -0.1\n", "training.rate = -0.1: above 0"),
+            (
+                "[training]\ndecay_factor = -0.1\n",
+                "training.decay_factor = -0.1: above 0",
+            ),
+            (
+                "[training]\nwarmup_epochs = -1.0\n",
+                "training.warmup_epochs = -1: at least 0",
+            ),
+            ("[training]\nbatch = 0\n", "training.batch = 0: at least 1"),
+            ("[training]\nmomentum = 1.0\n", "below 1"),
+            (
+                "[algorithm]\nw_best = 0.7\nw_degree = 0.7\n",
+                "w_best + w_degree = 1.4: at most 1",
+            ),
+            (
+                "[algorithm]\nbudget = 0.0\n",
+                "algorithm.budget = 0: above 0",
+            ),
+            ("[graph]\ntopology = \"rign:8\"\n", "did you mean `ring`?"),
+            ("model = \"resnet\"\n", "model `resnet` is unknown"),
+            ("seed = \n", "line 1"),
+        ] {
+            let error = Config::parse(text, &[]).unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}
