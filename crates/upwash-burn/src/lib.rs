@@ -4,6 +4,16 @@
 //! [`Fleet`](upwash::fleet::Fleet)'s, on flat vectors. Inside, every call is single-threaded: the
 //! cores are busy with other workers.
 
+mod module;
 mod network;
 
+pub use module::{BurnModule, Classifier};
 pub use network::BurnNetwork;
+
+/// The Burn that modules must be made with.
+pub use burn;
+
+/// The README's programs are compiled by the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

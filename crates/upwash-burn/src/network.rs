@@ -8,7 +8,7 @@ use upwash::data::Batch;
 use upwash::engine::Score;
 use upwash::fleet::Model;
 use upwash::loss::cross_entropy;
-use upwash::model::{Layer, Network, Slot};
+use upwash::model::{Layer, Layout, Network, Slot};
 
 /// What is added to variances before the root is taken, as in PyTorch.
 const EPSILON: f64 = 1e-5;
@@ -22,29 +22,18 @@ const MOMENTUM: f32 = 0.1;
 /// use upwash::model::ModelSpec;
 /// use upwash_burn::BurnNetwork;
 /// let network = ModelSpec::Softmax.network([1, 8, 8], 10);
-/// assert_eq!(BurnNetwork::new(network).parameters(), 650);
+/// assert_eq!(BurnNetwork::new(network).layout().parameter_count(), 650);
 /// ```
 pub struct BurnNetwork {
     network: Network,
-    parameters: Vec<Slot>,
-    statistics: Vec<Slot>,
-    size: usize,
-    statistics_size: usize,
+    layout: Layout,
 }
 
 impl BurnNetwork {
     /// Prepares a network.
     pub fn new(network: Network) -> Self {
-        let (parameters, statistics) = (network.parameters(), network.statistics());
-        let size = parameters.iter().map(Slot::len).sum();
-        let statistics_size = statistics.iter().map(Slot::len).sum();
-        Self {
-            network,
-            parameters,
-            statistics,
-            size,
-            statistics_size,
-        }
+        let layout = network.layout();
+        Self { network, layout }
     }
 
     fn forward<'a>(
@@ -60,7 +49,7 @@ impl BurnNetwork {
         let image = Activation::Image(Tensor::from_data(data, device));
         let mut pass = Pass {
             leaves: leaves.0.into_iter(),
-            statistics: self.statistics.iter(),
+            statistics: self.layout.statistics.iter(),
             mode,
             device,
         };
@@ -72,7 +61,8 @@ impl BurnNetwork {
 
     fn leaves(&self, device: &Device, parameters: &[f32]) -> Leaves {
         Leaves(
-            self.parameters
+            self.layout
+                .parameters
                 .iter()
                 .map(|slot| Leaf::new(slot, parameters, device))
                 .collect(),
@@ -94,12 +84,8 @@ impl BurnNetwork {
 }
 
 impl Model for BurnNetwork {
-    fn parameters(&self) -> usize {
-        self.size
-    }
-
-    fn statistics(&self) -> usize {
-        self.statistics_size
+    fn layout(&self) -> &Layout {
+        &self.layout
     }
 
     fn start(&self, seed: u64, worker: u64) -> Vec<f32> {
@@ -130,7 +116,7 @@ impl Model for BurnNetwork {
         // d loss / d parameters = d (logits . slope) / d parameters.
         let slope = Tensor::<2>::from_data(TensorData::new(slope, shape), &device);
         let gradients = (logits * slope).sum().backward();
-        for (slot, leaf) in self.parameters.iter().zip(leaves.0) {
+        for (slot, leaf) in self.layout.parameters.iter().zip(leaves.0) {
             slot.of_mut(gradient)
                 .copy_from_slice(&leaf.gradient(&gradients));
         }
@@ -205,7 +191,7 @@ impl Leaf {
     }
 }
 
-fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+pub(crate) fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor
         .into_data()
         .try_to_vec()

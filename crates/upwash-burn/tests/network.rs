@@ -79,7 +79,7 @@ fn gradients_are_slopes() {
         };
         let parameters = model.start(3, 0);
         let loss = |parameters: &[f32]| {
-            let mut scrap = vec![0.0; model.parameters()];
+            let mut scrap = vec![0.0; model.layout().parameter_count()];
             model
                 .gradient(
                     parameters,
@@ -89,7 +89,7 @@ fn gradients_are_slopes() {
                 )
                 .loss
         };
-        let mut gradient = vec![0.0; model.parameters()];
+        let mut gradient = vec![0.0; model.layout().parameter_count()];
         model.gradient(
             &parameters,
             &mut model.start_statistics(),
@@ -152,7 +152,7 @@ fn statistics_move_a_tenth_of_the_way_and_use_the_unbiased_variance() {
     };
     let mut statistics = model.start_statistics();
     assert_eq!(statistics, [0.0, 1.0]);
-    let mut gradient = vec![0.0; model.parameters()];
+    let mut gradient = vec![0.0; model.layout().parameter_count()];
     model.gradient(&parameters, &mut statistics, &batch, &mut gradient);
     let close = |x: f32, y: f32| assert!((x - y).abs() < 1e-6, "{x} is not {y}");
     close(statistics[0], 0.25); // a tenth of 2.5
@@ -224,7 +224,10 @@ fn al_dsgd_learns_the_digits() {
             let accuracy = fleet.score(worker, Part::Test).accuracy();
             assert!(accuracy > 0.93, "{model}, worker {worker}: {accuracy}");
         }
-        let average = fleet.score_average().accuracy();
+        let average = {
+            let average = fleet.average();
+            fleet.score_replica(&average).accuracy()
+        };
         assert!(average > 0.93, "{model}: {average}");
         assert!(fleet.consensus_distance() > 0.0);
     }
@@ -240,7 +243,7 @@ fn one_thread_and_two_give_the_same_bits() {
         pool.install(|| {
             let mut fleet = fleet("cnn", 8);
             train(&mut fleet, &Dpsgd::default(), 5, 0.1);
-            fleet.average()
+            fleet.average().parameters
         })
     };
     assert_eq!(run(1), run(2));

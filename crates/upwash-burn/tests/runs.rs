@@ -45,8 +45,8 @@ fn prepare(config: &str) -> (Experiment, Fleet) {
 fn complete(config: &str) -> (Summary, State) {
     let (experiment, mut fleet) = prepare(config);
     let start = Progress::start(experiment.workers());
-    let summary = run(&experiment, &mut fleet, start, &mut Witness::default());
-    (summary, fleet.state())
+    let outcome = run(&experiment, &mut fleet, start, &mut Witness::default()).unwrap();
+    (outcome.summary, fleet.state())
 }
 
 fn apart(a: &State, b: &State) -> f32 {
@@ -68,7 +68,8 @@ fn al_dsgd_without_pull_is_its_base() {
             let led = format!(
                 "[algorithm]\nname = \"al-dsgd\"\nbase = \"{base}\"\nvariant = \"{variant}\"\n{none}{SHORT}"
             );
-            let plain = format!("[algorithm]\nname = \"{alone}\"\n{SHORT}");
+            let plain =
+                format!("[algorithm]\nname = \"{alone}\"\nvariant = \"{variant}\"\n{SHORT}");
             assert_eq!(
                 complete(&led).1,
                 complete(&plain).1,
@@ -133,7 +134,10 @@ fn one_worker_is_plain_sgd() {
     let (_, state) = complete(config);
     let (experiment, _) = prepare(config);
     let model = BurnNetwork::new(experiment.network.clone());
-    let (mut x, mut v) = (model.start(1, 0), vec![0.0f32; model.parameters()]);
+    let (mut x, mut v) = (
+        model.start(1, 0),
+        vec![0.0f32; model.layout().parameter_count()],
+    );
     for round in 0..experiment.rounds() {
         let batch = experiment.sampler.batch(&experiment.data, 0, round);
         let mut gradient = vec![0.0; x.len()];
@@ -155,7 +159,7 @@ fn one_worker_is_plain_sgd() {
 fn a_run_that_was_stopped_goes_on_as_if_it_never_had() {
     for config in [
         "model = \"cnn\"\n[graph]\ncopies = 3\n[algorithm]\nbase = \"matcha\"\n[training]\nepochs = 2\n",
-        "[algorithm]\ncombine_first = true\n[graph]\nweights = \"metropolis\"\n[training]\nepochs = 2\n\
+        "[algorithm]\noverlap = true\n[graph]\nweights = \"metropolis\"\n[training]\nepochs = 2\n\
          decay = \"cosine\"\n",
     ] {
         let (whole, expected) = complete(config);
@@ -164,13 +168,17 @@ fn a_run_that_was_stopped_goes_on_as_if_it_never_had() {
             stop: Some(17),
             ..Default::default()
         };
-        let first = run(&experiment, &mut fleet, Progress::start(8), &mut witness);
+        let first = run(&experiment, &mut fleet, Progress::start(8), &mut witness)
+            .unwrap()
+            .summary;
         assert_eq!(first.status, Status::Interrupted { round: 17 });
 
         let (progress, state) = witness.kept.unwrap();
         let (experiment, mut fleet) = prepare(config);
         fleet.restore(&state).unwrap();
-        let second = run(&experiment, &mut fleet, progress, &mut Witness::default());
+        let second = run(&experiment, &mut fleet, progress, &mut Witness::default())
+            .unwrap()
+            .summary;
         assert_eq!(fleet.state(), expected);
         assert_eq!(second, whole);
     }
@@ -180,13 +188,13 @@ fn a_run_that_was_stopped_goes_on_as_if_it_never_had() {
 fn every_algorithm_and_variant_learns_the_digits() {
     let mut configs = vec![
         "[algorithm]\nname = \"dpsgd\"\n".to_string(),
-        "[algorithm]\nname = \"dpsgd\"\ncombine_first = true\n[graph]\nweights = \"metropolis\"\n"
-            .into(),
+        "[algorithm]\nname = \"dpsgd\"\noverlap = true\n[graph]\nweights = \"metropolis\"\n".into(),
         "[algorithm]\nname = \"matcha\"\n".into(),
-        "[algorithm]\nvariant = \"released\"\n[graph]\nlinks = \"released\"\ncopies = 3\n\
-         relabellings = \"paper\"\norder = \"released\"\n"
+        "[algorithm]\nvariant = \"released\"\n[graph]\ncopies = 3\n".into(),
+        "[algorithm]\noverlap = true\n[graph]\nweights = \"metropolis\"\n".into(),
+        "[algorithm]\noverlap = true\n".into(),
+        "[algorithm]\noverlap = true\nbase = \"matcha\"\n[graph]\ncopies = 3\nfirst_copy = 2\n"
             .into(),
-        "[algorithm]\ncombine_first = true\n[graph]\nweights = \"metropolis\"\n".into(),
         "[algorithm]\nname = \"dpsgd\"\n[graph]\nlinks = \"one-peer-exponential\"\n".into(),
     ];
     for base in ["dpsgd", "matcha"] {
@@ -218,7 +226,9 @@ fn the_written_rule_with_the_optimal_alpha_warns_and_diverges() {
     let config = "[algorithm]\nvariant = \"written\"\n[training]\nrate = 0.4\nmomentum = 0.0\nepochs = 200\n";
     let (experiment, mut fleet) = prepare(config);
     let mut witness = Witness::default();
-    let summary = run(&experiment, &mut fleet, Progress::start(8), &mut witness);
+    let summary = run(&experiment, &mut fleet, Progress::start(8), &mut witness)
+        .unwrap()
+        .summary;
     assert!(
         witness.warnings[0].contains("workers [1, 3, 7]"),
         "{:?}",
@@ -228,5 +238,96 @@ fn the_written_rule_with_the_optimal_alpha_warns_and_diverges() {
         matches!(summary.status, Status::Diverged { .. }),
         "{:?}",
         summary.status
+    );
+}
+
+/// Without a step everyone's statistics tend to their average, and nothing else moves.
+#[test]
+fn averaged_statistics_agree_while_local_ones_do_not() {
+    let apart = |statistics: &str| {
+        let (_, state) = complete(&format!(
+            "model = \"cnn\"\n[algorithm]\nname = \"dpsgd\"\n[training]\nepochs = 4\nstart = \"equal\"\n\
+             statistics = \"{statistics}\"\n"
+        ));
+        let (name, statistics) = &state[2];
+        assert_eq!(name, "statistics");
+        let width = statistics.len() / 8;
+        let spread = |column: usize| {
+            let values = (0..8).map(|worker| statistics[worker * width + column]);
+            values.clone().fold(f32::MIN, f32::max) - values.fold(f32::MAX, f32::min)
+        };
+        assert!(statistics.iter().all(|number| number.is_finite()));
+        (0..width).map(spread).sum::<f32>() / width as f32
+    };
+    let (local, averaged) = (apart("local"), apart("averaged"));
+    assert!(averaged < 0.5 * local, "{averaged} and {local}");
+}
+
+#[test]
+fn averaged_statistics_are_counted_as_sent() {
+    let bytes = |statistics: &str| {
+        let config =
+            format!("model = \"cnn\"\n[training]\nepochs = 1\nstatistics = \"{statistics}\"\n");
+        complete(&config).0.bytes_sent
+    };
+    // 12 rounds of 24 messages, each with 2 x (16 + 32) statistics.
+    assert_eq!(bytes("averaged") - bytes("local"), 12 * 24 * 96 * 4);
+}
+
+#[test]
+fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
+    let config = "[training]\nepochs = 3\nshare_loss = true\n";
+    let (experiment, mut fleet) = prepare(config);
+    let mut events = Vec::new();
+    let mut keep = |event: &Event| {
+        events.push(event.clone());
+        Next::Continue
+    };
+    let summary = run(&experiment, &mut fleet, Progress::start(8), &mut keep)
+        .unwrap()
+        .summary;
+    let model = BurnNetwork::new(experiment.network.clone());
+    let models = &fleet.state()[0].1;
+    for node in &summary.nodes {
+        let share = experiment.sampler.shares().images[node.id]
+            .iter()
+            .map(|&i| i as usize);
+        let batch = experiment.data.scaling.whole(&experiment.data.train, share);
+        let width = model.layout().parameter_count();
+        let known = model
+            .score(&models[node.id * width..][..width], &[], &batch)
+            .loss;
+        assert!((node.share_loss.unwrap() - known).abs() < 1e-6);
+        assert!(
+            known < node.train_loss,
+            "the epoch began with a worse model"
+        );
+    }
+    let last = events.iter().rev().find_map(|event| match event {
+        Event::Epoch { share_losses, .. } => share_losses.clone(),
+        _ => None,
+    });
+    let losses: Vec<f64> = summary
+        .nodes
+        .iter()
+        .map(|node| node.share_loss.unwrap())
+        .collect();
+    assert_eq!(last, Some(losses));
+}
+
+#[test]
+fn an_engine_of_another_size_is_refused() {
+    let (_, mut fleet) = prepare("[graph]\ntopology = \"ring:4\"\n");
+    let (experiment, _) = prepare("");
+    let error = run(
+        &experiment,
+        &mut fleet,
+        Progress::start(8),
+        &mut Witness::default(),
+    );
+    let said = error.unwrap_err().to_string();
+    assert!(
+        said.contains("the graph has 8 workers and the engine 4"),
+        "{said}"
     );
 }

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 use upwash::data::{Source, SourceFile};
+use upwash::experiment::Folders;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -24,20 +25,6 @@ pub(crate) struct Get {
     from: Option<PathBuf>,
 }
 
-/// Where data sets are kept: `$UPWASH_DATA`, else the user's data folder.
-pub(crate) fn store() -> Result<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(folder) = variable("UPWASH_DATA") {
-        return Ok(folder.into());
-    }
-    if let Some(folder) = variable("XDG_DATA_HOME") {
-        return Ok(PathBuf::from(folder).join("upwash"));
-    }
-    let home =
-        variable("HOME").context("set UPWASH_DATA to a folder for data: there is no HOME")?;
-    Ok(PathBuf::from(home).join(".local/share/upwash"))
-}
-
 pub(crate) fn run(command: &Command, out: &mut impl Write) -> Result<()> {
     match command {
         Command::List => list(out),
@@ -46,11 +33,16 @@ pub(crate) fn run(command: &Command, out: &mut impl Write) -> Result<()> {
 }
 
 fn list(out: &mut impl Write) -> Result<()> {
-    let store = store()?;
+    let store = Folders::standard()?.data;
     writeln!(
         out,
         "{:<15}{:<62}here",
         "digits", "1,797 handwritten digits, 8x8, part of the program"
+    )?;
+    writeln!(
+        out,
+        "{:<15}{:<62}here",
+        "synthetic", "noise around a pattern for each class, of any size"
     )?;
     for source in Source::all() {
         let there = |file: &SourceFile| is_whole(file, &store.join(source.name).join(file.name));
@@ -72,7 +64,7 @@ fn is_whole(file: &SourceFile, path: &Path) -> bool {
 
 fn fetch(get: &Get, out: &mut impl Write) -> Result<()> {
     let source = Source::named(&get.name)?;
-    let folder = store()?.join(source.name);
+    let folder = Folders::standard()?.data.join(source.name);
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
     // What an earlier try has put there stays: every file is whole or not there.

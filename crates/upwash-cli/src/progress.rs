@@ -1,6 +1,6 @@
 //! What is seen of a run while it goes on: a bar and a line an epoch, on a terminal only.
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use std::io::IsTerminal;
 use upwash::run::Event;
 
@@ -17,22 +17,23 @@ impl ProgressDisplay {
         } else {
             ProgressBar::hidden()
         };
-        let style = ProgressStyle::with_template(
-            "{prefix} {bar:28} round {pos}/{len}, {per_sec} rounds, {eta} left",
-        );
-        if let Ok(style) = style {
-            bar.set_style(style);
-        }
         Self { bar, epochs }
     }
 
     pub(crate) fn show(&mut self, event: &Event) {
         match event {
             Event::Started {
-                algorithm, rounds, ..
+                algorithm,
+                rounds,
+                round,
+                workers,
+                batch,
+                ..
             } => {
+                self.bar.set_style(style(workers * batch));
                 self.bar.set_length(*rounds);
-                self.bar.set_position(0);
+                self.bar.set_position(*round);
+                self.bar.reset_eta();
                 self.bar.set_prefix(algorithm.clone());
             }
             Event::Warning { message } => self.bar.suspend(|| eprintln!("warning: {message}")),
@@ -42,6 +43,7 @@ impl ProgressDisplay {
                 epoch,
                 train_losses,
                 test_accuracies,
+                share_losses,
                 consensus_distance,
                 bytes_sent,
             } => {
@@ -51,9 +53,13 @@ impl ProgressDisplay {
                         let [mean, best, worst] = spread(accuracies).map(|part| 100.0 * part);
                         format!(", test {mean:.2} % (worst {worst:.2}, best {best:.2})")
                     });
+                let shares = share_losses.as_ref().map_or(String::new(), |losses| {
+                    let [mean, highest, lowest] = spread(losses);
+                    format!(", on shares {mean:.4} ({lowest:.4} to {highest:.4})")
+                });
                 let [mean, highest, lowest] = spread(train_losses);
                 self.bar.println(format!(
-                    "epoch {epoch:>3}: loss {mean:.4} ({lowest:.4} to {highest:.4}){tested}, \
+                    "epoch {epoch:>3}: loss {mean:.4} ({lowest:.4} to {highest:.4}){shares}{tested}, \
                      distance {consensus_distance:.3}, sent {:.1} MB",
                     *bytes_sent as f64 / 1e6
                 ));
@@ -65,6 +71,18 @@ impl ProgressDisplay {
     pub(crate) fn finish(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// A bar for rounds of so many images.
+fn style(images: usize) -> ProgressStyle {
+    let rate = move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+        let _ = write!(out, "{:.0}", state.per_sec() * images as f64);
+    };
+    ProgressStyle::with_template(
+        "{prefix} {bar:24} round {pos}/{len}, {images} images/s, {eta} left",
+    )
+    .unwrap_or_else(|_| ProgressStyle::default_bar())
+    .with_key("images", rate)
 }
 
 /// Mean, largest, smallest.

@@ -3,14 +3,14 @@
 use crate::progress::ProgressDisplay;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use upwash::checkpoint::Checkpoint;
+use upwash::checkpoint::{Checkpoint, CheckpointError};
 use upwash::engine::Engine;
 use upwash::experiment::Experiment;
-use upwash::run::{Event, Next, Observer, Progress, Summary};
+use upwash::run::{Event, Next, Observer, Outcome, Progress, Summary};
 use upwash_burn::BurnNetwork;
 
 /// Set by Ctrl-C: the run ends after its round, with a checkpoint.
@@ -65,8 +65,11 @@ impl RunFolder {
     pub(crate) fn resume(path: &Path, experiment: &Experiment) -> Result<Self> {
         let place = path.display();
         let nothing = || format!("{place} has no checkpoint to resume from: run without --resume");
-        let events = File::options().append(true).open(path.join("events.jsonl"));
-        let events = claimed(events.with_context(nothing)?, path)?;
+        let events = File::options()
+            .read(true)
+            .write(true)
+            .open(path.join("events.jsonl"));
+        let mut events = claimed(events.with_context(nothing)?, path)?;
         let (checkpoint, damaged) = Checkpoint::newest(path)?;
         for error in damaged {
             eprintln!("warning: {error}; using the one before it");
@@ -77,6 +80,9 @@ impl RunFolder {
             checkpoint.config == config,
             "{place} was run with another configuration (see its config.toml): resume with that"
         );
+        let epoch = experiment.sampler.rounds_per_epoch();
+        forget_what_comes_again(&mut events, checkpoint.progress.round, epoch)
+            .with_context(|| format!("cannot write {place}/events.jsonl"))?;
         let (path, events) = (path.to_owned(), BufWriter::new(events));
         Ok(Self {
             path,
@@ -95,6 +101,30 @@ impl RunFolder {
         }
         Ok(())
     }
+}
+
+/// Cuts the events off where the run goes on: what happened after its checkpoint will happen again.
+fn forget_what_comes_again(events: &mut File, round: u64, rounds_per_epoch: u64) -> Result<()> {
+    let mut text = String::new();
+    events.read_to_string(&mut text)?;
+    let stays = |line: &&str| {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+        let number = |key: &str| event[key].as_u64().unwrap_or(u64::MAX);
+        match event["event"].as_str() {
+            Some("round") => number("round") < round,
+            Some("epoch") => number("epoch").saturating_mul(rounds_per_epoch) <= round,
+            Some("started" | "warning") => true,
+            _ => false,
+        }
+    };
+    let kept: usize = text
+        .split_inclusive('\n')
+        .take_while(stays)
+        .map(str::len)
+        .sum();
+    events.set_len(kept as u64)?;
+    events.seek(std::io::SeekFrom::End(0))?;
+    Ok(())
 }
 
 /// The file, locked for as long as it is open: nobody else may write to a run that goes on.
@@ -121,6 +151,23 @@ struct Recorder<'a> {
 }
 
 impl Recorder<'_> {
+    /// Keeps the state of the run, behind all events that led to it.
+    fn save(
+        &mut self,
+        progress: &Progress,
+        engine: &dyn Engine,
+        write: impl Fn(&Checkpoint, &Path) -> Result<PathBuf, CheckpointError>,
+    ) -> Result<()> {
+        self.folder.events.flush()?;
+        let checkpoint = Checkpoint {
+            config: self.folder.config.clone(),
+            progress: progress.clone(),
+            arrays: engine.state(),
+        };
+        write(&checkpoint, &self.folder.path)?;
+        Ok(())
+    }
+
     fn keep(&mut self, result: Result<()>) -> Next {
         match result {
             Ok(()) if !interrupted() => Next::Continue,
@@ -145,16 +192,15 @@ impl Observer for Recorder<'_> {
         if self.failure.is_some() || !(due || interrupted()) {
             return Next::Continue;
         }
-        let checkpoint = Checkpoint {
-            config: self.folder.config.clone(),
-            progress: progress.clone(),
-            arrays: engine.state(),
-        };
-        let result = checkpoint
-            .write(&self.folder.path)
-            .map(drop)
-            .map_err(anyhow::Error::from);
+        let result = self.save(progress, engine, Checkpoint::write);
         self.keep(result)
+    }
+
+    fn diverged(&mut self, progress: &Progress, engine: &dyn Engine) {
+        let result = self.save(progress, engine, |checkpoint, folder| {
+            checkpoint.write_as(&folder.join("diverged.upwash"))
+        });
+        self.keep(result);
     }
 }
 
@@ -185,10 +231,21 @@ pub(crate) fn execute(
         checkpoint_every,
         failure: None,
     };
-    let summary = upwash::run::run(experiment, &mut fleet, progress, &mut recorder);
+    let outcome = upwash::run::run(experiment, &mut fleet, progress, &mut recorder)?;
     recorder.display.finish();
     if let Some(error) = recorder.failure {
         return Err(error).with_context(|| format!("cannot write to {}", folder.path.display()));
+    }
+    let Outcome { summary, averaged } = outcome;
+    if averaged.is_finite() {
+        let about = [
+            ("model", experiment.config.model.to_string()),
+            ("data", experiment.data.name.clone()),
+            ("algorithm", summary.algorithm.clone()),
+        ];
+        let about = about.iter().map(|(key, value)| (*key, value.as_str()));
+        let content = averaged.to_safetensors(fleet.layout(), about)?;
+        crate::files::write(&folder.path.join("model.safetensors"), &content)?;
     }
     let text = serde_json::to_string_pretty(&summary)? + "\n";
     crate::files::write(&folder.path.join("summary.json"), text.as_bytes())?;

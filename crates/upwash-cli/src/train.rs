@@ -22,9 +22,17 @@ pub(crate) struct Args {
     /// Go on with the run in that folder from its newest checkpoint
     #[arg(long)]
     resume: bool,
+    /// Use so many threads; the result does not depend on it [default: one for each core]
+    #[arg(long, value_name = "N")]
+    threads: Option<std::num::NonZeroUsize>,
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
+    if let Some(threads) = args.threads {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads.get())
+            .build_global()?;
+    }
     let place = args.config.display();
     let text =
         std::fs::read_to_string(&args.config).with_context(|| format!("cannot read {place}"))?;
@@ -32,7 +40,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     let files = args.config.parent().unwrap_or(Path::new("")).to_owned();
     let folders = Folders {
         files,
-        data: crate::data::store()?,
+        ..Folders::standard()?
     };
     let experiment = Experiment::prepare(config, &folders).with_context(|| place.to_string())?;
     let mut results = if args.resume {
@@ -97,7 +105,8 @@ fn table(out: &mut impl Write, summary: &Summary) -> Result<()> {
         Status::Diverged { worker, round } => {
             writeln!(
                 out,
-                "diverged: the loss of worker {worker} is not finite in round {round}"
+                "diverged: the loss of worker {worker} is not finite in round {round}; the models as \
+                 they were are in diverged.upwash"
             )?;
         }
         Status::Interrupted { round } => {
@@ -107,21 +116,30 @@ fn table(out: &mut impl Write, summary: &Summary) -> Result<()> {
             )?;
         }
     }
-    writeln!(out, "\n  node  train loss  test accuracy")?;
-    for node in &summary.nodes {
-        let accuracy = 100.0 * node.test_accuracy;
+    let asked = summary.nodes.iter().any(|node| node.share_loss.is_some());
+    let share = if asked { "  share loss" } else { "" };
+    writeln!(out, "\n  node  train loss{share}  test accuracy")?;
+    let column = |loss: Option<f64>| loss.map_or(String::new(), |loss| format!("  {loss:>10.4}"));
+    let mut line = |name: &str, train_loss: f64, share_loss: Option<f64>, accuracy: f64| {
+        let (share, percent) = (column(share_loss), 100.0 * accuracy);
         writeln!(
             out,
-            "  {:>4}  {:>10.4}  {accuracy:>12.2} %",
-            node.id, node.train_loss
-        )?;
+            "  {name:>4}  {train_loss:>10.4}{share}  {percent:>12.2} %"
+        )
+    };
+    let nodes = &summary.nodes;
+    for node in nodes {
+        let id = node.id.to_string();
+        line(&id, node.train_loss, node.share_loss, node.test_accuracy)?;
     }
-    let losses: f64 = summary.nodes.iter().map(|node| node.train_loss).sum();
-    let mean = losses / summary.nodes.len().max(1) as f64;
-    writeln!(
-        out,
-        "   AVG  {mean:>10.4}  {:>12.2} %",
-        100.0 * summary.mean_accuracy
+    let mean = |sum: f64| sum / nodes.len().max(1) as f64;
+    let train_loss = mean(nodes.iter().map(|node| node.train_loss).sum());
+    let share_loss: Option<f64> = nodes.iter().map(|node| node.share_loss).sum();
+    line(
+        "AVG",
+        train_loss,
+        share_loss.map(mean),
+        summary.mean_accuracy,
     )?;
     let averaged = 100.0 * summary.averaged_model_accuracy;
     writeln!(

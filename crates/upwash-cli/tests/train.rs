@@ -90,6 +90,10 @@ fn a_run_leaves_what_programs_rely_on() {
         (Some(8), Some(24))
     );
     assert_eq!(summary["nodes"].as_array().unwrap().len(), 8);
+    let model = std::fs::read(run.join("model.safetensors")).unwrap();
+    let model = safetensors::SafeTensors::deserialize(&model).unwrap();
+    assert_eq!(model.tensor("1.weight").unwrap().shape(), [64, 64]);
+    assert_eq!(model.len(), 4);
     assert!(summary["nodes"][7]["train_loss"].is_f64());
     for key in [
         "mean_accuracy",
@@ -143,6 +147,26 @@ fn bad_configurations_are_answered_with_the_place_and_the_remedy() {
             "[graph]\ntopology = \"file:none.txt\"\n",
             "cannot read none.txt: No such file",
         ),
+        (
+            "workers = 6\n[graph]\ntopology = \"ring:8\"\n",
+            "workers = 6, but the graph `ring:8` has 8",
+        ),
+        (
+            "[graph]\ncopies = 3\nfirst_copy = 3\n",
+            "graph.first_copy = 3: below graph.copies = 3",
+        ),
+        (
+            "[graph]\ncopies = 3\nfirst_copy = 1\norder = \"random\"\n",
+            "with graph.order = \"in-turn\" only",
+        ),
+        (
+            "[algorithm]\nvariant = \"released\"\noverlap = true\n",
+            "the released code exchanges after the step",
+        ),
+        (
+            "[data]\nname = \"synthetic:trian=5\"\n",
+            "synthetic:trian=5: write any of",
+        ),
         ("[data]\nname = \"mnits\"\n", "data `mnits` is unknown"),
         ("[data]\nname = \"cifar10\"\n", "upwash data get cifar10"),
         (
@@ -195,11 +219,70 @@ fn resuming_gives_the_same_result_and_skips_damage() {
         "{said}"
     );
     assert_eq!(summary(&run), whole);
+    // Every round stands in the events once, as if there had been no stop.
+    let events = std::fs::read_to_string(run.join("events.jsonl")).unwrap();
+    let rounds: Vec<u64> = events
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|event| event["event"] == "round")
+        .map(|event| event["round"].as_u64().unwrap())
+        .collect();
+    assert_eq!(rounds, (0..36).collect::<Vec<_>>());
+    let count = |kind: &str| events.matches(&format!("\"event\":\"{kind}\"")).count();
+    assert_eq!(
+        (count("epoch"), count("started"), count("ended")),
+        (3, 2, 1)
+    );
 
     let other = [
         "train", "run.toml", "--out", "whole", "--resume", "--set", "seed=9",
     ];
     assert!(error(folder.path(), &other).contains("another configuration"));
+}
+
+/// A disk that takes nothing any more, played by a limit on the length of files.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_an_error_and_the_last_good_checkpoint_stays() {
+    let folder = folder_with("[training]\nepochs = 400\ncheckpoint_every = 12\n");
+    let run = folder.path().join("r");
+    // Two checkpoints are written (they are of one length); then the events outgrow the limit.
+    let script = "trap '' XFSZ; ulimit -f 700; exec \"$0\" train run.toml --out r";
+    let output = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_upwash")])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("cannot write to r") && said.contains("File too large"),
+        "{said}"
+    );
+    assert!(!run.join("summary.json").exists());
+    let resumed = upwash(
+        folder.path(),
+        &["train", "run.toml", "--out", "r", "--resume"],
+    );
+    let said = String::from_utf8_lossy(&resumed.stderr);
+    assert!(
+        resumed.status.success() && !said.contains("damaged"),
+        "{said}"
+    );
+    assert_eq!(summary(&run)["rounds"].as_u64(), Some(4800));
+}
+
+#[test]
+fn a_run_that_diverges_keeps_the_models_with_which_it_did() {
+    let folder = folder_with(
+        "[algorithm]\nvariant = \"written\"\n[training]\nrate = 0.4\nmomentum = 0.0\nepochs = 200\n",
+    );
+    let text = stdout(folder.path(), &["train", "run.toml", "--out", "r"]);
+    assert!(text.contains("diverged: the loss of worker "), "{text}");
+    let run = folder.path().join("r");
+    assert_eq!(summary(&run)["status"], "diverged");
+    assert!(summary(&run)["worker"].is_u64() && summary(&run)["round"].is_u64());
+    assert!(run.join("diverged.upwash").is_file());
 }
 
 /// Ctrl-C ends a long run with a checkpoint; nothing here waits for more than a minute.

@@ -70,8 +70,3 @@ pub use spec::{GraphKind, GraphSpec, Random, SpecError};
 pub use spectrum::Spectrum;
 pub use weights::{WeightError, Weights};
 pub use worst::Worst;
-
-/// The README's program is compiled and run by the tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

@@ -10,7 +10,6 @@
 use crate::engine::State;
 use crate::run::Progress;
 use serde::{Deserialize, Serialize};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"UPWASH1\n";
@@ -61,22 +60,25 @@ impl Checkpoint {
     /// Writes `checkpoint-ROUND.upwash` into `folder` and removes all but the newest two.
     pub fn write(&self, folder: &Path) -> Result<PathBuf, CheckpointError> {
         let path = folder.join(format!("checkpoint-{:09}.upwash", self.progress.round));
+        let path = self.write_as(&path)?;
         let failed = |source| CheckpointError::Io {
             path: path.clone(),
             source,
         };
-        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-        file.write_all(&self.to_bytes()).map_err(failed)?;
-        file.as_file().sync_all().map_err(failed)?;
-        file.persist(&path).map_err(|error| failed(error.error))?;
-        // The rename is safe only when the folder is, where the system can say so.
-        if let Ok(folder) = std::fs::File::open(folder) {
-            let _ = folder.sync_all();
-        }
         for old in list(folder).map_err(failed)?.iter().rev().skip(KEPT) {
             std::fs::remove_file(old).map_err(failed)?;
         }
         Ok(path)
+    }
+
+    /// Writes it to `path`, which is whole or not there.
+    pub fn write_as(&self, path: &Path) -> Result<PathBuf, CheckpointError> {
+        let failed = |source| CheckpointError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        crate::files::write(path, &self.to_bytes()).map_err(failed)?;
+        Ok(path.to_owned())
     }
 
     /// The newest checkpoint in `folder` that is whole, if any, and what was wrong with newer ones.

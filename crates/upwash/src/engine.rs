@@ -1,6 +1,7 @@
 //! Engines: they own the replicas that live in this process.
 
 use crate::algorithm::{Message, Plan};
+use crate::model::{Layout, Replica};
 
 /// How a model did on some images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -55,18 +56,23 @@ pub trait Engine {
     /// X' = A X - C U.
     fn mix(&mut self, message: Message, plans: &[Plan]);
 
+    /// The same for running statistics, which have no updates: the plans' messages alone count.
+    fn mix_statistics(&mut self, plans: &[Plan]);
+
     /// How a worker's model does.
     fn score(&mut self, worker: usize, part: Part) -> Score;
 
-    /// How the average of all models does on the test set, with batch-normalisation statistics
-    /// estimated anew for it.
-    fn score_average(&mut self) -> Score;
+    /// The average of all models, with batch-normalisation statistics estimated anew for it.
+    fn average(&mut self) -> Replica;
+
+    /// How a model does on the test set.
+    fn score_replica(&mut self, replica: &Replica) -> Score;
 
     /// The root mean square distance of the models from their average.
     fn consensus_distance(&self) -> f64;
 
-    /// Numbers in a model.
-    fn parameters(&self) -> usize;
+    /// Which tensor of a model is where.
+    fn layout(&self) -> &Layout;
 
     /// All that must be kept for going on later, by name.
     fn state(&self) -> State;

@@ -4,10 +4,12 @@ use crate::algorithm::{AlDsgd, Algorithm, Dpsgd, Pull, Variant};
 use crate::config::{
     AlgorithmConfig, AlgorithmName, Base, Config, ConfigError, CopyOrder, Links, Relabellings,
 };
-use crate::data::{Dataset, PartitionError, Sampler, Source, StoreError, digits};
+use crate::data::{
+    Dataset, PartitionError, Sampler, Source, StoreError, Synthetic, SyntheticError, digits,
+};
 use crate::fleet::{Fleet, Model};
 use crate::model::Network;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use upwash_topology::{
     Graph, Matcha, MatchaError, Order, Rotation, RotationError, Schedule, ScheduleError, SpecError,
@@ -51,6 +53,23 @@ pub struct Folders {
     pub data: PathBuf,
 }
 
+impl Folders {
+    /// Files from the current folder, and data sets from where `upwash data get` puts them:
+    /// `$UPWASH_DATA`, else the user's data folder.
+    pub fn standard() -> Result<Self, StoreError> {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let below = |variable: Option<std::ffi::OsString>, path: &str| {
+            variable.map(|folder| PathBuf::from(folder).join(path))
+        };
+        let data = below(variable("UPWASH_DATA"), "")
+            .or_else(|| below(variable("XDG_DATA_HOME"), "upwash"))
+            .or_else(|| below(variable("HOME"), ".local/share/upwash"))
+            .ok_or(StoreError::NoFolder)?;
+        let files = PathBuf::new();
+        Ok(Self { files, data })
+    }
+}
+
 /// Why there is no experiment.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -76,6 +95,9 @@ pub enum ExperimentError {
     /// Data that is not there.
     #[error(transparent)]
     Data(#[from] StoreError),
+    /// Made-up data that cannot be made.
+    #[error(transparent)]
+    Synthetic(#[from] SyntheticError),
     /// Two settings that exclude each other.
     #[error("{0}")]
     Conflict(String),
@@ -84,11 +106,21 @@ pub enum ExperimentError {
 impl Experiment {
     /// Prepares what `config` asks for.
     pub fn prepare(config: Config, folders: &Folders) -> Result<Self, ExperimentError> {
-        let data = match config.data.name.as_str() {
-            "digits" => digits(),
-            name => Source::named(name)?.load(&folders.data)?,
-        };
+        let config = config.resolved();
         let graph = config.graph.topology.build_in(&folders.files)?;
+        if let Some(workers) = config.workers.filter(|&workers| workers != graph.nodes()) {
+            return Err(ExperimentError::Conflict(format!(
+                "workers = {workers}, but the graph `{}` has {}: change one of them, or leave \
+                 `workers` out",
+                config.graph.topology,
+                graph.nodes()
+            )));
+        }
+        let mut data = load(&config.data.name, &folders.data)?;
+        data.train
+            .truncate(config.data.train_images.unwrap_or(usize::MAX));
+        data.test
+            .truncate(config.data.test_images.unwrap_or(usize::MAX));
         let shares = config.data.partition.share_out(
             &data.train,
             data.classes,
@@ -146,6 +178,9 @@ impl Experiment {
         let matcha = format!("MATCHA (budget {budget})");
         let variant = format!("{variant:?}").to_lowercase();
         match (name, base) {
+            (AlgorithmName::Dpsgd, _) if self.config.graph.links == Some(Links::Released) => {
+                "D-PSGD (released)".into()
+            }
             (AlgorithmName::Dpsgd, _) => "D-PSGD".into(),
             (AlgorithmName::Matcha, _) => matcha,
             (AlgorithmName::AlDsgd, Base::Dpsgd) => format!("AL-DSGD ({variant}) over D-PSGD"),
@@ -168,7 +203,8 @@ impl AlgorithmConfig {
 
     fn build(&self) -> Box<dyn Algorithm> {
         let base = Box::new(Dpsgd {
-            combine_first: self.combine_first,
+            overlap: self.overlap,
+            lazy: self.lazy == Some(true),
         });
         match self.name {
             AlgorithmName::Dpsgd | AlgorithmName::Matcha => base,
@@ -181,9 +217,19 @@ impl AlgorithmConfig {
         }
     }
 
-    fn draws_matchings(&self) -> bool {
+    /// Whether MATCHA decides which links are up.
+    pub(crate) fn draws_matchings(&self) -> bool {
         self.name == AlgorithmName::Matcha
             || self.name == AlgorithmName::AlDsgd && self.base == Base::Matcha
+    }
+}
+
+/// A data set by its name.
+fn load(name: &str, folder: &Path) -> Result<Dataset, ExperimentError> {
+    match name.split_once(':').unwrap_or((name, "")) {
+        ("digits", "") => Ok(digits()),
+        ("synthetic", options) => Ok(Synthetic::parse(options)?.build()),
+        _ => Ok(Source::named(name)?.load(folder)?),
     }
 }
 
@@ -192,7 +238,7 @@ fn schedule(config: &Config, graph: &Graph, epoch: u64) -> Result<Schedule, Expe
     let (settings, seed) = (&config.graph, config.seed);
     let over = |graph: &Graph| -> Result<Schedule, ExperimentError> {
         if config.algorithm.draws_matchings() {
-            if settings.links != Links::Whole {
+            if settings.links.is_some_and(|links| links != Links::Whole) {
                 let conflict = "graph.links: MATCHA chooses the links itself; leave it at `whole`";
                 return Err(ExperimentError::Conflict(conflict.into()));
             }
@@ -203,7 +249,7 @@ fn schedule(config: &Config, graph: &Graph, epoch: u64) -> Result<Schedule, Expe
                 seed,
             )?);
         }
-        Ok(match settings.links {
+        Ok(match settings.links.unwrap_or(Links::Whole) {
             Links::Whole => Schedule::fixed(graph, &settings.weights)?,
             Links::Released => Schedule::released_flags(graph)?,
             Links::Alternating => Schedule::alternating(graph),
@@ -215,7 +261,7 @@ fn schedule(config: &Config, graph: &Graph, epoch: u64) -> Result<Schedule, Expe
     if settings.copies == 1 {
         return Ok(base);
     }
-    let relabellings = match settings.relabellings {
+    let relabellings = match settings.relabellings.unwrap_or(Relabellings::Balanced) {
         Relabellings::Balanced => Rotation::balance(graph, settings.copies)?
             .relabellings()
             .to_vec(),
@@ -228,8 +274,15 @@ fn schedule(config: &Config, graph: &Graph, epoch: u64) -> Result<Schedule, Expe
             paper_relabellings()[..settings.copies].to_vec()
         }
     };
-    let order = match settings.order {
-        CopyOrder::InTurn => Order::InTurn { start: 0 },
+    if settings.first_copy > 0 && settings.order != Some(CopyOrder::InTurn) {
+        let conflict =
+            "graph.first_copy: there is a first copy with graph.order = \"in-turn\" only";
+        return Err(ExperimentError::Conflict(conflict.into()));
+    }
+    let order = match settings.order.unwrap_or(CopyOrder::InTurn) {
+        CopyOrder::InTurn => Order::InTurn {
+            start: settings.first_copy,
+        },
         CopyOrder::Random => Order::Random { seed },
         CopyOrder::Released => Order::Released {
             rounds_per_epoch: epoch,
@@ -249,10 +302,13 @@ fn warnings(config: &Config, graph: &Graph, schedule: &Schedule) -> Vec<String> 
              that weight: they will not descend. Set graph.weights = \"metropolis\"."
         ));
     }
-    if config.algorithm.combine_first && config.graph.weights == Weights::Optimal {
+    if config.algorithm.overlap
+        && config.algorithm.lazy == Some(false)
+        && config.graph.weights != Weights::Metropolis
+    {
         warnings.push(
-            "combining before the step with the optimal alpha diverges easily (W has eigenvalues \
-             near -1). Set graph.weights = \"metropolis\"."
+            "overlap with weights that are not lazy diverges easily (W has eigenvalues near -1). \
+             Leave algorithm.lazy out, or set graph.weights = \"metropolis\"."
                 .into(),
         );
     }

@@ -4,6 +4,7 @@ use crate::algorithm::{Message, Plan};
 use crate::data::{Batch, Dataset, Images, Sampler};
 use crate::engine::{Engine, Part, Score, State};
 use crate::mix::mix;
+use crate::model::{Layout, Replica};
 use crate::optimizer::Sgd;
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -11,11 +12,8 @@ use std::sync::Arc;
 /// A network as the fleet sees it: functions of flat vectors. One value serves all workers, from
 /// several threads.
 pub trait Model: Send + Sync {
-    /// Numbers that are trained.
-    fn parameters(&self) -> usize;
-
-    /// Running statistics.
-    fn statistics(&self) -> usize;
+    /// Which tensor is where in its vectors.
+    fn layout(&self) -> &Layout;
 
     /// Starting parameters of a worker.
     fn start(&self, seed: u64, worker: u64) -> Vec<f32>;
@@ -80,7 +78,8 @@ impl Fleet {
         seed: u64,
     ) -> Self {
         let workers = sampler.shares().images.len();
-        let (width, statistics) = (model.parameters(), model.start_statistics());
+        let width = model.layout().parameter_count();
+        let statistics = model.start_statistics();
         let first = |worker: u64| match start {
             Start::Different => model.start(seed, worker),
             Start::Equal => model.start(seed, 0),
@@ -105,7 +104,7 @@ impl Fleet {
     }
 
     fn width(&self) -> usize {
-        self.model.parameters()
+        self.model.layout().parameter_count()
     }
 
     fn row<'a>(&self, buffer: &'a [f32], worker: usize) -> &'a [f32] {
@@ -113,8 +112,7 @@ impl Fleet {
         &buffer[worker * width..][..width]
     }
 
-    /// The average of all models.
-    pub fn average(&self) -> Vec<f32> {
+    fn average_parameters(&self) -> Vec<f32> {
         let (workers, width) = (self.workers(), self.width());
         let mut average = vec![0.0f64; width];
         for row in self.models.chunks_exact(width) {
@@ -149,6 +147,30 @@ impl Fleet {
         scores.into_iter().fold(Score::default(), Score::join)
     }
 
+    /// The mean over some batches of training images of all workers.
+    fn estimate_statistics(&self, parameters: &[f32]) -> Vec<f32> {
+        let mut statistics = self.model.start_statistics();
+        if statistics.is_empty() {
+            return statistics;
+        }
+        let batch = |k: usize| {
+            let (worker, round) = (k % self.workers(), k / self.workers());
+            self.sampler.batch(&self.data, worker, round as u64)
+        };
+        let estimates: Vec<Vec<f32>> = (0..ESTIMATION_BATCHES)
+            .into_par_iter()
+            .map(|k| self.model.batch_statistics(parameters, &batch(k)))
+            .collect();
+        for (index, value) in statistics.iter_mut().enumerate() {
+            let sum: f64 = estimates
+                .iter()
+                .map(|estimate| f64::from(estimate[index]))
+                .sum();
+            *value = (sum / ESTIMATION_BATCHES as f64) as f32;
+        }
+        statistics
+    }
+
     fn score_on_test(&self, parameters: &[f32], statistics: &[f32]) -> Score {
         let all: Vec<u32> = (0..self.data.test.len() as u32).collect();
         self.score_model(parameters, statistics, &self.data.test, &all)
@@ -160,13 +182,13 @@ impl Engine for Fleet {
         self.sampler.shares().images.len()
     }
 
-    fn parameters(&self) -> usize {
-        self.width()
+    fn layout(&self) -> &Layout {
+        self.model.layout()
     }
 
     fn step(&mut self, round: u64, rate: f64) -> Vec<Score> {
         let (width, workers) = (self.width(), self.workers());
-        let held = self.model.statistics();
+        let held = self.model.layout().statistic_count();
         let Self {
             model,
             data,
@@ -202,6 +224,11 @@ impl Engine for Fleet {
         mix(&mut self.models, &self.updates, width, message, plans);
     }
 
+    fn mix_statistics(&mut self, plans: &[Plan]) {
+        let width = self.model.layout().statistic_count();
+        mix(&mut self.statistics, &[], width, Message::Model, plans);
+    }
+
     fn score(&mut self, worker: usize, part: Part) -> Score {
         let (model, statistics) = (
             self.row(&self.models, worker),
@@ -216,28 +243,17 @@ impl Engine for Fleet {
         }
     }
 
-    fn score_average(&mut self) -> Score {
-        let average = self.average();
-        let mut statistics = self.model.start_statistics();
-        if !statistics.is_empty() {
-            // The mean over some batches of training images of all workers.
-            let batch = |k: usize| {
-                self.sampler
-                    .batch(&self.data, k % self.workers(), (k / self.workers()) as u64)
-            };
-            let estimates: Vec<Vec<f32>> = (0..ESTIMATION_BATCHES)
-                .into_par_iter()
-                .map(|k| self.model.batch_statistics(&average, &batch(k)))
-                .collect();
-            for (index, value) in statistics.iter_mut().enumerate() {
-                let sum: f64 = estimates
-                    .iter()
-                    .map(|estimate| f64::from(estimate[index]))
-                    .sum();
-                *value = (sum / ESTIMATION_BATCHES as f64) as f32;
-            }
+    fn average(&mut self) -> Replica {
+        let parameters = self.average_parameters();
+        let statistics = self.estimate_statistics(&parameters);
+        Replica {
+            parameters,
+            statistics,
         }
-        self.score_on_test(&average, &statistics)
+    }
+
+    fn score_replica(&mut self, replica: &Replica) -> Score {
+        self.score_on_test(&replica.parameters, &replica.statistics)
     }
 
     fn state(&self) -> State {
@@ -273,7 +289,7 @@ impl Engine for Fleet {
     }
 
     fn consensus_distance(&self) -> f64 {
-        let average = self.average();
+        let average = self.average_parameters();
         let squared = |row: &[f32]| -> f64 {
             row.iter()
                 .zip(&average)

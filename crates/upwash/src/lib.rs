@@ -6,6 +6,7 @@ pub mod config;
 pub mod data;
 pub mod engine;
 pub mod experiment;
+pub mod files;
 pub mod fleet;
 pub mod loss;
 pub mod mix;

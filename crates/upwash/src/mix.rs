@@ -13,7 +13,8 @@ use rayon::prelude::*;
 const BLOCK_BYTES: usize = 192 * 1024;
 
 /// Replaces each row of `models` by its plan's combination. `models` and `updates` hold a row of
-/// `width` numbers for each plan; the plans name senders by row.
+/// `width` numbers for each plan; the plans name senders by row. `updates` may be empty where
+/// neither the messages nor the plans have a part of them.
 ///
 /// # Panics
 /// If the buffers and plans do not fit together.
@@ -28,9 +29,9 @@ const BLOCK_BYTES: usize = 192 * 1024;
 pub fn mix(models: &mut [f32], updates: &[f32], width: usize, message: Message, plans: &[Plan]) {
     let rows = plans.len();
     assert_eq!(models.len(), rows * width, "a row of models for every plan");
-    assert_eq!(
-        updates.len(),
-        rows * width,
+    let unused = message != Message::Stepped && plans.iter().all(|plan| plan.own_update == 0.0);
+    assert!(
+        updates.len() == rows * width || updates.is_empty() && unused,
         "a row of updates for every plan"
     );
     if rows == 0 || width == 0 {
@@ -51,11 +52,14 @@ pub fn mix(models: &mut [f32], updates: &[f32], width: usize, message: Message, 
         .enumerate()
         .for_each_init(Vec::new, |scratch, (index, models)| {
             let (from, length) = (index * block, models[0].len());
-            let update = |row: usize| &updates[row * width + from..][..length];
+            let update = |row: usize| match updates {
+                [] => updates,
+                _ => &updates[row * width + from..][..length],
+            };
             scratch.resize(rows * length, 0.0);
             for (row, sent) in scratch.chunks_exact_mut(length).enumerate() {
                 match message {
-                    Message::Model => sent.copy_from_slice(models[row]),
+                    Message::Early | Message::Model => sent.copy_from_slice(models[row]),
                     Message::Stepped => {
                         for ((out, x), u) in
                             sent.iter_mut().zip(models[row].iter()).zip(update(row))

@@ -4,8 +4,10 @@
 //! vector, and its starting weights come from here too, so that engines agree on what worker 3's
 //! model is to the last bit.
 
+mod layout;
 mod zoo;
 
+pub use layout::{Layout, Replica, Slot};
 pub use zoo::{ModelError, ModelSpec};
 
 use upwash_topology::random::Stream;
@@ -72,19 +74,7 @@ pub struct Network {
     pub layers: Vec<Layer>,
 }
 
-/// A tensor within the flat vector of parameters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slot {
-    /// As `3.body.0.weight`: the path of layer numbers, then what it is.
-    pub name: String,
-    /// Its dimensions.
-    pub shape: Vec<usize>,
-    /// Where it begins in the vector.
-    pub offset: usize,
-    /// How it starts.
-    start: Start,
-}
-
+/// How a tensor starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
     /// Uniform within 1 / sqrt(inputs) of 0, PyTorch's way for linear layers and convolutions.
@@ -95,77 +85,62 @@ enum Start {
     Zero,
 }
 
-impl Slot {
-    /// Numbers in it.
-    pub fn len(&self) -> usize {
-        self.shape.iter().product()
-    }
-
-    /// Never: every slot has numbers.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Its part of a flat vector.
-    pub fn of<'a>(&self, vector: &'a [f32]) -> &'a [f32] {
-        &vector[self.offset..][..self.len()]
-    }
-
-    /// Its part of a flat vector.
-    pub fn of_mut<'a>(&self, vector: &'a mut [f32]) -> &'a mut [f32] {
-        &mut vector[self.offset..][..self.len()]
-    }
-}
-
 impl Network {
-    /// What is trained, in order.
-    pub fn parameters(&self) -> Vec<Slot> {
-        self.slots().0
-    }
-
-    /// Running statistics of batch normalisation, in order: mean, then variance, of each layer.
-    pub fn statistics(&self) -> Vec<Slot> {
-        self.slots().1
-    }
-
-    fn slots(&self) -> (Vec<Slot>, Vec<Slot>) {
-        let mut collector = Collector::default();
-        collector.layers(&self.layers, "");
-        (collector.parameters, collector.statistics)
+    /// Where its tensors are in the flat vectors; of each layer that normalises, the running mean
+    /// stands before the running variance.
+    pub fn layout(&self) -> Layout {
+        let (parameters, statistics) = self.tensors();
+        let sized = |tensors: Vec<Tensor>| tensors.into_iter().map(|t| (t.name, t.shape));
+        Layout::new(sized(parameters), sized(statistics))
     }
 
     /// Starting parameters; another worker, other parameters.
     pub fn start(&self, seed: u64, worker: u64) -> Vec<f32> {
         let mut vector = Vec::new();
-        for (index, slot) in self.parameters().iter().enumerate() {
+        for (index, tensor) in self.tensors().0.iter().enumerate() {
             let mut stream = Stream::new(seed, "starting weights", &[worker, index as u64]);
-            vector.extend((0..slot.len()).map(|_| match slot.start {
-                Start::Uniform { inputs } => {
-                    ((2.0 * stream.uniform() - 1.0) / (inputs as f64).sqrt()) as f32
-                }
-                Start::One => 1.0,
-                Start::Zero => 0.0,
-            }));
+            vector.extend(
+                (0..tensor.shape.iter().product()).map(|_| match tensor.start {
+                    Start::Uniform { inputs } => {
+                        ((2.0 * stream.uniform() - 1.0) / (inputs as f64).sqrt()) as f32
+                    }
+                    Start::One => 1.0,
+                    Start::Zero => 0.0,
+                }),
+            );
         }
         vector
     }
 
     /// Starting statistics: means 0, variances 1.
     pub fn start_statistics(&self) -> Vec<f32> {
-        let value = |slot: &Slot| if slot.start == Start::One { 1.0 } else { 0.0 };
-        let slots = self.statistics();
-        slots
-            .iter()
-            .flat_map(|slot| std::iter::repeat_n(value(slot), slot.len()))
-            .collect()
+        let mut vector = Vec::new();
+        for tensor in self.tensors().1 {
+            let value = f32::from(u8::from(tensor.start == Start::One));
+            vector.resize(vector.len() + tensor.shape.iter().product::<usize>(), value);
+        }
+        vector
     }
+
+    /// Parameters and statistics in order.
+    fn tensors(&self) -> (Vec<Tensor>, Vec<Tensor>) {
+        let mut collector = Collector::default();
+        collector.layers(&self.layers, "");
+        (collector.parameters, collector.statistics)
+    }
+}
+
+struct Tensor {
+    name: String,
+    shape: Vec<usize>,
+    start: Start,
 }
 
 /// Walks the layers and lays their tensors one behind the other.
 #[derive(Default)]
 struct Collector {
-    parameters: Vec<Slot>,
-    statistics: Vec<Slot>,
+    parameters: Vec<Tensor>,
+    statistics: Vec<Tensor>,
 }
 
 impl Collector {
@@ -176,11 +151,17 @@ impl Collector {
     }
 
     fn layer(&mut self, layer: &Layer, path: &str) {
+        let tensor = |name: &str, shape: &[usize], start| Tensor {
+            name: format!("{path}{name}"),
+            shape: shape.to_vec(),
+            start,
+        };
         match *layer {
             Layer::Linear { inputs, outputs } => {
                 let start = Start::Uniform { inputs };
-                self.parameter(format!("{path}weight"), vec![outputs, inputs], start);
-                self.parameter(format!("{path}bias"), vec![outputs], start);
+                let weight = tensor("weight", &[outputs, inputs], start);
+                self.parameters
+                    .extend([weight, tensor("bias", &[outputs], start)]);
             }
             Layer::Conv {
                 inputs,
@@ -192,30 +173,22 @@ impl Collector {
                 let start = Start::Uniform {
                     inputs: inputs * size * size,
                 };
-                self.parameter(
-                    format!("{path}weight"),
-                    vec![outputs, inputs, size, size],
-                    start,
-                );
+                let shape = [outputs, inputs, size, size];
+                self.parameters.push(tensor("weight", &shape, start));
                 if bias {
-                    self.parameter(format!("{path}bias"), vec![outputs], start);
+                    self.parameters.push(tensor("bias", &[outputs], start));
                 }
             }
             Layer::BatchNorm { channels } => {
-                self.parameter(format!("{path}weight"), vec![channels], Start::One);
-                self.parameter(format!("{path}bias"), vec![channels], Start::Zero);
-                push(
-                    &mut self.statistics,
-                    format!("{path}mean"),
-                    vec![channels],
-                    Start::Zero,
-                );
-                push(
-                    &mut self.statistics,
-                    format!("{path}variance"),
-                    vec![channels],
-                    Start::One,
-                );
+                let shape = [channels];
+                self.parameters.extend([
+                    tensor("weight", &shape, Start::One),
+                    tensor("bias", &shape, Start::Zero),
+                ]);
+                self.statistics.extend([
+                    tensor("running_mean", &shape, Start::Zero),
+                    tensor("running_var", &shape, Start::One),
+                ]);
             }
             Layer::Residual {
                 ref body,
@@ -227,18 +200,4 @@ impl Collector {
             Layer::Relu | Layer::MaxPool { .. } | Layer::GlobalAverage | Layer::Flatten => {}
         }
     }
-
-    fn parameter(&mut self, name: String, shape: Vec<usize>, start: Start) {
-        push(&mut self.parameters, name, shape, start);
-    }
-}
-
-fn push(slots: &mut Vec<Slot>, name: String, shape: Vec<usize>, start: Start) {
-    let offset = slots.last().map_or(0, |slot| slot.offset + slot.len());
-    slots.push(Slot {
-        name,
-        shape,
-        offset,
-        start,
-    });
 }

@@ -1,8 +1,10 @@
 //! The round loop, and what it reports.
 
-use crate::algorithm::{Message, Report, View};
+use crate::algorithm::{Report, View};
+use crate::config::Statistics;
 use crate::engine::{Engine, Part, Score};
 use crate::experiment::Experiment;
+use crate::model::Replica;
 use serde::{Deserialize, Serialize};
 
 /// How a run ended. A run that diverges is no error: it is a result.
@@ -29,8 +31,10 @@ pub enum Status {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// Before the first round.
+    /// Before the first round, and again where a run that was stopped goes on.
     Started {
+        /// The first round from here on.
+        round: u64,
         /// The algorithm in words.
         algorithm: String,
         /// The graph's spelling.
@@ -43,6 +47,8 @@ pub enum Event {
         rounds: u64,
         /// Rounds in an epoch.
         rounds_per_epoch: u64,
+        /// Images in a worker's batch.
+        batch: usize,
     },
     /// Something that a user should know.
     Warning {
@@ -64,6 +70,9 @@ pub enum Event {
         train_losses: Vec<f64>,
         /// Each worker's accuracy on the test set, where it was tested.
         test_accuracies: Option<Vec<f64>>,
+        /// Each worker's mean loss on its whole share, where that was asked for.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        share_losses: Option<Vec<f64>>,
         /// How far the models are from their average.
         consensus_distance: f64,
         /// Sent by all workers together so far.
@@ -84,6 +93,13 @@ pub enum Next {
     Continue,
     /// Stop after this round.
     Stop,
+}
+
+impl Next {
+    /// To stop if either says so.
+    fn or(self, other: Self) -> Self {
+        if self == Self::Stop { self } else { other }
+    }
 }
 
 /// What a run comes to.
@@ -114,6 +130,31 @@ pub struct Summary {
     pub bytes_sent: u64,
 }
 
+/// What a run leaves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// In numbers.
+    pub summary: Summary,
+    /// The average of all models.
+    pub averaged: Replica,
+}
+
+/// Why a run cannot begin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The engine was made for something else.
+    #[error(
+        "the graph has {graph} workers and the engine {engine}: make the engine from the same experiment"
+    )]
+    Workers {
+        /// Workers of the graph.
+        graph: usize,
+        /// Workers of the engine.
+        engine: usize,
+    },
+}
+
 /// A worker at the end of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Node {
@@ -121,6 +162,9 @@ pub struct Node {
     pub id: usize,
     /// Its mean loss over the last epoch's batches.
     pub train_loss: f64,
+    /// Its mean loss on its whole share, not augmented, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_loss: Option<f64>,
     /// Its accuracy on the test set.
     pub test_accuracy: f64,
 }
@@ -159,6 +203,16 @@ pub trait Observer {
     fn between_rounds(&mut self, _progress: &Progress, _engine: &dyn Engine) -> Next {
         Next::Continue
     }
+
+    /// A loss of the round `progress.round` is not finite, and the run ends here: the time to keep
+    /// the models with which that happened.
+    fn diverged(&mut self, _progress: &Progress, _engine: &dyn Engine) {}
+}
+
+impl<F: FnMut(&Event) -> Next> Observer for F {
+    fn observe(&mut self, event: &Event) -> Next {
+        self(event)
+    }
 }
 
 /// Runs an experiment on an engine that holds all of its workers, from `progress` on.
@@ -167,104 +221,105 @@ pub fn run(
     engine: &mut dyn Engine,
     mut progress: Progress,
     observer: &mut dyn Observer,
-) -> Summary {
+) -> Result<Outcome, RunError> {
     let (workers, rounds) = (experiment.workers(), experiment.rounds());
-    let rounds_per_epoch = experiment.sampler.rounds_per_epoch();
-    let epochs = experiment.config.training.epochs;
-    let rate = experiment.config.training.rate();
-    observer.observe(&Event::Started {
-        algorithm: experiment.algorithm_name(),
-        graph: experiment.config.graph.topology.to_string(),
-        workers,
-        parameters: engine.parameters(),
-        rounds,
-        rounds_per_epoch,
-    });
-    for message in &experiment.warnings {
-        observer.observe(&Event::Warning {
-            message: message.clone(),
+    if engine.workers() != workers {
+        return Err(RunError::Workers {
+            graph: workers,
+            engine: engine.workers(),
         });
     }
+    let training = &experiment.config.training;
+    let (rate, message) = (training.rate(), experiment.algorithm.message());
+    let averages_statistics =
+        training.statistics == Statistics::Averaged && engine.layout().statistic_count() > 0;
+    let rounds_per_epoch = experiment.sampler.rounds_per_epoch();
+    announce(experiment, progress.round, engine, observer);
 
     let mut status = Status::Finished;
     // Of the models as they are now, where they have been tested.
     let mut tested = None;
     while progress.round < rounds {
         let round = progress.round;
-        tested = None;
-        let gamma = rate.at(round as f64 / rounds_per_epoch as f64, epochs as f64);
+        let gamma = rate.at(
+            round as f64 / rounds_per_epoch as f64,
+            training.epochs as f64,
+        );
         let up = experiment.schedule.round(round);
 
-        // Everyone's gradient and step; a message that leaves before it carries the last loss.
+        // Everyone's gradient and step. A run that diverges ends before that spreads.
         let scores = engine.step(round, gamma);
-        let losses: Vec<Option<f64>> = scores.iter().map(|score| Some(score.loss)).collect();
-        let reported = match experiment.algorithm.message() {
-            Message::Model if experiment.config.algorithm.combine_first => progress.losses,
-            _ => losses.clone(),
-        };
-        progress.losses = losses;
+        let losses: Vec<f64> = scores.iter().map(|score| score.loss).collect();
+        if let Some(worker) = losses.iter().position(|loss| !loss.is_finite()) {
+            observer.observe(&Event::Round { round, losses });
+            observer.diverged(&progress, engine);
+            status = Status::Diverged { worker, round };
+            break;
+        }
 
-        // Everyone's row, from what it knows; then all rows at once.
+        // What everyone reports: a message that leaves before the gradient carries the last loss.
+        let known: Vec<_> = losses.iter().map(|&loss| Some(loss)).collect();
+        let before = std::mem::replace(&mut progress.losses, known);
+        let reported = if message.is_before_gradient() {
+            &before
+        } else {
+            &progress.losses
+        };
         let report = |i: usize| Report {
             loss: reported[i],
             degree: up.degree(i),
         };
-        let plans: Vec<_> = (0..workers)
-            .map(|worker| {
-                let received: Vec<_> = up.senders(worker).map(|j| (j, report(j))).collect();
-                let own = report(worker);
-                let view = View {
-                    worker,
-                    round: &up,
-                    rate: gamma,
-                    own,
-                    received: &received,
-                };
-                experiment.algorithm.plan(&view)
-            })
-            .collect();
-        engine.mix(experiment.algorithm.message(), &plans);
-        let messages: usize = (0..workers).map(|worker| up.degree(worker)).sum();
-        progress.bytes_sent += (messages * engine.parameters() * size_of::<f32>()) as u64;
-        progress.round = round + 1;
 
+        // Everyone's row, from what it knows; then all rows at once.
+        let (mut plans, mut statistics) = (Vec::new(), Vec::new());
+        for worker in 0..workers {
+            let received: Vec<_> = up.senders(worker).map(|j| (j, report(j))).collect();
+            let view = View {
+                worker,
+                round: &up,
+                rate: gamma,
+                own: report(worker),
+                received: &received,
+            };
+            plans.push(experiment.algorithm.plan(&view));
+            if averages_statistics {
+                statistics.push(view.metropolis());
+            }
+        }
+        engine.mix(message, &plans);
+        let mut numbers = engine.layout().parameter_count();
+        if averages_statistics {
+            engine.mix_statistics(&statistics);
+            numbers += engine.layout().statistic_count();
+        }
+        let messages: usize = (0..workers).map(|worker| up.degree(worker)).sum();
+        progress.bytes_sent += (messages * numbers * size_of::<f32>()) as u64;
+        progress.round = round + 1;
         for (sum, score) in progress.epoch_scores.iter_mut().zip(&scores) {
             *sum = sum.join(*score);
         }
-        let losses: Vec<f64> = scores.iter().map(|score| score.loss).collect();
-        if let Some(worker) = losses.iter().position(|loss| !loss.is_finite()) {
-            status = Status::Diverged { worker, round };
-        }
+
+        tested = None;
         let mut next = observer.observe(&Event::Round { round, losses });
-        if progress.round.is_multiple_of(rounds_per_epoch) && status == Status::Finished {
+        if progress.round.is_multiple_of(rounds_per_epoch) {
             let epoch = progress.round / rounds_per_epoch;
-            if epoch.is_multiple_of(experiment.config.training.test_every) || epoch == epochs {
-                tested = Some(accuracies(engine));
+            if epoch.is_multiple_of(training.test_every) || epoch == training.epochs {
+                tested = Some(Tested::now(engine, training.share_loss));
             }
             let event = Event::Epoch {
                 epoch,
-                train_losses: progress
-                    .epoch_scores
-                    .iter()
-                    .map(|score| score.loss)
-                    .collect(),
-                test_accuracies: tested.clone(),
+                train_losses: progress.epoch_scores.iter().map(|sum| sum.loss).collect(),
+                test_accuracies: tested.as_ref().map(|tested| tested.accuracies.clone()),
+                share_losses: tested.as_ref().and_then(|tested| tested.losses.clone()),
                 consensus_distance: engine.consensus_distance(),
                 bytes_sent: progress.bytes_sent,
             };
-            if observer.observe(&event) == Next::Stop {
-                next = Next::Stop;
-            }
-            if epoch < epochs {
+            next = next.or(observer.observe(&event));
+            if epoch < training.epochs {
                 progress.epoch_scores.fill(Score::default());
             }
         }
-        if status != Status::Finished {
-            break;
-        }
-        if observer.between_rounds(&progress, engine) == Next::Stop {
-            next = Next::Stop;
-        }
+        next = next.or(observer.between_rounds(&progress, engine));
         if next == Next::Stop && progress.round < rounds {
             status = Status::Interrupted {
                 round: progress.round,
@@ -275,33 +330,74 @@ pub fn run(
     observer.observe(&Event::Ended {
         status: status.clone(),
     });
-    let accuracies = tested.unwrap_or_else(|| accuracies(engine));
-    let node = |(id, &test_accuracy): (usize, &f64)| {
-        let train_loss = progress.epoch_scores[id].loss;
-        Node {
-            id,
-            train_loss,
-            test_accuracy,
-        }
-    };
-    Summary {
+    let tested = tested.unwrap_or_else(|| Tested::now(engine, training.share_loss));
+    let averaged = engine.average();
+    let summary = Summary {
         algorithm: experiment.algorithm_name(),
         graph: experiment.config.graph.topology.to_string(),
         workers,
         rounds: progress.round,
         status,
-        mean_accuracy: accuracies.iter().sum::<f64>() / workers as f64,
-        worst_accuracy: accuracies.iter().copied().fold(f64::INFINITY, f64::min),
-        averaged_model_accuracy: engine.score_average().accuracy(),
+        mean_accuracy: tested.accuracies.iter().sum::<f64>() / workers as f64,
+        worst_accuracy: tested
+            .accuracies
+            .iter()
+            .copied()
+            .fold(f64::INFINITY, f64::min),
+        averaged_model_accuracy: engine.score_replica(&averaged).accuracy(),
         consensus_distance: engine.consensus_distance(),
         bytes_sent: progress.bytes_sent,
-        nodes: accuracies.iter().enumerate().map(node).collect(),
+        nodes: tested.nodes(&progress),
+    };
+    Ok(Outcome { summary, averaged })
+}
+
+/// What is said before the first round.
+fn announce(experiment: &Experiment, round: u64, engine: &dyn Engine, observer: &mut dyn Observer) {
+    observer.observe(&Event::Started {
+        round,
+        algorithm: experiment.algorithm_name(),
+        graph: experiment.config.graph.topology.to_string(),
+        workers: experiment.workers(),
+        parameters: engine.layout().parameter_count(),
+        rounds: experiment.rounds(),
+        rounds_per_epoch: experiment.sampler.rounds_per_epoch(),
+        batch: experiment.sampler.batch_size(),
+    });
+    for message in &experiment.warnings {
+        let message = message.clone();
+        observer.observe(&Event::Warning { message });
     }
 }
 
-/// Everyone's on the test set.
-fn accuracies(engine: &mut dyn Engine) -> Vec<f64> {
-    (0..engine.workers())
-        .map(|worker| engine.score(worker, Part::Test).accuracy())
-        .collect()
+/// How everyone's model does.
+struct Tested {
+    /// On the test set.
+    accuracies: Vec<f64>,
+    /// On its own share.
+    losses: Option<Vec<f64>>,
+}
+
+impl Tested {
+    fn now(engine: &mut dyn Engine, share_loss: bool) -> Self {
+        let workers = engine.workers();
+        let mut all = |part| -> Vec<Score> {
+            let score = |worker| engine.score(worker, part);
+            (0..workers).map(score).collect()
+        };
+        Self {
+            accuracies: all(Part::Test).iter().map(Score::accuracy).collect(),
+            losses: share_loss.then(|| all(Part::Share).iter().map(|score| score.loss).collect()),
+        }
+    }
+
+    fn nodes(&self, progress: &Progress) -> Vec<Node> {
+        let node = |(id, &test_accuracy): (usize, &f64)| Node {
+            id,
+            train_loss: progress.epoch_scores[id].loss,
+            share_loss: self.losses.as_ref().map(|losses| losses[id]),
+            test_accuracy,
+        };
+        self.accuracies.iter().enumerate().map(node).collect()
+    }
 }

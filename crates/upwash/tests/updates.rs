@@ -30,7 +30,7 @@ fn step(
         degree: round.degree(i),
     };
     let sent: Vec<f64> = match algorithm.message() {
-        upwash::algorithm::Message::Model => x.to_vec(),
+        upwash::algorithm::Message::Early | upwash::algorithm::Message::Model => x.to_vec(),
         upwash::algorithm::Message::Stepped => x.iter().zip(u).map(|(x, u)| x - u).collect(),
     };
     let row = |worker: usize| {
@@ -107,7 +107,8 @@ fn dpsgd_adapts_then_combines() {
 fn dpsgd_combines_then_adapts() {
     check(
         &Dpsgd {
-            combine_first: true,
+            overlap: true,
+            lazy: false,
         },
         &[
             (1, [0.6, -0.9, 2.4, -0.1]),
@@ -231,7 +232,8 @@ fn before_any_loss_is_known_everyone_is_its_own_best() {
     };
     let plan = AlDsgd::new(
         Box::new(Dpsgd {
-            combine_first: true,
+            overlap: true,
+            lazy: false,
         }),
         Variant::Sound,
     )

@@ -152,6 +152,7 @@ impl AlDsgd {
 impl Algorithm for AlDsgd {
     fn message(&self) -> Message {
         match self.variant {
+            Variant::Written if self.base.message().is_before_gradient() => Message::Early,
             Variant::Written => Message::Model,
             Variant::Released => Message::Stepped,
             Variant::Sound => self.base.message(),
@@ -186,7 +187,7 @@ impl Algorithm for AlDsgd {
             // x'     = (1 - w) (W_ii x_half + sum_{j != i} W_ij x_j) + w_N x_N + w_T x_T
             Variant::Written => {
                 plan.scale(1.0 - w);
-                let own = view.round.mixing().weight(view.worker, view.worker) * (1.0 - w);
+                let own = plan.weight(view.worker);
                 let (force_best, force_degree) = (
                     own * view.rate * lambda_best,
                     own * view.rate * lambda_degree,

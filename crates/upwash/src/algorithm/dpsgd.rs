@@ -1,7 +1,4 @@
-//! D-PSGD (Lian et al. 2017): a local step and an average over the neighbours.
-//!
-//! Over a MATCHA schedule it is MATCHA, over one-peer exponential that, with full averages now and
-//! then Gossip-PGA: the schedule says which links are up and which W holds, the algorithm uses them.
+//! D-PSGD (Lian et al. 2017), and with a schedule that draws matchings MATCHA (Wang et al. 2019).
 
 use super::{Algorithm, Message, Plan, View};
 
@@ -9,30 +6,37 @@ use super::{Algorithm, Message, Plan, View};
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, Dpsgd, Message};
-/// assert_eq!(Dpsgd { combine_first: false }.message(), Message::Stepped);
-/// assert_eq!(Dpsgd { combine_first: true }.message(), Message::Model);
+/// assert_eq!(Dpsgd::default().message(), Message::Stepped);
+/// assert_eq!(Dpsgd { overlap: true, lazy: true }.message(), Message::Early);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dpsgd {
-    /// Combine, then adapt: neighbours' models from before their step, so that the exchange can run
+    /// Combine, then adapt: neighbours' models from before their step, so that the exchange runs
     /// while the gradient is computed.
-    pub combine_first: bool,
+    pub overlap: bool,
+    /// (I + W)/2 for W. Without it, combining first diverges as soon as the rate times the loss's
+    /// curvature passes 1 plus W's smallest eigenvalue.
+    pub lazy: bool,
 }
 
 impl Algorithm for Dpsgd {
     fn message(&self) -> Message {
-        if self.combine_first {
-            Message::Model
+        if self.overlap {
+            Message::Early
         } else {
             Message::Stepped
         }
     }
 
     fn plan(&self, view: &View<'_>) -> Plan {
-        let own_update = if self.combine_first { -1.0 } else { 0.0 };
-        Plan {
+        let mut plan = Plan {
             messages: view.round.mixing().row(view.worker).to_vec(),
-            own_update,
+            own_update: self.message().own_update(),
+        };
+        if self.lazy {
+            plan.scale(0.5);
+            plan.add(view.worker, 0.5);
         }
+        plan
     }
 }

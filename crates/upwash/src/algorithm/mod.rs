@@ -19,14 +19,42 @@ use upwash_topology::Round;
 ///
 /// ```
 /// use upwash::algorithm::Message;
-/// assert_ne!(Message::Model, Message::Stepped);
+/// assert!(Message::Early.is_before_gradient() && !Message::Model.is_before_gradient());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// x: the model before its local step. It can leave while the gradient is computed.
+    /// x, the model before its local step, sent before the gradient is known: the exchange can run
+    /// while it is computed. The loss in it is the last round's.
+    Early,
+    /// x, sent together with the loss of this round's gradient.
     Model,
     /// y = x - u: the model after its local step.
     Stepped,
+}
+
+impl Message {
+    /// Whether it leaves before the round's gradient, and so carries the loss of the one before.
+    ///
+    /// ```
+    /// # use upwash::algorithm::Message;
+    /// assert!(!Message::Stepped.is_before_gradient());
+    /// ```
+    pub fn is_before_gradient(self) -> bool {
+        self == Self::Early
+    }
+
+    /// What a worker adds of its own step to the messages for a whole one: 0 where they have it.
+    ///
+    /// ```
+    /// # use upwash::algorithm::Message;
+    /// assert_eq!(Message::Stepped.own_update(), 0.0);
+    /// ```
+    pub fn own_update(self) -> f64 {
+        match self {
+            Self::Early | Self::Model => -1.0,
+            Self::Stepped => 0.0,
+        }
+    }
 }
 
 /// What a message says of its sender beside the vector.
@@ -71,6 +99,34 @@ pub struct View<'a> {
     pub received: &'a [(usize, Report)],
 }
 
+impl View<'_> {
+    /// Metropolis weights from the degrees that the messages carry: what any vector can be averaged
+    /// with that must not get a negative weight.
+    ///
+    /// ```
+    /// # use upwash::algorithm::{Report, View};
+    /// # use upwash_topology::{GraphSpec, Schedule, Weights};
+    /// # let ring = "ring:4".parse::<GraphSpec>()?.build()?;
+    /// # let round = Schedule::fixed(&ring, &Weights::Optimal)?.round(0);
+    /// # let report = |degree| Report { loss: None, degree };
+    /// let view = View { worker: 0, round: &round, rate: 0.1, own: report(1), received: &[(3, report(3))] };
+    /// assert_eq!(view.metropolis().messages, [(0, 0.75), (3, 0.25)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn metropolis(&self) -> Plan {
+        let mut plan = Plan {
+            messages: vec![(self.worker, 1.0)],
+            own_update: 0.0,
+        };
+        for (sender, report) in self.received {
+            let weight = 1.0 / (1 + report.degree.max(self.own.degree)) as f64;
+            plan.add(*sender, weight);
+            plan.add(self.worker, -weight);
+        }
+        plan
+    }
+}
+
 /// Worker i's rows of A and C, in the terms of what it has: its new model is the weighted sum of
 /// the messages (its own included), plus `own_update` times its own u.
 ///
@@ -97,13 +153,9 @@ impl Plan {
     /// assert_eq!(Plan::alone(3, Message::Model).own_update, -1.0);
     /// ```
     pub fn alone(worker: usize, message: Message) -> Self {
-        let own_update = match message {
-            Message::Model => -1.0,
-            Message::Stepped => 0.0,
-        };
         Self {
             messages: vec![(worker, 1.0)],
-            own_update,
+            own_update: message.own_update(),
         }
     }
 
@@ -113,6 +165,12 @@ impl Plan {
             Ok(found) => self.messages[found].1 += weight,
             Err(place) => self.messages.insert(place, (sender, weight)),
         }
+    }
+
+    /// The weight of a message: 0 where it is no part of the plan.
+    pub(crate) fn weight(&self, sender: usize) -> f64 {
+        let found = self.messages.binary_search_by_key(&sender, |entry| entry.0);
+        found.map_or(0.0, |place| self.messages[place].1)
     }
 
     /// Multiplies the weights of all messages.

@@ -26,6 +26,8 @@ use upwash_topology::{GraphSpec, Weights};
 pub struct Config {
     /// What all random choices depend on.
     pub seed: u64,
+    /// How many workers there are: the graph's size, stated once more to be safe, or left out.
+    pub workers: Option<usize>,
     /// The network, as `mlp:64` or `resnet20`.
     #[serde(with = "spelled")]
     pub model: ModelSpec,
@@ -43,11 +45,15 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataConfig {
-    /// `digits` is part of the program.
+    /// `digits` is part of the program, `synthetic:...` is made up; see `upwash data list`.
     pub name: String,
     /// How images are shared out: balanced, iid, dirichlet:ALPHA, shards:N.
     #[serde(with = "spelled")]
     pub partition: Partition,
+    /// Train on the first so many images only.
+    pub train_images: Option<usize>,
+    /// Test on the first so many images only.
+    pub test_images: Option<usize>,
 }
 
 /// `[graph]`
@@ -59,23 +65,25 @@ pub struct GraphConfig {
     /// optimal, metropolis, uniform or alpha=NUMBER.
     #[serde(with = "spelled")]
     pub weights: Weights,
-    /// Which of its links are up in a round (MATCHA has its own way).
-    pub links: Links,
+    /// Which of its links are up in a round (MATCHA has its own way); as the variant has it if not
+    /// given.
+    pub links: Option<Links>,
     /// Through how many relabelled copies the workers rotate; 1 is no rotation.
     pub copies: usize,
-    /// Whose relabellings those are.
-    pub relabellings: Relabellings,
-    /// In which order they come.
-    pub order: CopyOrder,
+    /// Which copy comes first.
+    pub first_copy: usize,
+    /// Whose relabellings those are; as the variant has it if not given.
+    pub relabellings: Option<Relabellings>,
+    /// In which order they come; as the variant has it if not given.
+    pub order: Option<CopyOrder>,
 }
 
 /// Which links of the graph are up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Links {
     /// All of them, always.
-    #[default]
     Whole,
     /// As in the code released with the paper: the second and the first matching in turn.
     Released,
@@ -88,22 +96,20 @@ pub enum Links {
 }
 
 /// Where a rotation's relabellings come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Relabellings {
     /// A search for balanced ones.
-    #[default]
     Balanced,
     /// The paper's L1, L2 and L3 (eight workers, at most three copies).
     Paper,
 }
 
 /// In which order a rotation's copies come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CopyOrder {
     /// One after the other.
-    #[default]
     InTurn,
     /// Drawn for every round.
     Random,
@@ -121,9 +127,11 @@ pub struct AlgorithmConfig {
     pub base: Base,
     /// MATCHA's part of the links in an average round.
     pub budget: f64,
-    /// Exchange models from before the local step.
-    pub combine_first: bool,
-    /// Which rule of al-dsgd: sound, written or released.
+    /// Exchange models from before the local step, while the gradient is computed.
+    pub overlap: bool,
+    /// (I + W)/2 for W; with `overlap` and weights other than metropolis if not given.
+    pub lazy: Option<bool>,
+    /// sound; written: the paper to the letter; released: the authors' code, its graphs included.
     pub variant: Variant,
     /// Who can lead: closed (itself too) or neighbours-only.
     pub leaders: LeaderScope,
@@ -187,10 +195,26 @@ pub struct TrainingConfig {
     pub weight_decay: f64,
     /// different or equal.
     pub start: Start,
+    /// Running statistics of batch normalisation: local or averaged.
+    pub statistics: Statistics,
+    /// Whether the loss on a worker's whole share is measured too, whenever it is tested.
+    pub share_loss: bool,
     /// Test every so many epochs (and at the end).
     pub test_every: u64,
     /// Write a checkpoint every so many rounds (and when interrupted); 0 for none.
     pub checkpoint_every: u64,
+}
+
+/// What becomes of batch normalisation's running statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Statistics {
+    /// Every worker keeps its own, as in the released code.
+    #[default]
+    Local,
+    /// Averaged with the neighbours' in every round, with Metropolis weights: a negative weight
+    /// could make a variance negative.
+    Averaged,
 }
 
 /// How the learning rate falls.
@@ -210,6 +234,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             seed: 1,
+            workers: None,
             model: ModelSpec::Mlp(vec![64]),
             data: DataConfig::default(),
             graph: GraphConfig::default(),
@@ -224,6 +249,8 @@ impl Default for DataConfig {
         Self {
             name: "digits".into(),
             partition: Partition::Balanced,
+            train_images: None,
+            test_images: None,
         }
     }
 }
@@ -233,10 +260,11 @@ impl Default for GraphConfig {
         Self {
             topology: GraphSpec::Paper(1, 13),
             weights: Weights::Optimal,
-            links: Links::Whole,
+            links: None,
             copies: 1,
-            relabellings: Relabellings::Balanced,
-            order: CopyOrder::InTurn,
+            first_copy: 0,
+            relabellings: None,
+            order: None,
         }
     }
 }
@@ -247,7 +275,8 @@ impl Default for AlgorithmConfig {
             name: AlgorithmName::AlDsgd,
             base: Base::Dpsgd,
             budget: 0.5,
-            combine_first: false,
+            overlap: false,
+            lazy: None,
             variant: Variant::Sound,
             leaders: LeaderScope::Closed,
             w_best: None,
@@ -272,9 +301,55 @@ impl Default for TrainingConfig {
             nesterov: false,
             weight_decay: 0.0,
             start: Start::Different,
+            statistics: Statistics::Local,
+            share_loss: false,
             test_every: 1,
             checkpoint_every: 500,
         }
+    }
+}
+
+impl Config {
+    /// The same with every value that follows from others written out.
+    ///
+    /// ```
+    /// use upwash::config::{Config, Links};
+    /// let config = Config::parse("[algorithm]\nvariant = \"released\"\n", &[])?.resolved();
+    /// assert_eq!(config.graph.links, Some(Links::Released));
+    /// assert_eq!(config.algorithm.w_best, Some(0.3));
+    /// # Ok::<(), upwash::config::ConfigError>(())
+    /// ```
+    pub fn resolved(mut self) -> Self {
+        let released = self.algorithm.variant == Variant::Released;
+        let (graph, algorithm) = (&mut self.graph, &mut self.algorithm);
+        graph
+            .links
+            .get_or_insert(if released && !algorithm.draws_matchings() {
+                Links::Released
+            } else {
+                Links::Whole
+            });
+        // The paper has three graphs of eight workers; for others a search finds them.
+        let theirs =
+            released && graph.copies <= 3 && matches!(graph.topology, GraphSpec::Paper(..));
+        graph.relabellings.get_or_insert(if theirs {
+            Relabellings::Paper
+        } else {
+            Relabellings::Balanced
+        });
+        graph.order.get_or_insert(if released && graph.copies <= 3 {
+            CopyOrder::Released
+        } else {
+            CopyOrder::InTurn
+        });
+        let lazy = algorithm.overlap && graph.weights != Weights::Metropolis;
+        algorithm.lazy.get_or_insert(lazy);
+        let pull = algorithm.pull();
+        algorithm.w_best = Some(pull.w_best);
+        algorithm.w_degree = Some(pull.w_degree);
+        algorithm.lambda_best = Some(pull.lambda_best);
+        algorithm.lambda_degree = Some(pull.lambda_degree);
+        self
     }
 }
 

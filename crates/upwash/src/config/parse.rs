@@ -1,6 +1,7 @@
 //! How a configuration is read, and what is said of one that cannot be used.
 
 use super::{Config, TrainingConfig};
+use crate::algorithm::Variant;
 
 /// Why a configuration cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -106,8 +107,24 @@ impl Config {
                 "above 0 and at most 1",
             );
         }
+        for (key, images) in [
+            ("data.train_images", self.data.train_images),
+            ("data.test_images", self.data.test_images),
+        ] {
+            if images == Some(0) {
+                return wrong(key, &0, "at least 1");
+            }
+        }
         if self.graph.copies == 0 {
             return wrong("graph.copies", &0, "at least 1");
+        }
+        if self.graph.first_copy >= self.graph.copies {
+            let must = format!("below graph.copies = {}", self.graph.copies);
+            return wrong("graph.first_copy", &self.graph.first_copy, &must);
+        }
+        if self.algorithm.overlap && self.algorithm.variant == Variant::Released {
+            let must = "false: the released code exchanges after the step";
+            return wrong("algorithm.overlap", &true, must);
         }
         let pull = self.algorithm.pull();
         for (key, value) in [

@@ -10,7 +10,7 @@ pub use digits::digits;
 pub use partition::{Partition, PartitionError, Shares};
 pub use sampler::{Batch, Sampler};
 pub use store::{Source, SourceFile, StoreError};
-pub use synthetic::synthetic;
+pub use synthetic::{Synthetic, SyntheticError};
 
 /// Labelled images, a byte a pixel, channel by channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +38,12 @@ impl Images {
     pub fn image(&self, index: usize) -> &[u8] {
         let size = self.size();
         &self.pixels[index * size..][..size]
+    }
+
+    /// Keeps the first `count` images only.
+    pub fn truncate(&mut self, count: usize) {
+        self.pixels.truncate(count.saturating_mul(self.size()));
+        self.labels.truncate(count);
     }
 
     /// Pixels in an image.

@@ -101,8 +101,13 @@ const SOURCES: [Source; 4] = [
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
+    /// Nobody said where data is kept.
+    #[error("set UPWASH_DATA to a folder for data: there is no HOME")]
+    NoFolder,
     /// No set has that name.
-    #[error("data `{0}` is unknown: write digits, mnist, fashion-mnist, cifar10 or cifar100")]
+    #[error(
+        "data `{0}` is unknown: write digits, synthetic, mnist, fashion-mnist, cifar10 or cifar100"
+    )]
     Unknown(String),
     /// It is not there.
     #[error("{name} is not in {}: get it with `upwash data get {name}`, or from files you have with `--from DIR`", folder.display())]

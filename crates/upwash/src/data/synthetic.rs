@@ -3,51 +3,125 @@
 use super::{Augmentation, Dataset, Images, Scaling};
 use upwash_topology::random::Stream;
 
-/// Images of one channel that are noise around a random pattern for each class.
+/// Images that are noise around a random pattern for each class. Spelled `synthetic`, or with any of
+/// these: `synthetic:classes=10,shape=1x8x8,train=10000,test=1000,seed=0`.
 ///
 /// ```
-/// let data = upwash::data::synthetic(10, [1, 8, 8], 1000, 200, 0);
-/// assert_eq!(data.train.len(), 1000);
-/// assert_eq!(data, upwash::data::synthetic(10, [1, 8, 8], 1000, 200, 0));
+/// use upwash::data::Synthetic;
+/// let data = Synthetic::parse("train=500,shape=3x4x4")?.build();
+/// assert_eq!((data.train.len(), data.train.size()), (500, 48));
+/// assert_eq!(data, Synthetic { train: 500, shape: [3, 4, 4], ..Default::default() }.build());
+/// # Ok::<(), upwash::data::SyntheticError>(())
 /// ```
-pub fn synthetic(
-    classes: usize,
-    shape: [usize; 3],
-    train: usize,
-    test: usize,
-    seed: u64,
-) -> Dataset {
-    let size: usize = shape.iter().product();
-    let mut stream = Stream::new(seed, "synthetic patterns", &[]);
-    let patterns: Vec<f64> = (0..classes * size).map(|_| stream.uniform()).collect();
-    let images = |count: usize, part: u64| {
-        let mut stream = Stream::new(seed, "synthetic images", &[part]);
-        let mut images = Images {
-            shape,
-            pixels: Vec::with_capacity(count * size),
-            labels: vec![],
-        };
-        for index in 0..count {
-            let class = index % classes;
-            images.labels.push(class as u8);
-            let pattern = &patterns[class * size..][..size];
-            let noisy = pattern
-                .iter()
-                .map(|x| (127.0 * x + 128.0 * stream.uniform()) as u8);
-            images.pixels.extend(noisy);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Synthetic {
+    /// How many classes.
+    pub classes: usize,
+    /// Channels, height, width.
+    pub shape: [usize; 3],
+    /// Images for training.
+    pub train: usize,
+    /// Images for testing.
+    pub test: usize,
+    /// What patterns and noise depend on.
+    pub seed: u64,
+}
+
+/// Why there is no such data.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "synthetic:{0}: write any of classes=10 (2 to 256), shape=1x8x8, train=10000, test=1000, seed=0, \
+     separated by commas"
+)]
+pub struct SyntheticError(String);
+
+impl Default for Synthetic {
+    fn default() -> Self {
+        Self {
+            classes: 10,
+            shape: [1, 8, 8],
+            train: 10_000,
+            test: 1_000,
+            seed: 0,
         }
-        images
-    };
-    Dataset {
-        name: "synthetic".into(),
-        classes,
-        train: images(train, 0),
-        test: images(test, 1),
-        scaling: Scaling {
-            full: 255.0,
-            mean: vec![0.5; shape[0]],
-            deviation: vec![0.2; shape[0]],
-        },
-        augmentation: Augmentation::None,
+    }
+}
+
+impl Synthetic {
+    /// Reads what stands behind `synthetic:`.
+    pub fn parse(options: &str) -> Result<Self, SyntheticError> {
+        let wrong = || SyntheticError(options.into());
+        let number = |text: &str| text.parse::<usize>().map_err(|_| wrong());
+        let mut set = Self::default();
+        for option in options.split(',').filter(|option| !option.is_empty()) {
+            match option.split_once('=').ok_or_else(wrong)? {
+                ("classes", text) => set.classes = number(text)?,
+                ("train", text) => set.train = number(text)?,
+                ("test", text) => set.test = number(text)?,
+                ("seed", text) => set.seed = text.parse().map_err(|_| wrong())?,
+                ("shape", text) => {
+                    let sides = text.split('x').map(number).collect::<Result<Vec<_>, _>>()?;
+                    set.shape = sides.try_into().map_err(|_| wrong())?;
+                }
+                _ => return Err(wrong()),
+            }
+        }
+        let empty = set.shape.contains(&0) || set.train == 0 || set.test == 0;
+        if empty || !(2..=256).contains(&set.classes) {
+            return Err(wrong());
+        }
+        Ok(set)
+    }
+
+    /// Makes it up.
+    pub fn build(&self) -> Dataset {
+        let size: usize = self.shape.iter().product();
+        let mut stream = Stream::new(self.seed, "synthetic patterns", &[]);
+        let patterns: Vec<f64> = (0..self.classes * size).map(|_| stream.uniform()).collect();
+        let images = |count: usize, part: u64| {
+            let mut stream = Stream::new(self.seed, "synthetic images", &[part]);
+            let mut images = Images {
+                shape: self.shape,
+                pixels: Vec::with_capacity(count * size),
+                labels: vec![],
+            };
+            for index in 0..count {
+                let class = index % self.classes;
+                images.labels.push(class as u8);
+                let pattern = &patterns[class * size..][..size];
+                let noisy = |x: &f64| (127.0 * x + 128.0 * stream.uniform()) as u8;
+                images.pixels.extend(pattern.iter().map(noisy));
+            }
+            images
+        };
+        Dataset {
+            name: "synthetic".into(),
+            classes: self.classes,
+            train: images(self.train, 0),
+            test: images(self.test, 1),
+            scaling: Scaling {
+                full: 255.0,
+                mean: vec![0.5; self.shape[0]],
+                deviation: vec![0.2; self.shape[0]],
+            },
+            augmentation: Augmentation::None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_are_answered_with_what_can_be_written() {
+        for bad in ["clases=3", "train=0", "shape=8x8", "classes=257", "train"] {
+            let error = Synthetic::parse(bad).unwrap_err().to_string();
+            assert!(
+                error.contains(bad) && error.contains("shape=1x8x8"),
+                "{error}"
+            );
+        }
+        assert_eq!(Synthetic::parse(""), Ok(Synthetic::default()));
     }
 }

@@ -9,8 +9,7 @@ use std::str::FromStr;
 /// ```
 /// use upwash::model::ModelSpec;
 /// let thin: ModelSpec = "thin-resnet50".parse()?;
-/// let numbers: usize = thin.network([3, 32, 32], 10).parameters().iter().map(|slot| slot.len()).sum();
-/// assert_eq!(numbers, 545_930);
+/// assert_eq!(thin.network([3, 32, 32], 10).layout().parameter_count(), 545_930);
 /// # Ok::<(), upwash::model::ModelError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -291,10 +290,8 @@ mod tests {
         let spec: ModelSpec = name.parse().unwrap();
         assert_eq!(spec.to_string(), name);
         spec.network([3, 32, 32], classes)
-            .parameters()
-            .iter()
-            .map(|slot| slot.len())
-            .sum()
+            .layout()
+            .parameter_count()
     }
 
     #[test]
@@ -314,11 +311,11 @@ mod tests {
     #[test]
     fn slots_follow_each_other_and_starts_differ_between_workers() {
         let network = ModelSpec::Cnn.network([1, 8, 8], 10);
-        let slots = network.parameters();
+        let slots = network.layout().parameters;
         let mut end = 0;
         for slot in &slots {
             assert_eq!(slot.offset, end, "{}", slot.name);
-            end += slot.len();
+            end += slot.size();
         }
         let (first, second) = (network.start(1, 0), network.start(1, 1));
         assert_eq!(first.len(), end);

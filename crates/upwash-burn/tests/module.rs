@@ -1,0 +1,169 @@
+//! A user's own module against the same network as Upwash describes it.
+
+#![allow(clippy::unwrap_used)]
+
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Tensor};
+use std::sync::Arc;
+use upwash::data::{Batch, Sampler, digits};
+use upwash::engine::Engine;
+use upwash::fleet::{Fleet, Model, Start};
+use upwash::model::{Layer, Network};
+use upwash::optimizer::Sgd;
+use upwash_burn::{BurnModule, BurnNetwork, Classifier, burn};
+use upwash_topology::random::Stream;
+
+#[derive(Module, Debug)]
+struct Net {
+    conv: Conv2d,
+    norm: BatchNorm,
+    frozen: Linear,
+    linear: Linear,
+}
+
+impl Classifier for Net {
+    fn logits(&self, images: Tensor<4>) -> Tensor<2> {
+        let features = relu(self.norm.forward(self.conv.forward(images)));
+        // A part that is not trained: it must stay as it is, and be no statistic.
+        let side = self.frozen.forward(features.clone().flatten(1, 3)) * 0.0;
+        self.linear.forward(features.flatten(1, 3)) + side
+    }
+}
+
+fn own() -> BurnModule<Net> {
+    BurnModule::new([1, 8, 8], |device: &Device| Net {
+        conv: Conv2dConfig::new([1, 4], [3, 3]).init(device),
+        norm: BatchNormConfig::new(4).init(device),
+        frozen: LinearConfig::new(4 * 36, 10).init(device).no_grad(),
+        linear: LinearConfig::new(4 * 36, 10).init(device),
+    })
+}
+
+fn described() -> BurnNetwork {
+    let conv = Layer::Conv {
+        inputs: 1,
+        outputs: 4,
+        size: 3,
+        stride: 1,
+        padding: 0,
+        bias: true,
+    };
+    BurnNetwork::new(Network {
+        input: [1, 8, 8],
+        classes: 10,
+        layers: vec![
+            conv,
+            Layer::BatchNorm { channels: 4 },
+            Layer::Relu,
+            Layer::Flatten,
+            Layer::Linear {
+                inputs: 144,
+                outputs: 10,
+            },
+        ],
+    })
+}
+
+/// From Burn's order of a linear layer's weight (inputs x outputs) to ours.
+fn translated(own: &[f32]) -> Vec<f32> {
+    let before = 4 * 9 + 4 + 4 + 4;
+    let mut ours = own.to_vec();
+    for (place, number) in own[before..][..1440].iter().enumerate() {
+        ours[before + place % 10 * 144 + place / 10] = *number;
+    }
+    ours
+}
+
+fn batch() -> Batch {
+    let mut stream = Stream::new(3, "test", &[]);
+    Batch {
+        pixels: (0..5 * 64).map(|_| stream.normal() as f32).collect(),
+        labels: vec![3, 1, 4, 1, 5],
+    }
+}
+
+fn assert_close(found: &[f32], known: &[f32]) {
+    assert_eq!(found.len(), known.len());
+    for (x, y) in found.iter().zip(known) {
+        assert!((x - y).abs() < 1e-5, "{x} is not {y}");
+    }
+}
+
+#[test]
+fn an_own_module_does_what_the_described_network_does() {
+    let (own, described) = (own(), described());
+    let names: Vec<_> = own
+        .layout()
+        .parameters
+        .iter()
+        .map(|slot| slot.name.as_str())
+        .collect();
+    let known = [
+        "conv.weight",
+        "conv.bias",
+        "norm.gamma",
+        "norm.beta",
+        "linear.weight",
+        "linear.bias",
+    ];
+    assert_eq!(names, known);
+    assert_eq!(
+        own.layout().parameter_count(),
+        described.layout().parameter_count()
+    );
+    assert_eq!(own.start_statistics(), described.start_statistics());
+
+    let parameters = own.start(7, 2);
+    let ours = translated(&parameters);
+    let mut moved = [own.start_statistics(), described.start_statistics()];
+    let mut gradients = [vec![0.0; parameters.len()], vec![0.0; parameters.len()]];
+    let score = own.gradient(&parameters, &mut moved[0], &batch(), &mut gradients[0]);
+    let known = described.gradient(&ours, &mut moved[1], &batch(), &mut gradients[1]);
+    assert!((score.loss - known.loss).abs() < 1e-6);
+    assert_close(&translated(&gradients[0]), &gradients[1]);
+    assert_close(&moved[0][..4], &moved[1][..4]); // means; Burn keeps the biased variance
+    assert_close(
+        &own.batch_statistics(&parameters, &batch())[..4],
+        &described.batch_statistics(&ours, &batch())[..4],
+    );
+    let tested = own.score(&parameters, &moved[1], &batch());
+    assert!((tested.loss - described.score(&ours, &moved[1], &batch()).loss).abs() < 1e-6);
+}
+
+#[test]
+fn starts_depend_on_seed_and_worker_only() {
+    let own = own();
+    assert_eq!(own.start(1, 2), own.start(1, 2));
+    assert_ne!(own.start(1, 2), own.start(1, 3));
+    assert_ne!(own.start(1, 2), own.start(2, 2));
+}
+
+#[test]
+fn workers_have_statistics_of_their_own_and_threads_change_nothing() {
+    let run = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap();
+        pool.install(|| {
+            let data = digits();
+            let shares = upwash::data::Partition::Balanced
+                .share_out(&data.train, 10, 3, 1)
+                .unwrap();
+            let sampler = Sampler::new(shares, 16, 1);
+            let model = Arc::new(own());
+            let sgd = Sgd::default();
+            let mut fleet = Fleet::new(model, Arc::new(data), sampler, sgd, Start::Equal, 1);
+            (0..3).for_each(|round| drop(fleet.step(round, 0.1)));
+            fleet.state()
+        })
+    };
+    let state = run(1);
+    assert_eq!(state, run(2));
+    let (name, statistics) = &state[2];
+    assert_eq!((name.as_str(), statistics.len()), ("statistics", 24));
+    assert_ne!(statistics[..8], statistics[8..16]);
+}

@@ -1,0 +1,47 @@
+//! Files that are either whole or not there.
+
+use std::io::{Result, Write};
+use std::path::Path;
+
+/// Writes `content` beside `path` first, and renames it when it is complete and on the disk. What is
+/// there already and is no plain file (a device, a pipe) is written to as it is; a link is followed.
+///
+/// ```
+/// let folder = tempfile::tempdir()?;
+/// upwash::files::write(&folder.path().join("table.txt"), b"1 2 3")?;
+/// assert_eq!(std::fs::read(folder.path().join("table.txt"))?, b"1 2 3");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn write(path: &Path, content: &[u8]) -> Result<()> {
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if path.exists() && !path.is_file() {
+        return std::fs::write(path, content);
+    }
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let mut file = temporary().tempfile_in(folder)?;
+    file.write_all(content)?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    // The rename is safe only when the folder is, where the system can say so.
+    if let Ok(folder) = std::fs::File::open(folder) {
+        let _ = folder.sync_all();
+    }
+    Ok(())
+}
+
+/// Temporary files are their owner's alone by default; a result is for whom the umask allows.
+#[cfg(unix)]
+fn temporary() -> tempfile::Builder<'static, 'static> {
+    use std::os::unix::fs::PermissionsExt;
+    let mut builder = tempfile::Builder::new();
+    builder.permissions(std::fs::Permissions::from_mode(0o666));
+    builder
+}
+
+#[cfg(not(unix))]
+fn temporary() -> tempfile::Builder<'static, 'static> {
+    tempfile::Builder::new()
+}
