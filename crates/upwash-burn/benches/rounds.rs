@@ -1,0 +1,75 @@
+//! Whole rounds on the CPU: gradients, optimizer, plans and mixing.
+//!
+//! `cargo bench -p upwash-burn` prints images a second of eight workers on L1 (ResNet-20, batch 32),
+//! each on one core at a time, what of a round is mixing, and what AL-DSGD adds to D-PSGD.
+//!
+//! `cargo bench -p upwash-burn --features burn-threads` prints what one model makes of the same cores
+//! with Burn's own threads. `benches/peers/rounds.sh` runs both in turn, and PyTorch beside them.
+
+use std::sync::Arc;
+use std::time::Instant;
+use upwash::config::Config;
+use upwash::engine::Engine;
+use upwash::experiment::{Experiment, Folders};
+use upwash::fleet::Fleet;
+use upwash::run::{Event, Next, Progress, run};
+use upwash_burn::BurnNetwork;
+
+const MODEL: &str = "resnet20";
+const BATCH: usize = 32;
+
+fn main() {
+    if cfg!(feature = "burn-threads") {
+        let (seconds, images) = rounds("path:1", "dpsgd", 12);
+        println!(
+            "one model on all cores, Burn's threads: {:.1} images/s",
+            images / seconds
+        );
+        return;
+    }
+    let (dpsgd, images) = rounds("paper:L1", "dpsgd", 6);
+    let (al_dsgd, _) = rounds("paper:L1", "al-dsgd", 6);
+    println!("8 workers, D-PSGD:  {:.1} images/s", images / dpsgd);
+    println!("8 workers, AL-DSGD: {:.1} images/s", images / al_dsgd);
+    println!("AL-DSGD's round / D-PSGD's: {:.4}", al_dsgd / dpsgd);
+}
+
+/// Seconds of the rounds after the first, and the images in them. The best of three.
+fn rounds(graph: &str, algorithm: &str, count: u64) -> (f64, f64) {
+    let (experiment, mut fleet) = prepare(graph, algorithm, count);
+    let images = (count - 1) as usize * BATCH * fleet.workers();
+    let best = (0..3)
+        .map(|_| once(&experiment, &mut fleet))
+        .fold(f64::INFINITY, f64::min);
+    (best, images as f64)
+}
+
+fn once(experiment: &Experiment, fleet: &mut Fleet) -> f64 {
+    let (mut began, mut seconds) = (None, 0.0);
+    let mut clock = |event: &Event| {
+        if let Event::Round { .. } = event {
+            let began = *began.get_or_insert_with(Instant::now);
+            seconds = began.elapsed().as_secs_f64();
+        }
+        Next::Continue
+    };
+    let start = Progress::start(experiment.workers());
+    run(experiment, fleet, start, &mut clock).expect("a run");
+    seconds
+}
+
+/// One epoch of `count` rounds on made-up images.
+fn prepare(graph: &str, algorithm: &str, count: u64) -> (Experiment, Fleet) {
+    let workers = if graph == "path:1" { 1 } else { 8 };
+    let images = count as usize * BATCH * workers;
+    let config = format!(
+        "model = \"{MODEL}\"\n[data]\nname = \"synthetic:shape=3x32x32,test=1,train={images}\"\n\
+         partition = \"iid\"\n[graph]\ntopology = \"{graph}\"\n[algorithm]\nname = \"{algorithm}\"\n\
+         [training]\nepochs = 1\nbatch = {BATCH}\n"
+    );
+    let config = Config::parse(&config, &[]).expect("a configuration");
+    let experiment = Experiment::prepare(config, &Folders::default()).expect("an experiment");
+    let network = BurnNetwork::new(experiment.network.clone());
+    let fleet = experiment.fleet(Arc::new(network));
+    (experiment, fleet)
+}
