@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use upwash::config::Config;
+use upwash::data::Pick;
 use upwash::engine::{Engine, State};
 use upwash::experiment::{Experiment, Folders};
 use upwash::fleet::{Fleet, Model};
@@ -291,8 +292,8 @@ fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
     for node in &summary.nodes {
         let share = experiment.sampler.shares().images[node.id]
             .iter()
-            .map(|&i| i as usize);
-        let batch = experiment.data.scaling.whole(&experiment.data.train, share);
+            .map(|&image| Pick::whole(image));
+        let batch = experiment.data.scaling.batch(&experiment.data.train, share);
         let width = model.layout().parameter_count();
         let known = model
             .score(&models[node.id * width..][..width], &[], &batch)

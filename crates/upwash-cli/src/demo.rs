@@ -1,5 +1,6 @@
 //! `upwash demo`: four algorithms on the digits.
 
+use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
 use crate::runs::{RunFolder, execute};
 use anyhow::Result;
@@ -34,9 +35,11 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
         (config.algorithm.name, config.algorithm.base) = (algorithm, base);
         config.graph.copies = copies;
         let experiment = Experiment::prepare(config, &Folders::default())?;
+        let mut engine = EngineArgs::standard().build(&experiment)?;
         let mut results = RunFolder::create(&folder.join(name), &experiment)?;
         rows.push(execute(
             &experiment,
+            &mut *engine,
             &mut results,
             ProgressDisplay::new(false),
         )?);

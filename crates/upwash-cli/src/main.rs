@@ -2,6 +2,7 @@
 
 mod data;
 mod demo;
+mod engines;
 mod files;
 mod progress;
 mod runs;

@@ -5,13 +5,11 @@ use anyhow::{Context, Result, bail, ensure};
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use upwash::checkpoint::{Checkpoint, CheckpointError};
 use upwash::engine::Engine;
 use upwash::experiment::Experiment;
 use upwash::run::{Event, Next, Observer, Outcome, Progress, Summary};
-use upwash_burn::BurnNetwork;
 
 /// Set by Ctrl-C: the run ends after its round, with a checkpoint.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -204,18 +202,17 @@ impl Observer for Recorder<'_> {
     }
 }
 
-/// Trains on this machine's CPU, and leaves a summary in the run's folder.
+/// Trains, and leaves a summary in the run's folder.
 pub(crate) fn execute(
     experiment: &Experiment,
+    engine: &mut dyn Engine,
     folder: &mut RunFolder,
     display: ProgressDisplay,
 ) -> Result<Summary> {
-    let model = Arc::new(BurnNetwork::new(experiment.network.clone()));
-    let mut fleet = experiment.fleet(model);
     let progress = match folder.resumed.take() {
         None => Progress::start(experiment.workers()),
         Some(checkpoint) => {
-            fleet.restore(&checkpoint.arrays).map_err(|what| {
+            engine.restore(&checkpoint.arrays).map_err(|what| {
                 anyhow::anyhow!(
                     "the checkpoint in {} does not fit: {what}",
                     folder.path.display()
@@ -231,7 +228,7 @@ pub(crate) fn execute(
         checkpoint_every,
         failure: None,
     };
-    let outcome = upwash::run::run(experiment, &mut fleet, progress, &mut recorder)?;
+    let outcome = upwash::run::run(experiment, engine, progress, &mut recorder)?;
     recorder.display.finish();
     if let Some(error) = recorder.failure {
         return Err(error).with_context(|| format!("cannot write to {}", folder.path.display()));
@@ -244,7 +241,7 @@ pub(crate) fn execute(
             ("algorithm", summary.algorithm.clone()),
         ];
         let about = about.iter().map(|(key, value)| (*key, value.as_str()));
-        let content = averaged.to_safetensors(fleet.layout(), about)?;
+        let content = averaged.to_safetensors(engine.layout(), about)?;
         crate::files::write(&folder.path.join("model.safetensors"), &content)?;
     }
     let text = serde_json::to_string_pretty(&summary)? + "\n";

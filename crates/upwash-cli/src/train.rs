@@ -1,5 +1,6 @@
 //! `upwash train`
 
+use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
 use crate::runs::{RunFolder, end_cleanly_when_interrupted, execute};
 use anyhow::{Context, Result};
@@ -25,6 +26,8 @@ pub(crate) struct Args {
     /// Use so many threads; the result does not depend on it [default: one for each core]
     #[arg(long, value_name = "N")]
     threads: Option<std::num::NonZeroUsize>,
+    #[command(flatten)]
+    engine: EngineArgs,
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
@@ -43,6 +46,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
         ..Folders::standard()?
     };
     let experiment = Experiment::prepare(config, &folders).with_context(|| place.to_string())?;
+    let mut engine = args.engine.build(&experiment)?;
     let mut results = if args.resume {
         RunFolder::resume(&args.out, &experiment)?
     } else {
@@ -50,7 +54,12 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     };
     end_cleanly_when_interrupted()?;
     shares(out, &experiment)?;
-    let summary = execute(&experiment, &mut results, ProgressDisplay::new(true))?;
+    let summary = execute(
+        &experiment,
+        &mut *engine,
+        &mut results,
+        ProgressDisplay::new(true),
+    )?;
     table(out, &summary)?;
     Ok(writeln!(out, "\nresults are in {}", args.out.display())?)
 }

@@ -1,7 +1,7 @@
 //! The CPU engine: every replica in one flat buffer, workers in parallel, each on one thread.
 
 use crate::algorithm::{Message, Plan};
-use crate::data::{Batch, Dataset, Images, Sampler};
+use crate::data::{Batch, Dataset, Images, Pick, Sampler};
 use crate::engine::{Engine, Part, Score, State};
 use crate::mix::mix;
 use crate::model::{Layout, Replica};
@@ -137,10 +137,8 @@ impl Fleet {
         indices: &[u32],
     ) -> Score {
         let piece = |part: &[u32]| {
-            let batch = self
-                .data
-                .scaling
-                .whole(images, part.iter().map(|&i| i as usize));
+            let picks = part.iter().map(|&image| Pick::whole(image));
+            let batch = self.data.scaling.batch(images, picks);
             self.model.score(parameters, statistics, &batch)
         };
         let scores: Vec<Score> = indices.par_chunks(SCORED_AT_ONCE).map(piece).collect();

@@ -34,9 +34,6 @@ pub struct Sampler {
     seed: u64,
 }
 
-/// The border of black pixels from which crops are taken.
-const PADDING: usize = 4;
-
 impl Sampler {
     /// Batches of `batch` images out of the workers' shares.
     ///
@@ -85,78 +82,88 @@ impl Sampler {
         indices
     }
 
+    /// Which images are in a worker's batch of a round, and which window of each is taken.
+    pub fn picks(
+        &self,
+        augmentation: Augmentation,
+        worker: usize,
+        round: u64,
+    ) -> impl Iterator<Item = Pick> + use<> {
+        let mut stream = Stream::new(self.seed, "augmentation", &[worker as u64, round]);
+        let pick = move |image| match augmentation {
+            Augmentation::None => Pick::whole(image),
+            Augmentation::CropAndFlip => Pick {
+                image,
+                down: stream.below(2 * Pick::BORDER + 1),
+                right: stream.below(2 * Pick::BORDER + 1),
+                mirrored: stream.below(2) == 1,
+            },
+        };
+        self.indices(worker, round).into_iter().map(pick)
+    }
+
     /// A worker's batch of a round, augmented.
     pub fn batch(&self, data: &Dataset, worker: usize, round: u64) -> Batch {
-        let mut stream = Stream::new(self.seed, "augmentation", &[worker as u64, round]);
-        let indices = self.indices(worker, round);
-        let mut batch = Batch {
-            pixels: Vec::new(),
-            labels: Vec::new(),
-        };
-        for &index in &indices {
-            let view = match data.augmentation {
-                Augmentation::None => View {
-                    down: PADDING,
-                    right: PADDING,
-                    mirrored: false,
-                },
-                Augmentation::CropAndFlip => View {
-                    down: stream.below(2 * PADDING + 1),
-                    right: stream.below(2 * PADDING + 1),
-                    mirrored: stream.below(2) == 1,
-                },
-            };
-            data.scaling.append(
-                data.train.image(index as usize),
-                data.train.shape,
-                view,
-                &mut batch.pixels,
-            );
-            batch.labels.push(data.train.labels[index as usize]);
-        }
-        batch
+        let picks = self.picks(data.augmentation, worker, round);
+        data.scaling.batch(&data.train, picks)
     }
 }
 
-/// A window of the image's own size into the image with its border.
-#[derive(Clone, Copy)]
-struct View {
-    down: usize,
-    right: usize,
-    mirrored: bool,
+/// A window of the image's own size into the image with a black border around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// The image's number.
+    pub image: u32,
+    /// Rows above the window.
+    pub down: usize,
+    /// Columns to its left.
+    pub right: usize,
+    /// Whether left and right are exchanged.
+    pub mirrored: bool,
+}
+
+impl Pick {
+    /// The width of the border.
+    pub const BORDER: usize = 4;
+
+    /// The image as it is.
+    pub fn whole(image: u32) -> Self {
+        Self {
+            image,
+            down: Self::BORDER,
+            right: Self::BORDER,
+            mirrored: false,
+        }
+    }
 }
 
 impl super::Scaling {
-    /// Images as they are, scaled.
-    pub fn whole(&self, images: &super::Images, indices: impl Iterator<Item = usize>) -> Batch {
+    /// Windows into images, scaled.
+    pub fn batch(&self, images: &super::Images, picks: impl Iterator<Item = Pick>) -> Batch {
         let mut batch = Batch {
             pixels: Vec::new(),
             labels: Vec::new(),
         };
-        let view = View {
-            down: PADDING,
-            right: PADDING,
-            mirrored: false,
-        };
-        for index in indices {
-            self.append(images.image(index), images.shape, view, &mut batch.pixels);
-            batch.labels.push(images.labels[index]);
+        for pick in picks {
+            let image = images.image(pick.image as usize);
+            self.append(image, images.shape, pick, &mut batch.pixels);
+            batch.labels.push(images.labels[pick.image as usize]);
         }
         batch
     }
 
-    fn append(&self, image: &[u8], shape: [usize; 3], view: View, out: &mut Vec<f32>) {
+    fn append(&self, image: &[u8], shape: [usize; 3], pick: Pick, out: &mut Vec<f32>) {
         let [channels, height, width] = shape;
         for channel in 0..channels {
             let plane = &image[channel * height * width..][..height * width];
             let (mean, scale) = (self.mean[channel], 1.0 / self.deviation[channel]);
             for y in 0..height {
                 for x in 0..width {
-                    let x = if view.mirrored { width - 1 - x } else { x };
+                    let x = if pick.mirrored { width - 1 - x } else { x };
                     // Positions in the image with its border, moved back by the border.
                     let (y, x) = (
-                        (y + view.down).checked_sub(PADDING),
-                        (x + view.right).checked_sub(PADDING),
+                        (y + pick.down).checked_sub(Pick::BORDER),
+                        (x + pick.right).checked_sub(Pick::BORDER),
                     );
                     let pixel = match (y, x) {
                         (Some(y), Some(x)) if y < height && x < width => plane[y * width + x],
@@ -215,7 +222,8 @@ mod tests {
             scaling.append(
                 &image,
                 [1, 2, 2],
-                View {
+                Pick {
+                    image: 0,
                     down,
                     right,
                     mirrored,
@@ -240,6 +248,7 @@ mod tests {
             mean: vec![0.5],
             deviation: vec![0.25],
         };
-        assert_eq!(scaling.whole(&images, 0..1).pixels, [-1.0, 0.0, 1.0, 2.0]);
+        let batch = scaling.batch(&images, [Pick::whole(0)].into_iter());
+        assert_eq!(batch.pixels, [-1.0, 0.0, 1.0, 2.0]);
     }
 }

@@ -1,0 +1,329 @@
+//! The GPU engine checked and timed: `gpu check`, `gpu speed`, `gpu export DIR` (see
+//! scripts/check-gpu.sh). Needs a GPU; not part of the tests.
+
+#[cfg(not(feature = "libtorch"))]
+fn main() {
+    println!("built without the feature `libtorch`");
+}
+
+#[cfg(feature = "libtorch")]
+fn main() {
+    let mut arguments = std::env::args()
+        .skip(1)
+        .filter(|argument| argument != "--bench");
+    match arguments.next().as_deref() {
+        Some("check") => with_torch::check(),
+        Some("speed") => with_torch::speed(),
+        Some("export") => with_torch::export(&arguments.next().expect("a folder")),
+        _ => eprintln!("gpu check | gpu speed | gpu export DIR"),
+    }
+}
+
+#[cfg(feature = "libtorch")]
+mod with_torch {
+    use std::sync::Arc;
+    use std::time::Instant;
+    use upwash::algorithm::{Message, Plan};
+    use upwash::config::Config;
+    use upwash::data::Augmentation;
+    use upwash::engine::{Engine, Part, State};
+    use upwash::experiment::{Experiment, Folders};
+    use upwash::run::{Event, Next, Observer, Progress, run};
+    use upwash_torch::{CudaFleet, CudaOptions, Precision, TorchNetwork};
+
+    fn prepare(config: &str) -> Experiment {
+        let config = Config::parse(config, &[]).expect("a configuration");
+        let mut experiment =
+            Experiment::prepare(config, &Folders::default()).expect("an experiment");
+        let data = Arc::get_mut(&mut experiment.data).expect("ours alone");
+        data.augmentation = Augmentation::CropAndFlip;
+        experiment
+    }
+
+    /// `rounds` rounds of eight workers in one epoch.
+    fn config(model: &str, algorithm: &str, batch: usize, rounds: usize, more: &str) -> String {
+        let images = 8 * batch * rounds;
+        format!(
+            "model = \"{model}\"\n[data]\nname = \"synthetic:shape=3x32x32,test=500,train={images}\"\n\
+             partition = \"iid\"\n[algorithm]\n{algorithm}\n[training]\nepochs = 1\nbatch = {batch}\n\
+             rate = 0.01\nweight_decay = 5e-4\n{more}"
+        )
+    }
+
+    /// Losses of every round; stops before round `stop` and keeps what is needed to go on.
+    #[derive(Default)]
+    struct Witness {
+        losses: Vec<Vec<f64>>,
+        stop: Option<u64>,
+        kept: Option<(Progress, State)>,
+    }
+
+    impl Observer for Witness {
+        fn observe(&mut self, event: &Event) -> Next {
+            if let Event::Round { losses, .. } = event {
+                self.losses.push(losses.clone());
+            }
+            Next::Continue
+        }
+
+        fn between_rounds(&mut self, progress: &Progress, engine: &dyn Engine) -> Next {
+            if self.stop != Some(progress.round) {
+                return Next::Continue;
+            }
+            self.kept = Some((progress.clone(), engine.state()));
+            Next::Stop
+        }
+    }
+
+    fn complete(experiment: &Experiment, engine: &mut dyn Engine) -> (Vec<Vec<f64>>, State) {
+        let mut witness = Witness::default();
+        let start = Progress::start(experiment.workers());
+        run(experiment, engine, start, &mut witness).expect("a run");
+        (witness.losses, engine.state())
+    }
+
+    fn fleet(experiment: &Experiment, options: CudaOptions) -> CudaFleet {
+        CudaFleet::new(experiment, options).unwrap_or_else(|error| {
+            eprintln!("{error}");
+            std::process::exit(1)
+        })
+    }
+
+    fn worst(a: &[Vec<f64>], b: &[Vec<f64>]) -> f64 {
+        let pairs = a.iter().flatten().zip(b.iter().flatten());
+        pairs.map(|(a, b)| ((a - b) / b).abs()).fold(0.0, f64::max)
+    }
+
+    struct Table(bool);
+
+    impl Table {
+        fn line(&mut self, what: &str, found: &str, right: bool) {
+            let verdict = if right { "ok" } else { "WRONG" };
+            println!("{what:<70} {found:<8} {verdict}");
+            self.0 &= right;
+        }
+    }
+
+    const F32: CudaOptions = CudaOptions {
+        device: 0,
+        precision: Precision::F32,
+        streams: None,
+        eager: false,
+    };
+
+    const ALGORITHMS: [(&str, &str); 4] = [
+        ("D-PSGD", "name = \"dpsgd\""),
+        ("MATCHA", "name = \"matcha\""),
+        ("AL-DSGD over D-PSGD", "name = \"al-dsgd\""),
+        (
+            "AL-DSGD over MATCHA, overlap",
+            "base = \"matcha\"\noverlap = true",
+        ),
+    ];
+
+    pub(crate) fn check() {
+        let mut table = Table(true);
+        for (name, algorithm) in ALGORITHMS {
+            let rotating = "momentum = 0.0\ndecay = \"cosine\"\nwarmup_epochs = 0.2\n\
+                            statistics = \"averaged\"\n[graph]\ncopies = 3\n";
+            let experiment = prepare(&config("resnet20", algorithm, 16, 20, rotating));
+            for (kind, options) in [("f32", F32), ("bf16", CudaOptions::default())] {
+                let graph = complete(&experiment, &mut fleet(&experiment, options));
+                let eager = CudaOptions {
+                    eager: true,
+                    ..options
+                };
+                let eager = complete(&experiment, &mut fleet(&experiment, eager));
+                let what = format!("{name}, {kind}: replayed = eager, to the bit");
+                table.line(&what, "", graph == eager);
+                if kind == "f32" {
+                    let network = TorchNetwork::new(experiment.network.clone());
+                    let mut cpu = experiment.fleet(Arc::new(network));
+                    let cpu = complete(&experiment, &mut cpu);
+                    let apart = worst(&graph.0, &cpu.0);
+                    if std::env::var_os("UPWASH_ROUNDS").is_some() {
+                        for (k, (a, b)) in graph.0.iter().zip(&cpu.0).enumerate() {
+                            println!(
+                                "  round {k}: {:.1e}",
+                                worst(std::slice::from_ref(a), std::slice::from_ref(b))
+                            );
+                        }
+                    }
+                    let what = format!("{name}: GPU and CPU, 20 rounds, worst relative loss");
+                    table.line(&what, &format!("{apart:.1e}"), apart < 1e-3);
+                }
+            }
+        }
+        let experiment = prepare(&config("resnet20", "base = \"matcha\"", 16, 20, ""));
+        let whole = complete(&experiment, &mut fleet(&experiment, F32));
+        for streams in [1, 3] {
+            let fewer = CudaOptions {
+                streams: Some(streams),
+                ..F32
+            };
+            let found = complete(&experiment, &mut fleet(&experiment, fewer));
+            let what = format!("{streams} streams = 8 streams, to the bit");
+            table.line(&what, "", found == whole);
+        }
+        let control = "control: other batches give other losses, the same the same";
+        table.line(control, "", batches_take_effect(&experiment));
+
+        let mut witness = Witness {
+            stop: Some(7),
+            ..Default::default()
+        };
+        let mut first = fleet(&experiment, F32);
+        run(&experiment, &mut first, Progress::start(8), &mut witness).expect("a run");
+        let (progress, state) = witness.kept.take().expect("a stop");
+        let mut second = fleet(&experiment, F32);
+        second.restore(&state).expect("a state that fits");
+        let mut rest = Witness::default();
+        run(&experiment, &mut second, progress, &mut rest).expect("a run");
+        let same = second.state() == whole.1 && rest.losses[..] == whole.0[7..];
+        table.line("stopped and resumed = never stopped, to the bit", "", same);
+        if !table.0 {
+            std::process::exit(1);
+        }
+    }
+
+    /// Whether a capture takes new inputs: with stale ones, rounds 0 and 1 would have one loss.
+    fn batches_take_effect(experiment: &Experiment) -> bool {
+        let mut engine = fleet(experiment, F32);
+        let alone = |worker| Plan::alone(worker, Message::Stepped);
+        let alone: Vec<Plan> = (0..8).map(alone).collect();
+        let mut once = |round| {
+            let losses: Vec<f64> = engine.step(round, 0.0).iter().map(|s| s.loss).collect();
+            engine.mix(Message::Stepped, &alone);
+            losses
+        };
+        let (first, second, again) = (once(0), once(1), once(0));
+        first != second && first == again
+    }
+
+    /// What a program in another language needs for the same 20 rounds.
+    pub(crate) fn export(folder: &str) {
+        std::fs::create_dir_all(folder).expect("a folder");
+        let path = |name: &str| std::path::Path::new(folder).join(name);
+        let floats = |name: &str, numbers: &[f32]| {
+            let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+            std::fs::write(path(name), bytes).expect("a file");
+        };
+        for (name, algorithm) in [
+            ("dpsgd", "name = \"dpsgd\""),
+            ("al-dsgd", "name = \"al-dsgd\""),
+        ] {
+            let experiment = prepare(&config("resnet20", algorithm, 16, 20, "momentum = 0.0\n"));
+            let mut engine = fleet(&experiment, F32);
+            floats("models.bin", &engine.state()[0].1);
+            let (mut pixels, mut labels) = (Vec::new(), Vec::new());
+            for round in 0..20 {
+                for worker in 0..8 {
+                    let batch = experiment.sampler.batch(&experiment.data, worker, round);
+                    pixels.extend(batch.pixels);
+                    labels.extend(batch.labels);
+                }
+            }
+            floats("pixels.bin", &pixels);
+            std::fs::write(path("labels.bin"), labels).expect("a file");
+            let (losses, _) = complete(&experiment, &mut engine);
+            let losses: Vec<f32> = losses.iter().flatten().map(|&loss| loss as f32).collect();
+            floats(&format!("{name}.bin"), &losses);
+        }
+    }
+
+    /// Milliseconds of a round in a whole run, after the first 20.
+    fn round_time(experiment: &Experiment, engine: &mut CudaFleet) -> f64 {
+        let mut times = Vec::new();
+        let mut clock = |event: &Event| {
+            if let Event::Round { .. } = event {
+                times.push(Instant::now());
+            }
+            Next::Continue
+        };
+        let start = Progress::start(experiment.workers());
+        run(experiment, engine, start, &mut clock).expect("a run");
+        let rounds = times.len() - 21;
+        (times[times.len() - 1] - times[20]).as_secs_f64() * 1e3 / rounds as f64
+    }
+
+    pub(crate) fn speed() {
+        for (model, batch, rounds) in [
+            ("resnet20", 16, 420),
+            ("thin-resnet50", 16, 320),
+            ("thin-resnet50", 128, 120),
+            ("resnet50", 128, 60),
+        ] {
+            let momentum = "momentum = 0.9\n";
+            let experiment = prepare(&config(
+                model,
+                "name = \"al-dsgd\"",
+                batch,
+                rounds,
+                momentum,
+            ));
+            let began = Instant::now();
+            let mut engine = fleet(&experiment, CudaOptions::default());
+            let prepared = began.elapsed().as_secs_f64();
+            let whole = round_time(&experiment, &mut engine);
+            let memory = engine.memory().expect("memory").peak as f64 / (1u64 << 30) as f64;
+            println!(
+                "{model}, batch {batch}: {whole:.3} ms a round, {:.0} images/s; prepared in \
+                 {prepared:.1} s, {memory:.1} GiB",
+                8e3 * batch as f64 / whole,
+            );
+            parts(&experiment, &mut engine);
+        }
+        let (batch, workers) = (16, 64);
+        let images = workers * batch * 120;
+        let config = format!(
+            "model = \"thin-resnet50\"\n[data]\n\
+             name = \"synthetic:shape=3x32x32,test=500,train={images}\"\npartition = \"iid\"\n[graph]\n\
+             topology = \"torus:8x8\"\n[training]\nepochs = 1\nbatch = {batch}\n"
+        );
+        let experiment = prepare(&config);
+        let mut engine = fleet(&experiment, CudaOptions::default());
+        let whole = round_time(&experiment, &mut engine);
+        println!("thin-resnet50, batch {batch}, {workers} workers: {whole:.3} ms a round");
+    }
+
+    /// Where a round's time goes, and how fast models are scored.
+    fn parts(experiment: &Experiment, engine: &mut CudaFleet) {
+        const TIMES: usize = 20;
+        let time = |work: &mut dyn FnMut()| {
+            work();
+            let began = Instant::now();
+            (0..TIMES).for_each(|_| work());
+            began.elapsed().as_secs_f64() * 1e3 / TIMES as f64
+        };
+        let message = experiment.algorithm.message();
+        let up = experiment.schedule.round(0);
+        let plan = |worker| Plan {
+            messages: up.mixing().row(worker).to_vec(),
+            own_update: 0.0,
+        };
+        let plans: Vec<Plan> = (0..8).map(plan).collect();
+        let gradients = time(&mut || drop(engine.step(0, 0.0)));
+        let both = time(&mut || {
+            drop(engine.step(0, 0.0));
+            engine.mix(message, &plans);
+        });
+        let mixings = time(&mut || {
+            (0..TIMES).for_each(|_| engine.mix(message, &plans));
+            engine.consensus_distance();
+        });
+        let waiting = time(&mut || {
+            engine.consensus_distance();
+        });
+        let mut images = 0;
+        let scoring = time(&mut || {
+            let score = |worker| engine.score(worker, Part::Share).images;
+            images = (0..8).map(score).sum();
+        });
+        println!(
+            "    gradients {gradients:.3} ms, with mixing {both:.3} ms; a step with its mixing \
+             {:.3} ms; scoring {:.0} images/s",
+            (mixings - waiting) / TIMES as f64,
+            1e3 * images as f64 / scoring
+        );
+    }
+}

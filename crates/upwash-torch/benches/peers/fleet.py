@@ -1,0 +1,189 @@
+"""Eight workers on one GPU in plain PyTorch, as its users would write them.
+
+fleet.py agree DIR: the 20 rounds that `gpu export DIR` wrote, from the same weights and batches in f32,
+by D-PSGD and by AL-DSGD (sound) on L1; fails where a loss differs by more than 1e-3 of itself.
+fleet.py speed: milliseconds a round, eager and as one CUDA graph on one stream, bf16 autocast, with
+batches from a data set on the GPU, crops and flips, SGD with momentum, averaging, and leaders."""
+
+import sys
+import time
+
+import numpy
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+EDGES = [(1, 5), (6, 7), (0, 4), (2, 3), (1, 7), (3, 6), (0, 1), (3, 7), (5, 6), (1, 2), (0, 7), (1, 3)]
+WORKERS, ALPHA = 8, 2 / 7
+NEIGHBOURS = [[a + b - i for a, b in EDGES if i in (a, b)] for i in range(WORKERS)]
+
+
+class Residual(nn.Module):
+    def __init__(self, body, shortcut):
+        super().__init__()
+        self.body, self.shortcut = nn.Sequential(*body), nn.Sequential(*shortcut)
+
+    def forward(self, x):
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+def conv(inputs, outputs, size, stride, bias):
+    return [nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=bias), nn.BatchNorm2d(outputs)]
+
+
+def network(name):
+    stem, stages, expansion, bias = {
+        "resnet20": (16, [(16, 3), (32, 3), (64, 3)], 1, False),
+        "thin-resnet50": (16, [(16, 3), (32, 4), (64, 6)], 4, True),
+        "resnet50": (64, [(64, 3), (128, 4), (256, 6), (512, 3)], 4, False),
+    }[name]
+    layers = conv(3, stem, 3, 1, bias) + [nn.ReLU(True)]
+    inputs = stem
+    for stage, (planes, blocks) in enumerate(stages):
+        for block in range(blocks):
+            stride, outputs = 2 if stage and not block else 1, planes * expansion
+            if expansion == 1:
+                body = conv(inputs, planes, 3, stride, bias) + [nn.ReLU(True)] + conv(planes, planes, 3, 1, bias)
+            else:
+                body = (conv(inputs, planes, 1, 1, bias) + [nn.ReLU(True)] + conv(planes, planes, 3, stride, bias)
+                        + [nn.ReLU(True)] + conv(planes, outputs, 1, 1, bias))
+            same = inputs == outputs and stride == 1
+            layers.append(Residual(body, [] if same else conv(inputs, outputs, 1, stride, bias)))
+            inputs = outputs
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
+
+
+def plans(losses, rate, leaders):
+    """Row i of the matrix with which stepped models are mixed."""
+    rows = torch.zeros(WORKERS, WORKERS)
+    for i, neighbours in enumerate(NEIGHBOURS):
+        rows[i, i] = 1 - ALPHA * len(neighbours)
+        rows[i, neighbours] = ALPHA
+        if leaders:
+            near = sorted(neighbours + [i])
+            best = min(near, key=lambda j: losses[j])
+            degree = max(near, key=lambda j: len(NEIGHBOURS[j]))
+            rows[i] *= 0.8
+            rows[i, best] += 0.1 + 0.1 * rate
+            rows[i, degree] += 0.1 + 0.1 * rate
+            rows[i, i] -= 0.2 * rate
+    return rows
+
+
+def agree(folder):
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    rounds, batch, rate = 20, 16, 0.01
+    start = torch.from_numpy(numpy.fromfile(f"{folder}/models.bin", "<f4")).view(WORKERS, -1).cuda()
+    pixels = torch.from_numpy(numpy.fromfile(f"{folder}/pixels.bin", "<f4")).view(rounds, WORKERS, batch, 3, 32, 32).cuda()
+    labels = torch.from_numpy(numpy.fromfile(f"{folder}/labels.bin", "u1").astype("i8")).view(rounds, WORKERS, batch).cuda()
+    right = True
+    for name in ("dpsgd", "al-dsgd"):
+        models = [network("resnet20").cuda() for _ in range(WORKERS)]
+        for model, row in zip(models, start):
+            nn.utils.vector_to_parameters(row, model.parameters())
+        optimizers = [torch.optim.SGD(m.parameters(), lr=rate, weight_decay=5e-4) for m in models]
+        found = []
+        for k in range(rounds):
+            losses = []
+            for model, optimizer, x, y in zip(models, optimizers, pixels[k], labels[k]):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            with torch.no_grad():
+                stepped = torch.stack([nn.utils.parameters_to_vector(m.parameters()) for m in models])
+                mixed = plans(losses, rate, name == "al-dsgd").cuda() @ stepped
+                for model, row in zip(models, mixed):
+                    nn.utils.vector_to_parameters(row, model.parameters())
+            found.append(losses)
+        known = numpy.fromfile(f"{folder}/{name}.bin", "<f4").reshape(rounds, WORKERS)
+        worst = float(numpy.max(numpy.abs(known - numpy.array(found)) / numpy.array(found)))
+        verdict = "ok" if worst < 1e-3 else "WRONG"
+        right &= worst < 1e-3
+        print(f"PyTorch and Upwash, {name}, f32, 20 rounds, worst relative loss {worst:.1e} {verdict}")
+    sys.exit(not right)
+
+
+def round_time(work, times):
+    for _ in range(3):
+        work()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(times):
+        work()
+    torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - began) / times
+
+
+def speed():
+    torch.backends.cudnn.benchmark = False
+    data = torch.randint(0, 256, (50_000, 3, 32, 32), dtype=torch.uint8, device="cuda")
+    classes = torch.randint(0, 10, (50_000,), device="cuda")
+    for name, batch, times in (("resnet20", 16, 30), ("thin-resnet50", 16, 20), ("thin-resnet50", 128, 20), ("resnet50", 128, 10)):
+        models = [network(name).cuda().to(memory_format=torch.channels_last) for _ in range(WORKERS)]
+        optimizers = [torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, foreach=True) for m in models]
+        parameters = [list(m.parameters()) for m in models]
+        losses = torch.zeros(WORKERS, device="cuda")
+        matrix = torch.zeros(WORKERS, WORKERS, device="cuda")
+        picks = torch.zeros(WORKERS, batch, dtype=torch.long, device="cuda")
+
+        def batch_of(i):
+            x = data[picks[i]].float() / 255
+            x = F.pad(x, (4, 4, 4, 4))[:, :, 2:34, 3:35].flip(3)  # one crop and flip for all: a kindness
+            x = (x - 0.5) / 0.2
+            return x.contiguous(memory_format=torch.channels_last), classes[picks[i]]
+
+        def gradients():
+            for i in range(WORKERS):
+                x, y = batch_of(i)
+                with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+                    loss = F.cross_entropy(models[i](x), y)
+                loss.backward()
+                losses[i].copy_(loss.detach())
+                optimizers[i].step()
+                optimizers[i].zero_grad(set_to_none=False)
+
+        @torch.no_grad()
+        def mixing():
+            for group in zip(*parameters):
+                stacked = torch.stack([p.reshape(-1) for p in group])
+                for p, row in zip(group, matrix @ stacked):
+                    p.copy_(row.view_as(p))
+
+        def one_round():
+            picks.copy_(torch.randint(0, 50_000, (WORKERS, batch)))
+            gradients()
+            matrix.copy_(plans(losses.tolist(), 0.01, True))
+            mixing()
+
+        eager = round_time(one_round, times)
+        torch.cuda.synchronize()
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                gradients()
+                mixing()
+        torch.cuda.synchronize()
+        first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(first, stream=side):
+            gradients()
+        with torch.cuda.graph(second, stream=side):
+            mixing()
+
+        def replayed():
+            picks.copy_(torch.randint(0, 50_000, (WORKERS, batch)))
+            first.replay()
+            matrix.copy_(plans(losses.tolist(), 0.01, True))
+            second.replay()
+
+        graph = round_time(replayed, times)
+        print(f"PyTorch {name}, batch {batch}: eager {eager:.2f} ms a round, one CUDA graph {graph:.2f}", flush=True)
+        del models, optimizers, parameters, first, second
+        torch.cuda.empty_cache()
+
+
+if sys.argv[1] == "agree":
+    agree(sys.argv[2])
+else:
+    speed()

@@ -1,0 +1,48 @@
+//! Builds the C++ file beside libtorch, where the feature asks for it.
+
+fn main() {
+    println!("cargo:rerun-if-changed=cpp");
+    #[cfg(feature = "libtorch")]
+    shim();
+}
+
+/// With CUDA where libtorch and the headers have it, otherwise with stubs that say so.
+#[cfg(feature = "libtorch")]
+fn shim() {
+    use std::path::PathBuf;
+    let folder = std::env::var("DEP_TCH_LIBTORCH_LIB").expect("torch-sys names libtorch's folder");
+    let libraries = PathBuf::from(folder);
+    let torch = libraries.parent().expect("a folder above").to_owned();
+    let include = torch.join("include");
+    let mut build = cc::Build::new();
+    build
+        .cpp(true)
+        .warnings(false)
+        .flag("-std=c++17")
+        .include(&include)
+        .include(include.join("torch/csrc/api/include"))
+        .file("cpp/shim.cpp");
+    // PyPI's packages lie side by side; an installed toolkit has its usual place.
+    let packages = torch
+        .parent()
+        .map(|packages| packages.join("nvidia/cu13/include"));
+    let candidates = packages
+        .into_iter()
+        .chain(["/usr/local/cuda/include".into()]);
+    let headers = candidates
+        .filter(|folder| folder.join("cuda.h").exists() && folder.join("crt").exists())
+        .find(|folder| folder.join("nvrtc.h").exists());
+    match headers {
+        Some(headers) if libraries.join("libtorch_cuda.so").exists() => {
+            build.include(headers).define("UPWASH_CUDA", None);
+            println!("cargo:rustc-link-lib=torch_cuda");
+            println!("cargo:rustc-link-lib=c10_cuda");
+        }
+        _ => println!("cargo:warning=no CUDA headers beside libtorch: building for the CPU only"),
+    }
+    build.compile("upwash_shim");
+    println!("cargo:rustc-link-search=native={}", libraries.display());
+    // Tests and benchmarks of this crate find libtorch without LD_LIBRARY_PATH.
+    println!("cargo:rustc-link-arg=-Wl,-rpath,{}", libraries.display());
+    println!("cargo:libtorch_lib={}", libraries.display());
+}

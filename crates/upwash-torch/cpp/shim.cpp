@@ -1,0 +1,353 @@
+#include "shim.h"
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <torch/csrc/autograd/autograd.h>
+#include <vector>
+
+#ifdef UPWASH_CUDA
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/core/Event.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda.h>
+#include <dlfcn.h>
+#include <nvrtc.h>
+#endif
+
+namespace {
+
+// Runs `work`, and turns what it throws into a message.
+template <typename Work> char *guarded(Work work) {
+  try {
+    work();
+    return nullptr;
+  } catch (const c10::Error &error) {
+    return strdup(error.what_without_backtrace());
+  } catch (const std::exception &error) {
+    return strdup(error.what());
+  } catch (...) {
+    return strdup("an unknown C++ exception");
+  }
+}
+
+std::vector<at::Tensor> list(const upwash_tensor *tensors, size_t count) {
+  std::vector<at::Tensor> all;
+  for (size_t i = 0; i < count; i++)
+    all.push_back(*static_cast<at::Tensor *>(tensors[i]));
+  return all;
+}
+
+} // namespace
+
+void upwash_free(char *message) { free(message); }
+
+char *upwash_backward(upwash_tensor logits, upwash_tensor slope, const upwash_tensor *leaves,
+                      const upwash_tensor *targets, size_t count) {
+  return guarded([&] {
+    auto found =
+        torch::autograd::grad({*static_cast<at::Tensor *>(logits)}, list(leaves, count),
+                              {*static_cast<at::Tensor *>(slope)}, /*retain_graph=*/false,
+                              /*create_graph=*/false, /*allow_unused=*/true);
+    auto wanted = list(targets, count);
+    for (size_t i = 0; i < count; i++)
+      if (!found[i].defined())
+        found[i] = at::zeros_like(wanted[i]);
+    at::NoGradGuard no_grad;
+    at::_foreach_copy_(wanted, found);
+  });
+}
+
+char *upwash_copy(upwash_tensor to, upwash_tensor from) {
+  return guarded([&] {
+    static_cast<at::Tensor *>(to)->copy_(*static_cast<at::Tensor *>(from), /*non_blocking=*/true);
+  });
+}
+
+char *upwash_pin(upwash_tensor tensor, upwash_tensor *pinned) {
+  return guarded([&] {
+    *pinned = new at::Tensor(static_cast<at::Tensor *>(tensor)->pin_memory());
+  });
+}
+
+char *upwash_precision(int precision) {
+  return guarded([&] {
+    bool tf32 = precision == 1;
+    at::globalContext().setAllowTF32CuBLAS(tf32);
+    at::globalContext().setAllowTF32CuDNN(tf32);
+    at::globalContext().setBenchmarkCuDNN(false);
+    at::globalContext().setDeterministicCuDNN(true);
+    if (precision == 2)
+      at::autocast::set_autocast_dtype(at::kCUDA, at::kBFloat16);
+  });
+}
+
+char *upwash_autocast(int enabled) {
+  return guarded([&] {
+    at::autocast::set_autocast_enabled(at::kCUDA, enabled != 0);
+    // Casts of weights are kept for the next use otherwise, and the weights change.
+    if (!enabled)
+      at::autocast::clear_cache();
+  });
+}
+
+#ifdef UPWASH_CUDA
+
+namespace {
+
+struct Streams {
+  c10::cuda::CUDAStream main;
+  c10::cuda::CUDAStream before;
+  std::vector<c10::cuda::CUDAStream> others;
+};
+
+// The driver's and the compiler's functions that we need. Both are loaded when they are needed, so
+// that the program starts where there is neither.
+struct Driver {
+  decltype(&nvrtcCreateProgram) create_program;
+  decltype(&nvrtcCompileProgram) compile_program;
+  decltype(&nvrtcDestroyProgram) destroy_program;
+  decltype(&nvrtcGetProgramLogSize) log_size;
+  decltype(&nvrtcGetProgramLog) log;
+  decltype(&nvrtcGetCUBINSize) cubin_size;
+  decltype(&nvrtcGetCUBIN) cubin;
+  decltype(&cuModuleLoadData) load_module;
+  decltype(&cuModuleUnload) unload_module;
+  decltype(&cuModuleGetFunction) get_function;
+  decltype(&cuFuncSetAttribute) set_attribute;
+  decltype(&cuLaunchKernel) launch;
+  decltype(&cuGetErrorString) error_string;
+  decltype(&cuMemGetInfo) memory;
+  decltype(&cuDeviceGetAttribute) attribute;
+};
+
+template <typename Function> void find(void *library, const char *name, Function &function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (!function)
+    throw std::runtime_error(std::string("no function ") + name + " in its library");
+}
+
+void *open(std::initializer_list<const char *> names) {
+  for (auto name : names)
+    if (void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL))
+      return library;
+  throw std::runtime_error(std::string("cannot load ") + *names.begin() + ": " + dlerror());
+}
+
+const Driver &driver() {
+  static const Driver loaded = [] {
+    Driver d;
+    // libtorch's own library of this name brings the compiler along.
+    void *compiler = open({"libnvrtc.so.13", "libcaffe2_nvrtc.so"});
+    find(compiler, "nvrtcCreateProgram", d.create_program);
+    find(compiler, "nvrtcCompileProgram", d.compile_program);
+    find(compiler, "nvrtcDestroyProgram", d.destroy_program);
+    find(compiler, "nvrtcGetProgramLogSize", d.log_size);
+    find(compiler, "nvrtcGetProgramLog", d.log);
+    find(compiler, "nvrtcGetCUBINSize", d.cubin_size);
+    find(compiler, "nvrtcGetCUBIN", d.cubin);
+    void *cuda = open({"libcuda.so.1"});
+    find(cuda, "cuModuleLoadData", d.load_module);
+    find(cuda, "cuModuleUnload", d.unload_module);
+    find(cuda, "cuModuleGetFunction", d.get_function);
+    find(cuda, "cuFuncSetAttribute", d.set_attribute);
+    find(cuda, "cuLaunchKernel", d.launch);
+    find(cuda, "cuGetErrorString", d.error_string);
+    find(cuda, "cuMemGetInfo_v2", d.memory);
+    find(cuda, "cuDeviceGetAttribute", d.attribute);
+    return d;
+  }();
+  return loaded;
+}
+
+void check(CUresult result, const char *what) {
+  if (result == CUDA_SUCCESS)
+    return;
+  const char *text = nullptr;
+  driver().error_string(result, &text);
+  throw std::runtime_error(std::string(what) + ": " + (text ? text : "unknown error"));
+}
+
+struct Kernels {
+  CUmodule module = nullptr;
+  std::vector<CUfunction> functions;
+};
+
+} // namespace
+
+int upwash_cuda_state(int *devices) {
+  *devices = c10::cuda::device_count();
+  return *devices > 0 ? 0 : 2;
+}
+
+char *upwash_memory(int device, size_t *in_use, size_t *peak, size_t *free, size_t *total) {
+  return guarded([&] {
+    auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
+    auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    *in_use = stats.reserved_bytes[all].current;
+    *peak = stats.reserved_bytes[all].peak;
+    check(driver().memory(free, total), "asking for free memory");
+  });
+}
+
+char *upwash_streams_new(int device, size_t count, void **streams) {
+  return guarded([&] {
+    auto index = static_cast<c10::DeviceIndex>(device);
+    auto main = c10::cuda::getStreamFromPool(false, index);
+    auto made = new Streams{main, c10::cuda::getCurrentCUDAStream(index), {}};
+    for (size_t i = 0; i < count; i++)
+      made->others.push_back(c10::cuda::getStreamFromPool(false, index));
+    *streams = made;
+  });
+}
+
+void upwash_streams_free(void *streams) { delete static_cast<Streams *>(streams); }
+
+char *upwash_streams_use(void *streams, int index) {
+  return guarded([&] {
+    auto &all = *static_cast<Streams *>(streams);
+    auto &wanted = index == -1 ? all.main : index == -2 ? all.before : all.others.at(index);
+    c10::cuda::setCurrentCUDAStream(wanted);
+  });
+}
+
+char *upwash_streams_fork(void *streams) {
+  return guarded([&] {
+    auto &all = *static_cast<Streams *>(streams);
+    c10::Event event(c10::DeviceType::CUDA);
+    event.record(all.main.unwrap());
+    for (auto &stream : all.others)
+      event.block(stream.unwrap());
+  });
+}
+
+char *upwash_streams_join(void *streams) {
+  return guarded([&] {
+    auto &all = *static_cast<Streams *>(streams);
+    for (auto &stream : all.others) {
+      c10::Event event(c10::DeviceType::CUDA);
+      event.record(stream.unwrap());
+      event.block(all.main.unwrap());
+    }
+  });
+}
+
+char *upwash_graph_new(void **graph) {
+  return guarded([&] { *graph = new at::cuda::CUDAGraph(); });
+}
+
+void upwash_graph_free(void *graph) { delete static_cast<at::cuda::CUDAGraph *>(graph); }
+
+char *upwash_graph_begin(void *graph) {
+  return guarded([&] {
+    static_cast<at::cuda::CUDAGraph *>(graph)->capture_begin({0, 0},
+                                                             cudaStreamCaptureModeThreadLocal);
+  });
+}
+
+char *upwash_graph_end(void *graph) {
+  return guarded([&] { static_cast<at::cuda::CUDAGraph *>(graph)->capture_end(); });
+}
+
+char *upwash_graph_replay(void *graph) {
+  return guarded([&] { static_cast<at::cuda::CUDAGraph *>(graph)->replay(); });
+}
+
+char *upwash_kernels_new(int device, const char *source, const char *const *names, size_t count,
+                         void **kernels) {
+  return guarded([&] {
+    auto &d = driver();
+    auto attribute = [&](CUdevice_attribute which) {
+      int value = 0;
+      check(d.attribute(&value, which, device), "asking for the device's properties");
+      return value;
+    };
+    // Kernels may have some of their own besides.
+    int shared = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) - 1024;
+    std::string arch = "--gpu-architecture=sm_" +
+                       std::to_string(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)) +
+                       std::to_string(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+    nvrtcProgram program;
+    if (d.create_program(&program, source, "upwash.cu", 0, nullptr, nullptr) != NVRTC_SUCCESS)
+      throw std::runtime_error("cannot make a program of our kernels");
+    const char *options[] = {arch.c_str(), "--std=c++17"};
+    if (d.compile_program(program, 2, options) != NVRTC_SUCCESS) {
+      size_t size = 0;
+      d.log_size(program, &size);
+      std::string log(size, ' ');
+      d.log(program, log.data());
+      d.destroy_program(&program);
+      throw std::runtime_error("our kernels do not compile: " + log);
+    }
+    size_t size = 0;
+    d.cubin_size(program, &size);
+    std::string cubin(size, ' ');
+    d.cubin(program, cubin.data());
+    d.destroy_program(&program);
+    auto made = new Kernels;
+    *kernels = made;
+    check(d.load_module(&made->module, cubin.data()), "loading our kernels");
+    for (size_t i = 0; i < count; i++) {
+      CUfunction function;
+      check(d.get_function(&function, made->module, names[i]), names[i]);
+      check(d.set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared),
+            names[i]);
+      made->functions.push_back(function);
+    }
+  });
+}
+
+void upwash_kernels_free(void *kernels) {
+  auto held = static_cast<Kernels *>(kernels);
+  if (held->module)
+    driver().unload_module(held->module);
+  delete held;
+}
+
+char *upwash_kernels_launch(void *kernels, size_t index, const uint32_t grid[3], uint32_t block,
+                            uint32_t shared_bytes, void **arguments) {
+  return guarded([&] {
+    auto stream = c10::cuda::getCurrentCUDAStream().stream();
+    auto function = static_cast<Kernels *>(kernels)->functions.at(index);
+    check(driver().launch(function, grid[0], grid[1], grid[2], block, 1, 1, shared_bytes, stream,
+                          arguments, nullptr),
+          "launching a kernel");
+  });
+}
+
+#else
+
+namespace {
+char *missing() { return strdup("this build has no CUDA: libtorch or the CUDA headers lack it"); }
+} // namespace
+
+int upwash_cuda_state(int *devices) {
+  *devices = 0;
+  return 1;
+}
+char *upwash_memory(int, size_t *, size_t *, size_t *, size_t *) { return missing(); }
+char *upwash_streams_new(int, size_t, void **) { return missing(); }
+void upwash_streams_free(void *) {}
+char *upwash_streams_use(void *, int) { return missing(); }
+char *upwash_streams_fork(void *) { return missing(); }
+char *upwash_streams_join(void *) { return missing(); }
+char *upwash_graph_new(void **) { return missing(); }
+void upwash_graph_free(void *) {}
+char *upwash_graph_begin(void *) { return missing(); }
+char *upwash_graph_end(void *) { return missing(); }
+char *upwash_graph_replay(void *) { return missing(); }
+char *upwash_kernels_new(int, const char *, const char *const *, size_t, void **) {
+  return missing();
+}
+void upwash_kernels_free(void *) {}
+char *upwash_kernels_launch(void *, size_t, const uint32_t *, uint32_t, uint32_t, void **) {
+  return missing();
+}
+
+#endif

@@ -1,0 +1,13 @@
+//! The GPU engine of Upwash, on libtorch: all workers of a process on one GPU, their round captured
+//! once as a CUDA graph and replayed.
+//!
+//! Built with the feature `libtorch`, which needs libtorch 2.11; without it this crate is empty.
+#![cfg(feature = "libtorch")]
+
+mod cuda;
+mod network;
+mod shim;
+
+pub use cuda::{CudaFleet, CudaOptions, Precision};
+pub use network::TorchNetwork;
+pub use shim::{Cuda, TorchError};

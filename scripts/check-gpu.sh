@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Checks the GPU engine on this machine's GPU, and times it beside PyTorch; fails on a mismatch.
+# GPU is the built benchmark (cargo build --release -p upwash-torch --features libtorch --benches),
+# PYTHON a Python with torch.
+set -euo pipefail
+gpu=${GPU:?the path of the built benchmark, target/release/deps/gpu-...}
+python=${PYTHON:-python3}
+peer=$(dirname "$0")/../crates/upwash-torch/benches/peers/fleet.py
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+"$gpu" check
+"$gpu" export "$scratch"
+"$python" "$peer" agree "$scratch"
+"$gpu" speed
+"$python" "$peer" speed

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Gets libtorch (PyPI's torch 2.11.0, some 5 GB unpacked) into .torch/ and builds target/release/upwash
+# with the engine that uses it. Works with and without a GPU on the machine.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+missing() { echo "error: $1" >&2; exit 1; }
+command -v cargo > /dev/null || missing "there is no cargo: install Rust (https://rustup.rs)"
+command -v c++ > /dev/null || missing "there is no C++ compiler: install g++"
+command -v python3 > /dev/null || missing "there is no python3: install it, with its venv module"
+python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' ||
+  missing "torch 2.11.0 is made for Python 3.10 to 3.14; python3 here is $(python3 --version)"
+[ "$(uname -sm)" = "Linux x86_64" ] || missing "this script is for Linux on x86-64"
+
+if [ ! -x .torch/bin/python ]; then
+  python3 -m venv .torch || missing "python3 has no venv module: install it (Debian: python3-venv)"
+fi
+# The last one has CUDA headers that torch's own packages leave out.
+.torch/bin/pip install --quiet torch==2.11.0 numpy nvidia-cuda-crt==13.0.88
+
+export LIBTORCH_USE_PYTORCH=1 PATH="$PWD/.torch/bin:$PATH"
+cargo build --release --features torch
+
+if command -v nvidia-smi > /dev/null && nvidia-smi -L; then
+  echo "built: target/release/upwash train CONFIG.toml --engine torch --device cuda:0"
+else
+  echo "built, but there is no NVIDIA GPU or driver here (no nvidia-smi): use --engine torch --device cpu"
+fi
