@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 missing() { echo "error: $1" >&2; exit 1; }
-command -v cargo > /dev/null || missing "there is no cargo: install Rust (https://rustup.rs)"
+command -v cargo > /dev/null || missing "there is no cargo: install Rust"
 command -v c++ > /dev/null || missing "there is no C++ compiler: install g++"
 command -v python3 > /dev/null || missing "there is no python3: install it, with its venv module"
 python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' ||

@@ -1,7 +1,7 @@
 //! Whole rounds on the CPU: gradients, optimizer, plans and mixing.
 //!
 //! `cargo bench -p upwash-burn` prints images a second of eight workers on L1 (ResNet-20, batch 32),
-//! each on one core at a time, what of a round is mixing, and what AL-DSGD adds to D-PSGD.
+//! each on one core at a time, and what AL-DSGD adds to D-PSGD.
 //!
 //! `cargo bench -p upwash-burn --features burn-threads` prints what one model makes of the same cores
 //! with Burn's own threads. `benches/peers/rounds.sh` runs both in turn, and PyTorch beside them.

@@ -167,19 +167,26 @@ impl<M: Classifier> Model for BurnModule<M> {
     }
 
     /// A pass moves statistics from s to (1 - m) s + m b, with b the batch's and m the layer's own
-    /// affair. Two passes, from 0 and from 1, tell both.
+    /// affair. A first pass from 0 gives p = m b, a second one from there q = (2 - m) p: so
+    /// b = p^2 / (2 p - q).
     fn batch_statistics(&self, parameters: &[f32], batch: &Batch) -> Vec<f32> {
         let device = Device::flex().autodiff();
-        let [zero, one] = [0.0, 1.0].map(|start| {
-            let start = vec![start; self.layout.statistic_count()];
-            let module = self.filled(parameters, &start, true);
+        let pass = |start: &[f32]| {
+            let module = self.filled(parameters, start, true);
             module.logits(self.images(batch, &device));
             self.statistics_of(&module)
-        });
-        zero.into_iter()
-            .zip(one)
-            .map(|(zero, one)| zero / (1.0 - (one - zero)))
-            .collect()
+        };
+        let first = pass(&vec![0.0; self.layout.statistic_count()]);
+        let second = pass(&first);
+        let batch = |(&p, &q): (&f32, &f32)| {
+            let (p, q) = (f64::from(p), f64::from(q));
+            if p == 0.0 {
+                0.0
+            } else {
+                (p * p / (2.0 * p - q)) as f32
+            }
+        };
+        first.iter().zip(&second).map(batch).collect()
     }
 }
 

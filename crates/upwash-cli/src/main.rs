@@ -35,18 +35,19 @@ enum Command {
     Topology(topology::Command),
 }
 
-/// 0 when all went well, 2 when what was asked for cannot be done.
+/// 0 when all went well, 2 when what was asked for cannot be done, 3 when a run diverged, 130 when it
+/// was interrupted.
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut out = std::io::stdout().lock();
     let result = match cli.command {
-        Command::Demo => demo::run(&mut out),
+        Command::Demo => demo::run(&mut out).map(|()| ExitCode::SUCCESS),
         Command::Train(args) => train::run(&args, &mut out),
-        Command::Data(command) => data::run(&command, &mut out),
-        Command::Topology(command) => topology::run(command, &mut out),
+        Command::Data(command) => data::run(&command, &mut out).map(|()| ExitCode::SUCCESS),
+        Command::Topology(command) => topology::run(command, &mut out).map(|()| ExitCode::SUCCESS),
     };
-    match result.and_then(|()| Ok(out.flush()?)) {
-        Ok(()) => ExitCode::SUCCESS,
+    match result.and_then(|code| Ok((out.flush()?, code))) {
+        Ok(((), code)) => code,
         // The reader of a pipe has seen enough: `upwash topology list | head -1`.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

@@ -16,7 +16,12 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Makes Ctrl-C (and a polite kill) end runs cleanly from now on.
 pub(crate) fn end_cleanly_when_interrupted() -> Result<()> {
-    let stop = || INTERRUPTED.store(true, Ordering::Relaxed);
+    let stop = || {
+        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("stopping; Ctrl-C once more stops at once");
+    };
     ctrlc::set_handler(stop).context("cannot listen for Ctrl-C")
 }
 
@@ -37,19 +42,28 @@ impl RunFolder {
     /// Makes `path`, which must not hold a run already.
     pub(crate) fn create(path: &Path, experiment: &Experiment) -> Result<Self> {
         std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
-        let events = path.join("events.jsonl");
+        let (events, place) = (path.join("events.jsonl"), path.display());
+        let config = identity(experiment);
+        let there = std::fs::read_to_string(path.join("config.toml"));
+        ensure!(
+            events.exists() || there.is_err() || there.is_ok_and(|there| there == config),
+            "{place} has a config.toml of its own, which a run would overwrite: choose another \
+             folder with --out"
+        );
         // Whoever makes this file owns the folder: of two runs at once, one is refused.
         let events = match File::create_new(&events) {
             Ok(file) => BufWriter::new(claimed(file, path)?),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => bail!(
-                "{} holds a run already: go on with --resume, or choose another folder with --out",
-                path.display()
-            ),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                let go_on = match Checkpoint::newest(path) {
+                    Ok((Some(_), _)) if !is_finished(path) => "go on with --resume",
+                    _ => "remove it",
+                };
+                bail!("{place} holds a run already: {go_on}, or choose another folder with --out")
+            }
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot write {}", events.display()));
             }
         };
-        let config = experiment.config.to_toml();
         crate::files::write(&path.join("config.toml"), config.as_bytes())?;
         Ok(Self {
             path: path.to_owned(),
@@ -62,22 +76,39 @@ impl RunFolder {
     /// Goes on with the run in `path`, from its newest whole checkpoint.
     pub(crate) fn resume(path: &Path, experiment: &Experiment) -> Result<Self> {
         let place = path.display();
-        let nothing = || format!("{place} has no checkpoint to resume from: run without --resume");
+        ensure!(
+            !is_finished(path),
+            "the run in {place} is finished: see its summary.json, or choose another folder with --out"
+        );
+        let nothing = || {
+            format!(
+                "{place} has no checkpoint to resume from: remove it or choose another folder with \
+                 --out, and run without --resume"
+            )
+        };
         let events = File::options()
             .read(true)
             .write(true)
+            .create(path.is_dir())
+            .truncate(false)
             .open(path.join("events.jsonl"));
         let mut events = claimed(events.with_context(nothing)?, path)?;
         let (checkpoint, damaged) = Checkpoint::newest(path)?;
-        for error in damaged {
-            eprintln!("warning: {error}; using the one before it");
+        for error in &damaged {
+            eprintln!("warning: {error}; it is not used");
         }
         let checkpoint = checkpoint.with_context(nothing)?;
-        let config = experiment.config.to_toml();
+        let config = identity(experiment);
         ensure!(
             checkpoint.config == config,
-            "{place} was run with another configuration (see its config.toml): resume with that"
+            "{place} was run with another configuration, graph or data (see its config.toml): resume \
+             with those"
         );
+        // They would count among those that are kept.
+        for error in damaged.iter().filter(|error| error.path().is_file()) {
+            std::fs::remove_file(error.path())
+                .with_context(|| format!("cannot remove {}", error.path().display()))?;
+        }
         let epoch = experiment.sampler.rounds_per_epoch();
         forget_what_comes_again(&mut events, checkpoint.progress.round, epoch)
             .with_context(|| format!("cannot write {place}/events.jsonl"))?;
@@ -99,6 +130,19 @@ impl RunFolder {
         }
         Ok(())
     }
+}
+
+/// What a run and its checkpoints belong to: the configuration, the graph and the data.
+fn identity(experiment: &Experiment) -> String {
+    let (config, number) = (experiment.config.to_toml(), experiment.fingerprint());
+    format!("{config}\n# checksum of the graph and the data: {number:08x}\n")
+}
+
+/// Whether the run in this folder has come to its end.
+fn is_finished(path: &Path) -> bool {
+    let text = std::fs::read_to_string(path.join("summary.json")).unwrap_or_default();
+    let summary: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    summary["status"] == "finished"
 }
 
 /// Cuts the events off where the run goes on: what happened after its checkpoint will happen again.
@@ -234,7 +278,7 @@ pub(crate) fn execute(
         return Err(error).with_context(|| format!("cannot write to {}", folder.path.display()));
     }
     let Outcome { summary, averaged } = outcome;
-    if averaged.is_finite() {
+    if averaged.is_finite() && !averaged.parameters.is_empty() {
         let about = [
             ("model", experiment.config.model.to_string()),
             ("data", experiment.data.name.clone()),

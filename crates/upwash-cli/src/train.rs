@@ -6,6 +6,7 @@ use crate::runs::{RunFolder, end_cleanly_when_interrupted, execute};
 use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use upwash::config::Config;
 use upwash::experiment::{Experiment, Folders};
 use upwash::run::{Status, Summary};
@@ -24,16 +25,16 @@ pub(crate) struct Args {
     #[arg(long)]
     resume: bool,
     /// Use so many threads; the result does not depend on it [default: one for each core]
-    #[arg(long, value_name = "N")]
-    threads: Option<std::num::NonZeroUsize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
     #[command(flatten)]
     engine: EngineArgs,
 }
 
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     if let Some(threads) = args.threads {
         rayon::ThreadPoolBuilder::new()
-            .num_threads(threads.get())
+            .num_threads(threads.into())
             .build_global()?;
     }
     let place = args.config.display();
@@ -43,7 +44,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     let files = args.config.parent().unwrap_or(Path::new("")).to_owned();
     let folders = Folders {
         files,
-        ..Folders::standard()?
+        ..Folders::standard()
     };
     let experiment = Experiment::prepare(config, &folders).with_context(|| place.to_string())?;
     let mut engine = args.engine.build(&experiment)?;
@@ -61,7 +62,12 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
         ProgressDisplay::new(true),
     )?;
     table(out, &summary)?;
-    Ok(writeln!(out, "\nresults are in {}", args.out.display())?)
+    writeln!(out, "\nresults are in {}", args.out.display())?;
+    Ok(match summary.status {
+        Status::Finished => ExitCode::SUCCESS,
+        Status::Diverged { .. } => ExitCode::from(3),
+        Status::Interrupted { .. } => ExitCode::from(130),
+    })
 }
 
 /// Who trains on how many images of which class.
@@ -88,9 +94,17 @@ fn shares(out: &mut impl Write, experiment: &Experiment) -> Result<()> {
                 counts.iter().sum::<usize>()
             )?;
         }
-        if counts.len() > MOST {
-            writeln!(out, "  ... and {} more", counts.len() - MOST)?;
+    } else {
+        writeln!(out, "  worker  images  classes  largest class")?;
+        for (worker, counts) in counts.iter().enumerate().take(MOST) {
+            let (images, largest) = (counts.iter().sum::<usize>(), counts.iter().max());
+            let classes = counts.iter().filter(|&&count| count > 0).count();
+            let largest = largest.copied().unwrap_or(0);
+            writeln!(out, "  {worker:>6}{images:>8}{classes:>9}{largest:>15}")?;
         }
+    }
+    if counts.len() > MOST {
+        writeln!(out, "  ... and {} more", counts.len() - MOST)?;
     }
     let unused = images - shares.images.iter().map(Vec::len).sum::<usize>();
     if unused > 0 {
@@ -114,8 +128,8 @@ fn table(out: &mut impl Write, summary: &Summary) -> Result<()> {
         Status::Diverged { worker, round } => {
             writeln!(
                 out,
-                "diverged: the loss of worker {worker} is not finite in round {round}; the models as \
-                 they were are in diverged.upwash"
+                "diverged: the loss of worker {worker} is lost in round {round}; the models as they were \
+                 are in diverged.upwash"
             )?;
         }
         Status::Interrupted { round } => {
@@ -130,11 +144,8 @@ fn table(out: &mut impl Write, summary: &Summary) -> Result<()> {
     writeln!(out, "\n  node  train loss{share}  test accuracy")?;
     let column = |loss: Option<f64>| loss.map_or(String::new(), |loss| format!("  {loss:>10.4}"));
     let mut line = |name: &str, train_loss: f64, share_loss: Option<f64>, accuracy: f64| {
-        let (share, percent) = (column(share_loss), 100.0 * accuracy);
-        writeln!(
-            out,
-            "  {name:>4}  {train_loss:>10.4}{share}  {percent:>12.2} %"
-        )
+        let (share, percent) = (column(share_loss), percent(accuracy));
+        writeln!(out, "  {name:>4}  {train_loss:>10.4}{share}  {percent:>14}")
     };
     let nodes = &summary.nodes;
     for node in nodes {
@@ -150,12 +161,20 @@ fn table(out: &mut impl Write, summary: &Summary) -> Result<()> {
         share_loss.map(mean),
         summary.mean_accuracy,
     )?;
-    let averaged = 100.0 * summary.averaged_model_accuracy;
+    let averaged = percent(summary.averaged_model_accuracy);
     writeln!(
         out,
-        "\n  averaged model {averaged:.2} %, consensus distance {:.4}, sent {:.1} MB",
+        "\n  averaged model {averaged}, consensus distance {:.4}, sent {:.1} MB",
         summary.consensus_distance,
         summary.bytes_sent as f64 / 1e6
     )?;
     Ok(())
+}
+
+/// A part of a whole, where it was measured.
+fn percent(part: f64) -> String {
+    if part.is_nan() {
+        return "not tested".into();
+    }
+    format!("{:.2} %", 100.0 * part)
 }

@@ -138,14 +138,29 @@ fn a_run_leaves_what_programs_rely_on() {
 fn bad_configurations_are_answered_with_the_place_and_the_remedy() {
     for (config, said) in [
         ("[training]\nepoch = 3\n", "did you mean `epochs`?"),
-        ("[training]\nrate = -1.0\n", "training.rate = -1: above 0"),
+        (
+            "[training]\nrate = -1.0\n",
+            "training.rate = -1: a finite number above 0",
+        ),
+        (
+            "model = \"mlp:99999999999999999\"\n",
+            "mlp:99999999999999999\": 8 workers of",
+        ),
+        (
+            "model = \"cnn\"\n[data]\nname = \"synthetic:shape=1x1x1\"\n",
+            "a layer has no inputs",
+        ),
+        (
+            "[graph]\nlinks = \"alternating\"\nweights = \"metropolis\"\n",
+            "graph.weights: with links that come in turn",
+        ),
         (
             "[graph]\ntopology = \"ring:2000\"\n",
             "2000 workers cannot share 1442 images",
         ),
         (
             "[graph]\ntopology = \"file:none.txt\"\n",
-            "cannot read none.txt: No such file",
+            "/none.txt: No such file",
         ),
         (
             "workers = 6\n[graph]\ntopology = \"ring:8\"\n",
@@ -192,7 +207,7 @@ fn bad_configurations_are_answered_with_the_place_and_the_remedy() {
     assert!(set.contains("write key=value"), "{set}");
     let resume = error(
         folder.path(),
-        &["train", "run.toml", "--out", ".", "--resume"],
+        &["train", "run.toml", "--out", "none", "--resume"],
     );
     assert!(resume.contains("no checkpoint to resume from"), "{resume}");
 }
@@ -205,6 +220,7 @@ fn resuming_gives_the_same_result_and_skips_damage() {
     // As after a crash: the summary is not there yet, and the newest checkpoint is cut.
     let run = folder.path().join("whole");
     std::fs::remove_file(run.join("summary.json")).unwrap();
+    let first_model = std::fs::read(run.join("model.safetensors")).unwrap();
     let newest = run.join("checkpoint-000000030.upwash");
     let bytes = std::fs::read(&newest).unwrap();
     std::fs::write(&newest, &bytes[..bytes.len() - 100]).unwrap();
@@ -219,6 +235,8 @@ fn resuming_gives_the_same_result_and_skips_damage() {
         "{said}"
     );
     assert_eq!(summary(&run), whole);
+    assert!(std::fs::read(run.join("model.safetensors")).unwrap() == first_model);
+    std::fs::remove_file(run.join("summary.json")).unwrap();
     // Every round stands in the events once, as if there had been no stop.
     let events = std::fs::read_to_string(run.join("events.jsonl")).unwrap();
     let rounds: Vec<u64> = events
@@ -277,12 +295,80 @@ fn a_run_that_diverges_keeps_the_models_with_which_it_did() {
     let folder = folder_with(
         "[algorithm]\nvariant = \"written\"\n[training]\nrate = 0.4\nmomentum = 0.0\nepochs = 200\n",
     );
-    let text = stdout(folder.path(), &["train", "run.toml", "--out", "r"]);
+    let output = upwash(folder.path(), &["train", "run.toml", "--out", "r"]);
+    assert_eq!(output.status.code(), Some(3));
+    let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("diverged: the loss of worker "), "{text}");
     let run = folder.path().join("r");
     assert_eq!(summary(&run)["status"], "diverged");
     assert!(summary(&run)["worker"].is_u64() && summary(&run)["round"].is_u64());
     assert!(run.join("diverged.upwash").is_file());
+}
+
+/// The models break in the very last step: there is no loss after it.
+#[test]
+fn a_run_that_diverges_in_its_last_round_says_so() {
+    let folder = folder_with("[training]\nepochs = 1\nbatch = 1000\nrate = 1e39\n");
+    let output = upwash(folder.path(), &["train", "run.toml", "--out", "r"]);
+    assert_eq!(output.status.code(), Some(3));
+    let summary = summary(&folder.path().join("r"));
+    assert_eq!(
+        (&summary["status"], &summary["round"]),
+        (&"diverged".into(), &1.into())
+    );
+    assert!(summary["nodes"][0]["train_loss"].as_f64().unwrap() > 1.0);
+}
+
+#[test]
+fn what_cannot_be_resumed_is_told_with_a_remedy_that_works() {
+    let folder = folder_with("[training]\nepochs = 2\n");
+    stdout(folder.path(), &["train", "run.toml", "--out", "r"]);
+    let resume = ["train", "run.toml", "--out", "r", "--resume"];
+    assert!(error(folder.path(), &resume).contains("the run in r is finished"));
+    let again = error(folder.path(), &["train", "run.toml", "--out", "r"]);
+    assert!(
+        again.contains("r holds a run already: remove it, or choose"),
+        "{again}"
+    );
+    std::fs::remove_file(folder.path().join("r/summary.json")).unwrap(); // as after a crash
+    let nothing = error(folder.path(), &resume);
+    assert!(
+        nothing.contains("no checkpoint to resume from: remove it"),
+        "{nothing}"
+    );
+
+    std::fs::create_dir(folder.path().join("mine")).unwrap();
+    std::fs::write(folder.path().join("mine/config.toml"), "# my notes\n").unwrap();
+    let mine = error(
+        folder.path(),
+        &["train", "mine/config.toml", "--out", "mine"],
+    );
+    assert!(mine.contains("has a config.toml of its own"), "{mine}");
+}
+
+#[test]
+fn a_run_is_not_resumed_on_another_graph_of_the_same_name() {
+    let folder = folder_with(
+        "[graph]\ntopology = \"file:g.txt\"\n[training]\nepochs = 2\ncheckpoint_every = 5\n",
+    );
+    std::fs::write(folder.path().join("g.txt"), "0 1\n1 2\n2 3\n").unwrap();
+    stdout(folder.path(), &["train", "run.toml", "--out", "r"]);
+    std::fs::remove_file(folder.path().join("r/summary.json")).unwrap();
+    // The resolved configuration is one, wherever it is read from.
+    stdout(
+        folder.path(),
+        &["train", "r/config.toml", "--out", "r", "--resume"],
+    );
+    std::fs::remove_file(folder.path().join("r/summary.json")).unwrap();
+    std::fs::write(folder.path().join("g.txt"), "0 1\n1 2\n2 3\n0 3\n").unwrap();
+    let other = error(
+        folder.path(),
+        &["train", "run.toml", "--out", "r", "--resume"],
+    );
+    assert!(
+        other.contains("another configuration, graph or data"),
+        "{other}"
+    );
 }
 
 /// Ctrl-C ends a long run with a checkpoint; nothing here waits for more than a minute.
@@ -323,14 +409,62 @@ fn an_interrupted_run_can_go_on() {
         assert!(Instant::now() < deadline, "the run did not end");
         std::thread::sleep(Duration::from_millis(20));
     };
-    assert!(status.success());
-    let summary = summary(&run);
-    assert_eq!(summary["status"], "interrupted");
-    let name = format!(
-        "checkpoint-{:09}.upwash",
-        summary["rounds"].as_u64().unwrap()
+    assert_eq!(status.code(), Some(130));
+    let stopped = summary(&run);
+    assert_eq!(stopped["status"], "interrupted");
+    assert!(stopped["nodes"][0]["train_loss"].as_f64().unwrap() > 0.0);
+    assert!(stopped["mean_accuracy"].is_null(), "it was not tested");
+    let round = stopped["rounds"].as_u64().unwrap();
+    let newest = run.join(format!("checkpoint-{round:09}.upwash"));
+    assert!(newest.is_file());
+}
+
+/// With the same bits as if it had never been stopped: the model file tells.
+#[cfg(unix)]
+#[test]
+fn a_run_that_was_interrupted_ends_as_if_it_had_not_been() {
+    let config = "model = \"cnn\"\n[graph]\ncopies = 3\n[algorithm]\nbase = \"matcha\"\n[training]\n\
+                  epochs = 6\ncheckpoint_every = 0\ndecay = \"cosine\"\n";
+    let folder = folder_with(config);
+    stdout(folder.path(), &["train", "run.toml", "--out", "whole"]);
+    let part = folder.path().join("part");
+    let child = Command::new(env!("CARGO_BIN_EXE_upwash"))
+        .args(["train", "run.toml", "--out", "part"])
+        .current_dir(folder.path())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let events = || std::fs::read_to_string(part.join("events.jsonl")).unwrap_or_default();
+    while !events().contains("\"epoch\":1") {
+        assert!(Instant::now() < deadline, "the run did not start");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let id = child.id().to_string();
+    Command::new("kill").args(["-INT", &id]).status().unwrap();
+    let stopped = child.wait_with_output().unwrap().status;
+    assert_eq!(
+        stopped.code(),
+        Some(130),
+        "it had ended already: make it longer"
     );
-    assert!(run.join(name).is_file());
+    stdout(
+        folder.path(),
+        &["train", "run.toml", "--out", "part", "--resume"],
+    );
+    let whole = folder.path().join("whole");
+    assert_eq!(summary(&part), summary(&whole));
+    let model = |run: &Path| std::fs::read(run.join("model.safetensors")).unwrap();
+    assert!(model(&part) == model(&whole));
+    let rounds = |run: &Path| {
+        let text = std::fs::read_to_string(run.join("events.jsonl")).unwrap();
+        let rounds = text
+            .lines()
+            .filter(|line| line.contains("\"event\":\"round\""));
+        rounds.map(String::from).collect::<Vec<_>>()
+    };
+    assert_eq!(rounds(&part), rounds(&whole));
 }
 
 /// CIFAR-100's two files made up at their full length, to be read as the official ones are.
@@ -352,6 +486,11 @@ fn data_is_taken_from_files_and_checked() {
     let short = error(folder.path(), &get);
     assert!(short.contains("153696926 bytes, not 153700000"), "{short}");
     write("train.bin", 50_000);
+    let zipped = Command::new("gzip")
+        .arg("-1")
+        .arg(from.join("test.bin"))
+        .status();
+    assert!(zipped.unwrap().success());
     assert!(stdout(folder.path(), &get).contains("cifar100 is in"));
     assert!(stdout(folder.path(), &get).contains("already"));
     let list = stdout(folder.path(), &["data", "list"]);
@@ -371,6 +510,14 @@ fn data_is_taken_from_files_and_checked() {
     .unwrap();
     let text = stdout(folder.path(), &["train", "run.toml", "--out", "r"]);
     assert!(text.contains("cifar100: 50000 images"), "{text}");
+    // A label that no class has, in a file of the right length.
+    let stored = folder.path().join("data/cifar100/train.bin");
+    let mut bytes = std::fs::read(&stored).unwrap();
+    bytes[1] = 100;
+    std::fs::write(&stored, bytes).unwrap();
+    let label = error(folder.path(), &["train", "run.toml", "--out", "r2"]);
+    assert!(label.contains("a label is 100, of 100 classes"), "{label}");
+    assert!(stdout(folder.path(), &["data", "get", "digits"]).contains("part of the program"));
     let unknown = error(folder.path(), &["data", "get", "imagenet"]);
     assert!(unknown.contains("data `imagenet` is unknown"), "{unknown}");
     let nowhere = error(

@@ -120,6 +120,25 @@ impl Stream {
         }
     }
 
+    /// The logarithm of a Gamma variate, which stays a number where the variate itself is too small
+    /// for one.
+    ///
+    /// # Panics
+    /// If the shape is not above 0.
+    ///
+    /// ```
+    /// # use upwash_topology::random::Stream;
+    /// let log = Stream::new(1, "doc", &[]).log_gamma(0.001);
+    /// assert!(log.is_finite() && log < 0.0);
+    /// ```
+    pub fn log_gamma(&mut self, shape: f64) -> f64 {
+        if shape < 1.0 {
+            let boost = (1.0 - self.uniform()).ln() / shape;
+            return boost + self.gamma(shape + 1.0).ln();
+        }
+        self.gamma(shape).ln()
+    }
+
     /// Puts the items in a random order (Fisher and Yates).
     ///
     /// ```

@@ -550,16 +550,14 @@ impl CudaFleet {
         tch::no_grad(|| autocast(bf16, || forward(&self.network, parameters, mode, images)))
     }
 
-    /// The mean over some batches of training images of all workers.
+    /// The mean over some batches out of all workers' images.
     fn estimate_statistics(&self, parameters: &[Tensor]) -> Result<Vec<f32>, TorchError> {
         let count = self.sampler.batch_size();
         let (images, labels) = self.inputs.room(&self.data, count);
         let mut sums: Vec<Tensor> = Vec::new();
         for k in 0..ESTIMATION_BATCHES {
-            let (worker, round) = (k % self.workers_count(), k / self.workers_count());
-            let augmentation = self.data.augmentation;
-            let picks = self.sampler.picks(augmentation, worker, round as u64);
-            let picks: Vec<i32> = picks.flat_map(numbers_of).collect();
+            let picks = self.sampler.mixed_picks(self.data.augmentation, k as u64);
+            let picks: Vec<i32> = picks.into_iter().flat_map(numbers_of).collect();
             let picks = Tensor::from_slice(&picks).to_device(self.device);
             self.assemble(&self.train, &picks, count, &images, &labels)?;
             let mut found = Vec::new();

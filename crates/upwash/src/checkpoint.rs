@@ -10,6 +10,7 @@
 use crate::engine::State;
 use crate::run::Progress;
 use serde::{Deserialize, Serialize};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"UPWASH1\n";
@@ -39,7 +40,7 @@ struct Header {
 #[non_exhaustive]
 pub enum CheckpointError {
     /// It could not be written or read.
-    #[error("checkpoint {}", path.display())]
+    #[error("checkpoint {}: {source}", path.display())]
     Io {
         /// Which file or folder.
         path: PathBuf,
@@ -54,6 +55,15 @@ pub enum CheckpointError {
         /// What shows it.
         what: &'static str,
     },
+}
+
+impl CheckpointError {
+    /// The file or folder that it is about.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Io { path, .. } | Self::Damaged { path, .. } => path,
+        }
+    }
 }
 
 impl Checkpoint {
@@ -77,7 +87,7 @@ impl Checkpoint {
             path: path.to_owned(),
             source,
         };
-        crate::files::write(path, &self.to_bytes()).map_err(failed)?;
+        crate::files::write_by(path, |file| self.write_to(file)).map_err(failed)?;
         Ok(path.to_owned())
     }
 
@@ -89,19 +99,17 @@ impl Checkpoint {
         };
         let mut damaged = Vec::new();
         for path in list(folder).map_err(failed)?.into_iter().rev() {
-            let bytes = std::fs::read(&path).map_err(|source| CheckpointError::Io {
-                path: path.clone(),
-                source,
-            })?;
-            match Self::from_bytes(&bytes) {
-                Ok(checkpoint) => return Ok((Some(checkpoint), damaged)),
-                Err(what) => damaged.push(CheckpointError::Damaged { path, what }),
+            match std::fs::read(&path).map(|bytes| Self::from_bytes(&bytes)) {
+                Ok(Ok(checkpoint)) => return Ok((Some(checkpoint), damaged)),
+                Ok(Err(what)) => damaged.push(CheckpointError::Damaged { path, what }),
+                Err(source) => damaged.push(CheckpointError::Io { path, source }),
             }
         }
         Ok((None, damaged))
     }
 
-    fn to_bytes(&self) -> Vec<u8> {
+    /// The whole file, piece by piece: it can be as large as all models together.
+    fn write_to(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let header = Header {
             config: self.config.clone(),
             progress: self.progress.clone(),
@@ -112,16 +120,23 @@ impl Checkpoint {
                 .collect(),
         };
         let header = serde_json::to_vec(&header).expect("a header can be written");
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend((header.len() as u64).to_le_bytes());
-        bytes.extend(header);
+        let mut hash = crc32fast::Hasher::new();
+        let mut put = |bytes: &[u8]| {
+            hash.update(bytes);
+            out.write_all(bytes)
+        };
+        put(MAGIC)?;
+        put(&(header.len() as u64).to_le_bytes())?;
+        put(&header)?;
+        let mut piece = Vec::with_capacity(1 << 16);
         for (_, array) in &self.arrays {
-            array
-                .iter()
-                .for_each(|number| bytes.extend(number.to_le_bytes()));
+            for numbers in array.chunks(1 << 14) {
+                piece.clear();
+                piece.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+                put(&piece)?;
+            }
         }
-        bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
-        bytes
+        out.write_all(&hash.finalize().to_le_bytes())
     }
 
     fn from_bytes(bytes: &[u8]) -> Result<Self, &'static str> {
@@ -207,7 +222,8 @@ mod tests {
 
     #[test]
     fn damage_is_recognised_wherever_it_is() {
-        let bytes = checkpoint(3).to_bytes();
+        let mut bytes = Vec::new();
+        checkpoint(3).write_to(&mut bytes).unwrap();
         assert_eq!(Checkpoint::from_bytes(&bytes), Ok(checkpoint(3)));
         for length in 0..bytes.len() {
             assert!(

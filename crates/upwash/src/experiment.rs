@@ -9,6 +9,7 @@ use crate::data::{
 };
 use crate::fleet::{Fleet, Model};
 use crate::model::Network;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use upwash_topology::{
@@ -55,8 +56,9 @@ pub struct Folders {
 
 impl Folders {
     /// Files from the current folder, and data sets from where `upwash data get` puts them:
-    /// `$UPWASH_DATA`, else the user's data folder.
-    pub fn standard() -> Result<Self, StoreError> {
+    /// `$UPWASH_DATA`, else the user's data folder. Where there is neither, only data that needs no
+    /// files can be had.
+    pub fn standard() -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let below = |variable: Option<std::ffi::OsString>, path: &str| {
             variable.map(|folder| PathBuf::from(folder).join(path))
@@ -64,9 +66,9 @@ impl Folders {
         let data = below(variable("UPWASH_DATA"), "")
             .or_else(|| below(variable("XDG_DATA_HOME"), "upwash"))
             .or_else(|| below(variable("HOME"), ".local/share/upwash"))
-            .ok_or(StoreError::NoFolder)?;
+            .unwrap_or_default();
         let files = PathBuf::new();
-        Ok(Self { files, data })
+        Self { files, data }
     }
 }
 
@@ -106,8 +108,10 @@ pub enum ExperimentError {
 impl Experiment {
     /// Prepares what `config` asks for.
     pub fn prepare(config: Config, folders: &Folders) -> Result<Self, ExperimentError> {
-        let config = config.resolved();
-        let graph = config.graph.topology.build_in(&folders.files)?;
+        config.check()?;
+        let mut config = config.resolved();
+        config.graph.topology = config.graph.topology.located_in(&folders.files);
+        let graph = config.graph.topology.build()?;
         if let Some(workers) = config.workers.filter(|&workers| workers != graph.nodes()) {
             return Err(ExperimentError::Conflict(format!(
                 "workers = {workers}, but the graph `{}` has {}: change one of them, or leave \
@@ -130,9 +134,10 @@ impl Experiment {
         let sampler = Sampler::new(shares, config.training.batch, config.seed);
         let schedule = schedule(&config, &graph, sampler.rounds_per_epoch())?;
         let network = config.model.network(data.train.shape, data.classes);
+        check_size(&config, &network, graph.nodes())?;
         Ok(Self {
             algorithm: config.algorithm.build(),
-            warnings: warnings(&config, &graph, &schedule),
+            warnings: warnings(&config, &schedule),
             data: Arc::new(data),
             graph,
             schedule,
@@ -149,7 +154,10 @@ impl Experiment {
 
     /// How many rounds there are in all.
     pub fn rounds(&self) -> u64 {
-        self.config.training.epochs * self.sampler.rounds_per_epoch()
+        self.config
+            .training
+            .epochs
+            .saturating_mul(self.sampler.rounds_per_epoch())
     }
 
     /// All workers on this machine's CPU, with gradients by `model`.
@@ -175,9 +183,14 @@ impl Experiment {
             budget,
             ..
         } = self.config.algorithm;
+        let overlap = if self.config.algorithm.overlap {
+            ", overlap"
+        } else {
+            ""
+        };
         let matcha = format!("MATCHA (budget {budget})");
         let variant = format!("{variant:?}").to_lowercase();
-        match (name, base) {
+        let name: String = match (name, base) {
             (AlgorithmName::Dpsgd, _) if self.config.graph.links == Some(Links::Released) => {
                 "D-PSGD (released)".into()
             }
@@ -185,8 +198,74 @@ impl Experiment {
             (AlgorithmName::Matcha, _) => matcha,
             (AlgorithmName::AlDsgd, Base::Dpsgd) => format!("AL-DSGD ({variant}) over D-PSGD"),
             (AlgorithmName::AlDsgd, Base::Matcha) => format!("AL-DSGD ({variant}) over {matcha}"),
-        }
+        };
+        name + overlap
     }
+
+    /// The graph in words: its spelling, and what is special about its use, as `ring:8, 3 copies,
+    /// metropolis weights`.
+    pub fn graph_name(&self) -> String {
+        let graph = &self.config.graph;
+        let mut words = vec![graph.topology.to_string()];
+        match graph.links {
+            None | Some(Links::Whole) => {}
+            Some(links) => words.push(format!("links {}", spelled(&links))),
+        }
+        if graph.copies > 1 {
+            words.push(format!("{} copies", graph.copies));
+        }
+        if graph.weights != Weights::Optimal {
+            words.push(format!("{} weights", graph.weights));
+        }
+        if self.config.algorithm.lazy == Some(true) && !self.config.algorithm.overlap {
+            words.push("lazy".into());
+        }
+        words.join(", ")
+    }
+
+    /// A number that changes with the graph or the data, whatever they are called: a run that is
+    /// resumed must have the same.
+    pub fn fingerprint(&self) -> u32 {
+        let mut hash = crc32fast::Hasher::new();
+        for (a, b) in self.graph.edges() {
+            hash.update(&(*a as u64).to_le_bytes());
+            hash.update(&(*b as u64).to_le_bytes());
+        }
+        for images in [&self.data.train, &self.data.test] {
+            hash.update(&images.labels);
+            hash.update(&images.pixels);
+        }
+        hash.finalize()
+    }
+}
+
+/// As a configuration spells it.
+fn spelled(value: &impl serde::Serialize) -> String {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    text.trim_matches('"').into()
+}
+
+/// Networks that cannot be, or that no memory holds.
+fn check_size(config: &Config, network: &Network, workers: usize) -> Result<(), ExperimentError> {
+    let conflict = |what: String| Err(ExperimentError::Conflict(what));
+    let Some(parameters) = network.checked_size() else {
+        return conflict(format!(
+            "model = \"{}\": a layer has no inputs",
+            config.model
+        ));
+    };
+    // Models, updates and velocities.
+    let bytes = parameters
+        .saturating_mul(3 * 4)
+        .saturating_mul(workers as u128);
+    if bytes > 1 << 40 {
+        return conflict(format!(
+            "model = \"{}\": {workers} workers of {parameters} parameters need {} GB",
+            config.model,
+            bytes / 1_000_000_000
+        ));
+    }
+    Ok(())
 }
 
 impl AlgorithmConfig {
@@ -229,6 +308,10 @@ fn load(name: &str, folder: &Path) -> Result<Dataset, ExperimentError> {
     match name.split_once(':').unwrap_or((name, "")) {
         ("digits", "") => Ok(digits()),
         ("synthetic", options) => Ok(Synthetic::parse(options)?.build()),
+        _ if folder.as_os_str().is_empty() => {
+            Source::named(name)?;
+            Err(StoreError::NoFolder.into())
+        }
         _ => Ok(Source::named(name)?.load(folder)?),
     }
 }
@@ -248,6 +331,12 @@ fn schedule(config: &Config, graph: &Graph, epoch: u64) -> Result<Schedule, Expe
                 settings.weights.clone(),
                 seed,
             )?);
+        }
+        let whole = settings.links.unwrap_or(Links::Whole) == Links::Whole;
+        if !whole && settings.weights != Weights::Optimal {
+            let conflict = "graph.weights: with links that come in turn the weights are given (a half \
+                            each, or the released code's); leave it out, or graph.links at `whole`";
+            return Err(ExperimentError::Conflict(conflict.into()));
         }
         Ok(match settings.links.unwrap_or(Links::Whole) {
             Links::Whole => Schedule::fixed(graph, &settings.weights)?,
@@ -291,11 +380,11 @@ fn schedule(config: &Config, graph: &Graph, epoch: u64) -> Result<Schedule, Expe
     Ok(base.rotating(&relabellings, order)?)
 }
 
-fn warnings(config: &Config, graph: &Graph, schedule: &Schedule) -> Vec<String> {
+fn warnings(config: &Config, schedule: &Schedule) -> Vec<String> {
     let mut warnings = Vec::new();
     let written = config.algorithm.name == AlgorithmName::AlDsgd
         && config.algorithm.variant == Variant::Written;
-    let weak = schedule.round(0).mixing().without_positive_diagonal();
+    let Seen { weak, pieces } = Seen::of(schedule);
     if written && !weak.is_empty() {
         warnings.push(format!(
             "workers {weak:?} weigh their own model 0 or less, and the written rule scales steps by \
@@ -312,11 +401,41 @@ fn warnings(config: &Config, graph: &Graph, schedule: &Schedule) -> Vec<String> 
                 .into(),
         );
     }
-    if !graph.is_connected() {
-        let pieces = graph.pieces().len();
+    if pieces > 1 {
         warnings.push(format!(
-            "the graph is in {pieces} pieces, which learn for themselves"
+            "the links that are used leave the workers in {pieces} pieces, which learn for themselves"
         ));
     }
     warnings
+}
+
+/// What the rounds of a schedule have in common, from a good look at the first ones.
+struct Seen {
+    /// Who weighs its own model 0 or less in some round.
+    weak: Vec<usize>,
+    /// In how many pieces all links together leave the workers.
+    pieces: usize,
+}
+
+impl Seen {
+    fn of(schedule: &Schedule) -> Self {
+        const ROUNDS: u64 = 200;
+        const ENTRIES: usize = 4_000_000;
+        let (mut weak, mut links, mut seen) = (BTreeSet::new(), BTreeSet::new(), 0);
+        for round in (0..ROUNDS).map(|index| schedule.round(index)) {
+            weak.extend(round.mixing().without_positive_diagonal());
+            for worker in 0..schedule.nodes() {
+                let senders = round.senders(worker);
+                links.extend(senders.map(|sender| (sender.min(worker), sender.max(worker))));
+                seen += 1 + round.degree(worker);
+            }
+            if seen > ENTRIES {
+                break;
+            }
+        }
+        let union = Graph::new(schedule.nodes(), links);
+        let pieces = union.map_or(1, |union| union.pieces().len());
+        let weak = weak.into_iter().collect();
+        Self { weak, pieces }
+    }
 }

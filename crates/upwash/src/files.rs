@@ -13,16 +13,25 @@ use std::path::Path;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn write(path: &Path, content: &[u8]) -> Result<()> {
+    write_by(path, |file| file.write_all(content))
+}
+
+/// The same for what is too large to be put together first: `content` writes it, in pieces of any
+/// size.
+pub fn write_by(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if path.exists() && !path.is_file() {
-        return std::fs::write(path, content);
+        return content(&mut std::fs::File::options().write(true).open(path)?);
     }
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
     let mut file = temporary().tempfile_in(folder)?;
-    file.write_all(content)?;
+    let mut buffer = std::io::BufWriter::with_capacity(1 << 20, &mut file);
+    content(&mut buffer)?;
+    buffer.flush()?;
+    drop(buffer);
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     // The rename is safe only when the folder is, where the system can say so.

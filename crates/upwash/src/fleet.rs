@@ -145,15 +145,15 @@ impl Fleet {
         scores.into_iter().fold(Score::default(), Score::join)
     }
 
-    /// The mean over some batches of training images of all workers.
+    /// The mean over some batches out of all workers' images.
     fn estimate_statistics(&self, parameters: &[f32]) -> Vec<f32> {
         let mut statistics = self.model.start_statistics();
         if statistics.is_empty() {
             return statistics;
         }
         let batch = |k: usize| {
-            let (worker, round) = (k % self.workers(), k / self.workers());
-            self.sampler.batch(&self.data, worker, round as u64)
+            let picks = self.sampler.mixed_picks(self.data.augmentation, k as u64);
+            self.data.scaling.batch(&self.data.train, picks.into_iter())
         };
         let estimates: Vec<Vec<f32>> = (0..ESTIMATION_BATCHES)
             .into_par_iter()

@@ -94,6 +94,35 @@ impl Network {
         Layout::new(sized(parameters), sized(statistics))
     }
 
+    /// How many parameters there are, even if they are too many to be placed; none where a layer has
+    /// nothing to work on.
+    pub fn checked_size(&self) -> Option<u128> {
+        fn size(layers: &[Layer]) -> Option<u128> {
+            layers.iter().try_fold(0u128, |sum, layer| {
+                let product = |sides: &[usize]| {
+                    sides.iter().try_fold(1u128, |product, &side| {
+                        (side > 0).then(|| product.saturating_mul(side as u128))
+                    })
+                };
+                let own = match layer {
+                    Layer::Linear { inputs, outputs } => product(&[*inputs, *outputs])?,
+                    Layer::Conv {
+                        inputs,
+                        outputs,
+                        size,
+                        ..
+                    } => product(&[*inputs, *outputs, *size, *size])?,
+                    Layer::Residual { body, shortcut } => {
+                        size(body)?.saturating_add(size(shortcut)?)
+                    }
+                    _ => 0,
+                };
+                Some(sum.saturating_add(own))
+            })
+        }
+        size(&self.layers)
+    }
+
     /// Starting parameters; another worker, other parameters.
     pub fn start(&self, seed: u64, worker: u64) -> Vec<f32> {
         let mut vector = Vec::new();

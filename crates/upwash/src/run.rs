@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub enum Status {
     /// All rounds were run.
     Finished,
-    /// A loss was not finite any more.
+    /// A loss was not finite any more, or so high that nothing can come of it.
     Diverged {
         /// Whose.
         worker: usize,
@@ -102,12 +102,12 @@ impl Next {
     }
 }
 
-/// What a run comes to.
+/// What a run comes to. Of a run that was interrupted, what would have to be measured is not a number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// The algorithm in words.
     pub algorithm: String,
-    /// The graph's spelling.
+    /// The graph's spelling, and what is special about its use.
     pub graph: String,
     /// How many workers.
     pub workers: usize,
@@ -135,7 +135,7 @@ pub struct Summary {
 pub struct Outcome {
     /// In numbers.
     pub summary: Summary,
-    /// The average of all models.
+    /// The average of all models; empty where the run was interrupted.
     pub averaged: Replica,
 }
 
@@ -250,7 +250,7 @@ pub fn run(
         // Everyone's gradient and step. A run that diverges ends before that spreads.
         let scores = engine.step(round, gamma);
         let losses: Vec<f64> = scores.iter().map(|score| score.loss).collect();
-        if let Some(worker) = losses.iter().position(|loss| !loss.is_finite()) {
+        if let Some(worker) = losses.iter().position(|&loss| !sane(loss, experiment)) {
             observer.observe(&Event::Round { round, losses });
             observer.diverged(&progress, engine);
             status = Status::Diverged { worker, round };
@@ -295,6 +295,10 @@ pub fn run(
         let messages: usize = (0..workers).map(|worker| up.degree(worker)).sum();
         progress.bytes_sent += (messages * numbers * size_of::<f32>()) as u64;
         progress.round = round + 1;
+        // An epoch's scores stay until the next one begins: a run may end between them.
+        if round.is_multiple_of(rounds_per_epoch) {
+            progress.epoch_scores.fill(Score::default());
+        }
         for (sum, score) in progress.epoch_scores.iter_mut().zip(&scores) {
             *sum = sum.join(*score);
         }
@@ -315,9 +319,6 @@ pub fn run(
                 bytes_sent: progress.bytes_sent,
             };
             next = next.or(observer.observe(&event));
-            if epoch < training.epochs {
-                progress.epoch_scores.fill(Score::default());
-            }
         }
         next = next.or(observer.between_rounds(&progress, engine));
         if next == Next::Stop && progress.round < rounds {
@@ -327,14 +328,34 @@ pub fn run(
             break;
         }
     }
+    // Who stops a run does not want to wait for its tests: what is not known is no number.
+    let stopped = matches!(status, Status::Interrupted { .. });
+    let tested = match tested {
+        Some(tested) => tested,
+        None if stopped => Tested::nothing(workers),
+        None => Tested::now(engine, training.share_loss),
+    };
+    if let (Some(worker), Status::Finished) = (tested.broken, &status) {
+        let round = progress.round;
+        status = Status::Diverged { worker, round };
+        observer.diverged(&progress, engine);
+    }
     observer.observe(&Event::Ended {
         status: status.clone(),
     });
-    let tested = tested.unwrap_or_else(|| Tested::now(engine, training.share_loss));
-    let averaged = engine.average();
+    let averaged = if stopped {
+        Replica::default()
+    } else {
+        engine.average()
+    };
+    let averaged_model_accuracy = if stopped {
+        f64::NAN
+    } else {
+        engine.score_replica(&averaged).accuracy()
+    };
     let summary = Summary {
         algorithm: experiment.algorithm_name(),
-        graph: experiment.config.graph.topology.to_string(),
+        graph: experiment.graph_name(),
         workers,
         rounds: progress.round,
         status,
@@ -343,8 +364,9 @@ pub fn run(
             .accuracies
             .iter()
             .copied()
-            .fold(f64::INFINITY, f64::min),
-        averaged_model_accuracy: engine.score_replica(&averaged).accuracy(),
+            .min_by(f64::total_cmp)
+            .unwrap_or(f64::NAN),
+        averaged_model_accuracy,
         consensus_distance: engine.consensus_distance(),
         bytes_sent: progress.bytes_sent,
         nodes: tested.nodes(&progress),
@@ -357,7 +379,7 @@ fn announce(experiment: &Experiment, round: u64, engine: &dyn Engine, observer: 
     observer.observe(&Event::Started {
         round,
         algorithm: experiment.algorithm_name(),
-        graph: experiment.config.graph.topology.to_string(),
+        graph: experiment.graph_name(),
         workers: experiment.workers(),
         parameters: engine.layout().parameter_count(),
         rounds: experiment.rounds(),
@@ -376,6 +398,13 @@ struct Tested {
     accuracies: Vec<f64>,
     /// On its own share.
     losses: Option<Vec<f64>>,
+    /// The first whose loss is no number.
+    broken: Option<usize>,
+}
+
+/// Far above what guessing costs there is no way back.
+fn sane(loss: f64, experiment: &Experiment) -> bool {
+    loss < 1e4 * (experiment.data.classes.max(2) as f64).ln()
 }
 
 impl Tested {
@@ -385,9 +414,19 @@ impl Tested {
             let score = |worker| engine.score(worker, part);
             (0..workers).map(score).collect()
         };
+        let tests = all(Part::Test);
         Self {
-            accuracies: all(Part::Test).iter().map(Score::accuracy).collect(),
+            accuracies: tests.iter().map(Score::accuracy).collect(),
             losses: share_loss.then(|| all(Part::Share).iter().map(|score| score.loss).collect()),
+            broken: tests.iter().position(|score| !score.loss.is_finite()),
+        }
+    }
+
+    fn nothing(workers: usize) -> Self {
+        Self {
+            accuracies: vec![f64::NAN; workers],
+            losses: None,
+            broken: None,
         }
     }
 

@@ -242,6 +242,28 @@ fn before_any_loss_is_known_everyone_is_its_own_best() {
     assert!((plan.messages[1].1 - 0.2).abs() < 1e-12, "{plan:?}");
 }
 
+/// One round of `overlap`, worked by hand: A = Z over the lazy W, C = I.
+#[test]
+fn al_dsgd_that_overlaps() {
+    let base = Dpsgd {
+        overlap: true,
+        lazy: true,
+    };
+    let sound = AlDsgd::new(Box::new(base), Variant::Sound);
+    assert!(sound.message().is_before_gradient());
+    let u: Vec<f64> = (0..4).map(|i| RATE * A[i] * (START[i] - B[i])).collect();
+    let found = step(&sound, &path().round(0), &START, &u, &[0.3, 0.1, 0.4, 0.2]);
+    for (x, known) in found.iter().zip([0.52, 0.0, 1.34, 0.47]) {
+        assert!((x - known).abs() < 1e-9, "{found:?}");
+    }
+    let base = Dpsgd {
+        overlap: true,
+        lazy: true,
+    };
+    let written = AlDsgd::new(Box::new(base), Variant::Written);
+    assert!(written.message().is_before_gradient());
+}
+
 /// The kernel in single precision, over many columns, against the definition in double.
 #[test]
 fn the_kernel_mixes_as_the_plans_say() {

@@ -170,6 +170,28 @@ impl GraphSpec {
         self.build_in(Path::new(""))
     }
 
+    /// The same, but that a file is named by its whole path, taken from `folder`: it means the same
+    /// wherever it is read.
+    ///
+    /// ```
+    /// # use upwash_topology::GraphSpec;
+    /// let spec: GraphSpec = "ring:8".parse()?;
+    /// assert_eq!(spec.located_in(std::path::Path::new("graphs")), spec);
+    /// # Ok::<(), upwash_topology::SpecError>(())
+    /// ```
+    #[must_use]
+    pub fn located_in(&self, folder: &Path) -> Self {
+        let located = |path: &PathBuf| {
+            let path = folder.join(path);
+            std::path::absolute(&path).unwrap_or(path)
+        };
+        match self {
+            Self::File(path, nodes) => Self::File(located(path), *nodes),
+            Self::Matchings(path, nodes) => Self::Matchings(located(path), *nodes),
+            other => other.clone(),
+        }
+    }
+
     /// Builds the graph; a file's path is taken from `folder`, as of a configuration that names it.
     ///
     /// ```

@@ -1,7 +1,10 @@
 //! How a configuration is read, and what is said of one that cannot be used.
 
-use super::{Config, TrainingConfig};
+use super::{Config, DecayName, TrainingConfig};
 use crate::algorithm::Variant;
+
+/// More epochs than anyone can wait for.
+const MOST: u64 = 1_000_000_000;
 
 /// Why a configuration cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -48,7 +51,7 @@ impl Config {
     }
 
     /// Values that are out of range.
-    fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let wrong = |key, value: &dyn std::fmt::Display, must: &str| {
             Err(ConfigError::Value {
                 key,
@@ -64,14 +67,32 @@ impl Config {
             weight_decay,
             ..
         } = self.training;
-        if epochs == 0 {
-            return wrong("training.epochs", &epochs, "at least 1");
+        if self.seed > i64::MAX as u64 {
+            return wrong("seed", &self.seed, "at most 9223372036854775807");
         }
-        if batch == 0 {
-            return wrong("training.batch", &batch, "at least 1");
+        if epochs == 0 || epochs > MOST {
+            return wrong("training.epochs", &epochs, "from 1 to 1,000,000,000");
+        }
+        if batch == 0 || batch > 1_000_000 {
+            return wrong("training.batch", &batch, "from 1 to 1,000,000");
         }
         if !(rate > 0.0 && rate.is_finite()) {
-            return wrong("training.rate", &rate, "above 0");
+            return wrong("training.rate", &rate, "a finite number above 0");
+        }
+        let steps = self.training.decay == DecayName::Steps;
+        if steps == self.training.decay_at.is_empty() {
+            let must = "go together: `decay = \"steps\"` and the epochs of its steps";
+            let value = format!("{:?}", self.training.decay_at);
+            return wrong("training.decay_at and decay", &value, must);
+        }
+        let mut at = self.training.decay_at.iter();
+        if let Some(at) = at.find(|at| !(**at >= 0.0 && at.is_finite())) {
+            return wrong("training.decay_at", at, "epochs from 0 on");
+        }
+        if self.training.test_every > MOST || self.training.checkpoint_every > MOST {
+            let value = self.training.test_every.max(self.training.checkpoint_every);
+            let key = "training.test_every and checkpoint_every";
+            return wrong(key, &value, "at most 1,000,000,000");
         }
         let TrainingConfig {
             warmup_epochs,
@@ -137,6 +158,11 @@ impl Config {
                 return wrong(key, &value, "at least 0");
             }
         }
+        let forces = pull.lambda_best + pull.lambda_degree;
+        if self.algorithm.variant == Variant::Released && forces > 1.0 {
+            let must = "at most 1 for `released`, whose forces are parts of the whole way";
+            return wrong("algorithm.lambda_best + lambda_degree", &forces, must);
+        }
         if pull.w_best + pull.w_degree > 1.0 {
             let sum = pull.w_best + pull.w_degree;
             return wrong("algorithm.w_best + w_degree", &sum, "at most 1");
@@ -149,6 +175,7 @@ impl Config {
 fn set(table: &mut toml::Table, replacement: &str) -> Result<(), ConfigError> {
     let wrong = || ConfigError::Set(replacement.into());
     let (key, value) = replacement.split_once('=').ok_or_else(wrong)?;
+    let value = value.trim();
     let parsed = format!("value = {value}").parse::<toml::Table>().ok();
     let value = parsed
         .and_then(|mut table| table.remove("value"))
@@ -217,7 +244,10 @@ mod tests {
             ("[training]\nepoch = 3\n", "did you mean `epochs`?"),
             ("[trainings]\n", "did you mean `training`?"),
             ("[algorithm]\nname = \"dspgd\"\n", "did you mean `dpsgd`?"),
-            ("[training]\nrate = -0.1\n", "training.rate = -0.1: above 0"),
+            (
+                "[training]\nrate = -0.1\n",
+                "training.rate = -0.1: a finite number above 0",
+            ),
             (
                 "[training]\ndecay_factor = -0.1\n",
                 "training.decay_factor = -0.1: above 0",
@@ -226,7 +256,21 @@ mod tests {
                 "[training]\nwarmup_epochs = -1.0\n",
                 "training.warmup_epochs = -1: at least 0",
             ),
-            ("[training]\nbatch = 0\n", "training.batch = 0: at least 1"),
+            ("[training]\nbatch = 0\n", "training.batch = 0: from 1 to"),
+            ("[training]\ndecay_at = [3.0]\n", "go together"),
+            ("[training]\ndecay = \"steps\"\n", "go together"),
+            (
+                "[training]\ndecay = \"steps\"\ndecay_at = [-5.0]\n",
+                "training.decay_at = -5: epochs from 0 on",
+            ),
+            (
+                "[training]\nepochs = 9223372036854775807\n",
+                "from 1 to 1,000,000,000",
+            ),
+            (
+                "[algorithm]\nvariant = \"released\"\nlambda_best = 0.9\n",
+                "at most 1 for `released`",
+            ),
             ("[training]\nmomentum = 1.0\n", "below 1"),
             (
                 "[algorithm]\nw_best = 0.7\nw_degree = 0.7\n",

@@ -85,7 +85,8 @@ impl Shares {
 }
 
 impl Partition {
-    /// Shares out `images` among `workers`; the same seed, the same shares.
+    /// Shares out `images` among `workers`; the same seed, the same shares. Where chance leaves a
+    /// worker without any, it is drawn again.
     pub fn share_out(
         self,
         images: &Images,
@@ -93,7 +94,30 @@ impl Partition {
         workers: usize,
         seed: u64,
     ) -> Result<Shares, PartitionError> {
-        let mut stream = Stream::new(seed, "partition", &[]);
+        let draws = if let Self::Dirichlet(_) = self {
+            100
+        } else {
+            1
+        };
+        let draw = |number: u64| {
+            let again: &[u64] = if number == 0 { &[] } else { &[number] };
+            let mut stream = Stream::new(seed, "partition", again);
+            self.draw(images, classes, workers, &mut stream)
+        };
+        let first = draw(0);
+        if first.is_ok() {
+            return first;
+        }
+        (1..draws).map(draw).find(Result::is_ok).unwrap_or(first)
+    }
+
+    fn draw(
+        self,
+        images: &Images,
+        classes: usize,
+        workers: usize,
+        stream: &mut Stream,
+    ) -> Result<Shares, PartitionError> {
         let too_few = |why| PartitionError::TooFew {
             partition: self,
             workers,
@@ -128,7 +152,11 @@ impl Partition {
             Self::Dirichlet(alpha) => {
                 for class in &mut by_class {
                     stream.shuffle(class);
-                    let weights: Vec<f64> = (0..workers).map(|_| stream.gamma(alpha)).collect();
+                    // With a small alpha most variates are too small for a number: their logarithms
+                    // are not, and the largest is made 1.
+                    let logs: Vec<f64> = (0..workers).map(|_| stream.log_gamma(alpha)).collect();
+                    let largest = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    let weights: Vec<f64> = logs.iter().map(|log| (log - largest).exp()).collect();
                     let total: f64 = weights.iter().sum();
                     let (mut sum, mut from) = (0.0, 0);
                     for (worker, weight) in weights.iter().enumerate() {
@@ -146,7 +174,7 @@ impl Partition {
             }
             Self::Shards(each) => {
                 let sorted: Vec<u32> = by_class.concat();
-                let count = workers * each;
+                let count = workers.saturating_mul(each);
                 if count > sorted.len() {
                     return Err(too_few("there are more shards than images"));
                 }
@@ -160,7 +188,7 @@ impl Partition {
         }
         if shares.iter().any(Vec::is_empty) {
             return Err(too_few(
-                "some worker would get none; take fewer workers or another seed",
+                "some worker would get none; take fewer workers or a larger number",
             ));
         }
         Ok(Shares { images: shares })
@@ -278,5 +306,17 @@ mod tests {
         ] {
             assert!(bad.parse::<Partition>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_small_alpha_favours_nobody_and_leaves_nobody_without() {
+        let data = digits();
+        let mut first_larger = 0;
+        for seed in 0..40 {
+            let partition = Partition::Dirichlet(0.0005);
+            let shares = partition.share_out(&data.train, 10, 2, seed).unwrap();
+            first_larger += usize::from(shares.images[0].len() > shares.images[1].len());
+        }
+        assert!((10..=30).contains(&first_larger), "{first_larger} of 40");
     }
 }

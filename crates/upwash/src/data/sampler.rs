@@ -90,22 +90,47 @@ impl Sampler {
         round: u64,
     ) -> impl Iterator<Item = Pick> + use<> {
         let mut stream = Stream::new(self.seed, "augmentation", &[worker as u64, round]);
-        let pick = move |image| match augmentation {
-            Augmentation::None => Pick::whole(image),
-            Augmentation::CropAndFlip => Pick {
-                image,
-                down: stream.below(2 * Pick::BORDER + 1),
-                right: stream.below(2 * Pick::BORDER + 1),
-                mirrored: stream.below(2) == 1,
-            },
-        };
+        let pick = move |image| random_window(augmentation, image, &mut stream);
         self.indices(worker, round).into_iter().map(pick)
+    }
+
+    /// A batch of images out of all workers' shares, to measure on what no single worker has.
+    pub fn mixed_picks(&self, augmentation: Augmentation, number: u64) -> Vec<Pick> {
+        let mut stream = Stream::new(self.seed, "mixed batches", &[number]);
+        let sizes = self.shares.images.iter().map(Vec::len);
+        let ends: Vec<usize> = sizes
+            .scan(0, |end, size| {
+                *end += size;
+                Some(*end)
+            })
+            .collect();
+        let all = ends.last().copied().unwrap_or(0);
+        let mut pick = || {
+            let place = stream.below(all);
+            let worker = ends.partition_point(|&end| end <= place);
+            let share = &self.shares.images[worker];
+            let image = share[place + share.len() - ends[worker]];
+            random_window(augmentation, image, &mut stream)
+        };
+        (0..self.batch).map(|_| pick()).collect()
     }
 
     /// A worker's batch of a round, augmented.
     pub fn batch(&self, data: &Dataset, worker: usize, round: u64) -> Batch {
         let picks = self.picks(data.augmentation, worker, round);
         data.scaling.batch(&data.train, picks)
+    }
+}
+
+fn random_window(augmentation: Augmentation, image: u32, stream: &mut Stream) -> Pick {
+    match augmentation {
+        Augmentation::None => Pick::whole(image),
+        Augmentation::CropAndFlip => Pick {
+            image,
+            down: stream.below(2 * Pick::BORDER + 1),
+            right: stream.below(2 * Pick::BORDER + 1),
+            mirrored: stream.below(2) == 1,
+        },
     }
 }
 
@@ -250,5 +275,39 @@ mod tests {
         };
         let batch = scaling.batch(&images, [Pick::whole(0)].into_iter());
         assert_eq!(batch.pixels, [-1.0, 0.0, 1.0, 2.0]);
+    }
+
+    #[test]
+    fn mixed_batches_have_images_of_all_workers() {
+        let images = (0..40)
+            .map(|worker| vec![2 * worker, 2 * worker + 1])
+            .collect();
+        let sampler = Sampler::new(Shares { images }, 32, 1);
+        let mut seen: Vec<u32> = (0..20)
+            .flat_map(|number| sampler.mixed_picks(Augmentation::CropAndFlip, number))
+            .inspect(|pick| assert!(pick.down <= 8 && pick.right <= 8))
+            .map(|pick| pick.image)
+            .collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, (0..80).collect::<Vec<u32>>());
+    }
+
+    #[test]
+    fn crops_and_flips_take_every_window_and_depend_on_worker_and_round_only() {
+        let sampler = sampler(50, 50);
+        let picks = |round| {
+            sampler
+                .picks(Augmentation::CropAndFlip, 0, round)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(picks(3), picks(3));
+        let all: Vec<Pick> = (0..40).flat_map(picks).collect();
+        for place in 0..=8 {
+            assert!(all.iter().any(|pick| pick.down == place));
+            assert!(all.iter().any(|pick| pick.right == place));
+        }
+        let mirrored = all.iter().filter(|pick| pick.mirrored).count();
+        assert!((900..1100).contains(&mirrored), "{mirrored} of 2000");
     }
 }

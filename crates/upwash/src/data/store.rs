@@ -126,7 +126,7 @@ pub enum StoreError {
         source: std::io::Error,
     },
     /// A file is not what it should be.
-    #[error("{} is damaged ({what}): get it again with `upwash data get`", path.display())]
+    #[error("{} is damaged ({what}): get it again with `upwash data get`, which checks what is there", path.display())]
     Damaged {
         /// Which file.
         path: PathBuf,
@@ -179,7 +179,18 @@ impl Source {
                 } else {
                     Err(format!("{} bytes, not {}", bytes.len(), file.bytes))
                 };
-                read.map_err(|what| StoreError::Damaged { path, what })?;
+                let labels = |()| match images.labels.iter().max() {
+                    Some(&label) if usize::from(label) >= self.classes => {
+                        Err(format!("a label is {label}, of {} classes", self.classes))
+                    }
+                    _ => Ok(()),
+                };
+                read.and_then(labels)
+                    .map_err(|what| StoreError::Damaged { path, what })?;
+            }
+            if images.pixels.len() != images.len() * images.size() {
+                let (path, what) = (folder.clone(), "images and labels differ in number".into());
+                return Err(StoreError::Damaged { path, what });
             }
             Ok(images)
         };

@@ -31,7 +31,7 @@ pub struct Synthetic {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "synthetic:{0}: write any of classes=10 (2 to 256), shape=1x8x8, train=10000, test=1000, seed=0, \
-     separated by commas"
+     separated by commas, and at most 100 GB in all"
 )]
 pub struct SyntheticError(String);
 
@@ -67,7 +67,15 @@ impl Synthetic {
             }
         }
         let empty = set.shape.contains(&0) || set.train == 0 || set.test == 0;
-        if empty || !(2..=256).contains(&set.classes) {
+        // No more than a hundred gigabytes.
+        let size = set
+            .shape
+            .iter()
+            .map(|&side| side as u128)
+            .fold(1, u128::saturating_mul);
+        let bytes = size.saturating_mul((set.train as u128).saturating_add(set.test as u128));
+        let large = bytes > 100_000_000_000;
+        if empty || large || !(2..=256).contains(&set.classes) {
             return Err(wrong());
         }
         Ok(set)
@@ -115,7 +123,15 @@ mod tests {
 
     #[test]
     fn mistakes_are_answered_with_what_can_be_written() {
-        for bad in ["clases=3", "train=0", "shape=8x8", "classes=257", "train"] {
+        let large = "shape=9999999999x9999999999x9999999";
+        for bad in [
+            "clases=3",
+            "train=0",
+            "shape=8x8",
+            "classes=257",
+            "train",
+            large,
+        ] {
             let error = Synthetic::parse(bad).unwrap_err().to_string();
             assert!(
                 error.contains(bad) && error.contains("shape=1x8x8"),

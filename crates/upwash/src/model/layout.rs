@@ -1,7 +1,7 @@
 //! A model as flat vectors: which tensor is where, and how it is written to a file.
 
 use safetensors::tensor::{Dtype, SafeTensorError, TensorView};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A tensor within a flat vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +105,8 @@ impl Replica {
     }
 
     /// The content of a safetensors file, which PyTorch and others read: every tensor by its name,
-    /// and `about` as the file's metadata.
+    /// and `about` as the file's metadata (a JSON object under the key `upwash`: of several keys the
+    /// order would be random).
     ///
     /// ```
     /// use upwash::model::{ModelSpec, Replica};
@@ -139,8 +140,9 @@ impl Replica {
                 tensors.push((slot.name.as_str(), view));
             }
         }
-        let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
-        let about: HashMap<String, String> = about.into_iter().map(owned).collect();
+        let about: BTreeMap<&str, &str> = about.into_iter().collect();
+        let about = serde_json::to_string(&about).expect("text can be written");
+        let about = HashMap::from([("upwash".to_owned(), about)]);
         safetensors::serialize(tensors, Some(about))
     }
 }
