@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Gets libtorch (PyPI's torch 2.11.0, some 5 GB unpacked) into .torch/ and builds target/release/upwash
-# with the engine that uses it. Works with and without a GPU on the machine.
+# with the engine that uses it. Works with and without a GPU on the machine. With --fetch-only nothing
+# is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,6 +19,7 @@ fi
 # The last one has CUDA headers that torch's own packages leave out.
 .torch/bin/pip install --quiet torch==2.11.0 numpy nvidia-cuda-crt==13.0.88
 
+[ "${1:-}" != --fetch-only ] || exit 0
 export LIBTORCH_USE_PYTORCH=1 PATH="$PWD/.torch/bin:$PATH"
 cargo build --release --features torch
 

@@ -20,7 +20,12 @@ fn main() {
 }
 
 #[cfg(feature = "libtorch")]
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+#[cfg(feature = "libtorch")]
 mod with_torch {
+    use super::common::compare;
     use std::sync::Arc;
     use std::time::Instant;
     use upwash::algorithm::{Message, Plan};
@@ -89,11 +94,6 @@ mod with_torch {
         })
     }
 
-    fn worst(a: &[Vec<f64>], b: &[Vec<f64>]) -> f64 {
-        let pairs = a.iter().flatten().zip(b.iter().flatten());
-        pairs.map(|(a, b)| ((a - b) / b).abs()).fold(0.0, f64::max)
-    }
-
     struct Table(bool);
 
     impl Table {
@@ -139,18 +139,12 @@ mod with_torch {
                 if kind == "f32" {
                     let network = TorchNetwork::new(experiment.network.clone());
                     let mut cpu = experiment.fleet(Arc::new(network));
-                    let cpu = complete(&experiment, &mut cpu);
-                    let apart = worst(&graph.0, &cpu.0);
-                    if std::env::var_os("UPWASH_ROUNDS").is_some() {
-                        for (k, (a, b)) in graph.0.iter().zip(&cpu.0).enumerate() {
-                            println!(
-                                "  round {k}: {:.1e}",
-                                worst(std::slice::from_ref(a), std::slice::from_ref(b))
-                            );
-                        }
-                    }
-                    let what = format!("{name}: GPU and CPU, 20 rounds, worst relative loss");
-                    table.line(&what, &format!("{apart:.1e}"), apart < 1e-3);
+                    let mut gpu = fleet(&experiment, options);
+                    let apart = compare(&experiment, 20, &mut cpu, &mut gpu);
+                    let what = format!("{name}: GPU and CPU, 20 rounds, worst loss");
+                    table.line(&what, &format!("{:.1e}", apart.loss), apart.loss < 1e-4);
+                    let what = format!("{name}: GPU and CPU, 20 rounds, worst change");
+                    table.line(&what, &format!("{:.1e}", apart.change), apart.change < 0.05);
                 }
             }
         }
@@ -225,9 +219,31 @@ mod with_torch {
             }
             floats("pixels.bin", &pixels);
             std::fs::write(path("labels.bin"), labels).expect("a file");
-            let (losses, _) = complete(&experiment, &mut engine);
-            let losses: Vec<f32> = losses.iter().flatten().map(|&loss| loss as f32).collect();
-            floats(&format!("{name}.bin"), &losses);
+            let mut exporter = Exporter::default();
+            run(&experiment, &mut engine, Progress::start(8), &mut exporter).expect("a run");
+            floats(&format!("{name}-models.bin"), &exporter.models);
+            floats(&format!("{name}-losses.bin"), &exporter.losses);
+        }
+    }
+
+    /// Everyone's losses in every round, and all models after it.
+    #[derive(Default)]
+    struct Exporter {
+        losses: Vec<f32>,
+        models: Vec<f32>,
+    }
+
+    impl Observer for Exporter {
+        fn observe(&mut self, event: &Event) -> Next {
+            if let Event::Round { losses, .. } = event {
+                self.losses.extend(losses.iter().map(|&loss| loss as f32));
+            }
+            Next::Continue
+        }
+
+        fn between_rounds(&mut self, _: &Progress, engine: &dyn Engine) -> Next {
+            self.models.extend(&engine.state()[0].1);
+            Next::Continue
         }
     }
 

@@ -349,7 +349,11 @@ impl CudaFleet {
             if this.options.eager {
                 return Ok(None);
             }
-            Graph::capture(|| this.gradients_of_all()).map(Some)
+            let captured = attempt(|| Graph::capture(|| this.gradients_of_all()));
+            if let Err(error) = &captured {
+                eprintln!("warning: rounds are not replayed but launched anew: {error}");
+            }
+            Ok(captured.ok())
         })??;
         self.graph = graph;
         Ok(())

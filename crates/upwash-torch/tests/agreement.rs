@@ -2,6 +2,8 @@
 #![cfg(feature = "libtorch")]
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::sync::{Arc, Mutex};
 use upwash::algorithm::{Algorithm, Message, Plan, View};
 use upwash::config::Config;
@@ -161,6 +163,29 @@ fn runs_agree_for_twenty_rounds_leaders_included() {
         let worst = pairs.map(|(found, known)| (found / known - 1.0).abs());
         let worst = worst.fold(0.0, f64::max);
         assert!(worst < 1e-4, "{model}, {algorithm}: {worst}");
+    }
+}
+
+#[test]
+fn rounds_agree_on_a_deep_network() {
+    for algorithm in [
+        "name = \"dpsgd\"",
+        "name = \"al-dsgd\"",
+        "base = \"matcha\"\noverlap = true",
+    ] {
+        let config = format!(
+            "model = \"resnet20\"\n[data]\nname = \"synthetic:shape=3x16x16,train=2560,test=8\"\n\
+             [algorithm]\n{algorithm}\n[training]\nepochs = 1\nbatch = 16\nrate = 0.01\nweight_decay = 5e-4\n"
+        );
+        let experiment = prepare(&config);
+        let network = experiment.network.clone();
+        let mut burn = experiment.fleet(Arc::new(BurnNetwork::new(network.clone())));
+        let mut torch = experiment.fleet(Arc::new(TorchNetwork::new(network)));
+        let apart = common::compare(&experiment, 20, &mut burn, &mut torch);
+        assert!(
+            apart.loss < 1e-5 && apart.change < 0.05,
+            "{algorithm}: {apart:?}"
+        );
     }
 }
 
