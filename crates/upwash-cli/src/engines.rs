@@ -90,10 +90,11 @@ impl EngineArgs {
 
     #[cfg(feature = "torch")]
     fn torch(&self, device: DeviceName, experiment: &Experiment) -> Result<Box<dyn Engine>> {
-        use upwash_torch::{CudaFleet, CudaOptions, Precision, TorchNetwork};
+        use upwash_torch::{CudaFleet, CudaOptions, OnCpu, Precision, TorchNetwork};
+        let network = TorchNetwork::new(experiment.network.clone());
         let DeviceName::Cuda(device) = device else {
-            let network = TorchNetwork::new(experiment.network.clone());
-            return Ok(Box::new(experiment.fleet(Arc::new(network))));
+            let model = OnCpu::new(Arc::new(network), experiment.network.input);
+            return Ok(Box::new(experiment.fleet(Arc::new(model))));
         };
         let options = CudaOptions {
             device,
@@ -105,7 +106,7 @@ impl EngineArgs {
             streams: self.streams.map(Into::into),
             eager: self.eager,
         };
-        Ok(Box::new(CudaFleet::new(experiment, options)?))
+        Ok(Box::new(CudaFleet::new(experiment, &network, options)?))
     }
 
     #[cfg(not(feature = "torch"))]

@@ -79,7 +79,7 @@ fn style(images: usize) -> ProgressStyle {
         let _ = write!(out, "{:.0}", state.per_sec() * images as f64);
     };
     ProgressStyle::with_template(
-        "{prefix} {bar:24} round {pos}/{len}, {images} images/s, {eta} left",
+        "{prefix} {wide_bar} round {pos}/{len}, {images} images/s, {eta} left",
     )
     .unwrap_or_else(|_| ProgressStyle::default_bar())
     .with_key("images", rate)

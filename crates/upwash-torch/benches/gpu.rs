@@ -34,7 +34,7 @@ mod with_torch {
     use upwash::engine::{Engine, Part, State};
     use upwash::experiment::{Experiment, Folders};
     use upwash::run::{Event, Next, Observer, Progress, run};
-    use upwash_torch::{CudaFleet, CudaOptions, Precision, TorchNetwork};
+    use upwash_torch::{CudaFleet, CudaOptions, OnCpu, Precision, TorchNetwork};
 
     fn prepare(config: &str) -> Experiment {
         let config = Config::parse(config, &[]).expect("a configuration");
@@ -88,7 +88,8 @@ mod with_torch {
     }
 
     fn fleet(experiment: &Experiment, options: CudaOptions) -> CudaFleet {
-        CudaFleet::new(experiment, options).unwrap_or_else(|error| {
+        let network = TorchNetwork::new(experiment.network.clone());
+        CudaFleet::new(experiment, &network, options).unwrap_or_else(|error| {
             eprintln!("{error}");
             std::process::exit(1)
         })
@@ -138,7 +139,8 @@ mod with_torch {
                 table.line(&what, "", graph == eager);
                 if kind == "f32" {
                     let network = TorchNetwork::new(experiment.network.clone());
-                    let mut cpu = experiment.fleet(Arc::new(network));
+                    let model = OnCpu::new(Arc::new(network), experiment.network.input);
+                    let mut cpu = experiment.fleet(Arc::new(model));
                     let mut gpu = fleet(&experiment, options);
                     let apart = compare(&experiment, 20, &mut cpu, &mut gpu);
                     let what = format!("{name}: GPU and CPU, 20 rounds, worst loss");

@@ -7,7 +7,7 @@
 //! everyone's step and mixes, in one pass over memory.
 #![allow(unsafe_code)]
 
-use crate::network::{Mode, forward};
+use crate::model::{BoundModel, TorchModel};
 use crate::shim;
 use crate::shim::{
     Argument, Cuda, Graph, Kernels, Memory, Streams, TorchError, autocast, copy, pin,
@@ -21,7 +21,7 @@ use upwash::data::{Dataset, Images, Pick, Sampler};
 use upwash::engine::{Engine, Part, Score, State};
 use upwash::experiment::Experiment;
 use upwash::fleet::Start;
-use upwash::model::{Layout, Network, Replica, Slot};
+use upwash::model::{Layout, Replica, Slot};
 use upwash::optimizer::Sgd;
 
 /// How numbers are multiplied. Parameters and mixing are always in single precision.
@@ -68,7 +68,6 @@ const STEP_AND_MIX: usize = 2;
 
 /// The engine.
 pub struct CudaFleet {
-    network: Network,
     layout: Layout,
     data: Arc<Dataset>,
     sampler: Sampler,
@@ -84,12 +83,15 @@ pub struct CudaFleet {
     statistics: Rows,
     /// One more model, for those that are no worker's.
     spare: (Rows, Rows),
+    /// Everyone's network in its row, and the spare one.
+    networks: Vec<Box<dyn BoundModel>>,
+    spare_network: Box<dyn BoundModel>,
     train: ImagesOnDevice,
     test: ImagesOnDevice,
     inputs: Inputs,
-    outputs: Outputs,
+    /// Everyone's loss and how many of its images were right.
+    results: Tensor,
     plans: Plans,
-    leaves: Vec<Vec<Tensor>>,
     graph: Option<Graph>,
     /// The learning rate of the step that has not been taken yet.
     rate: f64,
@@ -206,12 +208,6 @@ struct Inputs {
     ahead: Option<(u64, Vec<i32>)>,
 }
 
-/// Everyone's loss and how many of its images were right, and the slopes of the logits.
-struct Outputs {
-    results: Tensor,
-    slopes: Vec<Tensor>,
-}
-
 /// Room for plans: row starts, senders, weights, own updates.
 struct Plans {
     host: Tensor,
@@ -221,7 +217,11 @@ struct Plans {
 impl CudaFleet {
     /// All workers of an experiment. Everything that a run needs is allocated and tried here, so that
     /// what does not fit is known before the first round.
-    pub fn new(experiment: &Experiment, options: CudaOptions) -> Result<Self, TorchError> {
+    pub fn new(
+        experiment: &Experiment,
+        model: &dyn TorchModel,
+        options: CudaOptions,
+    ) -> Result<Self, TorchError> {
         let found = Cuda::here();
         match found {
             Cuda::Devices(count) if options.device < count => {}
@@ -251,8 +251,8 @@ impl CudaFleet {
         attempt(|| {
             // Everything is made on the stream that uses it: others would not wait for it.
             let streams = Rc::new(Streams::new(options.device, streams)?);
-            let mut fleet =
-                streams.on_main(|| Self::allocate(experiment, options, streams.clone()))??;
+            let mut fleet = streams
+                .on_main(|| Self::allocate(experiment, model, options, streams.clone()))??;
             fleet.try_out()?;
             Ok(fleet)
         })
@@ -260,6 +260,7 @@ impl CudaFleet {
 
     fn allocate(
         experiment: &Experiment,
+        model: &dyn TorchModel,
         options: CudaOptions,
         streams: Rc<Streams>,
     ) -> Result<Self, TorchError> {
@@ -268,8 +269,8 @@ impl CudaFleet {
             Precision::Tf32 => 1,
             Precision::Bf16 => 2,
         })?;
-        let (training, network) = (&experiment.config.training, experiment.network.clone());
-        let (workers, layout, sgd) = (experiment.workers(), network.layout(), training.sgd());
+        let training = &experiment.config.training;
+        let (workers, layout, sgd) = (experiment.workers(), model.layout().clone(), training.sgd());
         let device = Device::Cuda(options.device);
         let sampler = experiment.sampler.clone();
         let data = Arc::clone(&experiment.data);
@@ -281,13 +282,20 @@ impl CudaFleet {
                 Start::Different => worker as u64,
                 Start::Equal => 0,
             };
-            models.upload(worker, &network.start(experiment.config.seed, source));
-            statistics.upload(worker, &network.start_statistics());
+            models.upload(worker, &model.start(experiment.config.seed, source));
+            statistics.upload(worker, &model.start_statistics());
         }
-        let leaf = |view: Tensor| view.detach().set_requires_grad(true);
-        let leaves = (0..workers)
-            .map(|worker| models.views(worker).into_iter().map(leaf).collect())
+        let bind = |models: &Rows, statistics: &Rows, row: usize| {
+            model.bind(&models.views(row), &statistics.views(row))
+        };
+        let networks = (0..workers)
+            .map(|worker| bind(&models, &statistics, worker))
             .collect();
+        let spare = (
+            Rows::new(1, &layout.parameters, device),
+            Rows::new(1, &layout.statistics, device),
+        );
+        let spare_network = bind(&spare.0, &spare.1, 0);
         let inputs = Inputs::new(
             &data,
             workers,
@@ -295,22 +303,10 @@ impl CudaFleet {
             options.precision,
             device,
         )?;
-        let kind = inputs.images.kind();
-        let slope = |_| {
-            let shape = [sampler.batch_size() as i64, network.classes as i64];
-            Tensor::zeros(shape, (kind, device))
-        };
-        let outputs = Outputs {
-            results: Tensor::zeros([workers as i64, 2], (Kind::Float, device)),
-            slopes: (0..workers).map(slope).collect(),
-        };
         Ok(Self {
             gradients: rows(&layout.parameters),
             velocities: sgd.has_velocity().then(|| rows(&layout.parameters)),
-            spare: (
-                Rows::new(1, &layout.parameters, device),
-                Rows::new(1, &layout.statistics, device),
-            ),
+            results: Tensor::zeros([workers as i64, 2], (Kind::Float, device)),
             train: ImagesOnDevice::new(&data.train, device),
             test: ImagesOnDevice::new(&data.test, device),
             plans: Plans::new(workers, device)?,
@@ -318,7 +314,9 @@ impl CudaFleet {
             graph: None,
             rate: 0.0,
             streams,
-            network,
+            spare,
+            networks,
+            spare_network,
             layout,
             data,
             sampler,
@@ -328,8 +326,6 @@ impl CudaFleet {
             models,
             statistics,
             inputs,
-            outputs,
-            leaves,
         })
     }
 
@@ -344,7 +340,7 @@ impl CudaFleet {
             for _ in 0..WARM_UP {
                 this.gradients_of_all()?;
             }
-            this.score_rows(&this.models, &this.statistics, 0, Part::Test)?;
+            this.score_network(&*this.networks[0], 0, Part::Test)?;
             copy(&this.statistics.buffer, &kept)?;
             if this.options.eager {
                 return Ok(None);
@@ -392,16 +388,18 @@ impl CudaFleet {
             let labels = inputs
                 .labels
                 .narrow(0, (worker * batch) as i64, batch as i64);
-            let running = self.statistics.views(worker);
-            let leaves = &self.leaves[worker];
+            let network = &self.networks[worker];
             let bf16 = self.options.precision == Precision::Bf16;
-            let logits = autocast(bf16, || {
-                forward(&self.network, leaves, Mode::Train(&running), images)
-            });
-            let slope = &self.outputs.slopes[worker];
-            let result = self.outputs.results.get(worker as i64);
-            self.cross_entropy(&logits.detach(), &labels, slope, &result)?;
-            shim::backward(&logits, slope, leaves, &self.gradients.views(worker))
+            let logits = autocast(bf16, || network.train(images));
+            let slope = logits.detach().empty_like();
+            let result = self.results.get(worker as i64);
+            self.cross_entropy(&logits.detach(), &labels, &slope, &result)?;
+            shim::backward(
+                &logits,
+                &slope,
+                network.leaves(),
+                &self.gradients.views(worker),
+            )
         })
     }
 
@@ -512,24 +510,22 @@ impl CudaFleet {
         }
     }
 
-    /// How row `row` of these buffers does.
-    fn score_rows(
+    /// How a network does on the test set, or on a worker's share.
+    fn score_network(
         &self,
-        models: &Rows,
-        statistics: &Rows,
-        row: usize,
+        network: &dyn BoundModel,
+        worker: usize,
         part: Part,
     ) -> Result<Score, TorchError> {
         let (source, indices): (_, Vec<u32>) = match part {
             Part::Test => (&self.test, (0..self.data.test.len() as u32).collect()),
-            Part::Share => (&self.train, self.sampler.shares().images[row].clone()),
+            Part::Share => (&self.train, self.sampler.shares().images[worker].clone()),
         };
         let picks: Vec<i32> = indices
             .iter()
             .flat_map(|&image| numbers_of(Pick::whole(image)))
             .collect();
         let picks = Tensor::from_slice(&picks).to_device(self.device);
-        let (parameters, running) = (models.views(row), statistics.views(row));
         let chunks = indices.len().div_ceil(SCORED_AT_ONCE);
         let results = Tensor::zeros([chunks as i64, 2], (Kind::Float, self.device));
         let mut counts = Vec::new();
@@ -540,7 +536,7 @@ impl CudaFleet {
             let (images, labels) = self.inputs.room(&self.data, count);
             self.assemble(source, &picks, count, &images, &labels)?;
             let images = image_view(&images, 0, count);
-            let logits = self.without_gradients(&parameters, Mode::Score(&running), images);
+            let logits = self.without_gradients(|| network.score(images));
             let slope = logits.empty_like();
             self.cross_entropy(&logits, &labels, &slope, &results.get(chunk as i64))?;
             counts.push(count);
@@ -549,13 +545,13 @@ impl CudaFleet {
         Ok(scores.into_iter().fold(Score::default(), Score::join))
     }
 
-    fn without_gradients(&self, parameters: &[Tensor], mode: Mode<'_>, images: Tensor) -> Tensor {
+    fn without_gradients<T>(&self, work: impl FnOnce() -> T) -> T {
         let bf16 = self.options.precision == Precision::Bf16;
-        tch::no_grad(|| autocast(bf16, || forward(&self.network, parameters, mode, images)))
+        tch::no_grad(|| autocast(bf16, work))
     }
 
     /// The mean over some batches out of all workers' images.
-    fn estimate_statistics(&self, parameters: &[Tensor]) -> Result<Vec<f32>, TorchError> {
+    fn estimate_statistics(&self, network: &dyn BoundModel) -> Result<Vec<f32>, TorchError> {
         let count = self.sampler.batch_size();
         let (images, labels) = self.inputs.room(&self.data, count);
         let mut sums: Vec<Tensor> = Vec::new();
@@ -564,9 +560,8 @@ impl CudaFleet {
             let picks: Vec<i32> = picks.into_iter().flat_map(numbers_of).collect();
             let picks = Tensor::from_slice(&picks).to_device(self.device);
             self.assemble(&self.train, &picks, count, &images, &labels)?;
-            let mut found = Vec::new();
             let batch = image_view(&images, 0, count);
-            let _ = self.without_gradients(parameters, Mode::Collect(&mut found), batch);
+            let found = self.without_gradients(|| network.batch_statistics(batch));
             if sums.is_empty() {
                 sums = found;
             } else {
@@ -748,10 +743,7 @@ impl Engine for CudaFleet {
         // While the GPU is busy.
         self.inputs.ahead = Some((round + 1, self.picks(round + 1)));
         let counts = vec![self.sampler.batch_size(); self.workers_count()];
-        expect(
-            self.streams
-                .on_main(|| scores(&self.outputs.results, &counts)),
-        )
+        expect(self.streams.on_main(|| scores(&self.results, &counts)))
     }
 
     fn mix(&mut self, message: Message, plans: &[Plan]) {
@@ -765,7 +757,7 @@ impl Engine for CudaFleet {
     }
 
     fn score(&mut self, worker: usize, part: Part) -> Score {
-        let scored = || self.score_rows(&self.models, &self.statistics, worker, part);
+        let scored = || self.score_network(&*self.networks[worker], worker, part);
         expect(self.streams.on_main(scored).and_then(|done| done))
     }
 
@@ -777,7 +769,7 @@ impl Engine for CudaFleet {
             copy(&models.buffer, &mean)?;
             Ok(Replica {
                 parameters: models.download(0),
-                statistics: this.estimate_statistics(&models.views(0))?,
+                statistics: this.estimate_statistics(&*this.spare_network)?,
             })
         };
         expect(this.streams.on_main(averaged).and_then(|done| done))
@@ -789,7 +781,7 @@ impl Engine for CudaFleet {
             let (models, statistics) = &this.spare;
             models.upload(0, &replica.parameters);
             statistics.upload(0, &replica.statistics);
-            this.score_rows(models, statistics, 0, Part::Test)
+            this.score_network(&*this.spare_network, 0, Part::Test)
         };
         expect(this.streams.on_main(scored).and_then(|done| done))
     }

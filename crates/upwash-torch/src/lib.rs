@@ -5,9 +5,15 @@
 #![cfg(feature = "libtorch")]
 
 mod cuda;
+mod model;
+mod module;
 mod network;
 mod shim;
 
 pub use cuda::{CudaFleet, CudaOptions, Precision};
+pub use model::{BoundModel, OnCpu, TorchModel};
+pub use module::TorchModule;
 pub use network::TorchNetwork;
-pub use shim::{Cuda, TorchError};
+pub use shim::{Cuda, Memory, TorchError};
+/// The tch that modules must be made with.
+pub use tch;

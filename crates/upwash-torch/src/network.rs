@@ -1,58 +1,38 @@
 //! A described network, computed by libtorch.
 
-use tch::{Device, Kind, Tensor};
-use upwash::data::Batch;
-use upwash::engine::Score;
-use upwash::fleet::Model;
-use upwash::loss::cross_entropy;
-use upwash::model::{Layer, Layout, Network, Slot};
-
-use crate::shim;
+use crate::model::{BoundModel, TorchModel};
+use std::sync::Arc;
+use tch::{Kind, Tensor};
+use upwash::model::{Layer, Layout, Network};
 
 /// What is added to variances before the root is taken, as in PyTorch.
 const EPSILON: f64 = 1e-5;
 /// How far running statistics move towards a batch's, as in PyTorch.
 const MOMENTUM: f64 = 0.1;
 
-/// A [`Network`] on the CPU: functions of flat vectors, one thread each, for a
-/// [`Fleet`](upwash::fleet::Fleet).
+/// A described [`Network`].
 ///
 /// ```
-/// use upwash::fleet::Model;
 /// use upwash::model::ModelSpec;
-/// use upwash_torch::TorchNetwork;
+/// use upwash_torch::{TorchModel, TorchNetwork};
 /// let network = ModelSpec::Softmax.network([1, 8, 8], 10);
 /// assert_eq!(TorchNetwork::new(network).layout().parameter_count(), 650);
 /// ```
 pub struct TorchNetwork {
-    network: Network,
+    network: Arc<Network>,
     layout: Layout,
 }
 
 impl TorchNetwork {
-    /// Prepares a network. Threads inside libtorch are switched off for the whole process: the
-    /// cores are busy with other workers.
+    /// Prepares a network.
     pub fn new(network: Network) -> Self {
-        tch::set_num_threads(1);
         let layout = network.layout();
+        let network = Arc::new(network);
         Self { network, layout }
-    }
-
-    fn images(&self, batch: &Batch) -> Tensor {
-        let [channels, height, width] = self.network.input.map(|side| side as i64);
-        Tensor::from_slice(&batch.pixels).view([-1, channels, height, width])
-    }
-
-    /// Logits without a gradient, row by row.
-    fn logits(&self, parameters: &[f32], mode: Mode<'_>, batch: &Batch) -> Vec<f32> {
-        tch::no_grad(|| {
-            let leaves = views(&Tensor::from_slice(parameters), &self.layout.parameters);
-            numbers(&forward(&self.network, &leaves, mode, self.images(batch)))
-        })
     }
 }
 
-impl Model for TorchNetwork {
+impl TorchModel for TorchNetwork {
     fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -65,76 +45,59 @@ impl Model for TorchNetwork {
         self.network.start_statistics()
     }
 
-    fn gradient(
-        &self,
-        parameters: &[f32],
-        statistics: &mut [f32],
-        batch: &Batch,
-        gradient: &mut [f32],
-    ) -> Score {
-        let leaves: Vec<Tensor> = views(&Tensor::from_slice(parameters), &self.layout.parameters)
-            .into_iter()
-            .map(|view| view.detach().set_requires_grad(true))
-            .collect();
-        let moving = Tensor::from_slice(statistics);
-        let running = views(&moving, &self.layout.statistics);
-        let logits = forward(
+    fn bind(&self, parameters: &[Tensor], statistics: &[Tensor]) -> Box<dyn BoundModel> {
+        let leaf = |view: &Tensor| view.detach().set_requires_grad(true);
+        Box::new(Described {
+            network: Arc::clone(&self.network),
+            leaves: parameters.iter().map(leaf).collect(),
+            statistics: statistics.iter().map(Tensor::shallow_clone).collect(),
+        })
+    }
+}
+
+struct Described {
+    network: Arc<Network>,
+    leaves: Vec<Tensor>,
+    statistics: Vec<Tensor>,
+}
+
+impl BoundModel for Described {
+    fn leaves(&self) -> &[Tensor] {
+        &self.leaves
+    }
+
+    fn train(&self, images: Tensor) -> Tensor {
+        forward(
             &self.network,
-            &leaves,
-            Mode::Train(&running),
-            self.images(batch),
-        );
-        let classes = self.network.classes;
-        let (score, slope) = cross_entropy(&numbers(&logits), &batch.labels, classes);
-        let slope = Tensor::from_slice(&slope).view_as(&logits);
-        let found = Tensor::zeros([gradient.len() as i64], (Kind::Float, Device::Cpu));
-        shim::backward(
-            &logits,
-            &slope,
-            &leaves,
-            &views(&found, &self.layout.parameters),
+            &self.leaves,
+            Mode::Train(&self.statistics),
+            images,
         )
-        .expect("a gradient of what was just computed");
-        let length = gradient.len();
-        found.copy_data(gradient, length);
-        let length = statistics.len();
-        moving.copy_data(statistics, length);
-        score
     }
 
-    fn score(&self, parameters: &[f32], statistics: &[f32], batch: &Batch) -> Score {
-        let running = views(&Tensor::from_slice(statistics), &self.layout.statistics);
-        let logits = self.logits(parameters, Mode::Score(&running), batch);
-        cross_entropy(&logits, &batch.labels, self.network.classes).0
+    fn score(&self, images: Tensor) -> Tensor {
+        forward(
+            &self.network,
+            &self.leaves,
+            Mode::Score(&self.statistics),
+            images,
+        )
     }
 
-    fn batch_statistics(&self, parameters: &[f32], batch: &Batch) -> Vec<f32> {
+    fn batch_statistics(&self, images: Tensor) -> Vec<Tensor> {
         let mut found = Vec::new();
-        self.logits(parameters, Mode::Collect(&mut found), batch);
-        found.iter().flat_map(numbers).collect()
+        let _ = forward(
+            &self.network,
+            &self.leaves,
+            Mode::Collect(&mut found),
+            images,
+        );
+        found
     }
-}
-
-fn numbers(tensor: &Tensor) -> Vec<f32> {
-    let mut numbers = vec![0.0; tensor.numel()];
-    let length = numbers.len();
-    tensor.contiguous().copy_data(&mut numbers, length);
-    numbers
-}
-
-/// The tensors of a flat vector.
-fn views(vector: &Tensor, slots: &[Slot]) -> Vec<Tensor> {
-    let view = |slot: &Slot| {
-        let shape: Vec<i64> = slot.shape.iter().map(|&side| side as i64).collect();
-        vector
-            .narrow(0, slot.offset as i64, slot.size() as i64)
-            .view(&shape[..])
-    };
-    slots.iter().map(view).collect()
 }
 
 /// What batch normalisation does with statistics.
-pub(crate) enum Mode<'a> {
+enum Mode<'a> {
     /// Normalise by the batch's, and move these.
     Train(&'a [Tensor]),
     /// Normalise by these.
@@ -144,12 +107,7 @@ pub(crate) enum Mode<'a> {
 }
 
 /// The network's logits, with its parameters in the order of its layout.
-pub(crate) fn forward(
-    network: &Network,
-    parameters: &[Tensor],
-    mode: Mode<'_>,
-    images: Tensor,
-) -> Tensor {
+fn forward(network: &Network, parameters: &[Tensor], mode: Mode<'_>, images: Tensor) -> Tensor {
     let mut pass = Pass {
         parameters: parameters.iter(),
         mode,

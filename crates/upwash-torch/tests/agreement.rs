@@ -11,15 +11,20 @@ use upwash::data::Batch;
 use upwash::engine::{Engine, State};
 use upwash::experiment::{Experiment, Folders};
 use upwash::fleet::Model;
-use upwash::model::ModelSpec;
+use upwash::model::{Layer, ModelSpec, Network};
 use upwash::run::{Event, Next, Observer, Progress, run};
 use upwash_burn::BurnNetwork;
 use upwash_topology::random::Stream;
-use upwash_torch::TorchNetwork;
+use upwash_torch::{OnCpu, TorchModel, TorchModule, TorchNetwork, tch};
 
 fn prepare(config: &str) -> Experiment {
     let config = Config::parse(config, &[]).unwrap_or_else(|error| panic!("{error}"));
     Experiment::prepare(config, &Folders::default()).unwrap()
+}
+
+fn torch(network: Network) -> OnCpu {
+    let input = network.input;
+    OnCpu::new(Arc::new(TorchNetwork::new(network)), input)
 }
 
 fn noise(seed: u64, count: usize) -> Vec<f32> {
@@ -49,10 +54,7 @@ fn every_network_has_the_same_loss_gradient_and_statistics() {
         ("wrn28-10", [3, 8, 8], 2),
     ] {
         let network = name.parse::<ModelSpec>().unwrap().network(shape, 10);
-        let (torch, burn) = (
-            TorchNetwork::new(network.clone()),
-            BurnNetwork::new(network),
-        );
+        let (torch, burn) = (torch(network.clone()), BurnNetwork::new(network));
         let size: usize = shape.iter().product();
         let batch = Batch {
             pixels: noise(1, images * size),
@@ -156,7 +158,7 @@ fn runs_agree_for_twenty_rounds_leaders_included() {
         let experiment = || prepare(&config);
         assert_eq!(experiment().rounds(), 20);
         let network = experiment().network;
-        let torch = complete(experiment(), Arc::new(TorchNetwork::new(network.clone())));
+        let torch = complete(experiment(), Arc::new(torch(network.clone())));
         let burn = complete(experiment(), Arc::new(BurnNetwork::new(network)));
         assert!(torch.1 == burn.1, "{model}, {algorithm}: other leaders");
         let pairs = torch.0.iter().flatten().zip(burn.0.iter().flatten());
@@ -180,7 +182,7 @@ fn rounds_agree_on_a_deep_network() {
         let experiment = prepare(&config);
         let network = experiment.network.clone();
         let mut burn = experiment.fleet(Arc::new(BurnNetwork::new(network.clone())));
-        let mut torch = experiment.fleet(Arc::new(TorchNetwork::new(network)));
+        let mut torch = experiment.fleet(Arc::new(torch(network)));
         let apart = common::compare(&experiment, 20, &mut burn, &mut torch);
         assert!(
             apart.loss < 1e-5 && apart.change < 0.05,
@@ -201,7 +203,7 @@ fn a_checkpoint_of_one_engine_is_read_by_the_other() {
     };
     run(&experiment, &mut burn, Progress::start(8), &mut first).unwrap();
     let (progress, state) = first.kept.unwrap();
-    let mut torch = experiment.fleet(Arc::new(TorchNetwork::new(network)));
+    let mut torch = experiment.fleet(Arc::new(torch(network)));
     torch.restore(&state).unwrap();
     assert_eq!(torch.state(), state);
     let outcome = run(&experiment, &mut torch, progress, &mut Witness::default()).unwrap();
@@ -210,4 +212,98 @@ fn a_checkpoint_of_one_engine_is_read_by_the_other() {
         "{:?}",
         outcome.summary
     );
+}
+
+#[derive(Debug)]
+struct Net {
+    conv: tch::nn::Conv2D,
+    norm: tch::nn::BatchNorm,
+    linear: tch::nn::Linear,
+}
+
+impl tch::nn::ModuleT for Net {
+    fn forward_t(&self, images: &tch::Tensor, train: bool) -> tch::Tensor {
+        let features = self.norm.forward_t(&images.apply(&self.conv), train).relu();
+        features.flatten(1, -1).apply(&self.linear)
+    }
+}
+
+/// A module of one's own against the same network as Upwash describes it.
+#[test]
+fn an_own_module_does_what_the_described_network_does() {
+    use tch::nn::{self, ConvConfig};
+    let own = TorchModule::new([1, 8, 8], |path| Net {
+        conv: nn::conv2d(path / "a", 1, 4, 3, ConvConfig::default()),
+        norm: nn::batch_norm2d(path / "b", 4, Default::default()),
+        linear: nn::linear(path / "c", 4 * 36, 10, Default::default()),
+    });
+    let names: Vec<&str> = own
+        .layout()
+        .parameters
+        .iter()
+        .map(|slot| slot.name.as_str())
+        .collect();
+    // In the order of names, which for weights and biases is not ours.
+    assert_eq!(
+        names,
+        [
+            "a.bias", "a.weight", "b.bias", "b.weight", "c.bias", "c.weight"
+        ]
+    );
+    assert_eq!(own.layout().statistic_count(), 8);
+    assert_eq!(own.start(1, 2), own.start(1, 2));
+    assert_ne!(own.start(1, 2), own.start(1, 3));
+    let described = torch(Network {
+        input: [1, 8, 8],
+        classes: 10,
+        layers: vec![
+            Layer::Conv {
+                inputs: 1,
+                outputs: 4,
+                size: 3,
+                stride: 1,
+                padding: 0,
+                bias: true,
+            },
+            Layer::BatchNorm { channels: 4 },
+            Layer::Relu,
+            Layer::Flatten,
+            Layer::Linear {
+                inputs: 144,
+                outputs: 10,
+            },
+        ],
+    });
+    let sizes = [4, 36, 4, 4, 10, 1440];
+    let translated = |own: &[f32]| {
+        let mut parts = Vec::new();
+        let mut rest = own;
+        for size in sizes {
+            let (part, more) = rest.split_at(size);
+            parts.push(part);
+            rest = more;
+        }
+        [1, 0, 3, 2, 5, 4].map(|place: usize| parts[place]).concat()
+    };
+    let parameters = own.start(7, 2);
+    let own = OnCpu::new(Arc::new(own), [1, 8, 8]);
+    let batch = Batch {
+        pixels: noise(5, 6 * 64),
+        labels: vec![3, 1, 4, 1, 5, 9],
+    };
+    let ours = translated(&parameters);
+    let mut statistics = [own.start_statistics(), described.start_statistics()];
+    let mut gradients = [vec![0.0; ours.len()], vec![0.0; ours.len()]];
+    let score = own.gradient(&parameters, &mut statistics[0], &batch, &mut gradients[0]);
+    let known = described.gradient(&ours, &mut statistics[1], &batch, &mut gradients[1]);
+    assert!((score.loss - known.loss).abs() < 1e-6);
+    assert_close(&statistics[0], &statistics[1], 1e-5);
+    assert_close(&translated(&gradients[0]), &gradients[1], 1e-5);
+    assert_close(
+        &own.batch_statistics(&parameters, &batch),
+        &described.batch_statistics(&ours, &batch),
+        1e-4,
+    );
+    let found = own.score(&parameters, &statistics[1], &batch).loss;
+    assert!((found - described.score(&ours, &statistics[1], &batch).loss).abs() < 1e-6);
 }

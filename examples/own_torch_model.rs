@@ -1,0 +1,40 @@
+//! A tch module of your own, trained by AL-DSGD on a GPU if there is one.
+
+use std::sync::Arc;
+use upwash::config::Config;
+use upwash::engine::Engine;
+use upwash::experiment::{Experiment, Folders};
+use upwash::run::{Event, Next, Progress, run};
+use upwash_torch::tch::{Tensor, nn, nn::ModuleT};
+use upwash_torch::{Cuda, CudaFleet, CudaOptions, OnCpu, TorchModule};
+
+#[derive(Debug)]
+struct Net {
+    conv: nn::Conv2D,
+    linear: nn::Linear,
+}
+
+impl ModuleT for Net {
+    fn forward_t(&self, images: &Tensor, _train: bool) -> Tensor {
+        let features = images.apply(&self.conv).relu();
+        features.flatten(1, -1).apply(&self.linear)
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let config = Config::parse("[training]\nepochs = 20\n", &[])?; // the digits, AL-DSGD on L1
+    let experiment = Experiment::prepare(config, &Folders::default())?;
+    let shape = experiment.data.train.shape;
+    let model = TorchModule::new(shape, |path| Net {
+        conv: nn::conv2d(path / "conv", 1, 8, 3, Default::default()),
+        linear: nn::linear(path / "linear", 8 * 6 * 6, 10, Default::default()),
+    });
+    let mut engine: Box<dyn Engine> = match Cuda::here() {
+        Cuda::Devices(_) => Box::new(CudaFleet::new(&experiment, &model, CudaOptions::default())?),
+        _ => Box::new(experiment.fleet(Arc::new(OnCpu::new(Arc::new(model), shape)))),
+    };
+    let (start, mut silent) = (Progress::start(8), |_: &Event| Next::Continue);
+    let outcome = run(&experiment, &mut *engine, start, &mut silent)?;
+    println!("{:.2} % right", 100.0 * outcome.summary.mean_accuracy);
+    Ok(())
+}
