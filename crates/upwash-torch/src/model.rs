@@ -50,6 +50,12 @@ pub struct OnCpu {
     free: Mutex<Vec<Bound>>,
 }
 
+thread_local! {
+    /// Number of threads is each thread's own setting for the libraries below libtorch, and sums in
+    /// several threads have other bits.
+    static SINGLE_THREADED: () = tch::set_num_threads(1);
+}
+
 struct Bound {
     network: Box<dyn BoundModel>,
     parameters: Tensor,
@@ -59,10 +65,9 @@ struct Bound {
 }
 
 impl OnCpu {
-    /// For images of this shape. Threads inside libtorch are switched off for the whole process: the
-    /// cores are busy with other workers.
+    /// For images of this shape. Threads inside libtorch are switched off on every thread that
+    /// computes with it: the cores are busy with other workers.
     pub fn new(model: Arc<dyn TorchModel>, input: [usize; 3]) -> Self {
-        tch::set_num_threads(1);
         Self {
             model,
             input: input.map(|side| side as i64),
@@ -77,6 +82,7 @@ impl OnCpu {
         statistics: &[f32],
         work: impl FnOnce(&mut Bound) -> T,
     ) -> T {
+        SINGLE_THREADED.with(|_| ());
         let free = || self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let found = free().pop();
         let mut bound = found.unwrap_or_else(|| self.bind());

@@ -1,0 +1,366 @@
+//! Whole runs on any engine: equivalences between algorithms, going on after a stop, learning,
+//! divergence. Whoever includes this has a function `model` that makes a network ready for a fleet.
+
+use crate::model;
+use std::sync::Arc;
+use upwash::config::Config;
+use upwash::data::{Augmentation, Pick};
+use upwash::engine::{Engine, State};
+use upwash::experiment::{Experiment, Folders};
+use upwash::fleet::Fleet;
+use upwash::run::{Event, Next, Observer, Progress, Status, Summary, run};
+
+/// Keeps warnings; stops before round `stop` and keeps what is needed to go on.
+#[derive(Default)]
+struct Witness {
+    stop: Option<u64>,
+    kept: Option<(Progress, State)>,
+    warnings: Vec<String>,
+}
+
+impl Observer for Witness {
+    fn observe(&mut self, event: &Event) -> Next {
+        if let Event::Warning { message } = event {
+            self.warnings.push(message.clone());
+        }
+        Next::Continue
+    }
+
+    fn between_rounds(&mut self, progress: &Progress, engine: &dyn Engine) -> Next {
+        if self.stop != Some(progress.round) {
+            return Next::Continue;
+        }
+        self.kept = Some((progress.clone(), engine.state()));
+        Next::Stop
+    }
+}
+
+fn prepare(config: &str) -> (Experiment, Fleet) {
+    let config = Config::parse(config, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
+    let fleet = experiment.fleet(model(experiment.network.clone()));
+    (experiment, fleet)
+}
+
+fn complete(config: &str) -> (Summary, State) {
+    let (experiment, mut fleet) = prepare(config);
+    let start = Progress::start(experiment.workers());
+    let outcome = run(&experiment, &mut fleet, start, &mut Witness::default()).unwrap();
+    (outcome.summary, fleet.state())
+}
+
+fn apart(a: &State, b: &State) -> f32 {
+    let (a, b) = (&a[0].1, &b[0].1);
+    assert_eq!(a.len(), b.len());
+    a.iter()
+        .zip(b)
+        .map(|(x, y)| (x - y).abs())
+        .fold(0.0, f32::max)
+}
+
+const SHORT: &str = "[training]\nepochs = 2\n";
+
+#[test]
+fn al_dsgd_without_pull_is_its_base() {
+    let none = "w_best = 0.0\nw_degree = 0.0\nlambda_best = 0.0\nlambda_degree = 0.0\n";
+    for (base, alone) in [("dpsgd", "dpsgd"), ("matcha", "matcha")] {
+        for variant in ["sound", "released"] {
+            let led = format!(
+                "[algorithm]\nname = \"al-dsgd\"\nbase = \"{base}\"\nvariant = \"{variant}\"\n{none}{SHORT}"
+            );
+            let plain =
+                format!("[algorithm]\nname = \"{alone}\"\nvariant = \"{variant}\"\n{SHORT}");
+            assert_eq!(
+                complete(&led).1,
+                complete(&plain).1,
+                "{variant} over {base}"
+            );
+        }
+    }
+}
+
+#[test]
+fn matcha_with_the_whole_budget_is_dpsgd() {
+    let matcha = complete(&format!(
+        "[algorithm]\nname = \"matcha\"\nbudget = 1.0\n{SHORT}"
+    ))
+    .1;
+    let dpsgd = complete(&format!("[algorithm]\nname = \"dpsgd\"\n{SHORT}")).1;
+    assert!(apart(&matcha, &dpsgd) < 1e-4, "{}", apart(&matcha, &dpsgd));
+}
+
+/// Everyone averages with everyone: from equal starts the models stay equal, and each is what one
+/// model becomes that steps along the mean of all gradients.
+#[test]
+fn the_complete_graph_is_an_all_reduce() {
+    let config = format!(
+        "[graph]\ntopology = \"complete:4\"\nweights = \"alpha=0.25\"\n[algorithm]\nname = \"dpsgd\"\n\
+         {SHORT}start = \"equal\"\nmomentum = 0.0\n"
+    );
+    let (summary, state) = complete(&config);
+    assert!(
+        summary.consensus_distance < 1e-5,
+        "{}",
+        summary.consensus_distance
+    );
+
+    let (experiment, _) = prepare(&config);
+    let model = model(experiment.network.clone());
+    let mut x = model.start(1, 0);
+    for round in 0..experiment.rounds() {
+        let mut mean = vec![0.0f32; x.len()];
+        for worker in 0..4 {
+            let batch = experiment.sampler.batch(&experiment.data, worker, round);
+            let mut gradient = vec![0.0; x.len()];
+            model.gradient(&x, &mut [], &batch, &mut gradient);
+            mean.iter_mut()
+                .zip(gradient)
+                .for_each(|(sum, g)| *sum += g / 4.0);
+        }
+        x.iter_mut().zip(mean).for_each(|(x, g)| *x -= 0.05 * g);
+    }
+    let found = &state[0].1[..x.len()];
+    let worst = x
+        .iter()
+        .zip(found)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max);
+    assert!(worst < 1e-4, "{worst}");
+}
+
+#[test]
+fn one_worker_is_plain_sgd() {
+    let config = "[graph]\ntopology = \"path:1\"\n[training]\nepochs = 1\nweight_decay = 0.01\n";
+    let (_, state) = complete(config);
+    let (experiment, _) = prepare(config);
+    let model = model(experiment.network.clone());
+    let (mut x, mut v) = (
+        model.start(1, 0),
+        vec![0.0f32; model.layout().parameter_count()],
+    );
+    for round in 0..experiment.rounds() {
+        let batch = experiment.sampler.batch(&experiment.data, 0, round);
+        let mut gradient = vec![0.0; x.len()];
+        model.gradient(&x, &mut [], &batch, &mut gradient);
+        for ((x, v), g) in x.iter_mut().zip(&mut v).zip(gradient) {
+            *v = 0.9 * *v + (g + 0.01 * *x);
+            *x -= 0.05 * *v;
+        }
+    }
+    let worst = x
+        .iter()
+        .zip(&state[0].1)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max);
+    assert!(worst < 1e-5, "{worst}");
+}
+
+#[test]
+fn a_run_that_was_stopped_goes_on_as_if_it_never_had() {
+    for config in [
+        "model = \"cnn\"\n[graph]\ncopies = 3\n[algorithm]\nbase = \"matcha\"\n[training]\nepochs = 2\n",
+        "[algorithm]\noverlap = true\n[graph]\nweights = \"metropolis\"\n[training]\nepochs = 2\n\
+         decay = \"cosine\"\n",
+    ] {
+        let (whole, expected) = complete(config);
+        let (experiment, mut fleet) = prepare(config);
+        let mut witness = Witness {
+            stop: Some(17),
+            ..Default::default()
+        };
+        let first = run(&experiment, &mut fleet, Progress::start(8), &mut witness)
+            .unwrap()
+            .summary;
+        assert_eq!(first.status, Status::Interrupted { round: 17 });
+
+        let (progress, state) = witness.kept.unwrap();
+        let (experiment, mut fleet) = prepare(config);
+        fleet.restore(&state).unwrap();
+        let second = run(&experiment, &mut fleet, progress, &mut Witness::default())
+            .unwrap()
+            .summary;
+        assert_eq!(fleet.state(), expected);
+        assert_eq!(second, whole);
+    }
+}
+
+#[test]
+fn every_algorithm_and_variant_learns_the_digits() {
+    let mut configs = vec![
+        "[algorithm]\nname = \"dpsgd\"\n".to_string(),
+        "[algorithm]\nname = \"dpsgd\"\noverlap = true\n[graph]\nweights = \"metropolis\"\n".into(),
+        "[algorithm]\nname = \"matcha\"\n".into(),
+        "[algorithm]\nvariant = \"released\"\n[graph]\ncopies = 3\n".into(),
+        "[algorithm]\noverlap = true\n[graph]\nweights = \"metropolis\"\n".into(),
+        "[algorithm]\noverlap = true\n".into(),
+        "[algorithm]\noverlap = true\nbase = \"matcha\"\n[graph]\ncopies = 3\nfirst_copy = 2\n"
+            .into(),
+        "[algorithm]\nname = \"dpsgd\"\n[graph]\nlinks = \"one-peer-exponential\"\n".into(),
+    ];
+    for base in ["dpsgd", "matcha"] {
+        for (variant, weights) in [
+            ("sound", "optimal"),
+            ("released", "optimal"),
+            ("written", "metropolis"),
+        ] {
+            configs.push(format!(
+                "[algorithm]\nbase = \"{base}\"\nvariant = \"{variant}\"\n[graph]\ncopies = 3\n\
+                 weights = \"{weights}\"\n"
+            ));
+        }
+    }
+    for config in configs {
+        let (summary, _) = complete(&config);
+        assert_eq!(summary.status, Status::Finished, "{config}");
+        assert!(
+            summary.mean_accuracy >= 0.95,
+            "{}\n{config}",
+            summary.mean_accuracy
+        );
+        assert!(summary.averaged_model_accuracy >= 0.95, "{config}");
+    }
+}
+
+#[test]
+fn the_written_rule_with_the_optimal_alpha_warns_and_diverges() {
+    let config = "[algorithm]\nvariant = \"written\"\n[training]\nrate = 0.4\nmomentum = 0.0\nepochs = 200\n";
+    let (experiment, mut fleet) = prepare(config);
+    let mut witness = Witness::default();
+    let summary = run(&experiment, &mut fleet, Progress::start(8), &mut witness)
+        .unwrap()
+        .summary;
+    assert!(
+        witness.warnings[0].contains("workers [1, 3, 7]"),
+        "{:?}",
+        witness.warnings
+    );
+    assert!(
+        matches!(summary.status, Status::Diverged { .. }),
+        "{:?}",
+        summary.status
+    );
+}
+
+/// From equal starts, averaging keeps the workers' statistics nearer to each other.
+#[test]
+fn averaged_statistics_agree_while_local_ones_do_not() {
+    let apart = |statistics: &str| {
+        let (_, state) = complete(&format!(
+            "model = \"cnn\"\n[algorithm]\nname = \"dpsgd\"\n[training]\nepochs = 4\nstart = \"equal\"\n\
+             statistics = \"{statistics}\"\n"
+        ));
+        let (name, statistics) = &state[2];
+        assert_eq!(name, "statistics");
+        let width = statistics.len() / 8;
+        let spread = |column: usize| {
+            let values = (0..8).map(|worker| statistics[worker * width + column]);
+            values.clone().fold(f32::MIN, f32::max) - values.fold(f32::MAX, f32::min)
+        };
+        assert!(statistics.iter().all(|number| number.is_finite()));
+        (0..width).map(spread).sum::<f32>() / width as f32
+    };
+    let (local, averaged) = (apart("local"), apart("averaged"));
+    assert!(averaged < 0.5 * local, "{averaged} and {local}");
+}
+
+#[test]
+fn averaged_statistics_are_counted_as_sent() {
+    let bytes = |statistics: &str| {
+        let config =
+            format!("model = \"cnn\"\n[training]\nepochs = 1\nstatistics = \"{statistics}\"\n");
+        complete(&config).0.bytes_sent
+    };
+    // 12 rounds of 24 messages, each with 2 x (16 + 32) statistics.
+    assert_eq!(bytes("averaged") - bytes("local"), 12 * 24 * 96 * 4);
+}
+
+#[test]
+fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
+    let config = "[training]\nepochs = 3\nshare_loss = true\n";
+    let (mut experiment, _) = prepare(config);
+    Arc::get_mut(&mut experiment.data).unwrap().augmentation = Augmentation::CropAndFlip;
+    let mut fleet = experiment.fleet(model(experiment.network.clone()));
+    let mut events = Vec::new();
+    let mut keep = |event: &Event| {
+        events.push(event.clone());
+        Next::Continue
+    };
+    let summary = run(&experiment, &mut fleet, Progress::start(8), &mut keep)
+        .unwrap()
+        .summary;
+    let model = model(experiment.network.clone());
+    let models = &fleet.state()[0].1;
+    for node in &summary.nodes {
+        let share = experiment.sampler.shares().images[node.id]
+            .iter()
+            .map(|&image| Pick::whole(image));
+        let batch = experiment.data.scaling.batch(&experiment.data.train, share);
+        let width = model.layout().parameter_count();
+        let known = model
+            .score(&models[node.id * width..][..width], &[], &batch)
+            .loss;
+        assert!((node.share_loss.unwrap() - known).abs() < 1e-6);
+    }
+    let last = events.iter().rev().find_map(|event| match event {
+        Event::Epoch { share_losses, .. } => share_losses.clone(),
+        _ => None,
+    });
+    let losses: Vec<f64> = summary
+        .nodes
+        .iter()
+        .map(|node| node.share_loss.unwrap())
+        .collect();
+    assert_eq!(last, Some(losses));
+}
+
+#[test]
+fn an_engine_of_another_size_is_refused() {
+    let (_, mut fleet) = prepare("[graph]\ntopology = \"ring:4\"\n");
+    let (experiment, _) = prepare("");
+    let error = run(
+        &experiment,
+        &mut fleet,
+        Progress::start(8),
+        &mut Witness::default(),
+    );
+    let said = error.unwrap_err().to_string();
+    assert!(
+        said.contains("the graph has 8 workers and the engine 4"),
+        "{said}"
+    );
+}
+
+#[test]
+fn warnings_are_about_the_whole_schedule() {
+    let warnings = |config: &str| prepare(config).0.warnings;
+    for seed in 1..5 {
+        let config =
+            format!("seed = {seed}\n[algorithm]\nvariant = \"written\"\nbase = \"matcha\"\n");
+        assert!(
+            warnings(&config)[0].contains("[0, 1, 7]"),
+            "{:?}",
+            warnings(&config)
+        );
+    }
+    let rotating = "[algorithm]\nvariant = \"written\"\n[graph]\ncopies = 3\n";
+    assert!(warnings(rotating)[0].contains("weigh their own model 0 or less"));
+    let released = warnings("[algorithm]\nvariant = \"released\"\n");
+    assert!(released[0].contains("in 2 pieces"), "{released:?}");
+    // Alone each copy is in pieces; together they are not.
+    let matching = "[graph]\ntopology = \"matchings:GRAPH\"\n";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("two.txt");
+    std::fs::write(&file, "0-1 2-3\n").unwrap();
+    let matching = matching.replace("GRAPH", file.to_str().unwrap());
+    assert!(warnings(&matching)[0].contains("in 2 pieces"));
+    assert!(warnings(&format!("{matching}copies = 3\n")).is_empty());
+}
+
+#[test]
+fn the_written_rule_diverges_at_the_default_rate_too() {
+    let (summary, _) = complete("[algorithm]\nvariant = \"written\"\n");
+    assert!(
+        matches!(summary.status, Status::Diverged { .. }),
+        "{summary:?}"
+    );
+}
