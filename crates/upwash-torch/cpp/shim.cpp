@@ -186,6 +186,10 @@ int upwash_cuda_state(int *devices) {
   return *devices > 0 ? 0 : 2;
 }
 
+char *upwash_release_memory(void) {
+  return guarded([&] { c10::cuda::CUDACachingAllocator::emptyCache(); });
+}
+
 char *upwash_memory(int device, size_t *in_use, size_t *peak, size_t *free, size_t *total) {
   return guarded([&] {
     auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
@@ -331,6 +335,7 @@ int upwash_cuda_state(int *devices) {
   *devices = 0;
   return 1;
 }
+char *upwash_release_memory(void) { return missing(); }
 char *upwash_memory(int, size_t *, size_t *, size_t *, size_t *) { return missing(); }
 char *upwash_streams_new(int, size_t, void **) { return missing(); }
 void upwash_streams_free(void *) {}

@@ -27,6 +27,8 @@ int upwash_cuda_state(int *devices);
 // 0 f32, 1 TF32, 2 bf16 autocast (on CUDA; f32 elsewhere).
 char *upwash_precision(int precision);
 char *upwash_autocast(int enabled);
+// Gives memory that is not in use back to the device.
+char *upwash_release_memory(void);
 char *upwash_memory(int device, size_t *in_use, size_t *peak, size_t *free, size_t *total);
 
 // A main stream and `count` others on a device.

@@ -345,6 +345,8 @@ impl CudaFleet {
             if this.options.eager {
                 return Ok(None);
             }
+            // A capture takes memory of its own: what warming up took would lie idle.
+            shim::release_memory()?;
             let captured = attempt(|| Graph::capture(|| this.gradients_of_all()));
             if let Err(error) = &captured {
                 eprintln!("warning: rounds are not replayed but launched anew: {error}");
@@ -358,6 +360,33 @@ impl CudaFleet {
     /// What the GPU's memory looks like.
     pub fn memory(&self) -> Result<Memory, TorchError> {
         Memory::of(self.options.device)
+    }
+
+    /// The first half of [`step`](Engine::step): starts everyone's gradients, and does not wait. For
+    /// benchmarks: a second one before [`losses`](Self::losses) may overwrite the first one's batch.
+    #[doc(hidden)]
+    pub fn launch(&mut self, round: u64, rate: f64) {
+        self.rate = rate;
+        let picks = match self.inputs.ahead.take() {
+            Some((prepared, picks)) if prepared == round => picks,
+            _ => self.picks(round),
+        };
+        let streams = Rc::clone(&self.streams);
+        let computed = streams.on_main(|| {
+            self.inputs.load(&picks)?;
+            match &self.graph {
+                Some(graph) => graph.replay(),
+                None => self.gradients_of_all(),
+            }
+        });
+        expect(computed.and_then(|done| done));
+    }
+
+    /// The second half: waits for everyone's loss.
+    #[doc(hidden)]
+    pub fn losses(&mut self) -> Vec<Score> {
+        let counts = vec![self.sampler.batch_size(); self.workers_count()];
+        expect(self.streams.on_main(|| scores(&self.results, &counts)))
     }
 
     fn workers_count(&self) -> usize {
@@ -726,24 +755,10 @@ impl Engine for CudaFleet {
     }
 
     fn step(&mut self, round: u64, rate: f64) -> Vec<Score> {
-        self.rate = rate;
-        let picks = match self.inputs.ahead.take() {
-            Some((prepared, picks)) if prepared == round => picks,
-            _ => self.picks(round),
-        };
-        let streams = Rc::clone(&self.streams);
-        let computed = streams.on_main(|| {
-            self.inputs.load(&picks)?;
-            match &self.graph {
-                Some(graph) => graph.replay(),
-                None => self.gradients_of_all(),
-            }
-        });
-        expect(computed.and_then(|done| done));
+        self.launch(round, rate);
         // While the GPU is busy.
         self.inputs.ahead = Some((round + 1, self.picks(round + 1)));
-        let counts = vec![self.sampler.batch_size(); self.workers_count()];
-        expect(self.streams.on_main(|| scores(&self.results, &counts)))
+        self.losses()
     }
 
     fn mix(&mut self, message: Message, plans: &[Plan]) {

@@ -26,6 +26,7 @@ unsafe extern "C" {
     fn upwash_cuda_state(devices: *mut c_int) -> c_int;
     fn upwash_precision(precision: c_int) -> Message;
     fn upwash_autocast(enabled: c_int) -> Message;
+    fn upwash_release_memory() -> Message;
     fn upwash_memory(
         device: c_int,
         in_use: *mut usize,
@@ -161,6 +162,12 @@ pub(crate) fn autocast<T>(enabled: bool, work: impl FnOnce() -> T) -> T {
     let _ = check(unsafe { upwash_autocast(1) });
     let _off = Off;
     work()
+}
+
+/// Gives memory that is not in use back to the device.
+pub(crate) fn release_memory() -> Result<(), TorchError> {
+    // SAFETY: no pointers.
+    check(unsafe { upwash_release_memory() })
 }
 
 /// Bytes of a GPU's memory.
