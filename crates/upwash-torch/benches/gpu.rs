@@ -25,7 +25,7 @@ mod common;
 
 #[cfg(feature = "libtorch")]
 mod with_torch {
-    use super::common::compare;
+    use super::common::{Witness, compare};
     use std::sync::Arc;
     use std::time::Instant;
     use upwash::algorithm::{Message, Plan};
@@ -53,31 +53,6 @@ mod with_torch {
              partition = \"iid\"\n[algorithm]\n{algorithm}\n[training]\nepochs = 1\nbatch = {batch}\n\
              rate = 0.01\nweight_decay = 5e-4\n{more}"
         )
-    }
-
-    /// Losses of every round; stops before round `stop` and keeps what is needed to go on.
-    #[derive(Default)]
-    struct Witness {
-        losses: Vec<Vec<f64>>,
-        stop: Option<u64>,
-        kept: Option<(Progress, State)>,
-    }
-
-    impl Observer for Witness {
-        fn observe(&mut self, event: &Event) -> Next {
-            if let Event::Round { losses, .. } = event {
-                self.losses.push(losses.clone());
-            }
-            Next::Continue
-        }
-
-        fn between_rounds(&mut self, progress: &Progress, engine: &dyn Engine) -> Next {
-            if self.stop != Some(progress.round) {
-                return Next::Continue;
-            }
-            self.kept = Some((progress.clone(), engine.state()));
-            Next::Stop
-        }
     }
 
     fn complete(experiment: &Experiment, engine: &mut dyn Engine) -> (Vec<Vec<f64>>, State) {

@@ -4,15 +4,16 @@
 
 mod common;
 
+use common::Witness;
 use std::sync::{Arc, Mutex};
 use upwash::algorithm::{Algorithm, Message, Plan, View};
 use upwash::config::Config;
 use upwash::data::Batch;
-use upwash::engine::{Engine, State};
+use upwash::engine::Engine;
 use upwash::experiment::{Experiment, Folders};
 use upwash::fleet::Model;
 use upwash::model::{Layer, ModelSpec, Network};
-use upwash::run::{Event, Next, Observer, Progress, run};
+use upwash::run::{Progress, run};
 use upwash_burn::BurnNetwork;
 use upwash_topology::random::Stream;
 use upwash_torch::{OnCpu, TorchModel, TorchModule, TorchNetwork, tch};
@@ -103,30 +104,6 @@ impl Algorithm for Recording {
         let plan = self.algorithm.plan(view);
         self.plans.lock().unwrap().push(plan.messages.clone());
         plan
-    }
-}
-
-#[derive(Default)]
-struct Witness {
-    losses: Vec<Vec<f64>>,
-    stop: Option<u64>,
-    kept: Option<(Progress, State)>,
-}
-
-impl Observer for Witness {
-    fn observe(&mut self, event: &Event) -> Next {
-        if let Event::Round { losses, .. } = event {
-            self.losses.push(losses.clone());
-        }
-        Next::Continue
-    }
-
-    fn between_rounds(&mut self, progress: &Progress, engine: &dyn Engine) -> Next {
-        if self.stop != Some(progress.round) {
-            return Next::Continue;
-        }
-        self.kept = Some((progress.clone(), engine.state()));
-        Next::Stop
     }
 }
 

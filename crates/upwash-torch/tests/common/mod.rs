@@ -1,8 +1,37 @@
 //! Two engines side by side.
 
 use upwash::algorithm::{Report, View};
-use upwash::engine::{Engine, Score};
+use upwash::engine::{Engine, Score, State};
 use upwash::experiment::Experiment;
+use upwash::run::{Event, Next, Observer, Progress};
+
+/// Losses of every round; stops before round `stop` and keeps what is needed to go on.
+#[derive(Default)]
+pub struct Witness {
+    /// Everyone's, round by round.
+    pub losses: Vec<Vec<f64>>,
+    /// Where to stop.
+    pub stop: Option<u64>,
+    /// What was kept there.
+    pub kept: Option<(Progress, State)>,
+}
+
+impl Observer for Witness {
+    fn observe(&mut self, event: &Event) -> Next {
+        if let Event::Round { losses, .. } = event {
+            self.losses.push(losses.clone());
+        }
+        Next::Continue
+    }
+
+    fn between_rounds(&mut self, progress: &Progress, engine: &dyn Engine) -> Next {
+        if self.stop != Some(progress.round) {
+            return Next::Continue;
+        }
+        self.kept = Some((progress.clone(), engine.state()));
+        Next::Stop
+    }
+}
 
 /// How far two engines are apart.
 #[derive(Clone, Copy, Debug, Default)]
