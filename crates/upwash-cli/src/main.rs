@@ -1,5 +1,6 @@
 //! The program `upwash`: parses the command line, calls the library, prints what it says.
 
+mod compare;
 mod data;
 mod demo;
 mod engines;
@@ -27,6 +28,8 @@ enum Command {
     Demo,
     /// Train as a configuration says
     Train(train::Args),
+    /// Train as several configurations say, and compare
+    Compare(compare::Args),
     /// Data sets: list and get them
     #[command(subcommand)]
     Data(data::Command),
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Demo => demo::run(&mut out).map(|()| ExitCode::SUCCESS),
         Command::Train(args) => train::run(&args, &mut out),
+        Command::Compare(args) => compare::run(&args, &mut out),
         Command::Data(command) => data::run(&command, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Topology(command) => topology::run(command, &mut out).map(|()| ExitCode::SUCCESS),
     };

@@ -7,8 +7,9 @@ use std::io::{BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use upwash::checkpoint::{Checkpoint, CheckpointError};
+use upwash::config::Config;
 use upwash::engine::Engine;
-use upwash::experiment::Experiment;
+use upwash::experiment::{Experiment, Folders};
 use upwash::run::{Event, Next, Observer, Outcome, Progress, Summary};
 
 /// Set by Ctrl-C: the run ends after its round, with a checkpoint.
@@ -71,6 +72,30 @@ impl RunFolder {
             config,
             resumed: None,
         })
+    }
+
+    /// Begins the run in `path`, or goes on with it; none if it is done already.
+    pub(crate) fn open(path: &Path, experiment: &Experiment) -> Result<Option<Self>> {
+        let there = std::fs::read_to_string(path.join("config.toml"));
+        ensure!(
+            there.is_err() || there.is_ok_and(|there| there == identity(experiment)),
+            "{} holds another run (see its config.toml): choose another folder with --out",
+            path.display()
+        );
+        if is_over(path) {
+            return Ok(None);
+        }
+        let events = path.join("events.jsonl");
+        if !events.exists() {
+            return Self::create(path, experiment).map(Some);
+        }
+        if Checkpoint::newest(path)?.0.is_some() {
+            return Self::resume(path, experiment).map(Some);
+        }
+        // It was stopped before its first checkpoint: there is nothing to lose.
+        drop(claimed(File::open(&events)?, path)?);
+        std::fs::remove_file(&events)?;
+        Self::create(path, experiment).map(Some)
     }
 
     /// Goes on with the run in `path`, from its newest whole checkpoint.
@@ -138,11 +163,32 @@ fn identity(experiment: &Experiment) -> String {
     format!("{config}\n# checksum of the graph and the data: {number:08x}\n")
 }
 
+/// The summary in this folder; null where there is none.
+fn summary_in(path: &Path) -> serde_json::Value {
+    let text = std::fs::read_to_string(path.join("summary.json")).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
+}
+
 /// Whether the run in this folder has come to its end.
 fn is_finished(path: &Path) -> bool {
-    let text = std::fs::read_to_string(path.join("summary.json")).unwrap_or_default();
-    let summary: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-    summary["status"] == "finished"
+    summary_in(path)["status"] == "finished"
+}
+
+/// Whether there is nothing more to run in this folder.
+fn is_over(path: &Path) -> bool {
+    is_finished(path) || summary_in(path)["status"] == "diverged"
+}
+
+/// The experiment that a file describes, with replacements on top.
+pub(crate) fn read_config(path: &Path, replacements: &[String]) -> Result<Experiment> {
+    let place = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {place}"))?;
+    let config = Config::parse(&text, replacements).with_context(|| place.to_string())?;
+    let folders = Folders {
+        files: path.parent().unwrap_or(Path::new("")).to_owned(),
+        ..Folders::standard()
+    };
+    Experiment::prepare(config, &folders).with_context(|| place.to_string())
 }
 
 /// Cuts the events off where the run goes on: what happened after its checkpoint will happen again.
@@ -253,6 +299,12 @@ pub(crate) fn execute(
     folder: &mut RunFolder,
     display: ProgressDisplay,
 ) -> Result<Summary> {
+    let began = std::time::Instant::now();
+    // Of a run that was stopped and goes on, all parts count.
+    let before = match &folder.resumed {
+        Some(_) => summary_in(&folder.path)["wall_seconds"].as_f64(),
+        None => None,
+    };
     let progress = match folder.resumed.take() {
         None => Progress::start(experiment.workers()),
         Some(checkpoint) => {
@@ -288,7 +340,10 @@ pub(crate) fn execute(
         let content = averaged.to_safetensors(engine.layout(), about)?;
         crate::files::write(&folder.path.join("model.safetensors"), &content)?;
     }
-    let text = serde_json::to_string_pretty(&summary)? + "\n";
+    let mut content = serde_json::to_value(&summary)?;
+    let seconds = before.unwrap_or(0.0) + began.elapsed().as_secs_f64();
+    content["wall_seconds"] = seconds.into();
+    let text = serde_json::to_string_pretty(&content)? + "\n";
     crate::files::write(&folder.path.join("summary.json"), text.as_bytes())?;
     Ok(summary)
 }

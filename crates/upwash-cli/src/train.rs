@@ -2,13 +2,12 @@
 
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
-use crate::runs::{RunFolder, end_cleanly_when_interrupted, execute};
-use anyhow::{Context, Result};
+use crate::runs::{RunFolder, end_cleanly_when_interrupted, execute, read_config};
+use anyhow::Result;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use upwash::config::Config;
-use upwash::experiment::{Experiment, Folders};
+use upwash::experiment::Experiment;
 use upwash::run::{Status, Summary};
 
 #[derive(clap::Args)]
@@ -37,16 +36,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
             .num_threads(threads.into())
             .build_global()?;
     }
-    let place = args.config.display();
-    let text =
-        std::fs::read_to_string(&args.config).with_context(|| format!("cannot read {place}"))?;
-    let config = Config::parse(&text, &args.replacements).with_context(|| place.to_string())?;
-    let files = args.config.parent().unwrap_or(Path::new("")).to_owned();
-    let folders = Folders {
-        files,
-        ..Folders::standard()
-    };
-    let experiment = Experiment::prepare(config, &folders).with_context(|| place.to_string())?;
+    let experiment = read_config(&args.config, &args.replacements)?;
     let mut engine = args.engine.build(&experiment)?;
     let mut results = if args.resume {
         RunFolder::resume(&args.out, &experiment)?

@@ -27,8 +27,13 @@ fn error(folder: &Path, args: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
+/// Without the time it took.
 fn summary(path: &Path) -> Value {
-    serde_json::from_str(&std::fs::read_to_string(path.join("summary.json")).unwrap()).unwrap()
+    let text = std::fs::read_to_string(path.join("summary.json")).unwrap();
+    let mut summary: Value = serde_json::from_str(&text).unwrap();
+    assert!(summary["wall_seconds"].as_f64().unwrap() > 0.0);
+    summary.as_object_mut().unwrap().remove("wall_seconds");
+    summary
 }
 
 fn folder_with(config: &str) -> tempfile::TempDir {
@@ -527,5 +532,67 @@ fn data_is_taken_from_files_and_checked() {
     assert!(
         nowhere.contains("data_batch_1.bin is not in nowhere"),
         "{nowhere}"
+    );
+}
+
+#[test]
+fn several_configurations_are_compared_and_nothing_is_run_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, config: &str| {
+        std::fs::write(folder.path().join(name), config).unwrap();
+    };
+    write("plain.toml", "[algorithm]\nname = \"dpsgd\"\n");
+    write("led.toml", "[graph]\ncopies = 3\n");
+    write("lost.toml", "[training]\nrate = 1e30\n");
+    let compare = [
+        "compare",
+        "plain.toml",
+        "led.toml",
+        "lost.toml",
+        "--out",
+        "c",
+        "--set",
+        "training.epochs=2",
+    ];
+    let table = stdout(folder.path(), &compare);
+    assert!(table.contains("plain: D-PSGD on paper:L1\n"), "{table}");
+    assert!(
+        table.contains("led: AL-DSGD (sound) over D-PSGD on paper:L1, 3 copies\n"),
+        "{table}"
+    );
+    assert!(table.contains("; diverged in round"), "{table}");
+    assert!(
+        table.lines().all(|line| line.chars().count() <= 80),
+        "{table}"
+    );
+    let events = |run: &str| {
+        let path = folder.path().join("c").join(run).join("events.jsonl");
+        std::fs::metadata(path).unwrap().modified().unwrap()
+    };
+    let before = ["plain", "led", "lost"].map(events);
+    assert_eq!(
+        stdout(folder.path(), &compare),
+        table,
+        "the same, times included"
+    );
+    assert_eq!(["plain", "led", "lost"].map(events), before);
+    // One that was lost before its first checkpoint is run again, and comes to the same.
+    let led = folder.path().join("c/led");
+    let known = summary(&led);
+    std::fs::remove_file(led.join("summary.json")).unwrap();
+    stdout(folder.path(), &compare);
+    assert_eq!(summary(&led), known);
+
+    let other = error(
+        folder.path(),
+        &["compare", "plain.toml", "--out", "c", "--set", "seed=5"],
+    );
+    assert!(other.contains("holds another run"), "{other}");
+    std::fs::create_dir(folder.path().join("d")).unwrap();
+    write("d/plain.toml", "");
+    let twice = error(folder.path(), &["compare", "plain.toml", "d/plain.toml"]);
+    assert!(
+        twice.contains("two configurations are called plain"),
+        "{twice}"
     );
 }

@@ -1,0 +1,111 @@
+//! `upwash compare`: several configurations, one table.
+
+use crate::engines::EngineArgs;
+use crate::progress::ProgressDisplay;
+use crate::runs::{RunFolder, end_cleanly_when_interrupted, execute, interrupted, read_config};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The configurations, TOML; a run is called as its file
+    #[arg(required = true)]
+    configs: Vec<PathBuf>,
+    /// Replace a value of every configuration
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    replacements: Vec<String>,
+    /// The folder for results, one folder a run; what is done there is not run again, what was stopped
+    /// goes on
+    #[arg(long, value_name = "DIR", default_value = "runs/compare")]
+    out: PathBuf,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
+    // Everything that can be wrong is said before the first run.
+    let mut prepared = Vec::new();
+    let mut names = BTreeSet::new();
+    for path in &args.configs {
+        let experiment = read_config(path, &args.replacements)?;
+        let stem = path.file_stem().context("a configuration has a name")?;
+        let name = stem.to_string_lossy().into_owned();
+        ensure!(
+            names.insert(name.clone()),
+            "two configurations are called {name}: their results would be in one folder"
+        );
+        prepared.push((name, experiment));
+    }
+    end_cleanly_when_interrupted()?;
+    let mut rows = Vec::new();
+    for (name, experiment) in &prepared {
+        let folder = args.out.join(name);
+        if let Some(mut results) = RunFolder::open(&folder, experiment)? {
+            let mut engine = args.engine.build(experiment)?;
+            let display = ProgressDisplay::new(false);
+            execute(experiment, &mut *engine, &mut results, display)?;
+            if interrupted() {
+                writeln!(
+                    out,
+                    "interrupted in {name}: the same command goes on from there"
+                )?;
+                return Ok(ExitCode::from(130));
+            }
+        }
+        let path = folder.join("summary.json");
+        let text = std::fs::read_to_string(&path);
+        let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+        let summary: Value =
+            serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+        rows.push((name, summary));
+    }
+    table(out, &rows)?;
+    writeln!(out, "\nresults are in {}", args.out.display())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(out: &mut impl Write, rows: &[(&String, Value)]) -> Result<()> {
+    let longest = rows.iter().map(|(name, _)| name.chars().count()).max();
+    let width = longest.unwrap_or(0).clamp(16, 26);
+    writeln!(
+        out,
+        "{:<width$}  mean %  worst %  averaged %  rounds        MB  wall s",
+        "test accuracy"
+    )?;
+    for (name, row) in rows {
+        let percent = |key: &str| match row[key].as_f64() {
+            Some(part) if row["status"] != "diverged" => format!("{:.2}", 100.0 * part),
+            _ => "-".into(),
+        };
+        let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
+        writeln!(
+            out,
+            "{name:<width$}{:>8}{:>9}{:>12}{:>8}{:>10.1}{:>8.1}",
+            percent("mean_accuracy"),
+            percent("worst_accuracy"),
+            percent("averaged_model_accuracy"),
+            number("rounds"),
+            number("bytes_sent") / 1e6,
+            number("wall_seconds")
+        )?;
+    }
+    writeln!(out)?;
+    for (name, row) in rows {
+        let text = |key: &str| row[key].as_str().unwrap_or("").to_owned();
+        let diverged = match row["status"].as_str() {
+            Some("diverged") => format!("; diverged in round {}", row["round"]),
+            _ => String::new(),
+        };
+        writeln!(
+            out,
+            "{name}: {} on {}{diverged}",
+            text("algorithm"),
+            text("graph")
+        )?;
+    }
+    Ok(())
+}
