@@ -17,7 +17,12 @@ if [ ! -x .torch/bin/python ]; then
   python3 -m venv .torch || missing "python3 has no venv module: install it (Debian: python3-venv)"
 fi
 # The last one has CUDA headers that torch's own packages leave out.
-.torch/bin/pip install --quiet torch==2.11.0 numpy nvidia-cuda-crt==13.0.88
+packages=(torch==2.11.0 numpy nvidia-cuda-crt==13.0.88)
+# Some gigabytes: a connection may break off on the way.
+for try in 1 2 3; do
+  .torch/bin/pip install --quiet --retries 10 --timeout 60 "${packages[@]}" && break
+  [ "$try" -lt 3 ] || missing "pip could not get ${packages[*]}: see above, and run this again"
+done
 
 [ "${1:-}" != --fetch-only ] || exit 0
 export LIBTORCH_USE_PYTORCH=1 PATH="$PWD/.torch/bin:$PATH"
