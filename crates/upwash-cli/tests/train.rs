@@ -429,7 +429,7 @@ fn an_interrupted_run_can_go_on() {
 #[test]
 fn a_run_that_was_interrupted_ends_as_if_it_had_not_been() {
     let config = "model = \"cnn\"\n[graph]\ncopies = 3\n[algorithm]\nbase = \"matcha\"\n[training]\n\
-                  epochs = 6\ncheckpoint_every = 0\ndecay = \"cosine\"\n";
+                  epochs = 15\ncheckpoint_every = 0\ndecay = \"cosine\"\n";
     let folder = folder_with(config);
     stdout(folder.path(), &["train", "run.toml", "--out", "whole"]);
     let part = folder.path().join("part");
