@@ -10,11 +10,6 @@ use upwash::fleet::Model;
 use upwash::loss::cross_entropy;
 use upwash::model::{Layer, Layout, Network, Slot};
 
-/// What is added to variances before the root is taken, as in PyTorch.
-const EPSILON: f64 = 1e-5;
-/// How far running statistics move towards a batch's, as in PyTorch.
-const MOMENTUM: f32 = 0.1;
-
 /// A [`Network`] on the CPU.
 ///
 /// ```
@@ -291,19 +286,20 @@ impl Pass<'_, '_> {
                 bias,
                 tensor(mean_slot),
                 tensor(variance_slot),
-                EPSILON,
+                Layer::NORM_EPSILON,
             );
         }
         let [images, _, height, width] = x.dims();
         let count = (images * height * width) as f32;
-        let normal = batch_norm_train(x, weight, bias, EPSILON);
+        let normal = batch_norm_train(x, weight, bias, Layer::NORM_EPSILON);
         // PyTorch normalises by the biased variance and keeps the unbiased one.
         let unbiased = count / (count - 1.0).max(1.0);
         let (mean, variance) = (numbers(normal.mean), numbers(normal.variance));
         let variance = variance.into_iter().map(|v| v * unbiased);
         match &mut self.mode {
             Mode::Train { moving } => {
-                let towards = |old: &mut f32, new: f32| *old += MOMENTUM * (new - *old);
+                let towards =
+                    |old: &mut f32, new: f32| *old += (Layer::NORM_MOMENTUM as f32) * (new - *old);
                 mean_slot
                     .of_mut(moving)
                     .iter_mut()

@@ -374,6 +374,18 @@ fn a_run_is_not_resumed_on_another_graph_of_the_same_name() {
         other.contains("another configuration, graph or data"),
         "{other}"
     );
+
+    // The same links in other matchings: other links are up in a round.
+    let run = "[graph]\ntopology = \"matchings:m.txt\"\nlinks = \"alternating\"\n[training]\nepochs = 2\n\
+               checkpoint_every = 5\n";
+    std::fs::write(folder.path().join("run.toml"), run).unwrap();
+    std::fs::write(folder.path().join("m.txt"), "0-1 2-3\n1-2\n").unwrap();
+    stdout(folder.path(), &["train", "run.toml", "--out", "m"]);
+    std::fs::remove_file(folder.path().join("m/summary.json")).unwrap();
+    std::fs::write(folder.path().join("m.txt"), "1-2\n0-1 2-3\n").unwrap();
+    let resume = ["train", "run.toml", "--out", "m", "--resume"];
+    let other = error(folder.path(), &resume);
+    assert!(other.contains("another configuration, graph"), "{other}");
 }
 
 /// Ctrl-C ends a long run with a checkpoint; nothing here waits for more than a minute.

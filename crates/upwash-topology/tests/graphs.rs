@@ -239,7 +239,8 @@ fn files_are_read_from_the_folder_given() {
         format!("file:{name}")
             .parse::<GraphSpec>()
             .unwrap()
-            .build_in(folder.path())
+            .located_in(folder.path())
+            .build()
     };
     assert_eq!(build("good.txt").unwrap().edges().len(), 4);
     assert_eq!(build("bom.txt").unwrap().edges().len(), 1);

@@ -7,18 +7,19 @@
 //! everyone's step and mixes, in one pass over memory.
 #![allow(unsafe_code)]
 
+mod buffers;
+
+use self::buffers::{ImagesOnDevice, Inputs, Plans, Rows, image_view, numbers_of};
 use crate::model::{BoundModel, TorchModel};
 use crate::shim;
-use crate::shim::{
-    Argument, Cuda, Graph, Kernels, Memory, Streams, TorchError, autocast, copy, pin,
-};
+use crate::shim::{Argument, Cuda, Graph, Kernels, Memory, Streams, TorchError, autocast, copy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 use upwash::algorithm::{Message, Plan};
-use upwash::data::{Dataset, Images, Pick, Sampler};
-use upwash::engine::{Engine, Part, Score, State};
+use upwash::data::{Dataset, Pick, Sampler};
+use upwash::engine::{ESTIMATION_BATCHES, Engine, Part, Score, State, saved};
 use upwash::experiment::Experiment;
 use upwash::fleet::Start;
 use upwash::model::{Layout, Replica, Slot};
@@ -50,12 +51,8 @@ pub struct CudaOptions {
     pub eager: bool,
 }
 
-/// Tensors begin at multiples of this many numbers: some kernels need aligned ones.
-const ALIGNMENT: usize = 64;
 /// Images that a model is scored on at a time.
 const SCORED_AT_ONCE: usize = 2000;
-/// Batches over which an averaged model's statistics are estimated.
-const ESTIMATION_BATCHES: usize = 16;
 /// Rounds before a capture: libraries prepare themselves in the first ones.
 const WARM_UP: usize = 3;
 /// Rows that the mixing kernel takes at a time, as warps.
@@ -95,123 +92,6 @@ pub struct CudaFleet {
     graph: Option<Graph>,
     /// The learning rate of the step that has not been taken yet.
     rate: f64,
-}
-
-/// A buffer with a row for each worker, and the tensors in it.
-struct Rows {
-    buffer: Tensor,
-    places: Vec<Place>,
-}
-
-/// Where a tensor is, here and in the flat vectors of the host.
-#[derive(Clone)]
-struct Place {
-    offset: i64,
-    slot: Slot,
-}
-
-impl Rows {
-    fn new(rows: usize, slots: &[Slot], device: Device) -> Self {
-        let mut width = 0;
-        let mut place = |slot: &Slot| {
-            let offset = width as i64;
-            width += slot.size().next_multiple_of(ALIGNMENT);
-            let slot = slot.clone();
-            Place { offset, slot }
-        };
-        let places = slots.iter().map(&mut place).collect();
-        let buffer = Tensor::zeros([rows as i64, width as i64], (Kind::Float, device));
-        Self { buffer, places }
-    }
-
-    fn rows(&self) -> usize {
-        self.buffer.size()[0] as usize
-    }
-
-    fn width(&self) -> usize {
-        self.buffer.size()[1] as usize
-    }
-
-    /// The tensors of a row. Kernels of convolutions lie channels last, which is how they are used.
-    fn views(&self, row: usize) -> Vec<Tensor> {
-        let row = self.buffer.get(row as i64);
-        let view = |place: &Place| {
-            let flat = row.narrow(0, place.offset, place.slot.size() as i64);
-            let shape: Vec<i64> = place.slot.shape.iter().map(|&side| side as i64).collect();
-            match shape[..] {
-                [outputs, inputs, height, width] => flat
-                    .view([outputs, height, width, inputs])
-                    .permute([0, 3, 1, 2]),
-                _ => flat.view(&shape[..]),
-            }
-        };
-        self.places.iter().map(view).collect()
-    }
-
-    /// A row as the host has it.
-    fn download(&self, row: usize) -> Vec<f32> {
-        let flat: Vec<Tensor> = self
-            .views(row)
-            .iter()
-            .map(|view| view.contiguous().view(-1))
-            .collect();
-        if flat.is_empty() {
-            return vec![];
-        }
-        let flat = Tensor::cat(&flat, 0).to_device(Device::Cpu);
-        let mut numbers = vec![0.0; flat.numel()];
-        let length = numbers.len();
-        flat.copy_data(&mut numbers, length);
-        numbers
-    }
-
-    fn upload(&self, row: usize, numbers: &[f32]) {
-        for (mut view, place) in self.views(row).into_iter().zip(&self.places) {
-            let host = Tensor::from_slice(place.slot.of(numbers));
-            view.copy_(&host.view(view.size().as_slice()));
-        }
-    }
-
-    fn download_all(&self) -> Vec<f32> {
-        (0..self.rows())
-            .flat_map(|row| self.download(row))
-            .collect()
-    }
-}
-
-/// A part of the data set on the GPU, a byte a pixel.
-struct ImagesOnDevice {
-    pixels: Tensor,
-    labels: Tensor,
-}
-
-impl ImagesOnDevice {
-    fn new(images: &Images, device: Device) -> Self {
-        Self {
-            pixels: Tensor::from_slice(&images.pixels).to_device(device),
-            labels: Tensor::from_slice(&images.labels).to_device(device),
-        }
-    }
-}
-
-/// What changes from round to round, and where it is put together.
-struct Inputs {
-    /// (image, down, right, mirrored) of every image of every batch: on the host, and there.
-    host: Tensor,
-    picks: Tensor,
-    /// Means, then deviations.
-    scaling: Tensor,
-    /// Batches of images, channels last, and their labels.
-    images: Tensor,
-    labels: Tensor,
-    /// Picks that were prepared ahead.
-    ahead: Option<(u64, Vec<i32>)>,
-}
-
-/// Room for plans: row starts, senders, weights, own updates.
-struct Plans {
-    host: Tensor,
-    device: Tensor,
 }
 
 impl CudaFleet {
@@ -607,114 +487,6 @@ impl CudaFleet {
     }
 }
 
-impl Inputs {
-    fn new(
-        data: &Dataset,
-        workers: usize,
-        batch: usize,
-        precision: Precision,
-        device: Device,
-    ) -> Result<Self, TorchError> {
-        let count = (workers * batch) as i64;
-        let scaling = [data.scaling.mean.clone(), data.scaling.deviation.clone()].concat();
-        let kind = match precision {
-            Precision::Bf16 => Kind::BFloat16,
-            _ => Kind::Float,
-        };
-        let [channels, height, width] = data.train.shape.map(|side| side as i64);
-        let host = Tensor::zeros([4 * count], (Kind::Int, Device::Cpu));
-        Ok(Self {
-            host: pin(&host)?,
-            picks: Tensor::zeros([4 * count], (Kind::Int, device)),
-            scaling: Tensor::from_slice(&scaling).to_device(device),
-            images: Tensor::zeros([count, height, width, channels], (kind, device)),
-            labels: Tensor::zeros([count], (Kind::Int64, device)),
-            ahead: None,
-        })
-    }
-
-    /// Sends picks on their way.
-    fn load(&mut self, picks: &[i32]) -> Result<(), TorchError> {
-        self.host.copy_(&Tensor::from_slice(picks));
-        copy(&self.picks, &self.host)
-    }
-
-    /// Room for images to be scored, and their labels.
-    fn room(&self, data: &Dataset, count: usize) -> (Tensor, Tensor) {
-        let [channels, height, width] = data.train.shape.map(|side| side as i64);
-        let (kind, device) = (self.images.kind(), self.images.device());
-        (
-            Tensor::empty([count as i64, height, width, channels], (kind, device)),
-            Tensor::empty([count as i64], (Kind::Int64, device)),
-        )
-    }
-}
-
-impl Plans {
-    fn new(rows: usize, device: Device) -> Result<Self, TorchError> {
-        // As if everyone heard everyone.
-        let room = (2 * rows * rows + 2 * rows + 1) as i64;
-        let host = Tensor::zeros([room], (Kind::Int, Device::Cpu));
-        Ok(Self {
-            host: pin(&host)?,
-            device: Tensor::zeros([room], (Kind::Int, device)),
-        })
-    }
-
-    /// Sends plans on their way; says where their parts will be.
-    fn load(&self, plans: &[Plan]) -> Result<[Argument; 4], TorchError> {
-        let (mut starts, mut senders, mut weights) = (vec![0], vec![], vec![]);
-        for plan in plans {
-            for &(sender, weight) in plan.messages.iter().filter(|entry| entry.1 != 0.0) {
-                senders.push(sender as i32);
-                weights.push((weight as f32).to_bits() as i32);
-            }
-            starts.push(senders.len() as i32);
-        }
-        let own = plans
-            .iter()
-            .map(|plan| (plan.own_update as f32).to_bits() as i32);
-        let places = [0, starts.len(), starts.len() + senders.len()];
-        let all: Vec<i32> = starts
-            .iter()
-            .chain(&senders)
-            .chain(&weights)
-            .copied()
-            .chain(own)
-            .collect();
-        let part = |buffer: &Tensor, from: usize, length: usize| {
-            buffer.narrow(0, from as i64, length as i64)
-        };
-        part(&self.host, 0, all.len()).copy_(&Tensor::from_slice(&all));
-        copy(
-            &part(&self.device, 0, all.len()),
-            &part(&self.host, 0, all.len()),
-        )?;
-        let at = |from: usize| Argument::of(&part(&self.device, from, 1));
-        Ok([
-            at(places[0]),
-            at(places[1]),
-            at(places[2]),
-            at(places[2] + weights.len()),
-        ])
-    }
-}
-
-/// Some of a buffer's images, as networks take them.
-fn image_view(images: &Tensor, from: usize, count: usize) -> Tensor {
-    let some = images.narrow(0, from as i64, count as i64);
-    some.permute([0, 3, 1, 2])
-}
-
-fn numbers_of(pick: Pick) -> [i32; 4] {
-    [
-        pick.image as i32,
-        pick.down as i32,
-        pick.right as i32,
-        i32::from(pick.mirrored),
-    ]
-}
-
 /// (loss, right) rows as scores of so many images.
 fn scores(results: &Tensor, counts: &[usize]) -> Vec<Score> {
     let results = results.to_device(Device::Cpu);
@@ -838,13 +610,7 @@ impl Engine for CudaFleet {
                 self.layout.statistic_count(),
             ),
         ] {
-            let saved = state.iter().find(|(saved, _)| saved == name);
-            let saved = &saved.ok_or_else(|| format!("`{name}` is missing"))?.1;
-            let expected = rows.map_or(0, |_| workers * width);
-            if saved.len() != expected {
-                let found = saved.len();
-                return Err(format!("`{name}` has {found} numbers, not {expected}"));
-            }
+            let saved = saved(state, name, rows.map_or(0, |_| workers * width))?;
             let Some(rows) = rows else { continue };
             expect(self.streams.on_main(|| {
                 for worker in 0..workers {

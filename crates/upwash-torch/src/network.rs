@@ -5,11 +5,6 @@ use std::sync::Arc;
 use tch::{Kind, Tensor};
 use upwash::model::{Layer, Layout, Network};
 
-/// What is added to variances before the root is taken, as in PyTorch.
-const EPSILON: f64 = 1e-5;
-/// How far running statistics move towards a batch's, as in PyTorch.
-const MOMENTUM: f64 = 0.1;
-
 /// A described [`Network`].
 ///
 /// ```
@@ -193,7 +188,14 @@ impl<'a> Pass<'a> {
         let normal = |mean: Option<&Tensor>, variance: Option<&Tensor>, training| {
             let (weight, bias) = (Some(weight), Some(bias));
             x.batch_norm(
-                weight, bias, mean, variance, training, MOMENTUM, EPSILON, true,
+                weight,
+                bias,
+                mean,
+                variance,
+                training,
+                Layer::NORM_MOMENTUM,
+                Layer::NORM_EPSILON,
+                true,
             )
         };
         let bias_left_out = self.bias_left_out.take().map(Tensor::detach);
@@ -202,7 +204,7 @@ impl<'a> Pass<'a> {
                 let normal = normal(Some(&running[at]), Some(&running[at + 1]), true);
                 if let Some(bias) = bias_left_out {
                     // Behind autograd's back: it keeps the running mean, but does not need it.
-                    let _ = running[at].data().g_add_(&(bias * MOMENTUM));
+                    let _ = running[at].data().g_add_(&(bias * Layer::NORM_MOMENTUM));
                 }
                 normal
             }

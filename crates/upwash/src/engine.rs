@@ -44,6 +44,20 @@ pub enum Part {
 /// What an engine must keep for going on later: arrays by name.
 pub type State = Vec<(String, Vec<f32>)>;
 
+/// Batches over which an averaged model's statistics are estimated.
+pub const ESTIMATION_BATCHES: usize = 16;
+
+/// The array of this name in a state, if it has the expected length; says what does not fit.
+pub fn saved<'a>(state: &'a State, name: &str, expected: usize) -> Result<&'a [f32], String> {
+    let found = state.iter().find(|(saved, _)| saved == name);
+    let (_, saved) = found.ok_or_else(|| format!("`{name}` is missing"))?;
+    if saved.len() != expected {
+        let found = saved.len();
+        return Err(format!("`{name}` has {found} numbers, not {expected}"));
+    }
+    Ok(saved)
+}
+
 /// All replicas of one process.
 pub trait Engine {
     /// How many there are.

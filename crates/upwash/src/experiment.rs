@@ -231,6 +231,13 @@ impl Experiment {
             hash.update(&(*a as u64).to_le_bytes());
             hash.update(&(*b as u64).to_le_bytes());
         }
+        // The same links can be up in other rounds.
+        for round in (0..16).map(|index| self.schedule.round(index)) {
+            for (a, b) in round.links() {
+                hash.update(&(*a as u64).to_le_bytes());
+                hash.update(&(*b as u64).to_le_bytes());
+            }
+        }
         for images in [&self.data.train, &self.data.test] {
             hash.update(&images.labels);
             hash.update(&images.pixels);
@@ -250,7 +257,7 @@ fn check_size(config: &Config, network: &Network, workers: usize) -> Result<(), 
     let conflict = |what: String| Err(ExperimentError::Conflict(what));
     let Some(parameters) = network.checked_size() else {
         return conflict(format!(
-            "model = \"{}\": a layer has no inputs",
+            "model = \"{}\": a layer has no inputs, so small are the images: take another model",
             config.model
         ));
     };
@@ -260,7 +267,8 @@ fn check_size(config: &Config, network: &Network, workers: usize) -> Result<(), 
         .saturating_mul(workers as u128);
     if bytes > 1 << 40 {
         return conflict(format!(
-            "model = \"{}\": {workers} workers of {parameters} parameters need {} GB",
+            "model = \"{}\": {workers} workers of {parameters} parameters need {} GB: take a \
+             smaller model, or fewer workers",
             config.model,
             bytes / 1_000_000_000
         ));

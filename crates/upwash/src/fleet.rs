@@ -2,7 +2,7 @@
 
 use crate::algorithm::{Message, Plan};
 use crate::data::{Batch, Dataset, Images, Pick, Sampler};
-use crate::engine::{Engine, Part, Score, State};
+use crate::engine::{ESTIMATION_BATCHES, Engine, Part, Score, State, saved};
 use crate::mix::mix;
 use crate::model::{Layout, Replica};
 use crate::optimizer::Sgd;
@@ -40,8 +40,6 @@ pub trait Model: Send + Sync {
 
 /// Images that a model is scored on at a time.
 const SCORED_AT_ONCE: usize = 256;
-/// Batches over which an averaged model's statistics are estimated.
-const ESTIMATION_BATCHES: usize = 16;
 
 /// All replicas of this process, on the CPU.
 pub struct Fleet {
@@ -272,16 +270,8 @@ impl Engine for Fleet {
             ("velocities", &mut self.velocities),
             ("statistics", &mut self.statistics),
         ] {
-            let saved = state
-                .iter()
-                .find(|(saved, _)| saved == name)
-                .map(|(_, saved)| saved);
-            let saved = saved.ok_or_else(|| format!("`{name}` is missing"))?;
-            if saved.len() != array.len() {
-                let (found, expected) = (saved.len(), array.len());
-                return Err(format!("`{name}` has {found} numbers, not {expected}"));
-            }
-            array.copy_from_slice(saved);
+            let numbers = saved(state, name, array.len())?;
+            array.copy_from_slice(numbers);
         }
         Ok(())
     }

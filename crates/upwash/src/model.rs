@@ -63,6 +63,13 @@ pub enum Layer {
     },
 }
 
+impl Layer {
+    /// What batch normalisation adds to variances before the root is taken, as in PyTorch.
+    pub const NORM_EPSILON: f64 = 1e-5;
+    /// How far running statistics move towards a batch's, as in PyTorch.
+    pub const NORM_MOMENTUM: f64 = 0.1;
+}
+
 /// A network: image in, a number for each class out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {

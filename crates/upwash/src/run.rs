@@ -1,143 +1,14 @@
-//! The round loop, and what it reports.
+//! The round loop.
+
+mod report;
+
+pub use report::{Event, Next, Node, Observer, Outcome, Progress, Status, Summary};
 
 use crate::algorithm::{Report, View};
 use crate::config::Statistics;
 use crate::engine::{Engine, Part, Score};
 use crate::experiment::Experiment;
 use crate::model::Replica;
-use serde::{Deserialize, Serialize};
-
-/// How a run ended. A run that diverges is no error: it is a result.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "status", rename_all = "kebab-case")]
-pub enum Status {
-    /// All rounds were run.
-    Finished,
-    /// A loss was not finite any more, or so high that nothing can come of it.
-    Diverged {
-        /// Whose.
-        worker: usize,
-        /// When.
-        round: u64,
-    },
-    /// The observer asked for an end.
-    Interrupted {
-        /// The first round that was not run.
-        round: u64,
-    },
-}
-
-/// What happens in a run, in order.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "event", rename_all = "kebab-case")]
-pub enum Event {
-    /// Before the first round, and again where a run that was stopped goes on.
-    Started {
-        /// The first round from here on.
-        round: u64,
-        /// The algorithm in words.
-        algorithm: String,
-        /// The graph's spelling.
-        graph: String,
-        /// How many workers.
-        workers: usize,
-        /// Numbers in a model.
-        parameters: usize,
-        /// Rounds in all.
-        rounds: u64,
-        /// Rounds in an epoch.
-        rounds_per_epoch: u64,
-        /// Images in a worker's batch.
-        batch: usize,
-    },
-    /// Something that a user should know.
-    Warning {
-        /// What.
-        message: String,
-    },
-    /// A round was run.
-    Round {
-        /// Its number.
-        round: u64,
-        /// Everyone's loss on its batch, before the step.
-        losses: Vec<f64>,
-    },
-    /// An epoch was completed.
-    Epoch {
-        /// Its number, from 1.
-        epoch: u64,
-        /// Each worker's mean loss over the epoch's batches.
-        train_losses: Vec<f64>,
-        /// Each worker's accuracy on the test set, where it was tested.
-        test_accuracies: Option<Vec<f64>>,
-        /// Each worker's mean loss on its whole share, where that was asked for.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        share_losses: Option<Vec<f64>>,
-        /// How far the models are from their average.
-        consensus_distance: f64,
-        /// Sent by all workers together so far.
-        bytes_sent: u64,
-    },
-    /// After the last round.
-    Ended {
-        /// How.
-        #[serde(flatten)]
-        status: Status,
-    },
-}
-
-/// Whether to go on after an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Go on.
-    Continue,
-    /// Stop after this round.
-    Stop,
-}
-
-impl Next {
-    /// To stop if either says so.
-    fn or(self, other: Self) -> Self {
-        if self == Self::Stop { self } else { other }
-    }
-}
-
-/// What a run comes to. Of a run that was interrupted, what would have to be measured is not a number.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Summary {
-    /// The algorithm in words.
-    pub algorithm: String,
-    /// The graph's spelling, and what is special about its use.
-    pub graph: String,
-    /// How many workers.
-    pub workers: usize,
-    /// Rounds that were run.
-    pub rounds: u64,
-    /// How it ended.
-    #[serde(flatten)]
-    pub status: Status,
-    /// Each worker.
-    pub nodes: Vec<Node>,
-    /// The mean of the workers' accuracies.
-    pub mean_accuracy: f64,
-    /// The worst of them.
-    pub worst_accuracy: f64,
-    /// The accuracy of the average of all models.
-    pub averaged_model_accuracy: f64,
-    /// How far the models are from their average.
-    pub consensus_distance: f64,
-    /// Sent by all workers together.
-    pub bytes_sent: u64,
-}
-
-/// What a run leaves.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
-    /// In numbers.
-    pub summary: Summary,
-    /// The average of all models; empty where the run was interrupted.
-    pub averaged: Replica,
-}
 
 /// Why a run cannot begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -153,66 +24,6 @@ pub enum RunError {
         /// Workers of the engine.
         engine: usize,
     },
-}
-
-/// A worker at the end of a run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Node {
-    /// Its number.
-    pub id: usize,
-    /// Its mean loss over the last epoch's batches.
-    pub train_loss: f64,
-    /// Its mean loss on its whole share, not augmented, where that was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub share_loss: Option<f64>,
-    /// Its accuracy on the test set.
-    pub test_accuracy: f64,
-}
-
-/// Where a run is between two rounds: with the engine's state, all that it needs to go on.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
-    /// The next round.
-    pub round: u64,
-    /// Sent so far.
-    pub bytes_sent: u64,
-    /// Everyone's loss in the round before.
-    pub losses: Vec<Option<f64>>,
-    /// Everyone's score over the epoch's batches so far.
-    pub epoch_scores: Vec<Score>,
-}
-
-impl Progress {
-    /// Before the first round.
-    pub fn start(workers: usize) -> Self {
-        Self {
-            round: 0,
-            bytes_sent: 0,
-            losses: vec![None; workers],
-            epoch_scores: vec![Score::default(); workers],
-        }
-    }
-}
-
-/// Who watches a run, and can end it.
-pub trait Observer {
-    /// Something happened.
-    fn observe(&mut self, event: &Event) -> Next;
-
-    /// Between two rounds: the time to keep what is needed for going on later.
-    fn between_rounds(&mut self, _progress: &Progress, _engine: &dyn Engine) -> Next {
-        Next::Continue
-    }
-
-    /// A loss of the round `progress.round` is not finite, and the run ends here: the time to keep
-    /// the models with which that happened.
-    fn diverged(&mut self, _progress: &Progress, _engine: &dyn Engine) {}
-}
-
-impl<F: FnMut(&Event) -> Next> Observer for F {
-    fn observe(&mut self, event: &Event) -> Next {
-        self(event)
-    }
 }
 
 /// Runs an experiment on an engine that holds all of its workers, from `progress` on.

@@ -167,42 +167,6 @@ impl GraphSpec {
     /// # Ok::<(), upwash_topology::SpecError>(())
     /// ```
     pub fn build(&self) -> Result<Graph, SpecError> {
-        self.build_in(Path::new(""))
-    }
-
-    /// The same, but that a file is named by its whole path, taken from `folder`: it means the same
-    /// wherever it is read.
-    ///
-    /// ```
-    /// # use upwash_topology::GraphSpec;
-    /// let spec: GraphSpec = "ring:8".parse()?;
-    /// assert_eq!(spec.located_in(std::path::Path::new("graphs")), spec);
-    /// # Ok::<(), upwash_topology::SpecError>(())
-    /// ```
-    #[must_use]
-    pub fn located_in(&self, folder: &Path) -> Self {
-        let located = |path: &PathBuf| {
-            let path = folder.join(path);
-            std::path::absolute(&path).unwrap_or(path)
-        };
-        match self {
-            Self::File(path, nodes) => Self::File(located(path), *nodes),
-            Self::Matchings(path, nodes) => Self::Matchings(located(path), *nodes),
-            other => other.clone(),
-        }
-    }
-
-    /// Builds the graph; a file's path is taken from `folder`, as of a configuration that names it.
-    ///
-    /// ```
-    /// # use upwash_topology::GraphSpec;
-    /// let folder = tempfile::tempdir()?;
-    /// std::fs::write(folder.path().join("graph.txt"), "0 1\n1 2\n")?;
-    /// let spec: GraphSpec = "file:graph.txt".parse()?;
-    /// assert_eq!(spec.build_in(folder.path())?.nodes(), 3);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn build_in(&self, folder: &Path) -> Result<Graph, SpecError> {
         // One made in code has not been through the checks of one that was spelled.
         if !matches!(self, Self::File(..) | Self::Matchings(..)) {
             self.to_string().parse::<Self>()?;
@@ -237,10 +201,10 @@ impl GraphSpec {
                 });
             }
             Self::File(ref path, nodes) => {
-                return read(&folder.join(path), nodes, edge_list::edges);
+                return read(path, nodes, edge_list::edges);
             }
             Self::Matchings(ref path, nodes) => {
-                return read(&folder.join(path), nodes, edge_list::matchings);
+                return read(path, nodes, edge_list::matchings);
             }
             Self::Paper(which, links) => paper::graph(which, links),
         };
@@ -248,6 +212,30 @@ impl GraphSpec {
             spec: self.to_string(),
             source,
         })
+    }
+
+    /// The same, but that a file is named by its whole path, taken from `folder`: it means the same
+    /// wherever it is read.
+    ///
+    /// ```
+    /// # use upwash_topology::GraphSpec;
+    /// let folder = tempfile::tempdir()?;
+    /// std::fs::write(folder.path().join("graph.txt"), "0 1\n1 2\n")?;
+    /// let spec: GraphSpec = "file:graph.txt".parse()?;
+    /// assert_eq!(spec.located_in(folder.path()).build()?.nodes(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn located_in(&self, folder: &Path) -> Self {
+        let located = |path: &PathBuf| {
+            let path = folder.join(path);
+            std::path::absolute(&path).unwrap_or(path)
+        };
+        match self {
+            Self::File(path, nodes) => Self::File(located(path), *nodes),
+            Self::Matchings(path, nodes) => Self::Matchings(located(path), *nodes),
+            other => other.clone(),
+        }
     }
 
     /// Draws with the seed itself; where that must be connected and is not, with seeds made from it.
