@@ -63,7 +63,8 @@ impl Folders {
         let below = |variable: Option<std::ffi::OsString>, path: &str| {
             variable.map(|folder| PathBuf::from(folder).join(path))
         };
-        let data = below(variable("UPWASH_DATA"), "")
+        let data = variable("UPWASH_DATA")
+            .map(PathBuf::from)
             .or_else(|| below(variable("XDG_DATA_HOME"), "upwash"))
             .or_else(|| below(variable("HOME"), ".local/share/upwash"))
             .unwrap_or_default();
