@@ -9,8 +9,8 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use std::sync::Arc;
 use upwash::data::{Batch, Sampler, digits};
-use upwash::engine::Engine;
-use upwash::fleet::{Fleet, Model, Start};
+use upwash::engine::{Engine, Turn};
+use upwash::fleet::{Beginning, Fleet, Model, Start};
 use upwash::model::{Layer, Network};
 use upwash::optimizer::Sgd;
 use upwash_burn::{BurnModule, BurnNetwork, Classifier, burn};
@@ -156,8 +156,14 @@ fn workers_have_statistics_of_their_own_and_threads_change_nothing() {
             let sampler = Sampler::new(shares, 16, 1);
             let model = Arc::new(own());
             let sgd = Sgd::default();
-            let mut fleet = Fleet::new(model, Arc::new(data), sampler, sgd, Start::Equal, 1);
-            (0..3).for_each(|round| drop(fleet.step(round, 0.1)));
+            let beginning = Beginning {
+                start: Start::Equal,
+                seed: 1,
+                ..Default::default()
+            };
+            let turns = |batch| [Some(Turn { batch, rate: 0.1 }); 3];
+            let mut fleet = Fleet::new(model, Arc::new(data), sampler, sgd, &beginning);
+            (0..3).for_each(|batch| drop(fleet.step(&turns(batch))));
             fleet.state()
         })
     };

@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use upwash::algorithm::{AlDsgd, Algorithm, Dpsgd, Report, Variant, View};
+use upwash::algorithm::{AlDsgd, Algorithm, Dpsgd, Exchange, Report, Setting, Variant};
 use upwash::data::{Batch, Partition, Sampler, digits};
-use upwash::engine::{Engine, Part};
-use upwash::fleet::{Fleet, Model, Start};
+use upwash::engine::{Engine, Part, Turn};
+use upwash::fleet::{Beginning, Fleet, Model};
+use upwash::mix::Terms;
 use upwash::model::{Layer, ModelSpec, Network};
 use upwash::optimizer::Sgd;
 use upwash_burn::BurnNetwork;
@@ -176,13 +177,16 @@ fn fleet(model: &str, workers: usize) -> Fleet {
         ..Default::default()
     };
     let sampler = Sampler::new(shares, 16, 1);
+    let beginning = Beginning {
+        seed: 1,
+        ..Default::default()
+    };
     Fleet::new(
         Arc::new(BurnNetwork::new(network)),
         Arc::new(data),
         sampler,
         sgd,
-        Start::Different,
-        1,
+        &beginning,
     )
 }
 
@@ -190,27 +194,17 @@ fn fleet(model: &str, workers: usize) -> Fleet {
 fn train(fleet: &mut Fleet, algorithm: &dyn Algorithm, rounds: u64, rate: f64) {
     let graph = "paper:L1".parse::<GraphSpec>().unwrap().build().unwrap();
     let schedule = Schedule::fixed(&graph, &Weights::Metropolis).unwrap();
-    for k in 0..rounds {
-        let scores = fleet.step(k, rate);
-        let round = schedule.round(k);
+    for batch in 0..rounds {
+        let scores = fleet.step(&vec![Some(Turn { batch, rate }); fleet.workers()]);
+        let round = schedule.round(batch);
         let report = |i: usize| Report {
-            loss: Some(scores[i].loss),
+            loss: scores[i].map(|score| score.loss),
             degree: round.degree(i),
+            number: 1.0,
         };
-        let plans: Vec<_> = (0..fleet.workers())
-            .map(|worker| {
-                let received: Vec<_> = round.senders(worker).map(|j| (j, report(j))).collect();
-                let own = report(worker);
-                algorithm.plan(&View {
-                    worker,
-                    round: &round,
-                    rate,
-                    own,
-                    received: &received,
-                })
-            })
-            .collect();
-        fleet.mix(algorithm.message(), &plans);
+        let reports: Vec<Report> = (0..fleet.workers()).map(report).collect();
+        let parts = Exchange::Neighbours.parts(algorithm, &Setting::new(&round, rate), &reports);
+        fleet.exchange(&parts, Terms::default());
     }
 }
 
@@ -225,11 +219,11 @@ fn al_dsgd_learns_the_digits() {
             assert!(accuracy > 0.93, "{model}, worker {worker}: {accuracy}");
         }
         let average = {
-            let average = fleet.average();
+            let average = fleet.average(&[0, 1, 2, 3, 4, 5, 6, 7]);
             fleet.score_replica(&average).accuracy()
         };
         assert!(average > 0.93, "{model}: {average}");
-        assert!(fleet.consensus_distance() > 0.0);
+        assert!(fleet.consensus_distance(&[0, 1, 2]) > 0.0);
     }
 }
 
@@ -243,7 +237,7 @@ fn one_thread_and_two_give_the_same_bits() {
         pool.install(|| {
             let mut fleet = fleet("cnn", 8);
             train(&mut fleet, &Dpsgd::default(), 5, 0.1);
-            fleet.average().parameters
+            fleet.average(&[0, 1, 2, 3, 4, 5, 6, 7]).parameters
         })
     };
     assert_eq!(run(1), run(2));

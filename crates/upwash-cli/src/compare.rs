@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
@@ -22,6 +22,9 @@ pub(crate) struct Args {
     /// goes on
     #[arg(long, value_name = "DIR", default_value = "runs/compare")]
     out: PathBuf,
+    /// Also show what each run had cost when the workers' mean accuracy first reached so many percent
+    #[arg(long, value_name = "PERCENT")]
+    reach: Option<f64>,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -64,16 +67,18 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         rows.push((name, summary));
     }
     table(out, &rows)?;
+    if let Some(percent) = args.reach {
+        reached(out, &args.out, &rows, percent)?;
+    }
     writeln!(out, "\nresults are in {}", args.out.display())?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn table(out: &mut impl Write, rows: &[(&String, Value)]) -> Result<()> {
-    let longest = rows.iter().map(|(name, _)| name.chars().count()).max();
-    let width = longest.unwrap_or(0).clamp(16, 26);
+    let width = name_width(rows);
     writeln!(
         out,
-        "{:<width$}  mean %  worst %  averaged %  rounds        MB  wall s",
+        "{:<width$}  mean %  worst %  averaged %  rounds        MB   sim s  wall s",
         "test accuracy"
     )?;
     for (name, row) in rows {
@@ -84,12 +89,13 @@ fn table(out: &mut impl Write, rows: &[(&String, Value)]) -> Result<()> {
         let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
         writeln!(
             out,
-            "{name:<width$}{:>8}{:>9}{:>12}{:>8}{:>10.1}{:>8.1}",
+            "{name:<width$}{:>8}{:>9}{:>12}{:>8}{:>10.1}{:>8.1}{:>8.1}",
             percent("mean_accuracy"),
             percent("worst_accuracy"),
             percent("averaged_model_accuracy"),
             number("rounds"),
             number("bytes_sent") / 1e6,
+            number("simulated_seconds"),
             number("wall_seconds")
         )?;
     }
@@ -108,4 +114,48 @@ fn table(out: &mut impl Write, rows: &[(&String, Value)]) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// What each run had cost when its workers' mean accuracy first was at least `percent`.
+fn reached(
+    out: &mut impl Write,
+    folder: &Path,
+    rows: &[(&String, Value)],
+    percent: f64,
+) -> Result<()> {
+    writeln!(out, "\nto a mean accuracy of {percent} %")?;
+    let width = name_width(rows);
+    writeln!(out, "{:<width$}   epoch        MB   sim s", "")?;
+    for (name, row) in rows {
+        let path = folder.join(name).join("events.jsonl");
+        let text = std::fs::read_to_string(&path);
+        let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+        let centre = row["centre"].as_u64();
+        let epochs = text.lines().filter_map(|line| {
+            let event: Value = serde_json::from_str(line).ok()?;
+            let accuracies = event["test_accuracies"].as_array()?;
+            let counted = accuracies.iter().enumerate();
+            let counted = counted.filter(|(i, _)| Some(*i as u64) != centre);
+            let counted: Vec<f64> = counted.filter_map(|(_, part)| part.as_f64()).collect();
+            let mean = counted.iter().sum::<f64>() / counted.len().max(1) as f64;
+            Some((mean, event))
+        });
+        let mut enough = epochs.filter(|(mean, _)| 100.0 * mean >= percent);
+        match enough.next() {
+            Some((_, event)) => writeln!(
+                out,
+                "{name:<width$}{:>8}{:>10.1}{:>8.1}",
+                event["epoch"],
+                event["bytes_sent"].as_f64().unwrap_or(f64::NAN) / 1e6,
+                event["simulated_seconds"].as_f64().unwrap_or(f64::NAN)
+            )?,
+            None => writeln!(out, "{name:<width$}   never")?,
+        }
+    }
+    Ok(())
+}
+
+fn name_width(rows: &[(&String, Value)]) -> usize {
+    let longest = rows.iter().map(|(name, _)| name.chars().count()).max();
+    longest.unwrap_or(0).clamp(16, 26)
 }

@@ -6,7 +6,7 @@ use crate::runs::{RunFolder, execute};
 use anyhow::Result;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use upwash::config::{AlgorithmName, Base, Config};
+use upwash::config::Config;
 use upwash::experiment::{Experiment, Folders};
 
 pub(crate) fn run(out: &mut impl Write) -> Result<()> {
@@ -21,18 +21,15 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
     let folder = free_folder(Path::new("runs"));
     let mut rows = Vec::new();
     for (name, algorithm, base, copies) in [
-        ("dpsgd", AlgorithmName::Dpsgd, Base::Dpsgd, 1),
-        ("matcha", AlgorithmName::Matcha, Base::Matcha, 1),
-        ("al-dsgd-over-dpsgd", AlgorithmName::AlDsgd, Base::Dpsgd, 3),
-        (
-            "al-dsgd-over-matcha",
-            AlgorithmName::AlDsgd,
-            Base::Matcha,
-            3,
-        ),
+        ("dpsgd", "dpsgd", None, 1),
+        ("matcha", "matcha", None, 1),
+        ("al-dsgd-over-dpsgd", "al-dsgd", Some("dpsgd"), 3),
+        ("al-dsgd-over-matcha", "al-dsgd", Some("matcha"), 3),
     ] {
         let mut config = Config::default();
-        (config.algorithm.name, config.algorithm.base) = (algorithm, base);
+        config.algorithm.name = algorithm.into();
+        let base = base.map(|base| ("base".into(), base.into()));
+        config.algorithm.options.extend(base);
         config.graph.copies = copies;
         let experiment = Experiment::prepare(config, &Folders::default())?;
         let mut engine = EngineArgs::standard().build(&experiment)?;
@@ -58,7 +55,7 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
             100.0 * row.worst_accuracy,
             100.0 * row.averaged_model_accuracy,
             row.consensus_distance,
-            row.bytes_sent as f64 / 1e6
+            row.sent.bytes_sent as f64 / 1e6
         )?;
     }
     writeln!(

@@ -1,5 +1,6 @@
 //! The program `upwash`: parses the command line, calls the library, prints what it says.
 
+mod algorithms;
 mod compare;
 mod data;
 mod demo;
@@ -30,6 +31,8 @@ enum Command {
     Train(train::Args),
     /// Train as several configurations say, and compare
     Compare(compare::Args),
+    /// List the algorithms with their papers, properties and options
+    Algorithms(algorithms::Args),
     /// Data sets: list and get them
     #[command(subcommand)]
     Data(data::Command),
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Command::Demo => demo::run(&mut out).map(|()| ExitCode::SUCCESS),
         Command::Train(args) => train::run(&args, &mut out),
         Command::Compare(args) => compare::run(&args, &mut out),
+        Command::Algorithms(args) => algorithms::run(&args, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Data(command) => data::run(&command, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Topology(command) => topology::run(command, &mut out).map(|()| ExitCode::SUCCESS),
     };

@@ -8,6 +8,8 @@ pub(crate) struct ProgressDisplay {
     bar: ProgressBar,
     /// A line for every epoch, or the bar alone.
     epochs: bool,
+    /// Who does not count.
+    centre: Option<usize>,
 }
 
 impl ProgressDisplay {
@@ -17,7 +19,12 @@ impl ProgressDisplay {
         } else {
             ProgressBar::hidden()
         };
-        Self { bar, epochs }
+        let centre = None;
+        Self {
+            bar,
+            epochs,
+            centre,
+        }
     }
 
     pub(crate) fn show(&mut self, event: &Event) {
@@ -27,10 +34,13 @@ impl ProgressDisplay {
                 rounds,
                 round,
                 workers,
+                centre,
                 batch,
                 ..
             } => {
-                self.bar.set_style(style(workers * batch));
+                self.centre = *centre;
+                let training = workers - usize::from(centre.is_some());
+                self.bar.set_style(style(training * batch));
                 self.bar.set_length(*rounds);
                 self.bar.set_position(*round);
                 self.bar.reset_eta();
@@ -45,8 +55,9 @@ impl ProgressDisplay {
                 test_accuracies,
                 share_losses,
                 consensus_distance,
-                bytes_sent,
+                sent,
             } => {
+                let spread = |values: &[f64]| spread(values, self.centre);
                 let tested = test_accuracies
                     .as_ref()
                     .map_or(String::new(), |accuracies| {
@@ -61,7 +72,7 @@ impl ProgressDisplay {
                 self.bar.println(format!(
                     "epoch {epoch:>3}: loss {mean:.4} ({lowest:.4} to {highest:.4}){shares}{tested}, \
                      distance {consensus_distance:.3}, sent {:.1} MB",
-                    *bytes_sent as f64 / 1e6
+                    sent.bytes_sent as f64 / 1e6
                 ));
             }
             Event::Ended { .. } => {}
@@ -85,13 +96,13 @@ fn style(images: usize) -> ProgressStyle {
     .with_key("images", rate)
 }
 
-/// Mean, largest, smallest.
-fn spread(values: &[f64]) -> [f64; 3] {
-    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
-    let largest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    [
-        mean,
-        largest,
-        values.iter().copied().fold(f64::INFINITY, f64::min),
-    ]
+/// Mean, largest, smallest of all but a centre's.
+fn spread(values: &[f64], centre: Option<usize>) -> [f64; 3] {
+    let counted = || {
+        let others = values.iter().enumerate();
+        others.filter(|(i, _)| Some(*i) != centre).map(|(_, x)| *x)
+    };
+    let mean = counted().sum::<f64>() / counted().count().max(1) as f64;
+    let largest = counted().fold(f64::NEG_INFINITY, f64::max);
+    [mean, largest, counted().fold(f64::INFINITY, f64::min)]
 }

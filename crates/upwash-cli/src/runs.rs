@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use upwash::checkpoint::{Checkpoint, CheckpointError};
 use upwash::config::Config;
-use upwash::engine::Engine;
+use upwash::engine::{Engine, State};
 use upwash::experiment::{Experiment, Folders};
 use upwash::run::{Event, Next, Observer, Outcome, Progress, Summary};
 
@@ -243,14 +243,14 @@ impl Recorder<'_> {
     fn save(
         &mut self,
         progress: &Progress,
-        engine: &dyn Engine,
+        state: &mut dyn FnMut() -> State,
         write: impl Fn(&Checkpoint, &Path) -> Result<PathBuf, CheckpointError>,
     ) -> Result<()> {
         self.folder.events.flush()?;
         let checkpoint = Checkpoint {
             config: self.folder.config.clone(),
             progress: progress.clone(),
-            arrays: engine.state(),
+            arrays: state(),
         };
         write(&checkpoint, &self.folder.path)?;
         Ok(())
@@ -275,17 +275,17 @@ impl Observer for Recorder<'_> {
         self.keep(result)
     }
 
-    fn between_rounds(&mut self, progress: &Progress, engine: &dyn Engine) -> Next {
+    fn between_rounds(&mut self, progress: &Progress, state: &mut dyn FnMut() -> State) -> Next {
         let due = self.checkpoint_every > 0 && progress.round.is_multiple_of(self.checkpoint_every);
         if self.failure.is_some() || !(due || interrupted()) {
             return Next::Continue;
         }
-        let result = self.save(progress, engine, Checkpoint::write);
+        let result = self.save(progress, state, Checkpoint::write);
         self.keep(result)
     }
 
-    fn diverged(&mut self, progress: &Progress, engine: &dyn Engine) {
-        let result = self.save(progress, engine, |checkpoint, folder| {
+    fn diverged(&mut self, progress: &Progress, state: &mut dyn FnMut() -> State) {
+        let result = self.save(progress, state, |checkpoint, folder| {
             checkpoint.write_as(&folder.join("diverged.upwash"))
         });
         self.keep(result);

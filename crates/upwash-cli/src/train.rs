@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use upwash::experiment::Experiment;
-use upwash::run::{Status, Summary};
+use upwash::run::{Node, Status, Summary};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -138,13 +138,17 @@ fn table(out: &mut impl Write, summary: &Summary) -> Result<()> {
         writeln!(out, "  {name:>4}  {train_loss:>10.4}{share}  {percent:>14}")
     };
     let nodes = &summary.nodes;
-    for node in nodes {
+    let training = || {
+        let is_centre = |node: &&Node| Some(node.id) == summary.centre;
+        nodes.iter().filter(move |node| !is_centre(node))
+    };
+    for node in training() {
         let id = node.id.to_string();
         line(&id, node.train_loss, node.share_loss, node.test_accuracy)?;
     }
-    let mean = |sum: f64| sum / nodes.len().max(1) as f64;
-    let train_loss = mean(nodes.iter().map(|node| node.train_loss).sum());
-    let share_loss: Option<f64> = nodes.iter().map(|node| node.share_loss).sum();
+    let mean = |sum: f64| sum / training().count().max(1) as f64;
+    let train_loss = mean(training().map(|node| node.train_loss).sum());
+    let share_loss: Option<f64> = training().map(|node| node.share_loss).sum();
     line(
         "AVG",
         train_loss,
@@ -152,11 +156,20 @@ fn table(out: &mut impl Write, summary: &Summary) -> Result<()> {
         summary.mean_accuracy,
     )?;
     let averaged = percent(summary.averaged_model_accuracy);
+    let model = match summary.centre {
+        Some(_) => "the centre's model",
+        None => "averaged model",
+    };
     writeln!(
         out,
-        "\n  averaged model {averaged}, consensus distance {:.4}, sent {:.1} MB",
+        "\n  {model} {averaged}, consensus distance {:.4}, sent {:.1} MB",
         summary.consensus_distance,
-        summary.bytes_sent as f64 / 1e6
+        summary.sent.bytes_sent as f64 / 1e6
+    )?;
+    writeln!(
+        out,
+        "  {} messages, {:.1} simulated seconds",
+        summary.sent.messages_sent, summary.sent.simulated_seconds
     )?;
     Ok(())
 }

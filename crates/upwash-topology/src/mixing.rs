@@ -1,6 +1,6 @@
 //! A mixing matrix: what each worker takes from whom.
 
-use crate::spectrum::contraction;
+use crate::spectrum::{contraction, eigenvalues};
 use crate::{Edge, Graph, GraphError};
 use faer::Mat;
 use std::sync::Arc;
@@ -166,6 +166,20 @@ impl Mixing {
     /// ```
     pub fn contraction(&self) -> f64 {
         contraction(self.to_dense().as_ref())
+    }
+
+    /// The smallest eigenvalue of a symmetric matrix: below -1/3 some methods diverge, near -1 mixing
+    /// overshoots.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Weights};
+    /// let w = Weights::Optimal.mixing(&"ring:4".parse::<GraphSpec>()?.build()?)?;
+    /// assert!((w.smallest_eigenvalue() + 1.0 / 3.0).abs() < 1e-9);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn smallest_eigenvalue(&self) -> f64 {
+        let values = eigenvalues(self.to_dense().as_ref());
+        values.into_iter().fold(f64::INFINITY, f64::min)
     }
 
     /// Workers whose own weight is not positive: an update scaled by it stands still or climbs.

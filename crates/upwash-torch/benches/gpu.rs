@@ -28,11 +28,12 @@ mod with_torch {
     use super::common::{Witness, compare};
     use std::sync::Arc;
     use std::time::Instant;
-    use upwash::algorithm::{Message, Plan};
+    use upwash::algorithm::{self, Algorithm, Dpsgd, Exchange, Registry, Report, Setting};
     use upwash::config::Config;
     use upwash::data::Augmentation;
-    use upwash::engine::{Engine, Part, State};
+    use upwash::engine::{Engine, Part, State, Turn};
     use upwash::experiment::{Experiment, Folders};
+    use upwash::mix::Terms;
     use upwash::run::{Event, Next, Observer, Progress, run};
     use upwash_torch::{CudaFleet, CudaOptions, OnCpu, Precision, TorchNetwork};
 
@@ -125,6 +126,7 @@ mod with_torch {
                 }
             }
         }
+        every_algorithm(&mut table);
         let experiment = prepare(&config("resnet20", "base = \"matcha\"", 16, 20, ""));
         let whole = complete(&experiment, &mut fleet(&experiment, F32));
         for streams in [1, 3] {
@@ -157,14 +159,71 @@ mod with_torch {
         }
     }
 
+    /// Every algorithm on the small CNN, GPU and CPU side by side. Without rounds, left to themselves.
+    fn every_algorithm(table: &mut Table) {
+        let mut options: Vec<String> = Registry::standard()
+            .iter()
+            .map(|known| format!("name = \"{}\"", known.name))
+            .collect();
+        let compressors = ["random-k", "sign", "eight-bit"];
+        options
+            .extend(compressors.map(|kind| format!("name = \"choco\"\ncompressor = \"{kind}\"")));
+        options.push("name = \"slowmo\"\nbase = \"d2\"\nslow_period = 3".into());
+        for algorithm in options {
+            let centred = ["easgd", "parameter-server", "downpour"];
+            let star = centred.iter().any(|name| algorithm.contains(name));
+            let graph = if star {
+                "[graph]\ntopology = \"star:9\"\n"
+            } else {
+                ""
+            };
+            let more = format!("momentum = 0.9\n{graph}");
+            let experiment = prepare(&config("cnn", &algorithm, 16, 20, &more));
+            let network = TorchNetwork::new(experiment.network.clone());
+            let model = OnCpu::new(Arc::new(network), experiment.network.input);
+            let mut cpu = experiment.fleet(Arc::new(model));
+            let mut gpu = fleet(&experiment, F32);
+            let apart = if experiment.method.synchronous().is_some() {
+                let apart = compare(&experiment, 20, &mut cpu, &mut gpu);
+                apart.loss.max(apart.change)
+            } else {
+                let (cpu, gpu) = (
+                    complete(&experiment, &mut cpu),
+                    complete(&experiment, &mut gpu),
+                );
+                let losses = cpu.0.iter().flatten().zip(gpu.0.iter().flatten());
+                let both = losses.filter(|(a, _)| !a.is_nan());
+                both.map(|(a, b)| (a / b - 1.0).abs()).fold(0.0, f64::max)
+            };
+            let what = format!("{}: GPU and CPU, small CNN", experiment.algorithm_name());
+            table.line(&what, &format!("{apart:.1e}"), apart < 1e-3);
+        }
+    }
+
+    /// Everyone's turn, with a rate that changes nothing.
+    fn turns(workers: usize, batch: u64) -> Vec<Option<Turn>> {
+        vec![Some(Turn { batch, rate: 0.0 }); workers]
+    }
+
+    /// An exchange with the neighbours of round 0.
+    fn parts_of(algorithm: &dyn Algorithm, experiment: &Experiment) -> Vec<algorithm::Part> {
+        let up = experiment.schedule.round(0);
+        let report = |i: usize| Report {
+            loss: Some(i as f64),
+            degree: up.degree(i),
+            number: 1.0,
+        };
+        let reports: Vec<Report> = (0..experiment.workers()).map(report).collect();
+        Exchange::Neighbours.parts(algorithm, &Setting::new(&up, 0.1), &reports)
+    }
+
     /// Whether a capture takes new inputs: with stale ones, rounds 0 and 1 would have one loss.
     fn batches_take_effect(experiment: &Experiment) -> bool {
         let mut engine = fleet(experiment, F32);
-        let alone = |worker| Plan::alone(worker, Message::Stepped);
-        let alone: Vec<Plan> = (0..8).map(alone).collect();
-        let mut once = |round| {
-            let losses: Vec<f64> = engine.step(round, 0.0).iter().map(|s| s.loss).collect();
-            engine.mix(Message::Stepped, &alone);
+        let mut once = |batch| {
+            let scores = engine.step(&turns(8, batch));
+            let losses: Vec<f64> = scores.iter().flatten().map(|s| s.loss).collect();
+            engine.exchange(&parts_of(&Dpsgd::default(), experiment), Terms::default());
             losses
         };
         let (first, second, again) = (once(0), once(1), once(0));
@@ -218,8 +277,8 @@ mod with_torch {
             Next::Continue
         }
 
-        fn between_rounds(&mut self, _: &Progress, engine: &dyn Engine) -> Next {
-            self.models.extend(&engine.state()[0].1);
+        fn between_rounds(&mut self, _: &Progress, state: &mut dyn FnMut() -> State) -> Next {
+            self.models.extend(&state()[0].1);
             Next::Continue
         }
     }
@@ -288,33 +347,31 @@ mod with_torch {
             (0..TIMES).for_each(|_| work());
             began.elapsed().as_secs_f64() * 1e3 / TIMES as f64
         };
-        let message = experiment.algorithm.message();
-        let up = experiment.schedule.round(0);
-        let plan = |worker| Plan {
-            messages: up.mixing().row(worker).to_vec(),
-            own_update: 0.0,
-        };
-        let plans: Vec<Plan> = (0..8).map(plan).collect();
+        let plans = parts_of(&Dpsgd::default(), experiment);
+        let everyone: Vec<usize> = (0..8).collect();
         // Everything is prepared ahead; the losses are read in every round, or once in twenty.
         let read = time(&mut || {
             for round in 0..TIMES as u64 {
-                drop(engine.step(round, 0.0));
-                engine.mix(message, &plans);
+                drop(engine.step(&turns(8, round)));
+                engine.exchange(&plans, Terms::default());
             }
         }) / TIMES as f64;
         let unread = time(&mut || {
             for round in 0..TIMES as u64 {
-                engine.launch(round, 0.0);
-                engine.mix(message, &plans);
+                engine.launch(&turns(8, round));
+                engine.exchange(&plans, Terms::default());
             }
             engine.losses();
         }) / TIMES as f64;
         let mixings = time(&mut || {
-            (0..TIMES).for_each(|_| engine.mix(message, &plans));
-            engine.consensus_distance();
+            for _ in 0..TIMES {
+                engine.wait_with(0.0);
+                engine.exchange(&plans, Terms::default());
+            }
+            engine.consensus_distance(&everyone);
         });
         let waiting = time(&mut || {
-            engine.consensus_distance();
+            engine.consensus_distance(&everyone);
         });
         let mut images = 0;
         let scoring = time(&mut || {

@@ -8,8 +8,10 @@
 #![allow(unsafe_code)]
 
 mod buffers;
+mod exchange;
+mod scoring;
 
-use self::buffers::{ImagesOnDevice, Inputs, Plans, Rows, image_view, numbers_of};
+use self::buffers::{ImagesOnDevice, Inputs, Mail, Rows, WorkerBatch, image_view, numbers_of};
 use crate::model::{BoundModel, TorchModel};
 use crate::shim;
 use crate::shim::{Argument, Cuda, Graph, Kernels, Memory, Streams, TorchError, autocast, copy};
@@ -17,11 +19,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
-use upwash::algorithm::{Message, Plan};
+use upwash::algorithm::{ExtraStart, Part as Participant};
 use upwash::data::{Dataset, Pick, Sampler};
-use upwash::engine::{ESTIMATION_BATCHES, Engine, Part, Score, State, saved};
+use upwash::engine::{Engine, Part, Score, State, Turn, saved};
 use upwash::experiment::Experiment;
 use upwash::fleet::Start;
+use upwash::mix::Terms;
 use upwash::model::{Layout, Replica, Slot};
 use upwash::optimizer::Sgd;
 
@@ -51,17 +54,20 @@ pub struct CudaOptions {
     pub eager: bool,
 }
 
-/// Images that a model is scored on at a time.
-const SCORED_AT_ONCE: usize = 2000;
 /// Rounds before a capture: libraries prepare themselves in the first ones.
 const WARM_UP: usize = 3;
-/// Rows that the mixing kernel takes at a time, as warps.
-const MIXING_WARPS: u32 = 8;
-
-const KERNELS: [&str; 3] = ["assemble", "cross_entropy", "step_and_mix"];
+const KERNELS: [&str; 5] = [
+    "assemble",
+    "cross_entropy",
+    "take_steps",
+    "step_and_mix",
+    "exchange",
+];
 const ASSEMBLE: usize = 0;
 const CROSS_ENTROPY: usize = 1;
-const STEP_AND_MIX: usize = 2;
+const TAKE_STEPS: usize = 2;
+const STEP_AND_MIX: usize = 3;
+const EXCHANGE: usize = 4;
 
 /// The engine.
 pub struct CudaFleet {
@@ -75,9 +81,13 @@ pub struct CudaFleet {
     streams: Rc<Streams>,
     /// A row for every worker in each of these.
     models: Rows,
+    /// Gradients, and in their place steps once they are taken.
     gradients: Rows,
     velocities: Option<Rows>,
     statistics: Rows,
+    /// The algorithm's vectors, and their names.
+    extras: Vec<Rows>,
+    extra_names: Vec<&'static str>,
     /// One more model, for those that are no worker's.
     spare: (Rows, Rows),
     /// Everyone's network in its row, and the spare one.
@@ -88,10 +98,16 @@ pub struct CudaFleet {
     inputs: Inputs,
     /// Everyone's loss and how many of its images were right.
     results: Tensor,
-    plans: Plans,
+    mail: Mail,
+    /// Those who have data, and everyone's pass as it was recorded.
+    trained: Vec<usize>,
     graph: Option<Graph>,
-    /// The learning rate of the step that has not been taken yet.
-    rate: f64,
+    /// The learning rates of the gradients that have not been made steps yet.
+    waiting: Vec<Option<f64>>,
+    /// Whether steps are in flight between rounds.
+    keeps_updates: bool,
+    /// For every number of a row, where the host has it; made when it is needed.
+    host_places: Option<Tensor>,
 }
 
 impl CudaFleet {
@@ -149,8 +165,12 @@ impl CudaFleet {
             Precision::Tf32 => 1,
             Precision::Bf16 => 2,
         })?;
-        let training = &experiment.config.training;
-        let (workers, layout, sgd) = (experiment.workers(), model.layout().clone(), training.sgd());
+        let beginning = experiment.beginning();
+        let (workers, layout, sgd) = (
+            experiment.workers(),
+            model.layout().clone(),
+            experiment.sgd(),
+        );
         let device = Device::Cuda(options.device);
         let sampler = experiment.sampler.clone();
         let data = Arc::clone(&experiment.data);
@@ -158,13 +178,22 @@ impl CudaFleet {
         let models = rows(&layout.parameters);
         let statistics = rows(&layout.statistics);
         for worker in 0..workers {
-            let source = match training.start {
+            let source = match beginning.start {
                 Start::Different => worker as u64,
                 Start::Equal => 0,
             };
             models.upload(worker, &model.start(experiment.config.seed, source));
             statistics.upload(worker, &model.start_statistics());
         }
+        let extra = |extra: &upwash::algorithm::Extra| {
+            let rows = rows(&layout.parameters);
+            if extra.start == ExtraStart::Model {
+                copy(&rows.buffer, &models.buffer)?;
+            }
+            Ok(rows)
+        };
+        let extras = beginning.extras.iter().map(extra);
+        let extras = extras.collect::<Result<Vec<Rows>, TorchError>>()?;
         let bind = |models: &Rows, statistics: &Rows, row: usize| {
             model.bind(&models.views(row), &statistics.views(row))
         };
@@ -189,10 +218,15 @@ impl CudaFleet {
             results: Tensor::zeros([workers as i64, 2], (Kind::Float, device)),
             train: ImagesOnDevice::new(&data.train, device),
             test: ImagesOnDevice::new(&data.test, device),
-            plans: Plans::new(workers, device)?,
+            mail: Mail::new(device),
+            trained: experiment.training_workers(),
+            waiting: vec![None; workers],
+            keeps_updates: beginning.keeps_updates,
+            host_places: None,
+            extra_names: beginning.extras.iter().map(|extra| extra.name).collect(),
+            extras,
             kernels: Kernels::new(options.device, include_str!("kernels.cu"), &KERNELS)?,
             graph: None,
-            rate: 0.0,
             streams,
             spare,
             networks,
@@ -211,14 +245,15 @@ impl CudaFleet {
 
     /// Warms up, scores a model once and captures the graph; the state is as before.
     fn try_out(&mut self) -> Result<(), TorchError> {
-        let picks = self.picks(0);
+        let first: Vec<WorkerBatch> = self.trained.iter().map(|&worker| (worker, 0)).collect();
+        let picks = self.picks(&first);
         let streams = Rc::clone(&self.streams);
         streams.on_main(|| self.inputs.load(&picks))??;
         let this = &*self;
         let graph = streams.on_main(|| {
             let kept = this.statistics.buffer.copy();
             for _ in 0..WARM_UP {
-                this.gradients_of_all()?;
+                this.gradients_of(&this.trained)?;
             }
             this.score_network(&*this.networks[0], 0, Part::Test)?;
             copy(&this.statistics.buffer, &kept)?;
@@ -227,7 +262,7 @@ impl CudaFleet {
             }
             // A capture takes memory of its own: what warming up took would lie idle.
             shim::release_memory()?;
-            let captured = attempt(|| Graph::capture(|| this.gradients_of_all()));
+            let captured = attempt(|| Graph::capture(|| this.gradients_of(&this.trained)));
             if let Err(error) = &captured {
                 eprintln!("warning: rounds are not replayed but launched anew: {error}");
             }
@@ -242,49 +277,75 @@ impl CudaFleet {
         Memory::of(self.options.device)
     }
 
-    /// The first half of [`step`](Engine::step): starts everyone's gradients, and does not wait. For
-    /// benchmarks: a second one before [`losses`](Self::losses) may overwrite the first one's batch.
+    /// The first half of [`step`](Engine::step): starts gradients, and does not wait. For benchmarks: a
+    /// second one before [`losses`](Self::losses) may overwrite the first one's batch.
     #[doc(hidden)]
-    pub fn launch(&mut self, round: u64, rate: f64) {
-        self.rate = rate;
+    pub fn launch(&mut self, turns: &[Option<Turn>]) {
+        let due: Vec<WorkerBatch> = turns
+            .iter()
+            .enumerate()
+            .filter_map(|(worker, turn)| Some((worker, turn.as_ref()?.batch)))
+            .collect();
         let picks = match self.inputs.ahead.take() {
-            Some((prepared, picks)) if prepared == round => picks,
-            _ => self.picks(round),
+            Some((prepared, picks)) if prepared == due => picks,
+            _ => self.picks(&due),
         };
+        for (rate, turn) in self.waiting.iter_mut().zip(turns) {
+            *rate = turn.map(|turn| turn.rate).or(*rate);
+        }
+        let workers: Vec<usize> = due.iter().map(|(worker, _)| *worker).collect();
         let streams = Rc::clone(&self.streams);
         let computed = streams.on_main(|| {
             self.inputs.load(&picks)?;
             match &self.graph {
-                Some(graph) => graph.replay(),
-                None => self.gradients_of_all(),
+                Some(graph) if workers == self.trained => graph.replay(),
+                _ => self.gradients_of(&workers),
+            }?;
+            // Without rounds, a model may change before its step is taken: take it now.
+            if self.keeps_updates {
+                self.take_steps()?;
             }
+            Ok(())
         });
         expect(computed.and_then(|done| done));
+        // While the GPU is busy.
+        let next: Vec<WorkerBatch> = due.iter().map(|&(worker, k)| (worker, k + 1)).collect();
+        let picks = self.picks(&next);
+        self.inputs.ahead = Some((next, picks));
+    }
+
+    /// Makes the last gradients wait for their steps once more. For benchmarks of exchanges.
+    #[doc(hidden)]
+    pub fn wait_with(&mut self, rate: f64) {
+        for &worker in &self.trained {
+            self.waiting[worker] = Some(rate);
+        }
     }
 
     /// The second half: waits for everyone's loss.
     #[doc(hidden)]
     pub fn losses(&mut self) -> Vec<Score> {
         let counts = vec![self.sampler.batch_size(); self.workers_count()];
-        expect(self.streams.on_main(|| scores(&self.results, &counts)))
+        let scores = expect(self.streams.on_main(|| scores(&self.results, &counts)));
+        self.mail.arrived();
+        scores
     }
 
     fn workers_count(&self) -> usize {
         self.models.rows()
     }
 
-    fn picks(&self, round: u64) -> Vec<i32> {
+    /// Which images are in these batches of these workers.
+    fn picks(&self, batches: &[WorkerBatch]) -> Vec<i32> {
         let augmentation = self.data.augmentation;
-        (0..self.workers_count())
-            .flat_map(|worker| self.sampler.picks(augmentation, worker, round))
-            .flat_map(numbers_of)
-            .collect()
+        let pick = |&(worker, batch): &WorkerBatch| self.sampler.picks(augmentation, worker, batch);
+        batches.iter().flat_map(pick).flat_map(numbers_of).collect()
     }
 
-    /// Everyone's batch, forward and backward pass. This is what is captured.
-    fn gradients_of_all(&self) -> Result<(), TorchError> {
+    /// Some workers' batches, forward and backward passes. This is what is captured for all.
+    fn gradients_of(&self, workers: &[usize]) -> Result<(), TorchError> {
         let batch = self.sampler.batch_size();
-        let (inputs, count) = (&self.inputs, self.workers_count() * batch);
+        let (inputs, count) = (&self.inputs, workers.len() * batch);
         self.assemble(
             &self.train,
             &inputs.picks,
@@ -292,11 +353,10 @@ impl CudaFleet {
             &inputs.images,
             &inputs.labels,
         )?;
-        self.streams.on_others(self.workers_count(), |worker| {
-            let images = image_view(&inputs.images, worker * batch, batch);
-            let labels = inputs
-                .labels
-                .narrow(0, (worker * batch) as i64, batch as i64);
+        self.streams.on_others(workers.len(), |slot| {
+            let worker = workers[slot];
+            let images = image_view(&inputs.images, slot * batch, batch);
+            let labels = inputs.labels.narrow(0, (slot * batch) as i64, batch as i64);
             let network = &self.networks[worker];
             let bf16 = self.options.precision == Precision::Bf16;
             let logits = autocast(bf16, || network.train(images));
@@ -370,121 +430,6 @@ impl CudaFleet {
                 .launch(CROSS_ENTROPY, [1; 3], 1024, 0, &arguments)
         }
     }
-
-    /// The step that is due (if any) and a mixing of rows.
-    fn step_and_mix(
-        &self,
-        rows: &Rows,
-        step: Option<f64>,
-        message: Message,
-        plans: &[Plan],
-    ) -> Result<(), TorchError> {
-        let width = rows.width();
-        if width == 0 {
-            return Ok(());
-        }
-        let [starts, senders, weights, own] = self.plans.load(plans)?;
-        let (gradients, velocities) = match step {
-            Some(_) => (
-                Argument::of(&self.gradients.buffer),
-                self.velocities
-                    .as_ref()
-                    .map_or(Argument::null(), |rows| Argument::of(&rows.buffer)),
-            ),
-            None => (Argument::null(), Argument::null()),
-        };
-        let width4 = width / 4;
-        let arguments = [
-            Argument::of(&rows.buffer),
-            gradients,
-            velocities,
-            starts,
-            senders,
-            weights,
-            own,
-            Argument::Int(rows.rows() as i32),
-            Argument::Long(width4 as i64),
-            Argument::Float(step.unwrap_or(0.0) as f32),
-            Argument::Float(self.sgd.momentum as f32),
-            Argument::Float(self.sgd.weight_decay as f32),
-            Argument::Int(i32::from(self.sgd.nesterov)),
-            Argument::Int(i32::from(message == Message::Stepped)),
-        ];
-        let grid = [width4.div_ceil(32) as u32, 1, 1];
-        let shared = (2 * rows.rows() * 128 * size_of::<f32>()) as u32;
-        // SAFETY: as `step_and_mix` takes them; all buffers have these rows of this width.
-        unsafe {
-            self.kernels
-                .launch(STEP_AND_MIX, grid, 32 * MIXING_WARPS, shared, &arguments)
-        }
-    }
-
-    /// How a network does on the test set, or on a worker's share.
-    fn score_network(
-        &self,
-        network: &dyn BoundModel,
-        worker: usize,
-        part: Part,
-    ) -> Result<Score, TorchError> {
-        let (source, indices): (_, Vec<u32>) = match part {
-            Part::Test => (&self.test, (0..self.data.test.len() as u32).collect()),
-            Part::Share => (&self.train, self.sampler.shares().images[worker].clone()),
-        };
-        let picks: Vec<i32> = indices
-            .iter()
-            .flat_map(|&image| numbers_of(Pick::whole(image)))
-            .collect();
-        let picks = Tensor::from_slice(&picks).to_device(self.device);
-        let chunks = indices.len().div_ceil(SCORED_AT_ONCE);
-        let results = Tensor::zeros([chunks as i64, 2], (Kind::Float, self.device));
-        let mut counts = Vec::new();
-        for chunk in 0..chunks {
-            let from = chunk * SCORED_AT_ONCE;
-            let count = SCORED_AT_ONCE.min(indices.len() - from);
-            let picks = picks.narrow(0, (4 * from) as i64, (4 * count) as i64);
-            let (images, labels) = self.inputs.room(&self.data, count);
-            self.assemble(source, &picks, count, &images, &labels)?;
-            let images = image_view(&images, 0, count);
-            let logits = self.without_gradients(|| network.score(images));
-            let slope = logits.empty_like();
-            self.cross_entropy(&logits, &labels, &slope, &results.get(chunk as i64))?;
-            counts.push(count);
-        }
-        let scores = scores(&results, &counts);
-        Ok(scores.into_iter().fold(Score::default(), Score::join))
-    }
-
-    fn without_gradients<T>(&self, work: impl FnOnce() -> T) -> T {
-        let bf16 = self.options.precision == Precision::Bf16;
-        tch::no_grad(|| autocast(bf16, work))
-    }
-
-    /// The mean over some batches out of all workers' images.
-    fn estimate_statistics(&self, network: &dyn BoundModel) -> Result<Vec<f32>, TorchError> {
-        let count = self.sampler.batch_size();
-        let (images, labels) = self.inputs.room(&self.data, count);
-        let mut sums: Vec<Tensor> = Vec::new();
-        for k in 0..ESTIMATION_BATCHES {
-            let picks = self.sampler.mixed_picks(self.data.augmentation, k as u64);
-            let picks: Vec<i32> = picks.into_iter().flat_map(numbers_of).collect();
-            let picks = Tensor::from_slice(&picks).to_device(self.device);
-            self.assemble(&self.train, &picks, count, &images, &labels)?;
-            let batch = image_view(&images, 0, count);
-            let found = self.without_gradients(|| network.batch_statistics(batch));
-            if sums.is_empty() {
-                sums = found;
-            } else {
-                sums.iter_mut().zip(&found).for_each(|(sum, found)| {
-                    let _ = sum.g_add_(found);
-                });
-            }
-        }
-        let mean = |sum: &Tensor| {
-            let mean: Tensor = sum / ESTIMATION_BATCHES as f64;
-            Vec::<f32>::try_from(mean.to_device(Device::Cpu)).unwrap_or_default()
-        };
-        Ok(sums.iter().flat_map(mean).collect())
-    }
 }
 
 /// (loss, right) rows as scores of so many images.
@@ -526,21 +471,22 @@ impl Engine for CudaFleet {
         &self.layout
     }
 
-    fn step(&mut self, round: u64, rate: f64) -> Vec<Score> {
-        self.launch(round, rate);
-        // While the GPU is busy.
-        self.inputs.ahead = Some((round + 1, self.picks(round + 1)));
-        self.losses()
+    fn step(&mut self, turns: &[Option<Turn>]) -> Vec<Option<Score>> {
+        self.launch(turns);
+        let scores = self.losses().into_iter().zip(turns);
+        scores.map(|(score, turn)| turn.map(|_| score)).collect()
     }
 
-    fn mix(&mut self, message: Message, plans: &[Plan]) {
-        let mixed = || self.step_and_mix(&self.models, Some(self.rate), message, plans);
-        expect(self.streams.on_main(mixed).and_then(|done| done));
+    fn exchange(&mut self, parts: &[Participant], terms: Terms) {
+        let streams = Rc::clone(&self.streams);
+        let done = streams.on_main(|| self.carry_out(parts, terms));
+        expect(done.and_then(|done| done));
     }
 
-    fn mix_statistics(&mut self, plans: &[Plan]) {
-        let mixed = || self.step_and_mix(&self.statistics, None, Message::Model, plans);
-        expect(self.streams.on_main(mixed).and_then(|done| done));
+    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>]) {
+        let streams = Rc::clone(&self.streams);
+        let done = streams.on_main(|| self.mix_statistics_rows(rows));
+        expect(done.and_then(|done| done));
     }
 
     fn score(&mut self, worker: usize, part: Part) -> Score {
@@ -548,11 +494,11 @@ impl Engine for CudaFleet {
         expect(self.streams.on_main(scored).and_then(|done| done))
     }
 
-    fn average(&mut self) -> Replica {
+    fn average(&mut self, workers: &[usize]) -> Replica {
         let this = &*self;
         let averaged = || {
             let (models, _) = &this.spare;
-            let mean = this.models.buffer.mean_dim(0i64, true, Kind::Float);
+            let mean = this.models.some(workers).mean_dim(0i64, true, Kind::Float);
             copy(&models.buffer, &mean)?;
             Ok(Replica {
                 parameters: models.download(0),
@@ -573,44 +519,30 @@ impl Engine for CudaFleet {
         expect(this.streams.on_main(scored).and_then(|done| done))
     }
 
-    fn consensus_distance(&self) -> f64 {
+    fn consensus_distance(&self, workers: &[usize]) -> f64 {
         let distance = || {
-            let buffer = &self.models.buffer;
-            let apart = buffer - buffer.mean_dim(0i64, true, Kind::Float);
+            let models = self.models.some(workers);
+            let apart = &models - models.mean_dim(0i64, true, Kind::Float);
             let sum = apart.square().sum(Kind::Double).double_value(&[]);
-            (sum / self.workers_count() as f64).sqrt()
+            (sum / workers.len() as f64).sqrt()
         };
         expect(self.streams.on_main(distance))
     }
 
-    fn state(&self) -> State {
+    fn state(&mut self) -> State {
         let all = || {
-            let velocities = self.velocities.as_ref();
-            vec![
-                ("models".into(), self.models.download_all()),
-                (
-                    "velocities".into(),
-                    velocities.map_or(vec![], Rows::download_all),
-                ),
-                ("statistics".into(), self.statistics.download_all()),
-            ]
+            let kept = self.kept().into_iter();
+            kept.map(|(name, rows)| (name, rows.map_or(vec![], Rows::download_all)))
+                .collect()
         };
         expect(self.streams.on_main(all))
     }
 
     fn restore(&mut self, state: &State) -> Result<(), String> {
-        let velocities = self.velocities.as_ref();
         let workers = self.workers_count();
-        for (name, rows, width) in [
-            ("models", Some(&self.models), self.layout.parameter_count()),
-            ("velocities", velocities, self.layout.parameter_count()),
-            (
-                "statistics",
-                Some(&self.statistics),
-                self.layout.statistic_count(),
-            ),
-        ] {
-            let saved = saved(state, name, rows.map_or(0, |_| workers * width))?;
+        for (name, rows) in self.kept() {
+            let width = rows.map_or(0, Rows::numbers);
+            let saved = saved(state, &name, workers * width)?;
             let Some(rows) = rows else { continue };
             expect(self.streams.on_main(|| {
                 for worker in 0..workers {
@@ -619,5 +551,22 @@ impl Engine for CudaFleet {
             }));
         }
         Ok(())
+    }
+}
+
+impl CudaFleet {
+    /// What a checkpoint keeps; velocities may be none.
+    fn kept(&self) -> Vec<(String, Option<&Rows>)> {
+        let mut kept = vec![
+            ("models".to_string(), Some(&self.models)),
+            ("velocities".into(), self.velocities.as_ref()),
+            ("statistics".into(), Some(&self.statistics)),
+        ];
+        if self.keeps_updates {
+            kept.push(("updates".into(), Some(&self.gradients)));
+        }
+        let extras = self.extra_names.iter().zip(&self.extras);
+        kept.extend(extras.map(|(name, rows)| ((*name).to_string(), Some(rows))));
+        kept
     }
 }

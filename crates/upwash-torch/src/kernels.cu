@@ -105,14 +105,48 @@ extern "C" __global__ void cross_entropy(const void *logits, const i64 *labels, 
   }
 }
 
+// The optimizer: turns a gradient into u = rate x direction, four numbers at once.
+__device__ inline float4 step_of(float4 g, float4 x, float4 *velocity, float rate, float momentum,
+                                 float decay, int nesterov) {
+  float4 u;
+  float *gs = &g.x, *xs = &x.x, *us = &u.x, *vs = velocity ? &velocity->x : 0;
+  for (int k = 0; k < 4; k++) {
+    float direction = gs[k] + decay * xs[k];
+    if (vs) {
+      vs[k] = momentum * vs[k] + direction;
+      direction = nesterov ? direction + momentum * vs[k] : vs[k];
+    }
+    us[k] = rate * direction;
+  }
+  return u;
+}
+
+// Steps in the place of gradients, for the rows whose rate is not negative.
+extern "C" __global__ void take_steps(const float4 *models, float4 *gradients, float4 *velocities,
+                                      const float *rates, i64 width4, float momentum, float decay,
+                                      int nesterov) {
+  int row = blockIdx.y;
+  float rate = rates[row];
+  i64 column = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+  if (rate < 0 || column >= width4)
+    return;
+  i64 at = row * width4 + column;
+  float4 v = velocities ? velocities[at] : make_float4(0, 0, 0, 0);
+  gradients[at] = step_of(gradients[at], models[at], velocities ? &v : 0, rate, momentum, decay,
+                          nesterov);
+  if (velocities)
+    velocities[at] = v;
+}
+
 // The optimizer and X' = A X - C U in one pass over memory. A block takes 128 columns of all rows:
 // everyone's step is taken and its message put into shared memory, then every row is summed up from
 // the messages that its plan names. Plans are sparse: `starts` has where each row's entries begin.
-// A message is x, or x minus the step where `stepped`. Without gradients (null) rows are only mixed.
+// A message is x, or x minus the step where `stepped`. A row whose rate is negative has no step.
 extern "C" __global__ void step_and_mix(float4 *models, const float4 *gradients, float4 *velocities,
                                         const int *starts, const int *senders, const float *weights,
-                                        const float *own_updates, int rows, i64 width4, float rate,
-                                        float momentum, float decay, int nesterov, int stepped) {
+                                        const float *own_updates, const float *rates, int rows,
+                                        i64 width4, float momentum, float decay, int nesterov,
+                                        int stepped) {
   extern __shared__ float4 shared[];
   float4 *messages = shared, *updates = shared + rows * 32;
   int lane = threadIdx.x % 32;
@@ -123,19 +157,9 @@ extern "C" __global__ void step_and_mix(float4 *models, const float4 *gradients,
       continue;
     i64 at = row * width4 + column;
     float4 x = models[at], u = make_float4(0, 0, 0, 0);
-    if (gradients) {
-      float4 g = gradients[at];
+    if (rates[row] >= 0) {
       float4 v = velocities ? velocities[at] : u;
-      float *gs = &g.x, *vs = &v.x, *us = &u.x;
-      const float *xs = &x.x;
-      for (int k = 0; k < 4; k++) {
-        float direction = gs[k] + decay * xs[k];
-        if (velocities) {
-          vs[k] = momentum * vs[k] + direction;
-          direction = nesterov ? direction + momentum * vs[k] : vs[k];
-        }
-        us[k] = rate * direction;
-      }
+      u = step_of(gradients[at], x, velocities ? &v : 0, rates[row], momentum, decay, nesterov);
       if (velocities)
         velocities[at] = v;
     }
@@ -162,4 +186,45 @@ extern "C" __global__ void step_and_mix(float4 *models, const float4 *gradients,
     }
     models[row * width4 + column] = sum;
   }
+}
+
+__device__ inline void add_scaled(float4 *sum, float weight, float4 y) {
+  sum->x += weight * y.x;
+  sum->y += weight * y.y;
+  sum->z += weight * y.z;
+  sum->w += weight * y.w;
+}
+
+// Any exchange: messages are sums of a part's own vectors, and assignments sums of own vectors and of
+// messages, in order. `vectors` has where each kind of vector begins: models, steps, extras. Of the
+// program, `messages` has (row, first term, one behind the last) for every message, `assignments`
+// (vector, row, first term, one behind, first message, one behind) for every assignment and `parts`
+// where each part's assignments begin; terms are (vector, weight) and (message, weight).
+extern "C" __global__ void exchange(float4 *const *vectors, const int *messages,
+                                    const int *assignments, const int *parts, const int2 *terms,
+                                    const int2 *heard, int message_count, int part_count,
+                                    i64 width4) {
+  extern __shared__ float4 shared[];
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  i64 column = (i64)blockIdx.x * 32 + lane;
+  bool inside = column < width4;
+  for (int m = warp; m < message_count && inside; m += warps) {
+    float4 sum = make_float4(0, 0, 0, 0);
+    i64 at = messages[3 * m] * width4 + column;
+    for (int t = messages[3 * m + 1]; t < messages[3 * m + 2]; t++)
+      add_scaled(&sum, __int_as_float(terms[t].y), vectors[terms[t].x][at]);
+    shared[m * 32 + lane] = sum;
+  }
+  __syncthreads();
+  for (int p = warp; p < part_count && inside; p += warps)
+    for (int a = parts[p]; a < parts[p + 1]; a++) {
+      const int *assignment = assignments + 6 * a;
+      i64 at = assignment[1] * width4 + column;
+      float4 sum = make_float4(0, 0, 0, 0);
+      for (int t = assignment[2]; t < assignment[3]; t++)
+        add_scaled(&sum, __int_as_float(terms[t].y), vectors[terms[t].x][at]);
+      for (int h = assignment[4]; h < assignment[5]; h++)
+        add_scaled(&sum, __int_as_float(heard[h].y), shared[heard[h].x * 32 + lane]);
+      vectors[assignment[0]][at] = sum;
+    }
 }

@@ -6,7 +6,7 @@ mod common;
 
 use common::Witness;
 use std::sync::{Arc, Mutex};
-use upwash::algorithm::{Algorithm, Message, Plan, View};
+use upwash::algorithm::{Algorithm, Method, Plan, View};
 use upwash::config::Config;
 use upwash::data::Batch;
 use upwash::engine::Engine;
@@ -96,13 +96,16 @@ struct Recording {
 }
 
 impl Algorithm for Recording {
-    fn message(&self) -> Message {
-        self.algorithm.message()
+    fn base(&self) -> Option<&dyn Algorithm> {
+        Some(&*self.algorithm)
     }
 
     fn plan(&self, view: &View<'_>) -> Plan {
         let plan = self.algorithm.plan(view);
-        self.plans.lock().unwrap().push(plan.messages.clone());
+        self.plans
+            .lock()
+            .unwrap()
+            .push(plan.assignments[0].messages.clone());
         plan
     }
 }
@@ -110,10 +113,13 @@ impl Algorithm for Recording {
 /// Losses and plans of all rounds.
 fn complete(mut experiment: Experiment, model: Arc<dyn Model>) -> (Vec<Vec<f64>>, Plans) {
     let plans = Arc::new(Mutex::new(Vec::new()));
-    experiment.algorithm = Box::new(Recording {
-        algorithm: experiment.algorithm,
+    let Method::Synchronous(algorithm) = experiment.method else {
+        panic!("no rounds");
+    };
+    experiment.method = Method::Synchronous(Box::new(Recording {
+        algorithm,
         plans: Arc::clone(&plans),
-    });
+    }));
     let mut fleet = experiment.fleet(model);
     let mut witness = Witness::default();
     run(&experiment, &mut fleet, Progress::start(8), &mut witness).unwrap();

@@ -1,81 +1,335 @@
-//! Mixing beside the machine's memory bandwidth, and AL-DSGD's plans beside D-PSGD's.
+//! Exchanges beside the machine's memory bandwidth, each algorithm's beside D-PSGD's, and whole rounds
+//! of many workers.
 //!
-//! `cargo bench -p upwash` prints one table: eight workers on L1. `part of copy` is how near mixing
-//! comes to copying memory, where every number of X and U is counted as read once and every number
-//! of X as written once; copying counts a read and a write a number. Both use all cores. The copy is
-//! of 256 MB, far more than any cache holds: small models are mixed within the cache in part, and can
-//! come out above it.
+//! `cargo bench -p upwash` prints three tables. Mixing: eight workers on L1 (and a centre where there
+//! is one); `part of copy` is how near D-PSGD's comes to copying memory, where every number of X and U
+//! is counted as read once and every number of X as written once; copying counts a read and a write a
+//! number. Both use all cores. The copy is of 256 MB, far more than any cache holds: small models are
+//! mixed within the cache in part, and can come out above it. Rounds: softmax regression on made-up
+//! images by a hand-written model, workers on an 8-regular graph, with peak memory. Threads: how many
+//! gradients a second come out of eight workers, one of whom takes ten times as long.
 
 use rayon::prelude::*;
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use upwash::algorithm::{AlDsgd, Algorithm, Dpsgd, Plan, Report, Variant, View};
-use upwash::mix::mix;
-use upwash_topology::{GraphSpec, Round, Schedule, Weights};
+use upwash::algorithm::{Method, Part, Registry, Report, Setting};
+use upwash::config::Config;
+use upwash::data::Batch;
+use upwash::engine::Score;
+use upwash::experiment::{Experiment, Folders};
+use upwash::fleet::Model;
+use upwash::mix::{Row, Terms, exchange};
+use upwash::model::{Layout, Slot};
+use upwash::run::{Event, Next, Progress, run};
 
-const WORKERS: usize = 8;
+const CENTRED: [&str; 4] = ["easgd", "parameter-server", "async-easgd", "downpour"];
 
 fn main() {
-    let graph = "paper:L1"
-        .parse::<GraphSpec>()
-        .and_then(|spec| spec.build())
-        .expect("L1");
-    let round = Schedule::fixed(&graph, &Weights::Optimal)
-        .expect("weights")
-        .round(0);
+    mixing();
+    rounds();
+    slow_worker();
+}
+
+fn prepare(config: &str) -> Experiment {
+    let config = Config::parse(config, &[]).expect("a configuration");
+    Experiment::prepare(config, &Folders::default()).expect("an experiment")
+}
+
+fn mixing() {
     println!(
-        "{WORKERS} workers on L1, {} threads",
+        "eight workers on L1, {} threads",
         rayon::current_num_threads()
     );
-    println!("parameters  algorithm   ms a round    GB/s  copy GB/s  part of copy");
     let copy = copy_bandwidth(64 << 20);
-    for parameters in [545_930, 5_000_000, 25_000_000] {
-        let mut models = vec![0.5f32; WORKERS * parameters];
-        let updates = vec![0.001f32; WORKERS * parameters];
-        let al_dsgd = AlDsgd::new(Box::new(Dpsgd::default()), Variant::Sound);
-        for (name, algorithm) in [
-            ("D-PSGD", &Dpsgd::default() as &dyn Algorithm),
-            ("AL-DSGD", &al_dsgd),
-        ] {
-            let time = fastest(|| {
-                let plans = plans(algorithm, &round);
-                mix(
-                    &mut models,
-                    &updates,
-                    parameters,
-                    algorithm.message(),
-                    &plans,
-                );
-            });
-            let moved = (3 * WORKERS * parameters * size_of::<f32>()) as f64;
-            let rate = moved / time.as_secs_f64() / 1e9;
+    for parameters in [545_930, 25_000_000] {
+        println!("\n{parameters} parameters        ms a round  of D-PSGD's  part of copy");
+        let mut base = None;
+        let registry = Registry::standard();
+        let mut names: Vec<&str> = registry.iter().map(|known| known.name).collect();
+        names.sort_by_key(|name| *name != "dpsgd"); // it comes first: the others are beside it
+        for name in names {
+            let graph = if CENTRED.contains(&name) {
+                "star:9"
+            } else {
+                "paper:L1"
+            };
+            let text = format!("[algorithm]\nname = \"{name}\"\n[graph]\ntopology = \"{graph}\"\n");
+            let Some((time, exchanges)) = mixing_time(&prepare(&text), parameters) else {
+                continue;
+            };
+            let ratio = time.as_secs_f64() / base.unwrap_or(time).as_secs_f64();
+            base = base.or(Some(time));
+            let moved = (3 * 8 * parameters * size_of::<f32>()) as f64;
+            let part = 100.0 * moved / time.as_secs_f64() / copy;
+            let part = if name == "dpsgd" {
+                format!("{part:.0} %")
+            } else {
+                String::new()
+            };
             println!(
-                "{parameters:>10}  {name:<9} {:>12.3} {rate:>7.2} {:>10.2} {:>12.0} %",
+                "{name:<22} {:>14.3} {ratio:>12.2} {part:>13}{}",
                 1e3 * time.as_secs_f64(),
-                copy / 1e9,
-                100.0 * rate * 1e9 / copy
+                if exchanges > 1 {
+                    "  (two exchanges)"
+                } else {
+                    ""
+                }
             );
         }
     }
 }
 
-fn plans(algorithm: &dyn Algorithm, round: &Round) -> Vec<Plan> {
-    let report = |i: usize| Report {
-        loss: Some((i * 5 % 8) as f64),
-        degree: round.degree(i),
-    };
-    let plan = |worker: usize| {
-        let received: Vec<_> = round.senders(worker).map(|j| (j, report(j))).collect();
-        let own = report(worker);
-        algorithm.plan(&View {
-            worker,
-            round,
-            rate: 0.1,
-            own,
-            received: &received,
-        })
-    };
-    (0..WORKERS).map(plan).collect()
+/// All exchanges of a round in which everyone talks; a meeting for every worker where there are no
+/// rounds.
+fn mixing_time(experiment: &Experiment, parameters: usize) -> Option<(Duration, usize)> {
+    let workers = experiment.workers();
+    let extras = experiment.method.extras().len();
+    let buffer = |value: f32| vec![vec![value; parameters]; workers];
+    let (mut models, steps) = (buffer(0.5), buffer(0.001));
+    let mut kept: Vec<Vec<Vec<f32>>> = (0..extras).map(|_| buffer(0.25)).collect();
+    let all = all_parts(experiment);
+    let time = fastest(|| {
+        for parts in &all {
+            let mut rows: Vec<Option<Row<'_>>> = Vec::new();
+            let mut extras: Vec<_> = kept.iter_mut().map(|extra| extra.iter_mut()).collect();
+            for (model, step) in models.iter_mut().zip(&steps) {
+                let extras = extras.iter_mut().filter_map(Iterator::next);
+                let extras = extras.map(|row| &mut row[..]).collect();
+                rows.push(Some(Row {
+                    model,
+                    step,
+                    extras,
+                }));
+            }
+            let here = parts.iter().filter_map(|part| rows[part.worker].take());
+            exchange(here.collect(), parts, Terms::default());
+        }
+    });
+    Some((time, all.len()))
+}
+
+fn all_parts(experiment: &Experiment) -> Vec<Vec<Part>> {
+    let workers = experiment.workers();
+    match &experiment.method {
+        Method::Synchronous(algorithm) => {
+            // A round in which as much as possible happens.
+            let round = (0..200u64)
+                .max_by_key(|k| algorithm.exchanges(*k).len() * 100_000 - *k as usize)
+                .map(|k| experiment.schedule.round(k))
+                .expect("rounds");
+            let report = |i: usize| Report {
+                loss: Some((i * 5 % 8) as f64),
+                degree: round.degree(i),
+                number: 1.0,
+            };
+            let reports: Vec<Report> = (0..workers).map(report).collect();
+            let setting = |exchange| Setting {
+                exchange,
+                momentum: 0.9,
+                centre: experiment.centre,
+                ..Setting::new(&round, 0.1)
+            };
+            let exchanges = algorithm.exchanges(round.index()).into_iter().enumerate();
+            exchanges
+                .map(|(index, kind)| kind.parts(&**algorithm, &setting(index), &reports))
+                .collect()
+        }
+        Method::Asynchronous(algorithm) => {
+            let meeting = |worker: usize| {
+                let turn = upwash::algorithm::Turn {
+                    worker,
+                    step: 0,
+                    neighbours: experiment.graph.neighbours(worker),
+                    centre: experiment.centre,
+                    training: experiment.training_workers().len(),
+                    number: 1.0,
+                    seed: 1,
+                };
+                let partner = algorithm.partner(&turn).map(|partner| (partner, 1.0));
+                let mut parts = algorithm.meet(&turn, partner).parts;
+                parts.sort_by_key(|part| part.worker);
+                parts
+            };
+            experiment
+                .training_workers()
+                .into_iter()
+                .map(meeting)
+                .collect()
+        }
+    }
+}
+
+/// Softmax regression by hand: small enough that everything around the gradient is seen.
+struct Softmax {
+    layout: Layout,
+    inputs: usize,
+}
+
+const CLASSES: usize = 10;
+
+impl Softmax {
+    fn new(inputs: usize) -> Self {
+        let slot = Slot {
+            name: "weights".into(),
+            shape: vec![CLASSES, inputs],
+            offset: 0,
+        };
+        let layout = Layout {
+            parameters: vec![slot],
+            statistics: vec![],
+        };
+        Self { layout, inputs }
+    }
+
+    fn logits(&self, parameters: &[f32], image: &[f32]) -> Vec<f32> {
+        let rows = parameters.chunks_exact(self.inputs);
+        rows.map(|row| row.iter().zip(image).map(|(w, x)| w * x).sum())
+            .collect()
+    }
+}
+
+impl Model for Softmax {
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn start(&self, _: u64, _: u64) -> Vec<f32> {
+        vec![0.0; CLASSES * self.inputs]
+    }
+
+    fn start_statistics(&self) -> Vec<f32> {
+        vec![]
+    }
+
+    fn gradient(&self, x: &[f32], _: &mut [f32], batch: &Batch, gradient: &mut [f32]) -> Score {
+        gradient.fill(0.0);
+        let (mut loss, mut correct) = (0.0, 0);
+        let count = batch.labels.len() as f32;
+        for (image, label) in batch.pixels.chunks_exact(self.inputs).zip(&batch.labels) {
+            let logits = self.logits(x, image);
+            let most = logits.iter().copied().fold(f32::MIN, f32::max);
+            let sum: f32 = logits.iter().map(|l| (l - most).exp()).sum();
+            loss += f64::from(sum.ln() + most - logits[usize::from(*label)]);
+            correct += usize::from(logits[usize::from(*label)] == most);
+            for (class, row) in gradient.chunks_exact_mut(self.inputs).enumerate() {
+                let hit = f32::from(u8::from(class == usize::from(*label)));
+                let slope = ((logits[class] - most).exp() / sum - hit) / count;
+                row.iter_mut().zip(image).for_each(|(g, x)| *g += slope * x);
+            }
+        }
+        Score {
+            loss: loss / f64::from(count),
+            correct,
+            images: batch.labels.len(),
+        }
+    }
+
+    fn score(&self, x: &[f32], _: &[f32], batch: &Batch) -> Score {
+        self.gradient(x, &mut [], batch, &mut vec![0.0; x.len()])
+    }
+
+    fn batch_statistics(&self, _: &[f32], _: &Batch) -> Vec<f32> {
+        vec![]
+    }
+}
+
+fn rounds() {
+    println!("\nrounds of softmax regression (640 parameters, batch 8), links 8 a worker");
+    println!("algorithm      workers   rounds/s   us a worker   peak MB");
+    for workers in [8, 64, 512, 4096] {
+        for name in ["dpsgd", "al-dsgd", "ad-psgd"] {
+            let images = 8 * workers;
+            let links = if workers == 8 {
+                "complete:8".into()
+            } else {
+                format!("regular:{workers},degree=8,seed=1")
+            };
+            let config = format!(
+                "[data]\nname = \"synthetic:shape=1x8x8,test=10,train={images}\"\npartition = \"iid\"\n\
+                 [graph]\ntopology = \"{links}\"\nweights = \"metropolis\"\n[algorithm]\nname = \"{name}\"\n\
+                 [training]\nepochs = 1000000\nbatch = 8\ntest_every = 1000000\nmomentum = 0.0\n"
+            );
+            let experiment = prepare(&config);
+            let mut fleet = experiment.fleet(Arc::new(Softmax::new(64)));
+            let (mut began, mut count) = (None, 0u32);
+            let mut clock = |event: &Event| {
+                if let Event::Round { .. } = event {
+                    // The first rounds warm up.
+                    count += 1;
+                    if count == 3 {
+                        began = Some(Instant::now());
+                    }
+                }
+                let long = began.is_some_and(|began| began.elapsed() > Duration::from_secs(1));
+                if long { Next::Stop } else { Next::Continue }
+            };
+            run(
+                &experiment,
+                &mut fleet,
+                Progress::start(workers),
+                &mut clock,
+            )
+            .expect("a run");
+            let seconds = began.map_or(1.0, |began| began.elapsed().as_secs_f64());
+            let rate = f64::from(count.saturating_sub(3).max(1)) / seconds;
+            println!(
+                "{name:<14} {workers:>7} {rate:>10.1} {:>13.1} {:>9.0}",
+                1e6 / rate / workers as f64,
+                peak_megabytes()
+            );
+        }
+    }
+}
+
+/// Gradients a second of eight workers, in rounds and on threads, all alike or one slowed ten times.
+fn slow_worker() {
+    println!(
+        "\neight workers of softmax regression (30,720 parameters, batch 32), gradients a second"
+    );
+    println!("                               all alike  one 10 x slower  part that is left");
+    for (what, algorithm) in [
+        ("dpsgd, in rounds", "name = \"dpsgd\""),
+        ("all-reduce, in rounds", "name = \"all-reduce\""),
+        ("ad-psgd, on threads", "name = \"ad-psgd\""),
+        ("gosgd, on threads", "name = \"gosgd\""),
+    ] {
+        let rates = ["", "slow = [[3, 10.0]]\nslow_for_real = true\n"].map(|slow| {
+            let threads = if what.ends_with("threads") { "asynchronous = \"threads\"\n" } else { "" };
+            let config = format!(
+                "[data]\nname = \"synthetic:shape=3x32x32,test=10,train=2048\"\n[algorithm]\n{algorithm}\n\
+                 [training]\nepochs = 1000000\nbatch = 32\ntest_every = 1000000\nmomentum = 0.0\nrate = 0.001\n\
+                 {threads}[clock]\n{slow}"
+            );
+            let experiment = prepare(&config);
+            let mut fleet = experiment.fleet(Arc::new(Softmax::new(3 * 32 * 32)));
+            let (mut began, mut count) = (None, 0u32);
+            let mut clock = |event: &Event| {
+                if let Event::Round { .. } = event {
+                    count += 1;
+                    began = began.or(Some((Instant::now(), count)));
+                }
+                let long = began.is_some_and(|(began, _)| began.elapsed() > Duration::from_secs(3));
+                if long { Next::Stop } else { Next::Continue }
+            };
+            run(&experiment, &mut fleet, Progress::start(8), &mut clock).expect("a run");
+            let (began, first) = began.expect("a round");
+            f64::from(8 * (count - first)) / began.elapsed().as_secs_f64()
+        });
+        println!(
+            "{what:<28} {:>11.0} {:>16.0} {:>17.0} %",
+            rates[0],
+            rates[1],
+            100.0 * rates[1] / rates[0]
+        );
+    }
+}
+
+fn peak_megabytes() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<f64>().ok());
+    kilobytes.unwrap_or(f64::NAN) / 1e3
 }
 
 /// Bytes read and written a second by a plain copy of `count` numbers on all cores.

@@ -190,7 +190,6 @@ mod tests {
     fn checkpoint(round: u64) -> Checkpoint {
         let progress = Progress {
             round,
-            bytes_sent: 7,
             ..Progress::start(2)
         };
         let arrays = vec![

@@ -1,6 +1,8 @@
 //! Engines: they own the replicas that live in this process.
 
-use crate::algorithm::{Message, Plan};
+use crate::algorithm;
+use crate::fleet::Lanes;
+use crate::mix::Terms;
 use crate::model::{Layout, Replica};
 
 /// How a model did on some images.
@@ -58,38 +60,52 @@ pub fn saved<'a>(state: &'a State, name: &str, expected: usize) -> Result<&'a [f
     Ok(saved)
 }
 
+/// A worker's next gradient.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Turn {
+    /// Which of its batches: in step, the round.
+    pub batch: u64,
+    /// The learning rate.
+    pub rate: f64,
+}
+
 /// All replicas of one process.
 pub trait Engine {
     /// How many there are.
     fn workers(&self) -> usize;
 
-    /// Everyone's gradient on the round's batch, made into a step u = rate x direction that is kept
-    /// for mixing. Says how each model did on its batch, before the step.
-    fn step(&mut self, round: u64, rate: f64) -> Vec<Score>;
+    /// The gradients of those who have a turn, each made into a step u = rate x direction that is kept
+    /// until the worker's next one. Says how each of their models did on its batch, before the step.
+    fn step(&mut self, turns: &[Option<Turn>]) -> Vec<Option<Score>>;
 
-    /// X' = A X - C U.
-    fn mix(&mut self, message: Message, plans: &[Plan]);
+    /// Carries out an exchange between the parts' workers, who come in increasing order.
+    fn exchange(&mut self, parts: &[algorithm::Part], terms: Terms);
 
-    /// The same for running statistics, which have no updates: the plans' messages alone count.
-    fn mix_statistics(&mut self, plans: &[Plan]);
+    /// Everyone's running statistics become this weighted sum of others': a row for each worker.
+    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>]);
 
     /// How a worker's model does.
     fn score(&mut self, worker: usize, part: Part) -> Score;
 
-    /// The average of all models, with batch-normalisation statistics estimated anew for it.
-    fn average(&mut self) -> Replica;
+    /// The average of some workers' models, with batch-normalisation statistics estimated anew for it.
+    fn average(&mut self, workers: &[usize]) -> Replica;
 
     /// How a model does on the test set.
     fn score_replica(&mut self, replica: &Replica) -> Score;
 
-    /// The root mean square distance of the models from their average.
-    fn consensus_distance(&self) -> f64;
+    /// The root mean square distance of some workers' models from their average.
+    fn consensus_distance(&self, workers: &[usize]) -> f64;
+
+    /// Everyone's vectors for itself, where workers can be run on threads of their own.
+    fn lanes(&mut self) -> Option<Lanes<'_>> {
+        None
+    }
 
     /// Which tensor of a model is where.
     fn layout(&self) -> &Layout;
 
     /// All that must be kept for going on later, by name.
-    fn state(&self) -> State;
+    fn state(&mut self) -> State;
 
     /// Takes back what [`state`](Self::state) gave; says what does not fit.
     fn restore(&mut self, state: &State) -> Result<(), String>;

@@ -1,20 +1,20 @@
 //! From a configuration to what a run needs: data, schedule, algorithm.
 
-use crate::algorithm::{AlDsgd, Algorithm, Dpsgd, Pull, Variant};
-use crate::config::{
-    AlgorithmConfig, AlgorithmName, Base, Config, ConfigError, CopyOrder, Links, Relabellings,
-};
+mod links;
+
+use crate::algorithm::{Links, Method, Registry};
+use crate::clock::Clock;
+use crate::config::{self, AlgorithmConfig, Config, ConfigError};
 use crate::data::{
     Dataset, PartitionError, Sampler, Source, StoreError, Synthetic, SyntheticError, digits,
 };
-use crate::fleet::{Fleet, Model};
+use crate::fleet::{Beginning, Fleet, Model};
 use crate::model::Network;
-use std::collections::BTreeSet;
+use crate::optimizer::Sgd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use upwash_topology::{
-    Graph, Matcha, MatchaError, Order, Rotation, RotationError, Schedule, ScheduleError, SpecError,
-    Weights, paper_relabellings,
+    Graph, GraphError, MatchaError, RotationError, Schedule, ScheduleError, SpecError, Weights,
 };
 
 /// All that is fixed before the first round.
@@ -36,7 +36,11 @@ pub struct Experiment {
     /// Which links are up when.
     pub schedule: Schedule,
     /// What is done over them.
-    pub algorithm: Box<dyn Algorithm>,
+    pub method: Method,
+    /// Who has no data but everyone's attention, where the algorithm needs one.
+    pub centre: Option<usize>,
+    /// What time would pass elsewhere.
+    pub clock: Clock,
     /// Who trains on what when.
     pub sampler: Sampler,
     /// The network.
@@ -101,16 +105,30 @@ pub enum ExperimentError {
     /// Made-up data that cannot be made.
     #[error(transparent)]
     Synthetic(#[from] SyntheticError),
+    /// Directed links that cannot be.
+    #[error("graph.arcs: {0}")]
+    Arcs(#[source] GraphError),
     /// Two settings that exclude each other.
     #[error("{0}")]
     Conflict(String),
 }
 
 impl Experiment {
-    /// Prepares what `config` asks for.
+    /// Prepares what `config` asks for, with the algorithms that are built in.
     pub fn prepare(config: Config, folders: &Folders) -> Result<Self, ExperimentError> {
+        Self::prepare_with(config, folders, &Registry::standard())
+    }
+
+    /// Prepares what `config` asks for, with the algorithms of a registry.
+    pub fn prepare_with(
+        mut config: Config,
+        folders: &Folders,
+        registry: &Registry,
+    ) -> Result<Self, ExperimentError> {
         config.check()?;
-        let mut config = config.resolved();
+        let AlgorithmConfig { name, options } = &config.algorithm;
+        let (method, read) = registry.build(name, options, &config.graph)?;
+        config.resolve(&method, read);
         config.graph.topology = config.graph.topology.located_in(&folders.files);
         let graph = config.graph.topology.build()?;
         if let Some(workers) = config.workers.filter(|&workers| workers != graph.nodes()) {
@@ -121,29 +139,37 @@ impl Experiment {
                 graph.nodes()
             )));
         }
+        let centre = links::centre(&config, &method, &graph)?;
         let mut data = load(&config.data.name, &folders.data)?;
         data.train
             .truncate(config.data.train_images.unwrap_or(usize::MAX));
         data.test
             .truncate(config.data.test_images.unwrap_or(usize::MAX));
-        let shares = config.data.partition.share_out(
+        let mut shares = config.data.partition.share_out(
             &data.train,
             data.classes,
-            graph.nodes(),
+            graph.nodes() - usize::from(centre.is_some()),
             config.seed,
         )?;
+        if let Some(centre) = centre {
+            shares.images.insert(centre, vec![]);
+        }
         let sampler = Sampler::new(shares, config.training.batch, config.seed);
-        let schedule = schedule(&config, &graph, sampler.rounds_per_epoch())?;
+        let schedule = links::schedule(&config, &method, &graph, sampler.rounds_per_epoch())?;
         let network = config.model.network(data.train.shape, data.classes);
-        check_size(&config, &network, graph.nodes())?;
+        check_size(&config, &network, graph.nodes(), method.extras().len())?;
+        let clock = Clock::new(&config.clock, graph.nodes(), centre, config.seed)?;
+        let warnings = links::check(&method, &graph, &schedule)?;
         Ok(Self {
-            algorithm: config.algorithm.build(),
-            warnings: warnings(&config, &schedule),
             data: Arc::new(data),
+            method,
+            centre,
+            clock,
             graph,
             schedule,
             sampler,
             network,
+            warnings,
             config,
         })
     }
@@ -161,46 +187,47 @@ impl Experiment {
             .saturating_mul(self.sampler.rounds_per_epoch())
     }
 
+    /// Those who have data: all but a centre.
+    pub fn training_workers(&self) -> Vec<usize> {
+        (0..self.workers())
+            .filter(|&worker| Some(worker) != self.centre)
+            .collect()
+    }
+
+    /// The optimizer: without momentum where that is the algorithm's own.
+    pub fn sgd(&self) -> Sgd {
+        let mut sgd = self.config.training.sgd();
+        if let Some(algorithm) = self.method.synchronous()
+            && algorithm.owns_momentum()
+        {
+            (sgd.momentum, sgd.nesterov) = (0.0, false);
+        }
+        sgd
+    }
+
+    /// How engines begin.
+    pub fn beginning(&self) -> Beginning {
+        Beginning {
+            start: self.config.training.start.unwrap_or_default(),
+            seed: self.config.seed,
+            extras: self.method.extras(),
+            keeps_updates: self.method.synchronous().is_none(),
+            slow: match self.config.clock.slow_for_real {
+                true => self.config.clock.slow.clone(),
+                false => vec![],
+            },
+        }
+    }
+
     /// All workers on this machine's CPU, with gradients by `model`.
     pub fn fleet(&self, model: Arc<dyn Model>) -> Fleet {
-        let training = &self.config.training;
         let (data, sampler) = (Arc::clone(&self.data), self.sampler.clone());
-        Fleet::new(
-            model,
-            data,
-            sampler,
-            training.sgd(),
-            training.start,
-            self.config.seed,
-        )
+        Fleet::new(model, data, sampler, self.sgd(), &self.beginning())
     }
 
     /// The algorithm in words, as `AL-DSGD (sound) over MATCHA (budget 0.5)`.
     pub fn algorithm_name(&self) -> String {
-        let AlgorithmConfig {
-            name,
-            base,
-            variant,
-            budget,
-            ..
-        } = self.config.algorithm;
-        let overlap = if self.config.algorithm.overlap {
-            ", overlap"
-        } else {
-            ""
-        };
-        let matcha = format!("MATCHA (budget {budget})");
-        let variant = format!("{variant:?}").to_lowercase();
-        let name: String = match (name, base) {
-            (AlgorithmName::Dpsgd, _) if self.config.graph.links == Some(Links::Released) => {
-                "D-PSGD (released)".into()
-            }
-            (AlgorithmName::Dpsgd, _) => "D-PSGD".into(),
-            (AlgorithmName::Matcha, _) => matcha,
-            (AlgorithmName::AlDsgd, Base::Dpsgd) => format!("AL-DSGD ({variant}) over D-PSGD"),
-            (AlgorithmName::AlDsgd, Base::Matcha) => format!("AL-DSGD ({variant}) over {matcha}"),
-        };
-        name + overlap
+        self.method.words()
     }
 
     /// The graph in words: its spelling, and what is special about its use, as `ring:8, 3 copies,
@@ -208,8 +235,14 @@ impl Experiment {
     pub fn graph_name(&self) -> String {
         let graph = &self.config.graph;
         let mut words = vec![graph.topology.to_string()];
+        if graph.arcs.is_some() {
+            words.push("directed links".into());
+        }
+        if self.method.links() == Links::None {
+            return words.join(", ");
+        }
         match graph.links {
-            None | Some(Links::Whole) => {}
+            None | Some(config::Links::Whole) => {}
             Some(links) => words.push(format!("links {}", spelled(&links))),
         }
         if graph.copies > 1 {
@@ -217,9 +250,6 @@ impl Experiment {
         }
         if graph.weights != Weights::Optimal {
             words.push(format!("{} weights", graph.weights));
-        }
-        if self.config.algorithm.lazy == Some(true) && !self.config.algorithm.overlap {
-            words.push("lazy".into());
         }
         words.join(", ")
     }
@@ -254,7 +284,12 @@ fn spelled(value: &impl serde::Serialize) -> String {
 }
 
 /// Networks that cannot be, or that no memory holds.
-fn check_size(config: &Config, network: &Network, workers: usize) -> Result<(), ExperimentError> {
+fn check_size(
+    config: &Config,
+    network: &Network,
+    workers: usize,
+    extras: usize,
+) -> Result<(), ExperimentError> {
     let conflict = |what: String| Err(ExperimentError::Conflict(what));
     let Some(parameters) = network.checked_size() else {
         return conflict(format!(
@@ -262,9 +297,9 @@ fn check_size(config: &Config, network: &Network, workers: usize) -> Result<(), 
             config.model
         ));
     };
-    // Models, updates and velocities.
+    // Models, updates and velocities, and what the algorithm keeps.
     let bytes = parameters
-        .saturating_mul(3 * 4)
+        .saturating_mul((3 + extras as u128) * 4)
         .saturating_mul(workers as u128);
     if bytes > 1 << 40 {
         return conflict(format!(
@@ -277,41 +312,6 @@ fn check_size(config: &Config, network: &Network, workers: usize) -> Result<(), 
     Ok(())
 }
 
-impl AlgorithmConfig {
-    /// The strength of the pulls: the variant's, but for what is given.
-    pub fn pull(&self) -> Pull {
-        let default = Pull::default_of(self.variant);
-        Pull {
-            w_best: self.w_best.unwrap_or(default.w_best),
-            w_degree: self.w_degree.unwrap_or(default.w_degree),
-            lambda_best: self.lambda_best.unwrap_or(default.lambda_best),
-            lambda_degree: self.lambda_degree.unwrap_or(default.lambda_degree),
-        }
-    }
-
-    fn build(&self) -> Box<dyn Algorithm> {
-        let base = Box::new(Dpsgd {
-            overlap: self.overlap,
-            lazy: self.lazy == Some(true),
-        });
-        match self.name {
-            AlgorithmName::Dpsgd | AlgorithmName::Matcha => base,
-            AlgorithmName::AlDsgd => Box::new(AlDsgd {
-                base,
-                variant: self.variant,
-                pull: self.pull(),
-                scope: self.leaders,
-            }),
-        }
-    }
-
-    /// Whether MATCHA decides which links are up.
-    pub(crate) fn draws_matchings(&self) -> bool {
-        self.name == AlgorithmName::Matcha
-            || self.name == AlgorithmName::AlDsgd && self.base == Base::Matcha
-    }
-}
-
 /// A data set by its name.
 fn load(name: &str, folder: &Path) -> Result<Dataset, ExperimentError> {
     match name.split_once(':').unwrap_or((name, "")) {
@@ -322,129 +322,5 @@ fn load(name: &str, folder: &Path) -> Result<Dataset, ExperimentError> {
             Err(StoreError::NoFolder.into())
         }
         _ => Ok(Source::named(name)?.load(folder)?),
-    }
-}
-
-/// Which links are up when, over one graph or its copies.
-fn schedule(config: &Config, graph: &Graph, epoch: u64) -> Result<Schedule, ExperimentError> {
-    let (settings, seed) = (&config.graph, config.seed);
-    let over = |graph: &Graph| -> Result<Schedule, ExperimentError> {
-        if config.algorithm.draws_matchings() {
-            if settings.links.is_some_and(|links| links != Links::Whole) {
-                let conflict = "graph.links: MATCHA chooses the links itself; leave it at `whole`";
-                return Err(ExperimentError::Conflict(conflict.into()));
-            }
-            let matcha = Matcha::solve(graph, config.algorithm.budget)?;
-            return Ok(Schedule::matcha_with(
-                &matcha,
-                settings.weights.clone(),
-                seed,
-            )?);
-        }
-        let whole = settings.links.unwrap_or(Links::Whole) == Links::Whole;
-        if !whole && settings.weights != Weights::Optimal {
-            let conflict = "graph.weights: with links that come in turn the weights are given (a half \
-                            each, or the released code's); leave it out, or graph.links at `whole`";
-            return Err(ExperimentError::Conflict(conflict.into()));
-        }
-        Ok(match settings.links.unwrap_or(Links::Whole) {
-            Links::Whole => Schedule::fixed(graph, &settings.weights)?,
-            Links::Released => Schedule::released_flags(graph)?,
-            Links::Alternating => Schedule::alternating(graph),
-            Links::RandomMatching => Schedule::random_matching(graph, seed),
-            Links::OnePeerExponential => Schedule::one_peer_exponential(graph.nodes()),
-        })
-    };
-    let base = over(graph)?;
-    if settings.copies == 1 {
-        return Ok(base);
-    }
-    let relabellings = match settings.relabellings.unwrap_or(Relabellings::Balanced) {
-        Relabellings::Balanced => Rotation::balance(graph, settings.copies)?
-            .relabellings()
-            .to_vec(),
-        Relabellings::Paper => {
-            if graph.nodes() != 8 || settings.copies > 3 {
-                let conflict =
-                    "graph.relabellings: the paper's are for 8 workers and at most 3 copies";
-                return Err(ExperimentError::Conflict(conflict.into()));
-            }
-            paper_relabellings()[..settings.copies].to_vec()
-        }
-    };
-    if settings.first_copy > 0 && settings.order != Some(CopyOrder::InTurn) {
-        let conflict =
-            "graph.first_copy: there is a first copy with graph.order = \"in-turn\" only";
-        return Err(ExperimentError::Conflict(conflict.into()));
-    }
-    let order = match settings.order.unwrap_or(CopyOrder::InTurn) {
-        CopyOrder::InTurn => Order::InTurn {
-            start: settings.first_copy,
-        },
-        CopyOrder::Random => Order::Random { seed },
-        CopyOrder::Released => Order::Released {
-            rounds_per_epoch: epoch,
-        },
-    };
-    Ok(base.rotating(&relabellings, order)?)
-}
-
-fn warnings(config: &Config, schedule: &Schedule) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let written = config.algorithm.name == AlgorithmName::AlDsgd
-        && config.algorithm.variant == Variant::Written;
-    let Seen { weak, pieces } = Seen::of(schedule);
-    if written && !weak.is_empty() {
-        warnings.push(format!(
-            "workers {weak:?} weigh their own model 0 or less, and the written rule scales steps by \
-             that weight: they will not descend. Set graph.weights = \"metropolis\"."
-        ));
-    }
-    if config.algorithm.overlap
-        && config.algorithm.lazy == Some(false)
-        && config.graph.weights != Weights::Metropolis
-    {
-        warnings.push(
-            "overlap with weights that are not lazy diverges easily (W has eigenvalues near -1). \
-             Leave algorithm.lazy out, or set graph.weights = \"metropolis\"."
-                .into(),
-        );
-    }
-    if pieces > 1 {
-        warnings.push(format!(
-            "the links that are used leave the workers in {pieces} pieces, which learn for themselves"
-        ));
-    }
-    warnings
-}
-
-/// What the rounds of a schedule have in common, from a good look at the first ones.
-struct Seen {
-    /// Who weighs its own model 0 or less in some round.
-    weak: Vec<usize>,
-    /// In how many pieces all links together leave the workers.
-    pieces: usize,
-}
-
-impl Seen {
-    fn of(schedule: &Schedule) -> Self {
-        const ROUNDS: u64 = 200;
-        const ENTRIES: usize = 4_000_000;
-        let (mut weak, mut links, mut seen) = (BTreeSet::new(), BTreeSet::new(), 0);
-        for round in (0..ROUNDS).map(|index| schedule.round(index)) {
-            weak.extend(round.mixing().without_positive_diagonal());
-            for worker in 0..schedule.nodes() {
-                let senders = round.senders(worker);
-                links.extend(senders.map(|sender| (sender.min(worker), sender.max(worker))));
-                seen += 1 + round.degree(worker);
-            }
-            if seen > ENTRIES {
-                break;
-            }
-        }
-        let union = Graph::new(schedule.nodes(), links);
-        let pieces = union.map_or(1, |union| union.pieces().len());
-        let weak = weak.into_iter().collect();
-        Self { weak, pieces }
     }
 }

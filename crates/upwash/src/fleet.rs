@@ -1,9 +1,9 @@
 //! The CPU engine: every replica in one flat buffer, workers in parallel, each on one thread.
 
-use crate::algorithm::{Message, Plan};
+use crate::algorithm::{Assignment, Extra, ExtraStart, Message, Part as Participant, Vector};
 use crate::data::{Batch, Dataset, Images, Pick, Sampler};
-use crate::engine::{ESTIMATION_BATCHES, Engine, Part, Score, State, saved};
-use crate::mix::mix;
+use crate::engine::{ESTIMATION_BATCHES, Engine, Part, Score, State, Turn, saved};
+use crate::mix::{Row, Terms, exchange};
 use crate::model::{Layout, Replica};
 use crate::optimizer::Sgd;
 use rayon::prelude::*;
@@ -43,15 +43,48 @@ const SCORED_AT_ONCE: usize = 256;
 
 /// All replicas of this process, on the CPU.
 pub struct Fleet {
-    model: Arc<dyn Model>,
-    data: Arc<Dataset>,
-    sampler: Sampler,
-    sgd: Sgd,
+    shared: Shared,
     /// A row for each worker in each of these.
     models: Vec<f32>,
     updates: Vec<f32>,
     velocities: Vec<f32>,
     statistics: Vec<f32>,
+    /// The algorithm's vectors, by name.
+    extras: Vec<(&'static str, Vec<f32>)>,
+    /// Whether steps are in flight between rounds.
+    keeps_updates: bool,
+}
+
+/// What all workers have in common.
+pub struct Shared {
+    model: Arc<dyn Model>,
+    data: Arc<Dataset>,
+    sampler: Sampler,
+    sgd: Sgd,
+    /// How many times as long each worker shall take; as long as it takes where there is none.
+    slow: Vec<(usize, f64)>,
+}
+
+/// One worker's rows.
+pub struct Lane<'a> {
+    /// Its model.
+    pub model: &'a mut [f32],
+    /// Its running statistics.
+    pub statistics: &'a mut [f32],
+    /// The algorithm's vectors.
+    pub extras: Vec<&'a mut [f32]>,
+    /// Its step.
+    pub update: &'a mut [f32],
+    /// Its optimizer's velocity.
+    pub velocity: &'a mut [f32],
+}
+
+/// A fleet taken apart, for workers on threads of their own.
+pub struct Lanes<'a> {
+    /// What all have in common.
+    pub shared: &'a Shared,
+    /// Everyone's rows.
+    pub workers: Vec<Lane<'a>>,
 }
 
 /// Where workers start.
@@ -65,6 +98,21 @@ pub enum Start {
     Equal,
 }
 
+/// How a fleet begins.
+#[derive(Clone, Debug, Default)]
+pub struct Beginning {
+    /// Where workers start.
+    pub start: Start,
+    /// What random weights depend on.
+    pub seed: u64,
+    /// The vectors that the algorithm keeps.
+    pub extras: Vec<Extra>,
+    /// Whether steps are in flight between rounds, as they are where workers do not wait for all.
+    pub keeps_updates: bool,
+    /// Workers that shall take so many times as long: they sleep.
+    pub slow: Vec<(usize, f64)>,
+}
+
 impl Fleet {
     /// A replica of `model` for each of the sampler's workers.
     pub fn new(
@@ -72,37 +120,43 @@ impl Fleet {
         data: Arc<Dataset>,
         sampler: Sampler,
         sgd: Sgd,
-        start: Start,
-        seed: u64,
+        beginning: &Beginning,
     ) -> Self {
         let workers = sampler.shares().images.len();
         let width = model.layout().parameter_count();
         let statistics = model.start_statistics();
-        let first = |worker: u64| match start {
-            Start::Different => model.start(seed, worker),
-            Start::Equal => model.start(seed, 0),
+        let first = |worker: u64| match beginning.start {
+            Start::Different => model.start(beginning.seed, worker),
+            Start::Equal => model.start(beginning.seed, 0),
+        };
+        let models: Vec<f32> = (0..workers as u64).flat_map(first).collect();
+        let velocities = if sgd.has_velocity() {
+            workers * width
+        } else {
+            0
+        };
+        let extra = |extra: &Extra| {
+            let start = match extra.start {
+                ExtraStart::Zero => vec![0.0; workers * width],
+                ExtraStart::Model => models.clone(),
+            };
+            (extra.name, start)
         };
         Self {
-            models: (0..workers as u64).flat_map(first).collect(),
+            extras: beginning.extras.iter().map(extra).collect(),
+            keeps_updates: beginning.keeps_updates,
+            models,
             updates: vec![0.0; workers * width],
-            velocities: vec![
-                0.0;
-                if sgd.has_velocity() {
-                    workers * width
-                } else {
-                    0
-                }
-            ],
+            velocities: vec![0.0; velocities],
             statistics: statistics.repeat(workers),
-            model,
-            data,
-            sampler,
-            sgd,
+            shared: Shared {
+                model,
+                data,
+                sampler,
+                sgd,
+                slow: beginning.slow.clone(),
+            },
         }
-    }
-
-    fn width(&self) -> usize {
-        self.model.layout().parameter_count()
     }
 
     fn row<'a>(&self, buffer: &'a [f32], worker: usize) -> &'a [f32] {
@@ -110,24 +164,77 @@ impl Fleet {
         &buffer[worker * width..][..width]
     }
 
-    fn average_parameters(&self) -> Vec<f32> {
-        let (workers, width) = (self.workers(), self.width());
-        let mut average = vec![0.0f64; width];
-        for row in self.models.chunks_exact(width) {
-            average
-                .iter_mut()
-                .zip(row)
-                .for_each(|(sum, &x)| *sum += f64::from(x));
+    fn models_of(&self, workers: &[usize]) -> Vec<&[f32]> {
+        let model = |&worker: &usize| self.row(&self.models, worker);
+        workers.iter().map(model).collect()
+    }
+
+    /// What the fleet holds and a checkpoint keeps: updates only where they are in flight.
+    fn kept(&mut self) -> Vec<(String, &mut Vec<f32>)> {
+        let mut kept = vec![
+            ("models".to_string(), &mut self.models),
+            ("velocities".into(), &mut self.velocities),
+            ("statistics".into(), &mut self.statistics),
+        ];
+        if self.keeps_updates {
+            kept.push(("updates".into(), &mut self.updates));
         }
-        average
+        let extras = self.extras.iter_mut();
+        kept.extend(extras.map(|(name, array)| ((*name).to_string(), array)));
+        kept
+    }
+
+    /// The rows of some workers, who come in increasing order.
+    fn lanes_of(&mut self, workers: &[usize]) -> (&Shared, Vec<Lane<'_>>) {
+        let all = self.workers();
+        let mut extras: Vec<_> = self
+            .extras
+            .iter_mut()
+            .map(|(_, array)| rows(array, all, workers).into_iter())
+            .collect();
+        let rest = rows(&mut self.statistics, all, workers)
             .into_iter()
-            .map(|sum| (sum / workers as f64) as f32)
-            .collect()
+            .zip(rows(&mut self.updates, all, workers))
+            .zip(rows(&mut self.velocities, all, workers));
+        let lane = |(model, ((statistics, update), velocity))| Lane {
+            model,
+            statistics,
+            update,
+            velocity,
+            extras: extras.iter_mut().filter_map(Iterator::next).collect(),
+        };
+        let models = rows(&mut self.models, all, workers).into_iter();
+        let lanes = models.zip(rest).map(lane).collect();
+        (&self.shared, lanes)
+    }
+}
+
+impl Shared {
+    /// A worker's gradient at `parameters` on one of its batches, made into its step.
+    pub fn gradient(
+        &self,
+        worker: usize,
+        turn: Turn,
+        parameters: &[f32],
+        statistics: &mut [f32],
+        update: &mut [f32],
+        velocity: &mut [f32],
+    ) -> Score {
+        let began = std::time::Instant::now();
+        let batch = self.sampler.batch(&self.data, worker, turn.batch);
+        let score = self.model.gradient(parameters, statistics, &batch, update);
+        self.sgd.direct(parameters, velocity, update);
+        let rate = turn.rate as f32;
+        update.iter_mut().for_each(|u| *u *= rate);
+        if let Some((_, factor)) = self.slow.iter().find(|(slow, _)| *slow == worker) {
+            std::thread::sleep(began.elapsed().mul_f64((factor - 1.0).max(0.0)));
+        }
+        score
     }
 
     /// Scores a model on some images, in parallel over pieces of fixed size. A piece becomes numbers
     /// where it is scored: a whole test set as numbers can be larger than all models.
-    fn score_model(
+    fn score(
         &self,
         parameters: &[f32],
         statistics: &[f32],
@@ -143,8 +250,28 @@ impl Fleet {
         scores.into_iter().fold(Score::default(), Score::join)
     }
 
+    /// How a model does on the test set, or on a worker's own share.
+    pub fn score_part(
+        &self,
+        worker: usize,
+        part: Part,
+        parameters: &[f32],
+        statistics: &[f32],
+    ) -> Score {
+        match part {
+            Part::Test => {
+                let all: Vec<u32> = (0..self.data.test.len() as u32).collect();
+                self.score(parameters, statistics, &self.data.test, &all)
+            }
+            Part::Share => {
+                let share = &self.sampler.shares().images[worker];
+                self.score(parameters, statistics, &self.data.train, share)
+            }
+        }
+    }
+
     /// The mean over some batches out of all workers' images.
-    fn estimate_statistics(&self, parameters: &[f32]) -> Vec<f32> {
+    pub(crate) fn estimate_statistics(&self, parameters: &[f32]) -> Vec<f32> {
         let mut statistics = self.model.start_statistics();
         if statistics.is_empty() {
             return statistics;
@@ -166,63 +293,66 @@ impl Fleet {
         }
         statistics
     }
-
-    fn score_on_test(&self, parameters: &[f32], statistics: &[f32]) -> Score {
-        let all: Vec<u32> = (0..self.data.test.len() as u32).collect();
-        self.score_model(parameters, statistics, &self.data.test, &all)
-    }
 }
 
 impl Engine for Fleet {
     fn workers(&self) -> usize {
-        self.sampler.shares().images.len()
+        self.shared.sampler.shares().images.len()
     }
 
     fn layout(&self) -> &Layout {
-        self.model.layout()
+        self.shared.model.layout()
     }
 
-    fn step(&mut self, round: u64, rate: f64) -> Vec<Score> {
-        let (width, workers) = (self.width(), self.workers());
-        let held = self.model.layout().statistic_count();
-        let Self {
-            model,
-            data,
-            sampler,
-            sgd,
-            models,
-            updates,
-            velocities,
-            statistics,
-        } = self;
-        // Rows of no width would end the walk at once: give every worker an (empty) row of its own.
-        let mut velocity_rows: Vec<&mut [f32]> =
-            rows(velocities, velocities_width(*sgd, width), workers);
-        let mut statistic_rows: Vec<&mut [f32]> = rows(statistics, held, workers);
-        updates
-            .par_chunks_exact_mut(width)
-            .zip(models.par_chunks_exact(width))
-            .zip(velocity_rows.par_iter_mut())
-            .zip(statistic_rows.par_iter_mut())
-            .enumerate()
-            .map(|(worker, (((update, parameters), velocity), statistics))| {
-                let batch = sampler.batch(data, worker, round);
-                let score = model.gradient(parameters, statistics, &batch, update);
-                sgd.direct(parameters, velocity, update);
-                update.iter_mut().for_each(|u| *u *= rate as f32);
-                score
+    fn step(&mut self, turns: &[Option<Turn>]) -> Vec<Option<Score>> {
+        let due = turns.iter().enumerate();
+        let due: Vec<(usize, Turn)> = due.filter_map(|(i, turn)| Some((i, (*turn)?))).collect();
+        let workers: Vec<usize> = due.iter().map(|(worker, _)| *worker).collect();
+        let (shared, lanes) = self.lanes_of(&workers);
+        let found: Vec<Score> = lanes
+            .into_par_iter()
+            .zip(&due)
+            .map(|(lane, &(worker, turn))| {
+                let Lane {
+                    model,
+                    statistics,
+                    update,
+                    velocity,
+                    ..
+                } = lane;
+                shared.gradient(worker, turn, model, statistics, update, velocity)
             })
-            .collect()
+            .collect();
+        let mut scores = vec![None; turns.len()];
+        for (worker, score) in workers.into_iter().zip(found) {
+            scores[worker] = Some(score);
+        }
+        scores
     }
 
-    fn mix(&mut self, message: Message, plans: &[Plan]) {
-        let width = self.width();
-        mix(&mut self.models, &self.updates, width, message, plans);
+    fn exchange(&mut self, parts: &[Participant], terms: Terms) {
+        let workers: Vec<usize> = parts.iter().map(|part| part.worker).collect();
+        let (_, lanes) = self.lanes_of(&workers);
+        let rows = lanes.into_iter().map(Lane::into_row).collect();
+        exchange(rows, parts, terms);
     }
 
-    fn mix_statistics(&mut self, plans: &[Plan]) {
-        let width = self.model.layout().statistic_count();
-        mix(&mut self.statistics, &[], width, Message::Model, plans);
+    fn mix_statistics(&mut self, weights: &[Vec<(usize, f64)>]) {
+        let workers: Vec<usize> = (0..self.workers()).collect();
+        let statistics = rows(&mut self.statistics, workers.len(), &workers);
+        let row = |model| Row {
+            model,
+            step: &[],
+            extras: vec![],
+        };
+        let part = |(worker, messages): (usize, &Vec<(usize, f64)>)| Participant {
+            worker,
+            messages: vec![Message::model()],
+            plan: Assignment::mixed(Vector::Model, messages.clone()).into(),
+        };
+        let parts: Vec<_> = weights.iter().enumerate().map(part).collect();
+        let rows = statistics.into_iter().map(row).collect();
+        exchange(rows, &parts, Terms::default());
     }
 
     fn score(&mut self, worker: usize, part: Part) -> Score {
@@ -230,18 +360,12 @@ impl Engine for Fleet {
             self.row(&self.models, worker),
             self.row(&self.statistics, worker),
         );
-        match part {
-            Part::Test => self.score_on_test(model, statistics),
-            Part::Share => {
-                let share = &self.sampler.shares().images[worker];
-                self.score_model(model, statistics, &self.data.train, share)
-            }
-        }
+        self.shared.score_part(worker, part, model, statistics)
     }
 
-    fn average(&mut self) -> Replica {
-        let parameters = self.average_parameters();
-        let statistics = self.estimate_statistics(&parameters);
+    fn average(&mut self, workers: &[usize]) -> Replica {
+        let parameters = average(&self.models_of(workers));
+        let statistics = self.shared.estimate_statistics(&parameters);
         Replica {
             parameters,
             statistics,
@@ -249,54 +373,81 @@ impl Engine for Fleet {
     }
 
     fn score_replica(&mut self, replica: &Replica) -> Score {
-        self.score_on_test(&replica.parameters, &replica.statistics)
+        let Replica {
+            parameters,
+            statistics,
+        } = replica;
+        self.shared
+            .score_part(0, Part::Test, parameters, statistics)
     }
 
-    fn state(&self) -> State {
-        // Updates are made anew in every round.
-        let named = |(name, array): (&str, &Vec<f32>)| (name.into(), array.clone());
-        [
-            ("models", &self.models),
-            ("velocities", &self.velocities),
-            ("statistics", &self.statistics),
-        ]
-        .map(named)
-        .to_vec()
+    fn state(&mut self) -> State {
+        let kept = self.kept().into_iter();
+        kept.map(|(name, array)| (name, array.clone())).collect()
     }
 
     fn restore(&mut self, state: &State) -> Result<(), String> {
-        for (name, array) in [
-            ("models", &mut self.models),
-            ("velocities", &mut self.velocities),
-            ("statistics", &mut self.statistics),
-        ] {
-            let numbers = saved(state, name, array.len())?;
+        for (name, array) in self.kept() {
+            let numbers = saved(state, &name, array.len())?;
             array.copy_from_slice(numbers);
         }
         Ok(())
     }
 
-    fn consensus_distance(&self) -> f64 {
-        let average = self.average_parameters();
-        let squared = |row: &[f32]| -> f64 {
-            row.iter()
-                .zip(&average)
-                .map(|(x, mean)| f64::from(x - mean).powi(2))
-                .sum()
-        };
-        let total: f64 = self.models.chunks_exact(self.width()).map(squared).sum();
-        (total / self.workers() as f64).sqrt()
+    fn consensus_distance(&self, workers: &[usize]) -> f64 {
+        consensus_distance(&self.models_of(workers))
+    }
+
+    fn lanes(&mut self) -> Option<Lanes<'_>> {
+        let everyone: Vec<usize> = (0..self.workers()).collect();
+        let (shared, workers) = self.lanes_of(&everyone);
+        Some(Lanes { shared, workers })
     }
 }
 
-fn velocities_width(sgd: Sgd, width: usize) -> usize {
-    if sgd.has_velocity() { width } else { 0 }
+impl<'a> Lane<'a> {
+    fn into_row(self) -> Row<'a> {
+        Row {
+            model: self.model,
+            step: self.update,
+            extras: self.extras,
+        }
+    }
 }
 
-/// `count` rows of a buffer, which may be empty ones.
-fn rows(buffer: &mut [f32], width: usize, count: usize) -> Vec<&mut [f32]> {
-    if width == 0 {
-        return (0..count).map(|_| Default::default()).collect();
+/// The average of some vectors.
+fn average(vectors: &[&[f32]]) -> Vec<f32> {
+    let width = vectors.first().map_or(0, |vector| vector.len());
+    let mut sums = vec![0.0f64; width];
+    for vector in vectors {
+        let pairs = sums.iter_mut().zip(*vector);
+        pairs.for_each(|(sum, &x)| *sum += f64::from(x));
     }
-    buffer.chunks_exact_mut(width).collect()
+    let count = vectors.len() as f64;
+    sums.into_iter().map(|sum| (sum / count) as f32).collect()
+}
+
+/// The root mean square distance of some vectors from their average.
+pub(crate) fn consensus_distance(vectors: &[&[f32]]) -> f64 {
+    let average = average(vectors);
+    let squared = |vector: &&[f32]| -> f64 {
+        let pairs = vector.iter().zip(&average);
+        pairs.map(|(x, mean)| f64::from(x - mean).powi(2)).sum()
+    };
+    let total: f64 = vectors.iter().map(squared).sum();
+    (total / vectors.len() as f64).sqrt()
+}
+
+/// Some of a buffer's `count` rows, in increasing order; the rows of an empty buffer are empty.
+fn rows<'a>(mut buffer: &'a mut [f32], count: usize, chosen: &[usize]) -> Vec<&'a mut [f32]> {
+    let width = buffer.len() / count;
+    let mut passed = 0;
+    let row = |&row: &usize| {
+        let rest = std::mem::take(&mut buffer);
+        let (_, rest) = rest.split_at_mut((row - passed) * width);
+        let (found, rest) = rest.split_at_mut(width);
+        (buffer, passed) = (rest, row + 1);
+        found
+    };
+    chosen.iter().map(row).collect()
 }

@@ -2,6 +2,8 @@
 
 pub mod algorithm;
 pub mod checkpoint;
+pub mod clock;
+pub mod compress;
 pub mod config;
 pub mod data;
 pub mod engine;

@@ -1,122 +1,333 @@
-//! Mixing on the CPU: X' = A X - C U in one pass over memory.
+//! Exchanges on the CPU: everyone's assignments in one pass over memory.
 //!
-//! All models of the process lie in one buffer, a row each, and so do their updates. The buffers are
-//! walked in blocks of columns that fit into the cache: a block's messages are formed, every row's
-//! sum is taken from them, and the block is written back. Each number of X and U is read from
-//! memory once and each of X written once, which is the least that can be done. Every column is
+//! The vectors are walked in blocks of columns that fit into the cache: a block's messages are formed,
+//! every row's sums are taken from them, and the block is written back. Each number of X and U is read
+//! from memory once and each of X written once, which is the least that can be done. Every column is
 //! summed in the order of the plan, so that the result does not depend on the number of threads.
+//! Only compression needs a pass of its own: it looks at a whole vector.
 
-use crate::algorithm::{Message, Plan};
+use crate::algorithm::{Message, Part, Vector};
 use rayon::prelude::*;
 
 /// Bytes of a block's models, updates and messages together: about half of a core's L2 cache.
 const BLOCK_BYTES: usize = 192 * 1024;
 
-/// Replaces each row of `models` by its plan's combination. `models` and `updates` hold a row of
-/// `width` numbers for each plan; the plans name senders by row. `updates` may be empty where
-/// neither the messages nor the plans have a part of them.
+/// A worker's vectors.
+#[derive(Debug)]
+pub struct Row<'a> {
+    /// x.
+    pub model: &'a mut [f32],
+    /// u; may be empty where no message or plan names it.
+    pub step: &'a [f32],
+    /// The algorithm's extra vectors.
+    pub extras: Vec<&'a mut [f32]>,
+}
+
+/// What an exchange depends on beside its parts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Terms {
+    /// Who does not count in a mean of all.
+    pub centre: Option<usize>,
+    /// The round: what random compression depends on.
+    pub round: u64,
+    /// Keep to the calling thread.
+    pub alone: bool,
+    /// More exchanges of the same round follow, which may name the same steps.
+    pub more: bool,
+}
+
+/// Carries out an exchange between these workers: a row for each part. All rows are of the same length.
 ///
 /// # Panics
-/// If the buffers and plans do not fit together.
+/// If rows and parts do not fit together, or a part names a worker that has none.
 ///
 /// ```
-/// use upwash::algorithm::{Message, Plan};
-/// let half = |own_update| Plan { messages: vec![(0, 0.5), (1, 0.5)], own_update };
-/// let (mut x, u) = ([2.0, 4.0], [1.0, 1.0]);
-/// upwash::mix::mix(&mut x, &u, 1, Message::Stepped, &[half(0.0), half(0.0)]);
-/// assert_eq!(x, [2.0, 2.0]); // the mean of 2 - 1 and 4 - 1
+/// use upwash::algorithm::{Assignment, Message, Part, Vector};
+/// use upwash::mix::{Row, exchange};
+/// let (mut a, mut b, u) = ([2.0], [4.0], [1.0]);
+/// let half = Assignment::mixed(Vector::Model, vec![(0, 0.5), (1, 0.5)]);
+/// let part = |worker| Part { worker, messages: vec![Message::stepped()], plan: half.clone().into() };
+/// let rows = vec![
+///     Row { model: &mut a, step: &u, extras: vec![] },
+///     Row { model: &mut b, step: &u, extras: vec![] },
+/// ];
+/// exchange(rows, &[part(0), part(1)], Default::default());
+/// assert_eq!((a, b), ([2.0], [2.0])); // the mean of 2 - 1 and 4 - 1
 /// ```
-pub fn mix(models: &mut [f32], updates: &[f32], width: usize, message: Message, plans: &[Plan]) {
-    let rows = plans.len();
-    assert_eq!(models.len(), rows * width, "a row of models for every plan");
-    let unused = message != Message::Stepped && plans.iter().all(|plan| plan.own_update == 0.0);
-    assert!(
-        updates.len() == rows * width || updates.is_empty() && unused,
-        "a row of updates for every plan"
-    );
-    if rows == 0 || width == 0 {
+pub fn exchange(mut rows: Vec<Row<'_>>, parts: &[Part], terms: Terms) {
+    assert_eq!(rows.len(), parts.len(), "a row for every part");
+    let width = rows.first().map_or(0, |row| row.model.len());
+    if width == 0 {
         return;
     }
-    let plans: Vec<FlatPlan> = plans.iter().map(FlatPlan::new).collect();
-    let block = (BLOCK_BYTES / (3 * rows * size_of::<f32>())).clamp(16, 16 * 1024);
-    // The same columns of every row, as one task's own.
-    let mut blocks: Vec<Vec<&mut [f32]>> = Vec::new();
-    blocks.resize_with(width.div_ceil(block), || Vec::with_capacity(rows));
-    for row in models.chunks_exact_mut(width) {
-        row.chunks_mut(block)
-            .zip(&mut blocks)
-            .for_each(|(part, block)| block.push(part));
+    compress(&mut rows, parts, terms);
+    let program = Program::new(parts, terms.centre);
+    let block = (BLOCK_BYTES / (3 * rows.len().max(program.messages.len()) * size_of::<f32>()))
+        .clamp(16, 16 * 1024);
+    if terms.alone || width <= block {
+        program.run(&mut rows, block);
+        return;
     }
-    blocks
+    // The same columns of every row, as one task's own.
+    let tasks = (8 * rayon::current_num_threads()).min(width.div_ceil(block));
+    let piece = width.div_ceil(tasks).next_multiple_of(16);
+    let mut pieces: Vec<Vec<Row<'_>>> = Vec::with_capacity(tasks);
+    while rows[0].model.len() > piece {
+        let rest = rows.iter_mut().map(|row| row.split_off(piece)).collect();
+        pieces.push(std::mem::replace(&mut rows, rest));
+    }
+    pieces.push(rows);
+    pieces
         .par_iter_mut()
-        .enumerate()
-        .for_each_init(Vec::new, |scratch, (index, models)| {
-            let (from, length) = (index * block, models[0].len());
-            let update = |row: usize| match updates {
-                [] => updates,
-                _ => &updates[row * width + from..][..length],
+        .for_each(|rows| program.run(rows, block));
+}
+
+impl<'a> Row<'a> {
+    /// Cuts the row at a column; the columns from there on are the result.
+    fn split_off(&mut self, column: usize) -> Self {
+        let cut = |slice: &mut &'a mut [f32]| {
+            let (head, tail) = std::mem::take(slice).split_at_mut(column);
+            *slice = head;
+            tail
+        };
+        let model = cut(&mut self.model);
+        let extras = self.extras.iter_mut().map(cut).collect();
+        let (head, step) = self.step.split_at(column.min(self.step.len()));
+        self.step = head;
+        Self {
+            model,
+            step,
+            extras,
+        }
+    }
+}
+
+/// Brings the public copies up to date: adds what arrives of the difference to them.
+fn compress(rows: &mut [Row<'_>], parts: &[Part], terms: Terms) {
+    let update = |(row, part): (&mut Row<'_>, &Part)| {
+        for message in &part.messages {
+            let Some((copy, compression)) = message.public_copy else {
+                continue;
             };
-            scratch.resize(rows * length, 0.0);
-            for (row, sent) in scratch.chunks_exact_mut(length).enumerate() {
-                match message {
-                    Message::Early | Message::Model => sent.copy_from_slice(models[row]),
-                    Message::Stepped => {
-                        for ((out, x), u) in
-                            sent.iter_mut().zip(models[row].iter()).zip(update(row))
-                        {
-                            *out = *x - *u;
-                        }
+            let mut difference = vec![0.0; row.model.len()];
+            combine_own(&mut difference, &message.content, row, 0);
+            let copy = &mut *row.extras[copy];
+            difference.iter_mut().zip(&*copy).for_each(|(d, c)| *d -= c);
+            compression.apply(&mut difference, &[part.worker as u64, terms.round]);
+            copy.iter_mut().zip(difference).for_each(|(c, d)| *c += d);
+        }
+    };
+    let compresses = |part: &Part| part.messages.iter().any(|m| m.public_copy.is_some());
+    if parts.iter().any(compresses) {
+        rows.par_iter_mut().zip(parts).for_each(update);
+    }
+}
+
+/// `sum` = a combination of a row's own vectors, from column `from` on.
+fn combine_own(sum: &mut [f32], content: &[(Vector, f64)], row: &Row<'_>, from: usize) {
+    let length = sum.len();
+    let vector = |vector: Vector| match vector {
+        Vector::Model => &row.model[from..from + length],
+        Vector::Step => &row.step[from..from + length],
+        Vector::Extra(index) => &row.extras[index][from..from + length],
+    };
+    match content {
+        [(only, 1.0)] => sum.copy_from_slice(vector(*only)),
+        [(first, 1.0), (second, -1.0)] => {
+            let both = vector(*first).iter().zip(vector(*second));
+            sum.iter_mut()
+                .zip(both)
+                .for_each(|(sum, (a, b))| *sum = a - b);
+        }
+        _ => {
+            sum.fill(0.0);
+            for (own, weight) in content {
+                add(sum, vector(*own), *weight as f32);
+            }
+        }
+    }
+}
+
+fn add(sum: &mut [f32], vector: &[f32], weight: f32) {
+    sum.iter_mut()
+        .zip(vector)
+        .for_each(|(sum, x)| *sum += weight * x);
+}
+
+/// An exchange in single precision, with places instead of numbers of workers.
+struct Program {
+    /// The row and what it sends, for each message that anyone reads.
+    messages: Vec<(usize, Vec<(Vector, f64)>)>,
+    /// Which of them make a mean of all.
+    means: Vec<Vec<usize>>,
+    rows: Vec<Vec<Sum>>,
+}
+
+struct Sum {
+    target: Vector,
+    own: Vec<(Vector, f32)>,
+    messages: Vec<(usize, f32)>,
+    mean: Option<(usize, f32)>,
+}
+
+impl Program {
+    fn new(parts: &[Part], centre: Option<usize>) -> Self {
+        let largest = parts.iter().map(|part| part.worker).max().unwrap_or(0);
+        let mut rows = vec![usize::MAX; largest + 1];
+        for (row, part) in parts.iter().enumerate() {
+            rows[part.worker] = row;
+        }
+        let numbers = parts.iter().map(|part| part.messages.len()).max();
+        let numbers = numbers.unwrap_or(0);
+        // Messages that nobody reads are not formed.
+        let mut places = vec![usize::MAX; parts.len() * numbers];
+        let mut messages = Vec::new();
+        let mut place = |row: usize, number: usize| {
+            let place = &mut places[row * numbers + number];
+            if *place == usize::MAX {
+                *place = messages.len();
+                messages.push((row, received(&parts[row].messages[number])));
+            }
+            *place
+        };
+        let mut means: Vec<Vec<usize>> = Vec::new();
+        let mut mean_of = vec![usize::MAX; numbers];
+        let mut programs = Vec::with_capacity(parts.len());
+        for part in parts {
+            let mut sums = Vec::with_capacity(part.plan.assignments.len());
+            for assignment in &part.plan.assignments {
+                let number = assignment.number;
+                let nonzero = assignment.messages.iter().filter(|entry| entry.1 != 0.0);
+                let heard = nonzero.map(|&(sender, weight)| {
+                    let row = rows.get(sender).copied().unwrap_or(usize::MAX);
+                    assert!(row != usize::MAX, "worker {sender} is not here");
+                    (place(row, number), weight as f32)
+                });
+                let heard = heard.collect();
+                let mean = (assignment.mean != 0.0).then(|| {
+                    if mean_of[number] == usize::MAX {
+                        mean_of[number] = means.len();
+                        let counted =
+                            (0..parts.len()).filter(|&row| Some(parts[row].worker) != centre);
+                        means.push(counted.map(|row| place(row, number)).collect());
                     }
+                    (mean_of[number], assignment.mean as f32)
+                });
+                let own = assignment.own.iter().filter(|entry| entry.1 != 0.0);
+                sums.push(Sum {
+                    target: assignment.target,
+                    own: own
+                        .map(|&(vector, weight)| (vector, weight as f32))
+                        .collect(),
+                    messages: heard,
+                    mean,
+                });
+            }
+            programs.push(sums);
+        }
+        Self {
+            messages,
+            means,
+            rows: programs,
+        }
+    }
+
+    fn run(&self, rows: &mut [Row<'_>], block: usize) {
+        let width = rows[0].model.len();
+        let mut scratch = vec![0.0; (self.messages.len() + self.means.len()) * block.min(width)];
+        for from in (0..width).step_by(block) {
+            let length = block.min(width - from);
+            let scratch = &mut scratch[..(self.messages.len() + self.means.len()) * length];
+            let (messages, means) = scratch.split_at_mut(self.messages.len() * length);
+            for (sent, (row, content)) in messages.chunks_exact_mut(length).zip(&self.messages) {
+                combine_own(sent, content, &rows[*row], from);
+            }
+            for (mean, counted) in means.chunks_exact_mut(length).zip(&self.means) {
+                mean.fill(0.0);
+                for place in counted {
+                    add(mean, &messages[place * length..][..length], 1.0);
+                }
+                let part = 1.0 / counted.len() as f32;
+                mean.iter_mut().for_each(|x| *x *= part);
+            }
+            for (row, sums) in rows.iter_mut().zip(&self.rows) {
+                for sum in sums {
+                    sum.carry_out(row, from, length, messages, means);
                 }
             }
-            for (row, plan) in plans.iter().enumerate() {
-                plan.combine(models[row], scratch, update(row));
-            }
-        });
-}
-
-/// A plan in single precision.
-struct FlatPlan {
-    messages: Vec<(usize, f32)>,
-    own_update: f32,
-}
-
-impl FlatPlan {
-    fn new(plan: &Plan) -> Self {
-        let nonzero = plan.messages.iter().filter(|entry| entry.1 != 0.0);
-        Self {
-            messages: nonzero
-                .map(|&(sender, weight)| (sender, weight as f32))
-                .collect(),
-            own_update: plan.own_update as f32,
         }
     }
+}
 
-    /// `model` = the weighted sum of the rows of `messages`, plus the own term. Two messages are
-    /// taken at a time: half of the passes over the block.
-    fn combine(&self, model: &mut [f32], messages: &[f32], update: &[f32]) {
-        let length = model.len();
-        let row = |sender: usize| &messages[sender * length..][..length];
-        if self.own_update == 0.0 {
-            model.fill(0.0);
-        } else {
-            model
-                .iter_mut()
-                .zip(update)
-                .for_each(|(x, u)| *x = self.own_update * u);
+/// What arrives of a message: its content, or the public copy.
+fn received(message: &Message) -> Vec<(Vector, f64)> {
+    match message.public_copy {
+        None => message.content.clone(),
+        Some((copy, _)) => vec![(Vector::Extra(copy), 1.0)],
+    }
+}
+
+impl Sum {
+    fn carry_out(
+        &self,
+        row: &mut Row<'_>,
+        from: usize,
+        length: usize,
+        messages: &[f32],
+        means: &[f32],
+    ) {
+        // The target is taken out of the row, so that the row's others can be read.
+        let whole = match self.target {
+            Vector::Model => std::mem::take(&mut row.model),
+            Vector::Extra(index) => std::mem::take(&mut row.extras[index]),
+            Vector::Step => unreachable!("steps are the optimizer's"),
+        };
+        let target = &mut whole[from..from + length];
+        let itself = self.own.iter().find(|entry| entry.0 == self.target);
+        match itself {
+            None => match self.own.first() {
+                None => target.fill(0.0),
+                Some((vector, weight)) => {
+                    let first = Self::own(row, *vector, from, length);
+                    let scaled = first.iter().map(|x| weight * x);
+                    target.iter_mut().zip(scaled).for_each(|(t, x)| *t = x);
+                }
+            },
+            Some((_, 1.0)) => {}
+            Some((_, weight)) => target.iter_mut().for_each(|x| *x *= weight),
         }
+        let done = usize::from(itself.is_none());
+        let rest = self.own.iter().filter(|entry| entry.0 != self.target);
+        for (vector, weight) in rest.skip(done) {
+            add(target, Self::own(row, *vector, from, length), *weight);
+        }
+        let message = |place: usize| &messages[place * length..][..length];
+        // Two messages are taken at a time: half of the passes over the block.
         let mut pairs = self.messages.chunks_exact(2);
         for pair in &mut pairs {
             let ((a, wa), (b, wb)) = (pair[0], pair[1]);
-            for ((x, p), q) in model.iter_mut().zip(row(a)).zip(row(b)) {
+            for ((x, p), q) in target.iter_mut().zip(message(a)).zip(message(b)) {
                 *x += wa * p + wb * q;
             }
         }
-        for &(sender, weight) in pairs.remainder() {
-            model
-                .iter_mut()
-                .zip(row(sender))
-                .for_each(|(x, p)| *x += weight * p);
+        for &(place, weight) in pairs.remainder() {
+            add(target, message(place), weight);
+        }
+        if let Some((place, weight)) = self.mean {
+            add(target, &means[place * length..][..length], weight);
+        }
+        match self.target {
+            Vector::Model => row.model = whole,
+            Vector::Extra(index) => row.extras[index] = whole,
+            Vector::Step => {}
+        }
+    }
+
+    fn own<'r>(row: &'r Row<'_>, vector: Vector, from: usize, length: usize) -> &'r [f32] {
+        match vector {
+            Vector::Model => &row.model[from..from + length],
+            Vector::Step => &row.step[from..from + length],
+            Vector::Extra(index) => &row.extras[index][from..from + length],
         }
     }
 }

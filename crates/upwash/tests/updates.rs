@@ -3,8 +3,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use upwash::algorithm::{AlDsgd, Algorithm, Dpsgd, Pull, Report, Variant, View};
-use upwash::mix::mix;
+mod common;
+
+use common::Machine;
+use upwash::algorithm::{AlDsgd, Algorithm, Dpsgd, Exchange, Pull, Report, Setting, Variant, View};
+use upwash::mix::{Row, Terms, exchange};
 use upwash_topology::{GraphSpec, Round, Schedule, Weights};
 
 const A: [f64; 4] = [1.0, 2.0, 3.0, 4.0];
@@ -25,32 +28,10 @@ fn step(
     u: &[f64],
     losses: &[f64],
 ) -> Vec<f64> {
-    let report = |i: usize| Report {
-        loss: Some(losses[i]),
-        degree: round.degree(i),
-    };
-    let sent: Vec<f64> = match algorithm.message() {
-        upwash::algorithm::Message::Early | upwash::algorithm::Message::Model => x.to_vec(),
-        upwash::algorithm::Message::Stepped => x.iter().zip(u).map(|(x, u)| x - u).collect(),
-    };
-    let row = |worker: usize| {
-        let received: Vec<_> = round.senders(worker).map(|j| (j, report(j))).collect();
-        let view = View {
-            worker,
-            round,
-            rate: RATE,
-            own: report(worker),
-            received: &received,
-        };
-        let plan = algorithm.plan(&view);
-        let sum: f64 = plan
-            .messages
-            .iter()
-            .map(|&(j, weight)| weight * sent[j])
-            .sum();
-        sum + plan.own_update * u[worker]
-    };
-    (0..x.len()).map(row).collect()
+    let mut machine = Machine::new(algorithm, x);
+    machine.u = u.to_vec();
+    machine.exchange(algorithm, round, RATE, losses);
+    machine.x
 }
 
 fn trajectory(algorithm: &dyn Algorithm, rounds: usize) -> Vec<Vec<f64>> {
@@ -108,7 +89,7 @@ fn dpsgd_combines_then_adapts() {
     check(
         &Dpsgd {
             overlap: true,
-            lazy: false,
+            ..Default::default()
         },
         &[
             (1, [0.6, -0.9, 2.4, -0.1]),
@@ -205,41 +186,30 @@ fn a_worker_without_neighbours_takes_a_plain_step() {
 #[test]
 fn before_any_loss_is_known_everyone_is_its_own_best() {
     let round = path().round(0);
-    let blank = Report {
+    let blank = |degree| Report {
         loss: None,
-        degree: 1,
-    };
-    let received = [
-        (0, blank),
-        (
-            2,
-            Report {
-                loss: None,
-                degree: 2,
-            },
-        ),
-    ];
-    let own = Report {
-        loss: None,
-        degree: 2,
+        degree,
+        number: 1.0,
     };
     let view = View {
         worker: 1,
-        round: &round,
-        rate: 0.0,
-        own,
-        received: &received,
+        setting: Setting::new(&round, 0.0),
+        own: blank(2),
+        received: &[(0, blank(1)), (2, blank(2))],
     };
     let plan = AlDsgd::new(
         Box::new(Dpsgd {
             overlap: true,
-            lazy: false,
+            ..Default::default()
         }),
         Variant::Sound,
     )
     .plan(&view);
     // W_11 = 0, so that all of its own weight is w_best and w_degree: worker 1 wins the tie with 2.
-    assert!((plan.messages[1].1 - 0.2).abs() < 1e-12, "{plan:?}");
+    assert!(
+        (plan.assignments[0].messages[1].1 - 0.2).abs() < 1e-12,
+        "{plan:?}"
+    );
 }
 
 /// One round of `overlap`, worked by hand: A = Z over the lazy W, C = I.
@@ -248,9 +218,10 @@ fn al_dsgd_that_overlaps() {
     let base = Dpsgd {
         overlap: true,
         lazy: true,
+        ..Default::default()
     };
     let sound = AlDsgd::new(Box::new(base), Variant::Sound);
-    assert!(sound.message().is_before_gradient());
+    assert!(sound.exchanges(0) == [Exchange::Early]);
     let u: Vec<f64> = (0..4).map(|i| RATE * A[i] * (START[i] - B[i])).collect();
     let found = step(&sound, &path().round(0), &START, &u, &[0.3, 0.1, 0.4, 0.2]);
     for (x, known) in found.iter().zip([0.52, 0.0, 1.34, 0.47]) {
@@ -259,9 +230,10 @@ fn al_dsgd_that_overlaps() {
     let base = Dpsgd {
         overlap: true,
         lazy: true,
+        ..Default::default()
     };
     let written = AlDsgd::new(Box::new(base), Variant::Written);
-    assert!(written.message().is_before_gradient());
+    assert!(written.exchanges(0) == [Exchange::Early]);
 }
 
 /// The kernel in single precision, over many columns, against the definition in double.
@@ -283,20 +255,18 @@ fn the_kernel_mixes_as_the_plans_say() {
         let report = |i: usize| Report {
             loss: Some(losses[i]),
             degree: round.degree(i),
+            number: 1.0,
         };
-        let plans: Vec<_> = (0..4)
-            .map(|worker| {
-                let received: Vec<_> = round.senders(worker).map(|j| (j, report(j))).collect();
-                algorithm.plan(&View {
-                    worker,
-                    round: &round,
-                    rate: RATE,
-                    own: report(worker),
-                    received: &received,
-                })
-            })
-            .collect();
-        mix(&mut models, &updates, width, algorithm.message(), &plans);
+        let reports = [0, 1, 2, 3].map(report);
+        let setting = Setting::new(&round, RATE);
+        let parts = Exchange::Neighbours.parts(algorithm, &setting, &reports);
+        let rows = models.chunks_mut(width).zip(updates.chunks(width));
+        let rows = rows.map(|(model, step)| Row {
+            model,
+            step,
+            extras: vec![],
+        });
+        exchange(rows.collect(), &parts, Terms::default());
         for column in (0..width).step_by(997) {
             let pick = |buffer: &[f32]| -> Vec<f64> {
                 (0..4)

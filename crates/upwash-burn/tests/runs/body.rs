@@ -3,6 +3,7 @@
 
 use crate::model;
 use std::sync::Arc;
+use upwash::algorithm::Registry;
 use upwash::config::Config;
 use upwash::data::{Augmentation, Pick};
 use upwash::engine::{Engine, State};
@@ -26,11 +27,11 @@ impl Observer for Witness {
         Next::Continue
     }
 
-    fn between_rounds(&mut self, progress: &Progress, engine: &dyn Engine) -> Next {
+    fn between_rounds(&mut self, progress: &Progress, state: &mut dyn FnMut() -> State) -> Next {
         if self.stop != Some(progress.round) {
             return Next::Continue;
         }
-        self.kept = Some((progress.clone(), engine.state()));
+        self.kept = Some((progress.clone(), state()));
         Next::Stop
     }
 }
@@ -184,19 +185,56 @@ fn a_run_that_was_stopped_goes_on_as_if_it_never_had() {
     }
 }
 
+/// Every algorithm that is built in, with a graph that it can use.
+fn every_algorithm() -> Vec<String> {
+    let centred = ["easgd", "parameter-server", "async-easgd", "downpour"];
+    let graph = |name: &str| {
+        if centred.contains(&name) {
+            "[graph]\ntopology = \"star:9\"\n"
+        } else {
+            ""
+        }
+    };
+    Registry::standard()
+        .iter()
+        .map(|known| {
+            format!(
+                "[algorithm]\nname = \"{}\"\n{}",
+                known.name,
+                graph(known.name)
+            )
+        })
+        .collect()
+}
+
 #[test]
 fn every_algorithm_and_variant_learns_the_digits() {
-    let mut configs = vec![
-        "[algorithm]\nname = \"dpsgd\"\n".to_string(),
-        "[algorithm]\nname = \"dpsgd\"\noverlap = true\n[graph]\nweights = \"metropolis\"\n".into(),
-        "[algorithm]\nname = \"matcha\"\n".into(),
-        "[algorithm]\nvariant = \"released\"\n[graph]\ncopies = 3\n".into(),
-        "[algorithm]\noverlap = true\n[graph]\nweights = \"metropolis\"\n".into(),
-        "[algorithm]\noverlap = true\n".into(),
-        "[algorithm]\noverlap = true\nbase = \"matcha\"\n[graph]\ncopies = 3\nfirst_copy = 2\n"
-            .into(),
-        "[algorithm]\nname = \"dpsgd\"\n[graph]\nlinks = \"one-peer-exponential\"\n".into(),
-    ];
+    let mut configs = every_algorithm();
+    configs.extend(
+        [
+            "[algorithm]\nname = \"dpsgd\"\noverlap = true\n[graph]\nweights = \"metropolis\"\n",
+            "[algorithm]\nvariant = \"released\"\n[graph]\ncopies = 3\n",
+            "[algorithm]\noverlap = true\n[graph]\nweights = \"metropolis\"\n",
+            "[algorithm]\noverlap = true\n",
+            "[algorithm]\noverlap = true\nbase = \"matcha\"\n[graph]\ncopies = 3\nfirst_copy = 2\n",
+            "[algorithm]\nname = \"dpsgd\"\n[graph]\nlinks = \"one-peer-exponential\"\n",
+            "[graph]\nlinks = \"one-peer-exponential\"\n",
+            "[algorithm]\nbase = \"gossip-pga\"\n",
+            "[algorithm]\nbase = \"choco\"\n",
+            "[algorithm]\nbase = \"qg-momentum\"\n",
+            "[algorithm]\nname = \"choco\"\ncompressor = \"random-k\"\n",
+            "[algorithm]\nname = \"choco\"\ncompressor = \"sign\"\n",
+            "[algorithm]\nname = \"choco\"\ncompressor = \"eight-bit\"\n",
+            "[algorithm]\nname = \"sgp\"\n[graph]\nlinks = \"exponential\"\n",
+            "[algorithm]\nname = \"sgp\"\n[graph]\ntopology = \"ring:4\"\n\
+             arcs = [[0, 1], [0, 2], [1, 2], [2, 3], [3, 0]]\n",
+            "[algorithm]\nname = \"slowmo\"\nbase = \"sgp\"\n",
+            "[algorithm]\nname = \"slowmo\"\nbase = \"d2\"\n",
+            "[algorithm]\nname = \"slowmo\"\nbase = \"dpsgd\"\n",
+            "[algorithm]\nname = \"slowmo\"\nbase = \"easgd\"\n[graph]\ntopology = \"star:9\"\n",
+        ]
+        .map(String::from),
+    );
     for base in ["dpsgd", "matcha"] {
         for (variant, weights) in [
             ("sound", "optimal"),
@@ -209,15 +247,43 @@ fn every_algorithm_and_variant_learns_the_digits() {
             ));
         }
     }
+    let mut below = Vec::new();
     for config in configs {
         let (summary, _) = complete(&config);
         assert_eq!(summary.status, Status::Finished, "{config}");
-        assert!(
-            summary.mean_accuracy >= 0.95,
-            "{}\n{config}",
-            summary.mean_accuracy
-        );
-        assert!(summary.averaged_model_accuracy >= 0.95, "{config}");
+        let (mean, model) = (summary.mean_accuracy, summary.averaged_model_accuracy);
+        if mean < 0.95 || model < 0.95 {
+            below.push((mean, model, config));
+        }
+    }
+    assert!(below.is_empty(), "{below:#?}");
+}
+
+/// Whatever an algorithm keeps is in its checkpoint: extra vectors, numbers, steps in flight, clocks.
+#[test]
+fn every_algorithm_goes_on_as_if_it_never_had_stopped() {
+    for config in every_algorithm() {
+        let config = format!("{config}[training]\nepochs = 2\n[clock]\nnetwork = \"edge\"\n");
+        let (whole, expected) = complete(&config);
+        let (experiment, mut fleet) = prepare(&config);
+        let mut witness = Witness {
+            stop: Some(13),
+            ..Default::default()
+        };
+        let start = Progress::start(experiment.workers());
+        run(&experiment, &mut fleet, start, &mut witness).unwrap();
+        let (progress, state) = witness.kept.unwrap();
+        // As a checkpoint has it.
+        let text = serde_json::to_string(&progress).unwrap();
+        let progress = serde_json::from_str(&text).unwrap();
+        let (experiment, mut fleet) = prepare(&config);
+        fleet.restore(&state).unwrap();
+        let rest = &mut Witness::default();
+        let second = run(&experiment, &mut fleet, progress, rest)
+            .unwrap()
+            .summary;
+        assert!(fleet.state() == expected, "{config}");
+        assert_eq!(format!("{second:?}"), format!("{whole:?}"), "{config}");
     }
 }
 
@@ -268,7 +334,7 @@ fn averaged_statistics_are_counted_as_sent() {
     let bytes = |statistics: &str| {
         let config =
             format!("model = \"cnn\"\n[training]\nepochs = 1\nstatistics = \"{statistics}\"\n");
-        complete(&config).0.bytes_sent
+        complete(&config).0.sent.bytes_sent
     };
     // 12 rounds of 24 messages, each with 2 x (16 + 32) statistics.
     assert_eq!(bytes("averaged") - bytes("local"), 12 * 24 * 96 * 4);

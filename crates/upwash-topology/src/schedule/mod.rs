@@ -237,6 +237,69 @@ impl Schedule {
         schedule
     }
 
+    /// Directed links, all of them in every round; who hears so many takes the same part of each and of
+    /// its own. That keeps the workers' average only where everyone hears as many as hear it: elsewhere
+    /// push-sum must weigh.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// let schedule = Schedule::directed(3, &[(0, 1), (1, 2), (2, 0), (0, 2)])?;
+    /// assert_eq!(schedule.round(5).senders(2).collect::<Vec<_>>(), [0, 1]);
+    /// # Ok::<(), upwash_topology::GraphError>(())
+    /// ```
+    pub fn directed(nodes: usize, arcs: &[Edge]) -> Result<Self, GraphError> {
+        let mut rows: Vec<Vec<usize>> = (0..nodes).map(|i| vec![i]).collect();
+        let mut links = arcs.to_vec();
+        links.sort_unstable();
+        for (index, &(from, to)) in links.iter().enumerate() {
+            if from.max(to) >= nodes {
+                let node = from.max(to);
+                return Err(GraphError::OutOfRange { node, nodes });
+            }
+            if from == to {
+                return Err(GraphError::SelfLoop { node: from });
+            }
+            if index > 0 && links[index - 1] == (from, to) {
+                return Err(GraphError::DoubledEdge { u: from, v: to });
+            }
+            rows[to].push(from);
+        }
+        let row = |mut senders: Vec<usize>| {
+            senders.sort_unstable();
+            let part = 1.0 / senders.len() as f64;
+            senders.into_iter().map(|sender| (sender, part)).collect()
+        };
+        let mixing = Mixing::from_rows(rows.into_iter().map(row).collect());
+        let pattern = Pattern {
+            links,
+            directed: true,
+            matchings: vec![],
+            mixing,
+        };
+        let rule = Rule::Cycle(vec![Arc::new(pattern)]);
+        Ok(Self { nodes, rule })
+    }
+
+    /// The directed exponential graph: everyone sends to the workers 1, 2, 4, ... places further on.
+    /// Everyone hears as many as hear it, so that the average is kept.
+    ///
+    /// # Panics
+    /// If there are no workers.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// assert_eq!(Schedule::exponential(8).round(0).senders(0).collect::<Vec<_>>(), [4, 6, 7]);
+    /// ```
+    pub fn exponential(nodes: usize) -> Self {
+        assert!(nodes > 0, "no workers");
+        let hops = (0..).map(|power| 1usize << power);
+        let arcs: Vec<Edge> = hops
+            .take_while(|&hop| hop < nodes)
+            .flat_map(|hop| (0..nodes).map(move |i| (i, (i + hop) % nodes)))
+            .collect();
+        Self::directed(nodes, &arcs).expect("hops below the size are distinct")
+    }
+
     /// A random maximal matching of the graph in every round; linked workers take each other's
     /// average.
     ///

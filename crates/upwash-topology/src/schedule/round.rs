@@ -112,6 +112,26 @@ impl Round {
             .filter(move |&sender| sender != worker)
     }
 
+    /// To how many workers each sends in this round.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// let round = Schedule::directed(3, &[(0, 1), (0, 2), (1, 0)])?.round(0);
+    /// assert_eq!(round.receiver_counts(), [2, 1, 0]);
+    /// # Ok::<(), upwash_topology::GraphError>(())
+    /// ```
+    pub fn receiver_counts(&self) -> Vec<usize> {
+        let nodes = self.mixing().nodes();
+        if !self.is_directed() {
+            return (0..nodes).map(|worker| self.degree(worker)).collect();
+        }
+        let mut counts = vec![0; nodes];
+        for (sender, _) in self.links() {
+            counts[*sender] += 1;
+        }
+        counts
+    }
+
     /// How many models `worker` receives in this round: its degree in the links that are up.
     ///
     /// ```

@@ -1,9 +1,8 @@
 //! What lies on the GPU: rows of models, the data set, and what changes from round to round.
 
 use super::Precision;
-use crate::shim::{Argument, TorchError, copy, pin};
+use crate::shim::{TorchError, copy, pin};
 use tch::{Device, Kind, Tensor};
-use upwash::algorithm::Plan;
 use upwash::data::{Dataset, Images, Pick};
 use upwash::model::Slot;
 
@@ -45,6 +44,18 @@ impl Rows {
         self.buffer.size()[1] as usize
     }
 
+    /// How many numbers the host has in a row.
+    pub(super) fn numbers(&self) -> usize {
+        self.places.iter().map(|place| place.slot.size()).sum()
+    }
+
+    /// Some rows.
+    pub(super) fn some(&self, rows: &[usize]) -> Tensor {
+        let rows: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
+        let chosen = Tensor::from_slice(&rows).to_device(self.buffer.device());
+        self.buffer.index_select(0, &chosen)
+    }
+
     /// The tensors of a row. Kernels of convolutions lie channels last, which is how they are used.
     pub(super) fn views(&self, row: usize) -> Vec<Tensor> {
         let row = self.buffer.get(row as i64);
@@ -59,6 +70,32 @@ impl Rows {
             }
         };
         self.places.iter().map(view).collect()
+    }
+
+    /// For every number of a row, where the host has it; -1 between tensors.
+    pub(super) fn places_on_host(&self) -> Vec<i64> {
+        let mut places = vec![-1; self.width()];
+        let mut flat = 0;
+        for place in &self.places {
+            let (offset, size) = (place.offset as usize, place.slot.size());
+            match place.slot.shape[..] {
+                [outputs, inputs, height, width] => {
+                    let each = [outputs, height, width, inputs];
+                    for at in 0..size {
+                        // Channels last here, channel by channel there.
+                        let i = at % each[3];
+                        let x = at / each[3] % each[2];
+                        let y = at / each[3] / each[2] % each[1];
+                        let o = at / each[3] / each[2] / each[1];
+                        let there = ((o * inputs + i) * height + y) * width + x;
+                        places[offset + at] = (flat + there) as i64;
+                    }
+                }
+                _ => (0..size).for_each(|at| places[offset + at] = (flat + at) as i64),
+            }
+            flat += size;
+        }
+        places
     }
 
     /// A row as the host has it.
@@ -107,6 +144,9 @@ impl ImagesOnDevice {
     }
 }
 
+/// A worker, and which of its batches.
+pub(super) type WorkerBatch = (usize, u64);
+
 /// What changes from round to round, and where it is put together.
 pub(super) struct Inputs {
     /// (image, down, right, mirrored) of every image of every batch: on the host, and there.
@@ -117,14 +157,16 @@ pub(super) struct Inputs {
     /// Batches of images, channels last, and their labels.
     pub(super) images: Tensor,
     pub(super) labels: Tensor,
-    /// Picks that were prepared ahead.
-    pub(super) ahead: Option<(u64, Vec<i32>)>,
+    /// Picks that were prepared ahead, for these batches of these workers.
+    pub(super) ahead: Option<(Vec<WorkerBatch>, Vec<i32>)>,
 }
 
-/// Room for plans: row starts, senders, weights, own updates.
-pub(super) struct Plans {
-    host: Tensor,
-    device: Tensor,
+/// Small arrays on their way to the GPU. A pinned buffer must not be written to while it is copied:
+/// every array gets one of its own until the stream has been waited for.
+pub(super) struct Mail {
+    device: Device,
+    slots: Vec<(Tensor, Tensor)>,
+    used: usize,
 }
 
 impl Inputs {
@@ -153,10 +195,11 @@ impl Inputs {
         })
     }
 
-    /// Sends picks on their way.
+    /// Sends picks on their way: the first so many.
     pub(super) fn load(&mut self, picks: &[i32]) -> Result<(), TorchError> {
-        self.host.copy_(&Tensor::from_slice(picks));
-        copy(&self.picks, &self.host)
+        let part = |buffer: &Tensor| buffer.narrow(0, 0, picks.len() as i64);
+        part(&self.host).copy_(&Tensor::from_slice(picks));
+        copy(&part(&self.picks), &part(&self.host))
     }
 
     /// Room for images to be scored, and their labels.
@@ -170,53 +213,36 @@ impl Inputs {
     }
 }
 
-impl Plans {
-    pub(super) fn new(rows: usize, device: Device) -> Result<Self, TorchError> {
-        // As if everyone heard everyone.
-        let room = (2 * rows * rows + 2 * rows + 1) as i64;
-        let host = Tensor::zeros([room], (Kind::Int, Device::Cpu));
-        Ok(Self {
-            host: pin(&host)?,
-            device: Tensor::zeros([room], (Kind::Int, device)),
-        })
+impl Mail {
+    pub(super) fn new(device: Device) -> Self {
+        Self {
+            device,
+            slots: vec![],
+            used: 0,
+        }
     }
 
-    /// Sends plans on their way; says where their parts will be.
-    pub(super) fn load(&self, plans: &[Plan]) -> Result<[Argument; 4], TorchError> {
-        let (mut starts, mut senders, mut weights) = (vec![0], vec![], vec![]);
-        for plan in plans {
-            for &(sender, weight) in plan.messages.iter().filter(|entry| entry.1 != 0.0) {
-                senders.push(sender as i32);
-                weights.push((weight as f32).to_bits() as i32);
-            }
-            starts.push(senders.len() as i32);
+    /// The stream has been waited for: everything that was sent has arrived.
+    pub(super) fn arrived(&mut self) {
+        self.used = 0;
+    }
+
+    /// Sends numbers; says where they will be for what is launched from here on.
+    pub(super) fn send(&mut self, numbers: &[i64]) -> Result<Tensor, TorchError> {
+        let room = |slot: &(Tensor, Tensor)| slot.0.numel() >= numbers.len();
+        if !self.slots.get(self.used).is_some_and(room) {
+            let length = numbers.len().next_power_of_two().max(1024) as i64;
+            let host = pin(&Tensor::zeros([length], (Kind::Int64, Device::Cpu)))?;
+            let there = Tensor::zeros([length], (Kind::Int64, self.device));
+            self.slots.truncate(self.used);
+            self.slots.push((host, there));
         }
-        let own = plans
-            .iter()
-            .map(|plan| (plan.own_update as f32).to_bits() as i32);
-        let places = [0, starts.len(), starts.len() + senders.len()];
-        let all: Vec<i32> = starts
-            .iter()
-            .chain(&senders)
-            .chain(&weights)
-            .copied()
-            .chain(own)
-            .collect();
-        let part = |buffer: &Tensor, from: usize, length: usize| {
-            buffer.narrow(0, from as i64, length as i64)
-        };
-        part(&self.host, 0, all.len()).copy_(&Tensor::from_slice(&all));
-        copy(
-            &part(&self.device, 0, all.len()),
-            &part(&self.host, 0, all.len()),
-        )?;
-        let at = |from: usize| Argument::of(&part(&self.device, from, 1));
-        Ok([
-            at(places[0]),
-            at(places[1]),
-            at(places[2]),
-            at(places[2] + weights.len()),
-        ])
+        let (host, there) = &self.slots[self.used];
+        self.used += 1;
+        let part = |buffer: &Tensor| buffer.narrow(0, 0, numbers.len() as i64);
+        part(host).copy_(&Tensor::from_slice(numbers));
+        copy(&part(there), &part(host))?;
+        Ok(part(there))
     }
 }
 

@@ -1,8 +1,9 @@
 //! Two engines side by side.
 
-use upwash::algorithm::{Report, View};
-use upwash::engine::{Engine, Score, State};
+use upwash::algorithm::{Exchange, Report, Setting};
+use upwash::engine::{Engine, State, Turn};
 use upwash::experiment::Experiment;
+use upwash::mix::Terms;
 use upwash::run::{Event, Next, Observer, Progress};
 
 /// Losses of every round; stops before round `stop` and keeps what is needed to go on.
@@ -24,11 +25,11 @@ impl Observer for Witness {
         Next::Continue
     }
 
-    fn between_rounds(&mut self, progress: &Progress, engine: &dyn Engine) -> Next {
+    fn between_rounds(&mut self, progress: &Progress, state: &mut dyn FnMut() -> State) -> Next {
         if self.stop != Some(progress.round) {
             return Next::Continue;
         }
-        self.kept = Some((progress.clone(), engine.state()));
+        self.kept = Some((progress.clone(), state()));
         Next::Stop
     }
 }
@@ -53,42 +54,54 @@ pub fn compare(
 ) -> Apart {
     let mut apart = Apart::default();
     let mut before: Vec<Option<f64>> = vec![None; experiment.workers()];
+    let mut numbers = vec![1.0; experiment.workers()];
     for round in 0..rounds {
         let state = first.state();
         second.restore(&state).expect("engines of one experiment");
         let rate = experiment.config.training.rate;
-        let (ours, theirs) = (first.step(round, rate), second.step(round, rate));
-        for (a, b) in ours.iter().zip(&theirs) {
+        let mut turns = vec![None; experiment.workers()];
+        for worker in experiment.training_workers() {
+            let batch = round;
+            turns[worker] = Some(Turn { batch, rate });
+        }
+        let (ours, theirs) = (first.step(&turns), second.step(&turns));
+        for (a, b) in ours.iter().flatten().zip(theirs.iter().flatten()) {
             apart.loss = apart.loss.max((a.loss / b.loss - 1.0).abs());
         }
-        let (message, up) = (
-            experiment.algorithm.message(),
-            experiment.schedule.round(round),
-        );
-        let losses = |scores: &[Score]| scores.iter().map(|score| Some(score.loss)).collect();
-        let now: Vec<Option<f64>> = losses(&ours);
-        let reported = if message.is_before_gradient() {
-            &before
-        } else {
-            &now
-        };
-        let report = |i: usize| Report {
-            loss: reported[i],
-            degree: up.degree(i),
-        };
-        let plan = |worker: usize| {
-            let received: Vec<_> = up.senders(worker).map(|j| (j, report(j))).collect();
-            experiment.algorithm.plan(&View {
-                worker,
-                round: &up,
-                rate,
-                own: report(worker),
-                received: &received,
-            })
-        };
-        let plans: Vec<_> = (0..experiment.workers()).map(plan).collect();
-        first.mix(message, &plans);
-        second.mix(message, &plans);
+        let algorithm = experiment.method.synchronous().expect("rounds");
+        let up = experiment.schedule.round(round);
+        let now: Vec<Option<f64>> = ours.iter().map(|score| Some((*score)?.loss)).collect();
+        let exchanges = algorithm.exchanges(round);
+        for (index, &exchange) in exchanges.iter().enumerate() {
+            let reported = match exchange {
+                Exchange::Early => &before,
+                _ => &now,
+            };
+            let report = |i: usize| Report {
+                loss: reported[i],
+                degree: up.degree(i),
+                number: numbers[i],
+            };
+            let reports: Vec<Report> = (0..experiment.workers()).map(report).collect();
+            let setting = Setting {
+                exchange: index,
+                momentum: experiment.config.training.momentum,
+                centre: experiment.centre,
+                ..Setting::new(&up, rate)
+            };
+            let parts = exchange.parts(algorithm, &setting, &reports);
+            let terms = Terms {
+                centre: experiment.centre,
+                round,
+                more: index + 1 < exchanges.len(),
+                ..Default::default()
+            };
+            first.exchange(&parts, terms);
+            second.exchange(&parts, terms);
+            for part in parts {
+                numbers[part.worker] = part.plan.number.unwrap_or(numbers[part.worker]);
+            }
+        }
         before = now;
         let [a, b] = [first.state(), second.state()].map(|state| state[0].1.clone());
         let length = |pairs: &mut dyn Iterator<Item = (&f32, &f32)>| -> f64 {

@@ -1,13 +1,26 @@
-//! D-PSGD (Lian et al. 2017), and with a schedule that draws matchings MATCHA (Wang et al. 2019).
+//! D-PSGD: a step, and a weighted average with the neighbours.
 
-use super::{Algorithm, Message, Plan, View};
+use super::{
+    Algorithm, Assignment, Definition, Exchange, Ground, Message, Method, Options, Plan, Variant,
+    Vector, View,
+};
+use crate::config::ConfigError;
+use upwash_topology::Weights;
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "dpsgd",
+    about: "a step, then a weighted average with the neighbours",
+    paper: "Lian et al. 2017, Can Decentralized Algorithms Outperform Centralized Algorithms?",
+    build: |options| Ok(Method::Synchronous(Box::new(Dpsgd::read(options)?))),
+};
 
 /// Adapt, then combine: X' = W (X - U), the paper's Eq. 2. Or combine, then adapt: X' = W X - U.
 ///
 /// ```
-/// use upwash::algorithm::{Algorithm, Dpsgd, Message};
-/// assert_eq!(Dpsgd::default().message(), Message::Stepped);
-/// assert_eq!(Dpsgd { overlap: true, lazy: true }.message(), Message::Early);
+/// use upwash::algorithm::{Algorithm, Dpsgd, Exchange};
+/// assert_eq!(Dpsgd::default().exchanges(0), [Exchange::Neighbours]);
+/// let overlap = Dpsgd { overlap: true, lazy: true, ..Default::default() };
+/// assert_eq!(overlap.exchanges(0), [Exchange::Early]);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dpsgd {
@@ -17,26 +30,70 @@ pub struct Dpsgd {
     /// (I + W)/2 for W. Without it, combining first diverges as soon as the rate times the loss's
     /// curvature passes 1 plus W's smallest eigenvalue.
     pub lazy: bool,
+    /// The released code's links.
+    pub released: bool,
+    /// Whether W can have eigenvalues near -1.
+    pub risky: bool,
+}
+
+impl Dpsgd {
+    pub(super) fn read(options: &mut Options<'_>) -> Result<Self, ConfigError> {
+        let about = "released: the links of the authors' code; sound and written: all links";
+        let variant = options.choice("variant", &Variant::ALL, about)?;
+        let about = "exchange models from before the step, while the gradient is computed";
+        let overlap = options.flag("overlap", false, about)?;
+        let risky = overlap && options.graph.weights != Weights::Metropolis;
+        let lazy = options.flag("lazy", risky, "(I + W)/2 for W")?;
+        Ok(Self {
+            overlap,
+            lazy,
+            released: variant == Variant::Released,
+            risky: risky && !lazy,
+        })
+    }
 }
 
 impl Algorithm for Dpsgd {
-    fn message(&self) -> Message {
-        if self.overlap {
-            Message::Early
+    fn messages(&self, _: &View<'_>) -> Vec<Message> {
+        vec![if self.overlap {
+            Message::model()
         } else {
-            Message::Stepped
-        }
+            Message::stepped()
+        }]
     }
 
     fn plan(&self, view: &View<'_>) -> Plan {
-        let mut plan = Plan {
-            messages: view.round.mixing().row(view.worker).to_vec(),
-            own_update: self.message().own_update(),
-        };
-        if self.lazy {
-            plan.scale(0.5);
-            plan.add(view.worker, 0.5);
+        let mut model = Assignment::mixed(Vector::Model, view.weights(self.lazy));
+        if self.overlap {
+            model.add_own(Vector::Step, -1.0);
         }
-        plan
+        model.into()
+    }
+
+    fn exchanges(&self, _: u64) -> Vec<Exchange> {
+        vec![if self.overlap {
+            Exchange::Early
+        } else {
+            Exchange::Neighbours
+        }]
+    }
+
+    fn words(&self) -> String {
+        let overlap = if self.overlap { ", overlap" } else { "" };
+        format!("D-PSGD{overlap}")
+    }
+
+    fn can_be_led(&self) -> bool {
+        true
+    }
+
+    fn is_released(&self) -> bool {
+        self.released
+    }
+
+    fn warnings(&self, _: &Ground<'_>) -> Vec<String> {
+        let risk = "overlap with weights that are not lazy diverges easily (W has eigenvalues near \
+                    -1). Leave algorithm.lazy out, or set graph.weights = \"metropolis\".";
+        self.risky.then(|| risk.into()).into_iter().collect()
     }
 }

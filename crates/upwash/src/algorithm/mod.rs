@@ -1,98 +1,173 @@
 //! Algorithms as rounds.
 //!
 //! Stack the workers' models as the rows of X, and their local steps (learning rate times the
-//! optimizer's direction) as U. A synchronous algorithm is X' = A X - C U, with small sparse A and C
-//! that change from round to round, and an [`Algorithm`] says what worker i's rows of them are. It
-//! knows numbers only: it never touches a tensor, a thread or a socket, and it computes worker i's
-//! row from what worker i knows (the schedule, and the messages that it got), so that it runs
-//! unchanged in one process and over a network.
+//! optimizer's direction) as U. A round of most synchronous algorithms is X' = A X - C U, with small
+//! sparse A and C that change from round to round; some keep a few more vectors for every worker. An
+//! [`Algorithm`] says what each worker sends and what its vectors become: short sums, with numbers as
+//! weights. It never touches a tensor, a thread or a socket, and it computes worker i's row from what
+//! worker i knows (the schedule, and the messages that it got), so that it runs unchanged in one
+//! process and over a network. An [`Asynchronous`] algorithm says the same for two workers that meet.
+//!
+//! Both are made from a configuration by a [`Definition`] in a [`Registry`].
 
+mod asynchronous;
+mod definition;
+mod exchange;
+mod leaders;
+mod options;
+mod plan;
+
+mod ad_psgd;
 mod al_dsgd;
+mod all_reduce;
+mod async_easgd;
+mod choco;
+mod d2;
+mod downpour;
 mod dpsgd;
+mod easgd;
+mod gosgd;
+mod gossip_pga;
+mod gradient_tracking;
+mod local_sgd;
+mod lsgd;
+mod matcha;
+mod parameter_server;
+mod qg_momentum;
+mod sgp;
+mod slowmo;
 
-pub use al_dsgd::{AlDsgd, LeaderScope, Pull, Variant};
+pub use ad_psgd::AdPsgd;
+pub use al_dsgd::AlDsgd;
+pub use all_reduce::AllReduce;
+pub use async_easgd::AsyncEasgd;
+pub use asynchronous::{Asynchronous, Meeting, Turn};
+pub use choco::Choco;
+pub use d2::D2;
+pub use definition::{Definition, Method, Registry};
+pub use downpour::Downpour;
 pub use dpsgd::Dpsgd;
+pub use easgd::Easgd;
+pub use exchange::Exchange;
+pub use gosgd::GoSgd;
+pub use gossip_pga::GossipPga;
+pub use gradient_tracking::GradientTracking;
+pub use leaders::{LeaderScope, Pull, Variant};
+pub use local_sgd::LocalSgd;
+pub use lsgd::Lsgd;
+pub use matcha::MatchaSgd;
+pub use options::{OptionAbout, Options};
+pub use parameter_server::ParameterServer;
+pub use plan::{Assignment, Combination, Extra, ExtraStart, Message, Part, Plan, Vector};
+pub use qg_momentum::QgMomentum;
+pub use sgp::Sgp;
+pub use slowmo::SlowMo;
 
-use upwash_topology::Round;
-
-/// What a worker sends to its neighbours: one vector made of its own.
-///
-/// ```
-/// use upwash::algorithm::Message;
-/// assert!(Message::Early.is_before_gradient() && !Message::Model.is_before_gradient());
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// x, the model before its local step, sent before the gradient is known: the exchange can run
-    /// while it is computed. The loss in it is the last round's.
-    Early,
-    /// x, sent together with the loss of this round's gradient.
-    Model,
-    /// y = x - u: the model after its local step.
-    Stepped,
-}
-
-impl Message {
-    /// Whether it leaves before the round's gradient, and so carries the loss of the one before.
-    ///
-    /// ```
-    /// # use upwash::algorithm::Message;
-    /// assert!(!Message::Stepped.is_before_gradient());
-    /// ```
-    pub fn is_before_gradient(self) -> bool {
-        self == Self::Early
-    }
-
-    /// What a worker adds of its own step to the messages for a whole one: 0 where they have it.
-    ///
-    /// ```
-    /// # use upwash::algorithm::Message;
-    /// assert_eq!(Message::Stepped.own_update(), 0.0);
-    /// ```
-    pub fn own_update(self) -> f64 {
-        match self {
-            Self::Early | Self::Model => -1.0,
-            Self::Stepped => 0.0,
-        }
-    }
-}
+use upwash_topology::{Graph, Round, Schedule};
 
 /// What a message says of its sender beside the vector.
 ///
 /// ```
 /// use upwash::algorithm::Report;
-/// let report = Report { loss: Some(0.7), degree: 3 };
+/// let report = Report { loss: Some(0.7), degree: 3, number: 1.0 };
 /// assert_eq!(report.degree, 3);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report {
     /// The sender's loss on its batch: of this round, or of the one before where the message leaves
-    /// before the gradient; none where there was no such round.
+    /// before the gradient; none where there was no such round, or for a centre.
     pub loss: Option<f64>,
     /// How many links of the sender are up in this round.
     pub degree: usize,
+    /// A number that the algorithm keeps for every worker, 1 at first: push-sum's weight.
+    pub number: f64,
+}
+
+impl Report {
+    /// The lower loss comes first; one that is not known comes last.
+    ///
+    /// ```
+    /// # use upwash::algorithm::Report;
+    /// let report = |loss| Report { loss, degree: 1, number: 1.0 };
+    /// assert!(report(Some(0.5)).by_loss(&report(None)).is_lt());
+    /// ```
+    pub fn by_loss(&self, other: &Self) -> std::cmp::Ordering {
+        let loss = |report: &Self| report.loss.unwrap_or(f64::INFINITY);
+        loss(self).total_cmp(&loss(other))
+    }
+}
+
+/// What is the same for all workers in an exchange.
+///
+/// ```
+/// use upwash::algorithm::Setting;
+/// use upwash_topology::Schedule;
+/// let round = Schedule::one_peer_exponential(4).round(0);
+/// assert_eq!(Setting::new(&round, 0.1).workers(), 4);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Setting<'a> {
+    /// The links and weights in force.
+    pub round: &'a Round,
+    /// Which of the round's exchanges this is, from 0.
+    pub exchange: usize,
+    /// gamma, the learning rate of this round.
+    pub rate: f64,
+    /// The momentum that was asked for.
+    pub momentum: f64,
+    /// The worker that has no data but everyone's attention.
+    pub centre: Option<usize>,
+}
+
+impl<'a> Setting<'a> {
+    /// The first exchange of a round, without momentum and without a centre.
+    ///
+    /// ```
+    /// # use upwash::algorithm::Setting;
+    /// # let round = upwash_topology::Schedule::one_peer_exponential(4).round(0);
+    /// assert_eq!(Setting::new(&round, 0.1).exchange, 0);
+    /// ```
+    pub fn new(round: &'a Round, rate: f64) -> Self {
+        Self {
+            round,
+            exchange: 0,
+            rate,
+            momentum: 0.0,
+            centre: None,
+        }
+    }
+
+    /// How many workers there are, a centre included.
+    ///
+    /// ```
+    /// # use upwash::algorithm::Setting;
+    /// # let round = upwash_topology::Schedule::one_peer_exponential(4).round(0);
+    /// assert_eq!(Setting::new(&round, 0.1).workers(), 4);
+    /// ```
+    pub fn workers(&self) -> usize {
+        self.round.mixing().nodes()
+    }
 }
 
 /// What worker `worker` knows when it mixes.
 ///
 /// ```
-/// use upwash::algorithm::{Report, View};
+/// use upwash::algorithm::{Report, Setting, View};
 /// use upwash_topology::{GraphSpec, Schedule, Weights};
 /// let ring = "ring:4".parse::<GraphSpec>()?.build()?;
 /// let round = Schedule::fixed(&ring, &Weights::Optimal)?.round(0);
-/// let report = Report { loss: Some(1.0), degree: 2 };
-/// let view = View { worker: 0, round: &round, rate: 0.1, own: report, received: &[(1, report), (3, report)] };
-/// assert_eq!(view.received.len(), 2);
+/// let report = Report { loss: Some(1.0), degree: 2, number: 1.0 };
+/// let received = [(1, report), (3, report)];
+/// let view = View { worker: 0, setting: Setting::new(&round, 0.1), own: report, received: &received };
+/// assert_eq!(view.weights(false).len(), 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// Who mixes.
     pub worker: usize,
-    /// The links and weights in force.
-    pub round: &'a Round,
-    /// gamma, the learning rate of this round.
-    pub rate: f64,
+    /// What is the same for all.
+    pub setting: Setting<'a>,
     /// Its own report, as it sent it.
     pub own: Report,
     /// The reports of the messages that it got, by sender, in increasing order.
@@ -100,111 +175,195 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// Metropolis weights from the degrees that the messages carry: what any vector can be averaged
-    /// with that must not get a negative weight.
+    /// Row i of W, the mixing matrix in force, or of (I + W)/2 where it is to be lazy.
     ///
     /// ```
-    /// # use upwash::algorithm::{Report, View};
-    /// # use upwash_topology::{GraphSpec, Schedule, Weights};
-    /// # let ring = "ring:4".parse::<GraphSpec>()?.build()?;
-    /// # let round = Schedule::fixed(&ring, &Weights::Optimal)?.round(0);
-    /// # let report = |degree| Report { loss: None, degree };
-    /// let view = View { worker: 0, round: &round, rate: 0.1, own: report(1), received: &[(3, report(3))] };
-    /// assert_eq!(view.metropolis().messages, [(0, 0.75), (3, 0.25)]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # use upwash::algorithm::{Report, Setting, View};
+    /// let round = upwash_topology::Schedule::one_peer_exponential(2).round(0);
+    /// let own = Report { loss: None, degree: 1, number: 1.0 };
+    /// let view = View { worker: 0, setting: Setting::new(&round, 0.1), own, received: &[(1, own)] };
+    /// assert_eq!(view.weights(true), [(0, 0.75), (1, 0.25)]);
     /// ```
-    pub fn metropolis(&self) -> Plan {
-        let mut plan = Plan {
-            messages: vec![(self.worker, 1.0)],
-            own_update: 0.0,
+    pub fn weights(&self, lazy: bool) -> Vec<(usize, f64)> {
+        let mut row = self.setting.round.mixing().row(self.worker).to_vec();
+        if lazy {
+            for (sender, weight) in &mut row {
+                *weight *= 0.5;
+                if *sender == self.worker {
+                    *weight += 0.5;
+                }
+            }
+        }
+        row
+    }
+}
+
+/// Which links an algorithm wants.
+///
+/// ```
+/// use upwash::algorithm::{Algorithm, Links, MatchaSgd};
+/// assert_eq!(MatchaSgd::default().links(), Links::Matcha { budget: 0.5 });
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Links {
+    /// Those of the configured graph, as configured.
+    Configured,
+    /// The configured graph's matchings, drawn by MATCHA.
+    Matcha {
+        /// The part of the links in an average round.
+        budget: f64,
+    },
+    /// None: it does not go by a graph.
+    None,
+}
+
+/// What an algorithm can be checked against before the first round.
+#[derive(Clone, Copy, Debug)]
+pub struct Ground<'a> {
+    /// The graph as it is configured.
+    pub graph: &'a Graph,
+    /// Which links are up when.
+    pub schedule: &'a Schedule,
+    /// Who weighs its own model 0 or less in some round.
+    pub weak: &'a [usize],
+    /// Every (sender, receiver) that there is in some round.
+    pub links: &'a [(usize, usize)],
+}
+
+impl Ground<'_> {
+    /// Two workers of whom the second never hears of the first, however long it takes.
+    pub fn unreached(&self) -> Option<(usize, usize)> {
+        let nodes = self.graph.nodes();
+        let reach = |flip: bool| {
+            let mut next = vec![vec![]; nodes];
+            for &(from, to) in self.links {
+                let (from, to) = if flip { (to, from) } else { (from, to) };
+                next[from].push(to);
+            }
+            let (mut seen, mut queue) = (vec![false; nodes], vec![0]);
+            while let Some(node) = queue.pop() {
+                if !std::mem::replace(&mut seen[node], true) {
+                    queue.extend(&next[node]);
+                }
+            }
+            seen.iter().position(|seen| !seen)
         };
-        for (sender, report) in self.received {
-            let weight = 1.0 / (1 + report.degree.max(self.own.degree)) as f64;
-            plan.add(*sender, weight);
-            plan.add(self.worker, -weight);
-        }
-        plan
+        let to = reach(false).map(|to| (0, to));
+        to.or_else(|| reach(true).map(|from| (from, 0)))
     }
 }
 
-/// Worker i's rows of A and C, in the terms of what it has: its new model is the weighted sum of
-/// the messages (its own included), plus `own_update` times its own u.
+/// A synchronous algorithm. Only [`plan`](Self::plan) must be given: everyone then sends its stepped
+/// model to its neighbours in every round.
 ///
 /// ```
-/// use upwash::algorithm::Plan;
-/// // Worker 2 of a pair adapts, then combines: the mean of both stepped models.
-/// let plan = Plan { messages: vec![(2, 0.5), (5, 0.5)], own_update: 0.0 };
-/// assert_eq!(plan.messages.len(), 2);
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// (sender, weight), in increasing order of the sender; the worker's own message is one of them.
-    pub messages: Vec<(usize, f64)>,
-    /// What is added of the worker's own step: -1 where the messages are models before theirs.
-    pub own_update: f64,
-}
-
-impl Plan {
-    /// The worker keeps to itself: a plain local step.
-    ///
-    /// ```
-    /// use upwash::algorithm::{Message, Plan};
-    /// assert_eq!(Plan::alone(3, Message::Stepped).messages, [(3, 1.0)]);
-    /// assert_eq!(Plan::alone(3, Message::Model).own_update, -1.0);
-    /// ```
-    pub fn alone(worker: usize, message: Message) -> Self {
-        Self {
-            messages: vec![(worker, 1.0)],
-            own_update: message.own_update(),
-        }
-    }
-
-    /// Adds to the weight of a message, which becomes part of the plan if it was none.
-    pub(crate) fn add(&mut self, sender: usize, weight: f64) {
-        match self.messages.binary_search_by_key(&sender, |entry| entry.0) {
-            Ok(found) => self.messages[found].1 += weight,
-            Err(place) => self.messages.insert(place, (sender, weight)),
-        }
-    }
-
-    /// The weight of a message: 0 where it is no part of the plan.
-    pub(crate) fn weight(&self, sender: usize) -> f64 {
-        let found = self.messages.binary_search_by_key(&sender, |entry| entry.0);
-        found.map_or(0.0, |place| self.messages[place].1)
-    }
-
-    /// Multiplies the weights of all messages.
-    pub(crate) fn scale(&mut self, factor: f64) {
-        self.messages.iter_mut().for_each(|entry| entry.1 *= factor);
-    }
-}
-
-/// A synchronous algorithm.
-///
-/// ```
-/// use upwash::algorithm::{Algorithm, Message, Plan, View};
+/// use upwash::algorithm::{Algorithm, Assignment, Plan, Vector, View};
 ///
 /// /// Everyone averages with whoever reports the lowest loss.
 /// #[derive(Debug)]
 /// struct FollowTheBest;
 ///
 /// impl Algorithm for FollowTheBest {
-///     fn message(&self) -> Message {
-///         Message::Stepped
-///     }
 ///     fn plan(&self, view: &View<'_>) -> Plan {
-///         let best = view.received.iter().min_by(|a, b| a.1.loss.partial_cmp(&b.1.loss).unwrap());
-///         let mut messages = vec![(view.worker, if best.is_some() { 0.5 } else { 1.0 })];
-///         messages.extend(best.map(|&(sender, _)| (sender, 0.5)));
-///         messages.sort_by_key(|entry| entry.0);
-///         Plan { messages, own_update: 0.0 }
+///         let best = view.received.iter().min_by(|a, b| a.1.by_loss(&b.1));
+///         let mut model = Assignment::mixed(Vector::Model, vec![(view.worker, 0.5)]);
+///         model.add(best.map_or(view.worker, |(sender, _)| *sender), 0.5);
+///         model.into()
 ///     }
 /// }
 /// ```
 pub trait Algorithm: std::fmt::Debug + Send + Sync {
-    /// What everyone sends.
-    fn message(&self) -> Message;
-
-    /// Worker `view.worker`'s rows in this round.
+    /// What worker `view.worker`'s vectors become in this exchange.
     fn plan(&self, view: &View<'_>) -> Plan;
+
+    /// The algorithm that this one is built upon: what is not given here is as there.
+    fn base(&self) -> Option<&dyn Algorithm> {
+        None
+    }
+
+    /// What worker `view.worker` sends; nothing has been received yet.
+    fn messages(&self, view: &View<'_>) -> Vec<Message> {
+        match self.base() {
+            Some(base) => base.messages(view),
+            None => vec![Message::stepped()],
+        }
+    }
+
+    /// The exchanges of round `round`, one after the other; the gradients come before the first.
+    fn exchanges(&self, round: u64) -> Vec<Exchange> {
+        match self.base() {
+            Some(base) => base.exchanges(round),
+            None => vec![Exchange::Neighbours],
+        }
+    }
+
+    /// The vectors that it keeps for every worker.
+    fn extras(&self) -> Vec<Extra> {
+        match self.base() {
+            Some(base) => base.extras(),
+            None => vec![],
+        }
+    }
+
+    /// Which links it wants.
+    fn links(&self) -> Links {
+        match self.base() {
+            Some(base) => base.links(),
+            None => Links::Configured,
+        }
+    }
+
+    /// The algorithm in words, with what sets it apart from others of its kind.
+    fn words(&self) -> String {
+        format!("{self:?}")
+    }
+
+    /// Whether it needs a worker that has no data but is linked with all others.
+    fn has_centre(&self) -> bool {
+        self.base().is_some_and(|base| base.has_centre())
+    }
+
+    /// Whether links that go one way, with weights that are no average, are no harm to it.
+    fn takes_directed(&self) -> bool {
+        self.base().is_some_and(|base| base.takes_directed())
+    }
+
+    /// Whether AL-DSGD can lead it: everyone sees its neighbours' models, and a pull towards one of
+    /// them breaks nothing.
+    fn can_be_led(&self) -> bool {
+        false
+    }
+
+    /// Whether workers start alike unless the configuration says otherwise.
+    fn starts_equal(&self) -> bool {
+        self.base().is_some_and(|base| base.starts_equal())
+    }
+
+    /// Whether the configured momentum is its own, and not the optimizer's.
+    fn owns_momentum(&self) -> bool {
+        self.base().is_some_and(|base| base.owns_momentum())
+    }
+
+    /// Whether the graphs, orders and links of the code released with the AL-DSGD paper go with it,
+    /// unless others are given.
+    fn is_released(&self) -> bool {
+        self.base().is_some_and(|base| base.is_released())
+    }
+
+    /// What makes it impossible on this graph, with the remedy.
+    fn check(&self, ground: &Ground<'_>) -> Result<(), String> {
+        match self.base() {
+            Some(base) => base.check(ground),
+            None => Ok(()),
+        }
+    }
+
+    /// What a user should know of it on this graph.
+    fn warnings(&self, ground: &Ground<'_>) -> Vec<String> {
+        match self.base() {
+            Some(base) => base.warnings(ground),
+            None => vec![],
+        }
+    }
 }

@@ -1,10 +1,12 @@
 //! What a run is told: TOML, with defaults for all but little of it.
 
+mod clock;
 mod parse;
 
+pub use clock::{ClockConfig, Duplex, NetworkName, PerLink, Preset};
 pub use parse::ConfigError;
 
-use crate::algorithm::{LeaderScope, Variant};
+use crate::algorithm::{Method, OptionAbout};
 use crate::data::Partition;
 use crate::fleet::Start;
 use crate::model::ModelSpec;
@@ -39,6 +41,8 @@ pub struct Config {
     pub algorithm: AlgorithmConfig,
     /// For how long, and with which steps.
     pub training: TrainingConfig,
+    /// What time would pass elsewhere.
+    pub clock: ClockConfig,
 }
 
 /// `[data]`
@@ -68,6 +72,8 @@ pub struct GraphConfig {
     /// Which of its links are up in a round (MATCHA has its own way); as the variant has it if not
     /// given.
     pub links: Option<Links>,
+    /// Links that go one way, (sender, receiver), instead of the topology's; for sgp.
+    pub arcs: Option<Vec<(usize, usize)>>,
     /// Through how many relabelled copies the workers rotate; 1 is no rotation.
     pub copies: usize,
     /// Which copy comes first.
@@ -93,6 +99,8 @@ pub enum Links {
     RandomMatching,
     /// Not the graph's: in round k to the worker 2^k further on.
     OnePeerExponential,
+    /// Not the graph's: in every round to the workers 1, 2, 4, ... further on.
+    Exponential,
 }
 
 /// Where a rotation's relabellings come from.
@@ -119,54 +127,13 @@ pub enum CopyOrder {
 
 /// `[algorithm]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct AlgorithmConfig {
-    /// dpsgd, matcha or al-dsgd.
-    pub name: AlgorithmName,
-    /// What al-dsgd leads: dpsgd or matcha.
-    pub base: Base,
-    /// MATCHA's part of the links in an average round.
-    pub budget: f64,
-    /// Exchange models from before the local step, while the gradient is computed.
-    pub overlap: bool,
-    /// (I + W)/2 for W; with `overlap` and weights other than metropolis if not given.
-    pub lazy: Option<bool>,
-    /// sound; written: the paper to the letter; released: the authors' code, its graphs included.
-    pub variant: Variant,
-    /// Who can lead: closed (itself too) or neighbours-only.
-    pub leaders: LeaderScope,
-    /// Extra weight of the best neighbour; the variant's own if not given.
-    pub w_best: Option<f64>,
-    /// Extra weight of the best-connected neighbour.
-    pub w_degree: Option<f64>,
-    /// Force towards the best neighbour.
-    pub lambda_best: Option<f64>,
-    /// Force towards the best-connected neighbour.
-    pub lambda_degree: Option<f64>,
-}
-
-/// The algorithms.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum AlgorithmName {
-    /// D-PSGD.
-    Dpsgd,
-    /// MATCHA.
-    Matcha,
-    /// AL-DSGD over `base`.
-    #[default]
-    AlDsgd,
-}
-
-/// What AL-DSGD leads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Base {
-    /// D-PSGD.
-    #[default]
-    Dpsgd,
-    /// MATCHA.
-    Matcha,
+    /// As `upwash algorithms` lists them.
+    pub name: String,
+    /// Its options, and those of its base where it has one.
+    #[serde(flatten)]
+    pub options: toml::Table,
 }
 
 /// `[training]`
@@ -193,8 +160,10 @@ pub struct TrainingConfig {
     pub nesterov: bool,
     /// Weight decay.
     pub weight_decay: f64,
-    /// different or equal.
-    pub start: Start,
+    /// different or equal; as the algorithm has it if not given.
+    pub start: Option<Start>,
+    /// How asynchronous algorithms are run: in virtual-time, reproducibly, or on threads.
+    pub asynchronous: Execution,
     /// Running statistics of batch normalisation: local or averaged.
     pub statistics: Statistics,
     /// Whether the loss on a worker's whole share is measured too, whenever it is tested.
@@ -203,6 +172,17 @@ pub struct TrainingConfig {
     pub test_every: u64,
     /// Write a checkpoint every so many rounds (and when interrupted); 0 for none.
     pub checkpoint_every: u64,
+}
+
+/// How an asynchronous algorithm is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Execution {
+    /// One event after the other, by the clock of the cost model: the same in every run.
+    #[default]
+    VirtualTime,
+    /// A thread for every worker, as fast as each can.
+    Threads,
 }
 
 /// What becomes of batch normalisation's running statistics.
@@ -240,6 +220,7 @@ impl Default for Config {
             graph: GraphConfig::default(),
             algorithm: AlgorithmConfig::default(),
             training: TrainingConfig::default(),
+            clock: ClockConfig::default(),
         }
     }
 }
@@ -261,6 +242,7 @@ impl Default for GraphConfig {
             topology: GraphSpec::Paper(1, 13),
             weights: Weights::Optimal,
             links: None,
+            arcs: None,
             copies: 1,
             first_copy: 0,
             relabellings: None,
@@ -272,17 +254,8 @@ impl Default for GraphConfig {
 impl Default for AlgorithmConfig {
     fn default() -> Self {
         Self {
-            name: AlgorithmName::AlDsgd,
-            base: Base::Dpsgd,
-            budget: 0.5,
-            overlap: false,
-            lazy: None,
-            variant: Variant::Sound,
-            leaders: LeaderScope::Closed,
-            w_best: None,
-            w_degree: None,
-            lambda_best: None,
-            lambda_degree: None,
+            name: "al-dsgd".into(),
+            options: toml::Table::new(),
         }
     }
 }
@@ -300,7 +273,8 @@ impl Default for TrainingConfig {
             momentum: 0.9,
             nesterov: false,
             weight_decay: 0.0,
-            start: Start::Different,
+            start: None,
+            asynchronous: Execution::VirtualTime,
             statistics: Statistics::Local,
             share_loss: false,
             test_every: 1,
@@ -310,25 +284,17 @@ impl Default for TrainingConfig {
 }
 
 impl Config {
-    /// The same with every value that follows from others written out.
-    ///
-    /// ```
-    /// use upwash::config::{Config, Links};
-    /// let config = Config::parse("[algorithm]\nvariant = \"released\"\n", &[])?.resolved();
-    /// assert_eq!(config.graph.links, Some(Links::Released));
-    /// assert_eq!(config.algorithm.w_best, Some(0.3));
-    /// # Ok::<(), upwash::config::ConfigError>(())
-    /// ```
-    pub fn resolved(mut self) -> Self {
-        let released = self.algorithm.variant == Variant::Released;
-        let (graph, algorithm) = (&mut self.graph, &mut self.algorithm);
-        graph
-            .links
-            .get_or_insert(if released && !algorithm.draws_matchings() {
-                Links::Released
-            } else {
-                Links::Whole
-            });
+    /// Writes out every value that follows from others, once the algorithm has read its options.
+    pub(crate) fn resolve(&mut self, method: &Method, read: Vec<OptionAbout>) {
+        let algorithm = method.synchronous();
+        let released = algorithm.is_some_and(|algorithm| algorithm.is_released());
+        let configured = method.links() == crate::algorithm::Links::Configured;
+        let graph = &mut self.graph;
+        graph.links.get_or_insert(if released && configured {
+            Links::Released
+        } else {
+            Links::Whole
+        });
         // The paper has three graphs of eight workers; for others a search finds them.
         let theirs =
             released && graph.copies <= 3 && matches!(graph.topology, GraphSpec::Paper(..));
@@ -342,14 +308,15 @@ impl Config {
         } else {
             CopyOrder::InTurn
         });
-        let lazy = algorithm.overlap && graph.weights != Weights::Metropolis;
-        algorithm.lazy.get_or_insert(lazy);
-        let pull = algorithm.pull();
-        algorithm.w_best = Some(pull.w_best);
-        algorithm.w_degree = Some(pull.w_degree);
-        algorithm.lambda_best = Some(pull.lambda_best);
-        algorithm.lambda_degree = Some(pull.lambda_degree);
-        self
+        self.training.start.get_or_insert(if method.starts_equal() {
+            Start::Equal
+        } else {
+            Start::Different
+        });
+        let options = read
+            .into_iter()
+            .map(|option| (option.key.into(), option.value));
+        self.algorithm.options = options.collect();
     }
 }
 

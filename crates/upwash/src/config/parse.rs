@@ -1,7 +1,6 @@
 //! How a configuration is read, and what is said of one that cannot be used.
 
 use super::{Config, DecayName, TrainingConfig};
-use crate::algorithm::Variant;
 
 /// More epochs than anyone can wait for.
 const MOST: u64 = 1_000_000_000;
@@ -20,7 +19,7 @@ pub enum ConfigError {
     #[error("{key} = {value}: {must}")]
     Value {
         /// Which key.
-        key: &'static str,
+        key: String,
         /// What it is.
         value: String,
         /// What it must be.
@@ -52,9 +51,9 @@ impl Config {
 
     /// Values that are out of range.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let wrong = |key, value: &dyn std::fmt::Display, must: &str| {
+        let wrong = |key: &str, value: &dyn std::fmt::Display, must: &str| {
             Err(ConfigError::Value {
-                key,
+                key: key.into(),
                 value: value.to_string(),
                 must: must.into(),
             })
@@ -121,13 +120,6 @@ impl Config {
         if self.training.test_every == 0 {
             return wrong("training.test_every", &0, "at least 1");
         }
-        if !(self.algorithm.budget > 0.0 && self.algorithm.budget <= 1.0) {
-            return wrong(
-                "algorithm.budget",
-                &self.algorithm.budget,
-                "above 0 and at most 1",
-            );
-        }
         for (key, images) in [
             ("data.train_images", self.data.train_images),
             ("data.test_images", self.data.test_images),
@@ -142,30 +134,6 @@ impl Config {
         if self.graph.first_copy >= self.graph.copies {
             let must = format!("below graph.copies = {}", self.graph.copies);
             return wrong("graph.first_copy", &self.graph.first_copy, &must);
-        }
-        if self.algorithm.overlap && self.algorithm.variant == Variant::Released {
-            let must = "false: the released code exchanges after the step";
-            return wrong("algorithm.overlap", &true, must);
-        }
-        let pull = self.algorithm.pull();
-        for (key, value) in [
-            ("algorithm.w_best", pull.w_best),
-            ("algorithm.w_degree", pull.w_degree),
-            ("algorithm.lambda_best", pull.lambda_best),
-            ("algorithm.lambda_degree", pull.lambda_degree),
-        ] {
-            if !(value >= 0.0 && value.is_finite()) {
-                return wrong(key, &value, "at least 0");
-            }
-        }
-        let forces = pull.lambda_best + pull.lambda_degree;
-        if self.algorithm.variant == Variant::Released && forces > 1.0 {
-            let must = "at most 1 for `released`, whose forces are parts of the whole way";
-            return wrong("algorithm.lambda_best + lambda_degree", &forces, must);
-        }
-        if pull.w_best + pull.w_degree > 1.0 {
-            let sum = pull.w_best + pull.w_degree;
-            return wrong("algorithm.w_best + w_degree", &sum, "at most 1");
         }
         Ok(())
     }
@@ -243,7 +211,6 @@ mod tests {
         for (text, said) in [
             ("[training]\nepoch = 3\n", "did you mean `epochs`?"),
             ("[trainings]\n", "did you mean `training`?"),
-            ("[algorithm]\nname = \"dspgd\"\n", "did you mean `dpsgd`?"),
             (
                 "[training]\nrate = -0.1\n",
                 "training.rate = -0.1: a finite number above 0",
@@ -267,19 +234,7 @@ mod tests {
                 "[training]\nepochs = 9223372036854775807\n",
                 "from 1 to 1,000,000,000",
             ),
-            (
-                "[algorithm]\nvariant = \"released\"\nlambda_best = 0.9\n",
-                "at most 1 for `released`",
-            ),
             ("[training]\nmomentum = 1.0\n", "below 1"),
-            (
-                "[algorithm]\nw_best = 0.7\nw_degree = 0.7\n",
-                "w_best + w_degree = 1.4: at most 1",
-            ),
-            (
-                "[algorithm]\nbudget = 0.0\n",
-                "algorithm.budget = 0: above 0",
-            ),
             ("[graph]\ntopology = \"rign:8\"\n", "did you mean `ring`?"),
             ("model = \"resnet\"\n", "model `resnet` is unknown"),
             ("seed = \n", "line 1"),

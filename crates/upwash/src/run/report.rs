@@ -1,6 +1,7 @@
 //! What happens in a run, who is told, and what it comes to.
 
-use crate::engine::{Engine, Score};
+use super::Flight;
+use crate::engine::{Score, State};
 use crate::model::Replica;
 use serde::{Deserialize, Serialize};
 
@@ -36,8 +37,11 @@ pub enum Event {
         algorithm: String,
         /// The graph's spelling.
         graph: String,
-        /// How many workers.
+        /// How many workers, a centre included.
         workers: usize,
+        /// Who has no data but everyone's attention.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        centre: Option<usize>,
         /// Numbers in a model.
         parameters: usize,
         /// Rounds in all.
@@ -56,8 +60,12 @@ pub enum Event {
     Round {
         /// Its number.
         round: u64,
-        /// Everyone's loss on its batch, before the step.
+        /// Everyone's loss on its batch, before the step; no number for a centre. Without rounds: on
+        /// its last batch, when all have computed as many gradients as there are workers.
         losses: Vec<f64>,
+        /// What was sent by all workers together so far.
+        #[serde(flatten)]
+        sent: Sent,
     },
     /// An epoch was completed.
     Epoch {
@@ -72,8 +80,9 @@ pub enum Event {
         share_losses: Option<Vec<f64>>,
         /// How far the models are from their average.
         consensus_distance: f64,
-        /// Sent by all workers together so far.
-        bytes_sent: u64,
+        /// What was sent by all workers together so far.
+        #[serde(flatten)]
+        sent: Sent,
     },
     /// After the last round.
     Ended {
@@ -81,6 +90,18 @@ pub enum Event {
         #[serde(flatten)]
         status: Status,
     },
+}
+
+/// What a run has cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sent {
+    /// Bytes that all workers together have sent.
+    pub bytes_sent: u64,
+    /// In so many messages.
+    pub messages_sent: u64,
+    /// Seconds that would have passed on the configured network; where workers run on threads of
+    /// their own, seconds that have passed.
+    pub simulated_seconds: f64,
 }
 
 /// Whether to go on after an event.
@@ -119,12 +140,16 @@ pub struct Summary {
     pub mean_accuracy: f64,
     /// The worst of them.
     pub worst_accuracy: f64,
-    /// The accuracy of the average of all models.
+    /// The accuracy of the model that the run leaves: the average of all, or the centre's.
     pub averaged_model_accuracy: f64,
     /// How far the models are from their average.
     pub consensus_distance: f64,
-    /// Sent by all workers together.
-    pub bytes_sent: u64,
+    /// What was sent by all workers together.
+    #[serde(flatten)]
+    pub sent: Sent,
+    /// Who had no data but everyone's attention: no part of the means.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub centre: Option<usize>,
 }
 
 /// What a run leaves.
@@ -132,7 +157,7 @@ pub struct Summary {
 pub struct Outcome {
     /// In numbers.
     pub summary: Summary,
-    /// The average of all models; empty where the run was interrupted.
+    /// The average of all models, or the centre's; empty where the run was interrupted.
     pub averaged: Replica,
 }
 
@@ -155,8 +180,14 @@ pub struct Node {
 pub struct Progress {
     /// The next round.
     pub round: u64,
-    /// Sent so far.
-    pub bytes_sent: u64,
+    /// What was sent so far.
+    pub sent: Sent,
+    /// Everyone's clock: simulated seconds.
+    pub clocks: Vec<f64>,
+    /// The number that the algorithm keeps for each.
+    pub numbers: Vec<f64>,
+    /// Without rounds: who is at what.
+    pub flight: Option<Flight>,
     /// Everyone's loss in the round before.
     pub losses: Vec<Option<f64>>,
     /// Everyone's score over the epoch's batches so far.
@@ -168,7 +199,10 @@ impl Progress {
     pub fn start(workers: usize) -> Self {
         Self {
             round: 0,
-            bytes_sent: 0,
+            sent: Sent::default(),
+            clocks: vec![0.0; workers],
+            numbers: vec![1.0; workers],
+            flight: None,
             losses: vec![None; workers],
             epoch_scores: vec![Score::default(); workers],
         }
@@ -180,14 +214,21 @@ pub trait Observer {
     /// Something happened.
     fn observe(&mut self, event: &Event) -> Next;
 
-    /// Between two rounds: the time to keep what is needed for going on later.
-    fn between_rounds(&mut self, _progress: &Progress, _engine: &dyn Engine) -> Next {
+    /// Between two rounds: the time to keep what is needed for going on later, which `state` gives.
+    fn between_rounds(&mut self, _progress: &Progress, _state: &mut dyn FnMut() -> State) -> Next {
         Next::Continue
     }
 
     /// A loss of the round `progress.round` is not finite, and the run ends here: the time to keep
     /// the models with which that happened.
-    fn diverged(&mut self, _progress: &Progress, _engine: &dyn Engine) {}
+    fn diverged(&mut self, _progress: &Progress, _state: &mut dyn FnMut() -> State) {}
+}
+
+/// Nobody watches.
+impl Observer for () {
+    fn observe(&mut self, _: &Event) -> Next {
+        Next::Continue
+    }
 }
 
 impl<F: FnMut(&Event) -> Next> Observer for F {

@@ -1,0 +1,398 @@
+//! Exchanges on the GPU: a plan becomes numbers that a kernel goes by.
+
+use super::buffers::{Mail, Rows};
+use super::{CudaFleet, EXCHANGE, STEP_AND_MIX, TAKE_STEPS};
+use crate::shim::{Argument, TorchError};
+use tch::{Kind, Tensor};
+use upwash::algorithm::{Assignment, Message, Part, Vector};
+use upwash::compress::{Compression, Draw, kept};
+use upwash::mix::Terms;
+
+/// Rows that a mixing kernel takes at a time, as warps.
+const WARPS: u32 = 8;
+
+/// Everyone's sum of messages and of its own step: what the kernel that also takes the steps can do.
+struct Plain {
+    /// Whether messages are of after the step.
+    stepped: bool,
+    /// (sender, weight) of each row.
+    rows: Vec<Vec<(usize, f64)>>,
+    own_steps: Vec<f64>,
+}
+
+impl Plain {
+    /// None where an exchange is more than that.
+    fn of(parts: &[Part], workers: usize, terms: Terms) -> Option<Self> {
+        let [model, stepped] = [Message::model(), Message::stepped()];
+        let first = parts.first()?.messages.first()?;
+        if parts.len() != workers || first != &model && first != &stepped {
+            return None;
+        }
+        let is_stepped = first == &stepped;
+        let (mut rows, mut own_steps) = (Vec::new(), Vec::new());
+        for part in parts {
+            let [assignment] = &part.plan.assignments[..] else {
+                return None;
+            };
+            if part.messages != [first.clone()] || assignment.target != Vector::Model {
+                return None;
+            }
+            let mut row = everything_heard(assignment, parts, terms);
+            match assignment.own[..] {
+                [] => own_steps.push(0.0),
+                [(Vector::Step, weight)] => own_steps.push(weight),
+                // x - u is what the worker would send.
+                _ if is_stepped && assignment.own == stepped.content => {
+                    own_steps.push(0.0);
+                    row.push((part.worker, 1.0));
+                }
+                _ => return None,
+            }
+            rows.push(row);
+        }
+        Some(Self {
+            stepped: is_stepped,
+            rows,
+            own_steps,
+        })
+    }
+}
+
+/// The messages of an assignment, with those of a mean.
+fn everything_heard(assignment: &Assignment, parts: &[Part], terms: Terms) -> Vec<(usize, f64)> {
+    let mut heard = assignment.messages.clone();
+    if assignment.mean != 0.0 {
+        let counted = || {
+            parts
+                .iter()
+                .filter(|part| Some(part.worker) != terms.centre)
+        };
+        let weight = assignment.mean / counted().count() as f64;
+        heard.extend(counted().map(|part| (part.worker, weight)));
+    }
+    heard.retain(|entry| entry.1 != 0.0);
+    heard
+}
+
+/// Arrays of 32-bit numbers one after the other, and where each begins.
+#[derive(Default)]
+struct Arrays {
+    numbers: Vec<i32>,
+    starts: Vec<usize>,
+}
+
+impl Arrays {
+    fn add(&mut self, array: impl IntoIterator<Item = i32>) {
+        // Pairs are read as one: they begin at even places.
+        if !self.numbers.len().is_multiple_of(2) {
+            self.numbers.push(0);
+        }
+        self.starts.push(self.numbers.len());
+        self.numbers.extend(array);
+    }
+
+    /// Sends all; says where each array will be.
+    fn send(mut self, mail: &mut Mail) -> Result<(Tensor, Vec<Argument>), TorchError> {
+        if !self.numbers.len().is_multiple_of(2) {
+            self.numbers.push(0);
+        }
+        let pair = |pair: &[i32]| {
+            let [low, high] = [pair[0] as u32, pair[1] as u32].map(u64::from);
+            (low | high << 32) as i64
+        };
+        let pairs: Vec<i64> = self.numbers.chunks_exact(2).map(pair).collect();
+        let there = mail.send(&pairs)?;
+        let at = |start: &usize| {
+            let from = (*start / 2).min(pairs.len() - 1) as i64;
+            Argument::of(&there.narrow(0, from, 1))
+        };
+        let places = self.starts.iter().map(at).collect();
+        Ok((there, places))
+    }
+}
+
+fn bits(weight: f64) -> i32 {
+    (weight as f32).to_bits() as i32
+}
+
+impl CudaFleet {
+    /// The rate of every row whose gradient waits to be made a step; -1 for the others.
+    fn waiting_rates(&self) -> Vec<i32> {
+        let rate = |rate: &Option<f64>| bits(rate.unwrap_or(-1.0));
+        self.waiting.iter().map(rate).collect()
+    }
+
+    /// Makes the gradients that wait into steps.
+    pub(super) fn take_steps(&mut self) -> Result<(), TorchError> {
+        if self.waiting.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let mut arrays = Arrays::default();
+        arrays.add(self.waiting_rates());
+        let (_kept, places) = arrays.send(&mut self.mail)?;
+        let width4 = self.models.width() / 4;
+        let arguments = [
+            Argument::of(&self.models.buffer),
+            Argument::of(&self.gradients.buffer),
+            self.velocities_argument(),
+            places[0],
+            Argument::Long(width4 as i64),
+            Argument::Float(self.sgd.momentum as f32),
+            Argument::Float(self.sgd.weight_decay as f32),
+            Argument::Int(i32::from(self.sgd.nesterov)),
+        ];
+        let grid = [width4.div_ceil(256) as u32, self.models.rows() as u32, 1];
+        // SAFETY: as `take_steps` takes them; all buffers have these rows of this width.
+        unsafe { self.kernels.launch(TAKE_STEPS, grid, 256, 0, &arguments)? };
+        self.waiting.fill(None);
+        Ok(())
+    }
+
+    fn velocities_argument(&self) -> Argument {
+        let velocities = self.velocities.as_ref();
+        velocities.map_or(Argument::null(), |rows| Argument::of(&rows.buffer))
+    }
+
+    pub(super) fn carry_out(&mut self, parts: &[Part], terms: Terms) -> Result<(), TorchError> {
+        let everyone_waits = self
+            .trained
+            .iter()
+            .all(|&worker| self.waiting[worker].is_some());
+        if let Some(plain) = Plain::of(parts, self.models.rows(), terms)
+            && everyone_waits
+            && !terms.more
+        {
+            return self.step_and_mix(&plain);
+        }
+        self.take_steps()?;
+        self.compress(parts, terms)?;
+        let vectors = [&self.models, &self.gradients]
+            .into_iter()
+            .chain(&self.extras);
+        let vectors: Vec<Argument> = vectors.map(|rows| Argument::of(&rows.buffer)).collect();
+        let width = self.models.width();
+        launch_exchange(&self.kernels, &mut self.mail, &vectors, width, parts, terms)
+    }
+
+    /// The steps and a plain mixing in one pass.
+    fn step_and_mix(&mut self, plain: &Plain) -> Result<(), TorchError> {
+        let mut starts = vec![0];
+        for row in &plain.rows {
+            starts.push(starts[starts.len() - 1] + row.len() as i32);
+        }
+        let entries = || plain.rows.iter().flatten();
+        let mut arrays = Arrays::default();
+        arrays.add(starts);
+        arrays.add(entries().map(|entry| entry.0 as i32));
+        arrays.add(entries().map(|entry| bits(entry.1)));
+        arrays.add(plain.own_steps.iter().map(|&weight| bits(weight)));
+        arrays.add(self.waiting_rates());
+        let (_kept, places) = arrays.send(&mut self.mail)?;
+        let (rows, width4) = (self.models.rows(), self.models.width() / 4);
+        let arguments = [
+            Argument::of(&self.models.buffer),
+            Argument::of(&self.gradients.buffer),
+            self.velocities_argument(),
+            places[0],
+            places[1],
+            places[2],
+            places[3],
+            places[4],
+            Argument::Int(rows as i32),
+            Argument::Long(width4 as i64),
+            Argument::Float(self.sgd.momentum as f32),
+            Argument::Float(self.sgd.weight_decay as f32),
+            Argument::Int(i32::from(self.sgd.nesterov)),
+            Argument::Int(i32::from(plain.stepped)),
+        ];
+        let grid = [width4.div_ceil(32) as u32, 1, 1];
+        let shared = (2 * rows * 128 * size_of::<f32>()) as u32;
+        self.waiting.fill(None);
+        // SAFETY: as `step_and_mix` takes them; all buffers have these rows of this width.
+        unsafe {
+            self.kernels
+                .launch(STEP_AND_MIX, grid, 32 * WARPS, shared, &arguments)
+        }
+    }
+
+    pub(super) fn mix_statistics_rows(
+        &mut self,
+        weights: &[Vec<(usize, f64)>],
+    ) -> Result<(), TorchError> {
+        let part = |(worker, row): (usize, &Vec<(usize, f64)>)| Part {
+            worker,
+            messages: vec![Message::model()],
+            plan: Assignment::mixed(Vector::Model, row.clone()).into(),
+        };
+        let parts: Vec<Part> = weights.iter().enumerate().map(part).collect();
+        let vectors = [Argument::of(&self.statistics.buffer)];
+        let (width, terms) = (self.statistics.width(), Terms::default());
+        launch_exchange(
+            &self.kernels,
+            &mut self.mail,
+            &vectors,
+            width,
+            &parts,
+            terms,
+        )
+    }
+
+    /// Brings public copies up to date by what arrives of the difference.
+    fn compress(&mut self, parts: &[Part], terms: Terms) -> Result<(), TorchError> {
+        for part in parts {
+            for message in &part.messages {
+                let Some((copy, compression)) = message.public_copy else {
+                    continue;
+                };
+                let row = |rows: &Rows| rows.buffer.get(part.worker as i64);
+                let mut copy = row(&self.extras[copy]);
+                let mut difference = -&copy;
+                for (vector, weight) in &message.content {
+                    let own = match vector {
+                        Vector::Model => row(&self.models),
+                        Vector::Step => row(&self.gradients),
+                        Vector::Extra(index) => row(&self.extras[*index]),
+                    };
+                    difference += own * *weight;
+                }
+                let draw = [part.worker as u64, terms.round];
+                copy += self.arrives(&difference, compression, &draw);
+            }
+        }
+        Ok(())
+    }
+
+    fn arrives(&mut self, vector: &Tensor, compression: Compression, draw: &[u64]) -> Tensor {
+        let count = self.layout.parameter_count();
+        let device = self.device;
+        let places = self.host_places.get_or_insert_with(|| {
+            let places = self.models.places_on_host();
+            Tensor::from_slice(&places).to_device(device)
+        });
+        match compression {
+            Compression::None => vector.copy(),
+            Compression::TopK(part) => {
+                let kept = kept(part, count) as i64;
+                let (_, largest) = vector.abs().topk(kept, 0, true, false);
+                vector
+                    .zeros_like()
+                    .scatter(0, &largest, &vector.gather(0, &largest, false))
+            }
+            Compression::RandomK(part) => {
+                let draw = Draw::new(part, count, draw);
+                let turned = &*places * draw.stride as i64 + draw.offset as i64;
+                let chosen = turned
+                    .remainder(draw.count as i64)
+                    .lt(draw.chosen as i64)
+                    .logical_and(&places.ge(0));
+                vector * chosen.to_kind(Kind::Float)
+            }
+            Compression::Sign => {
+                let size = vector.abs().sum(Kind::Double) / count as f64;
+                let size = size.to_kind(Kind::Float);
+                let sign = vector.ge(0.0).to_kind(Kind::Float) * 2.0 - 1.0;
+                sign * size * places.ge(0).to_kind(Kind::Float)
+            }
+            Compression::EightBit => {
+                let scale: Tensor = vector.abs().max() / 127.0;
+                // All zero stays zero.
+                let safe = scale.where_self(&scale.ne(0.0), &scale.ones_like());
+                (vector / &safe).round() * safe
+            }
+        }
+    }
+}
+
+/// Any exchange over rows of this width; `vectors` are models, steps and extras.
+fn launch_exchange(
+    kernels: &crate::shim::Kernels,
+    mail: &mut Mail,
+    vectors: &[Argument],
+    width: usize,
+    parts: &[Part],
+    terms: Terms,
+) -> Result<(), TorchError> {
+    if width == 0 {
+        return Ok(());
+    }
+    let number = |vector: Vector| match vector {
+        Vector::Model => 0,
+        Vector::Step => 1,
+        Vector::Extra(index) => 2 + index as i32,
+    };
+    // Messages that nobody hears are not formed.
+    let mut places = std::collections::HashMap::new();
+    let (mut messages, mut assignments, mut starts) = (Vec::new(), Vec::new(), vec![0]);
+    let (mut own_terms, mut heard) = (Vec::new(), Vec::new());
+    let rows: std::collections::HashMap<usize, &Part> =
+        parts.iter().map(|part| (part.worker, part)).collect();
+    for part in parts {
+        for assignment in &part.plan.assignments {
+            let first_heard = heard.len();
+            for (sender, weight) in everything_heard(assignment, parts, terms) {
+                let next = places.len() as i32;
+                let place = *places
+                    .entry((sender, assignment.number))
+                    .or_insert_with(|| {
+                        let message = &rows[&sender].messages[assignment.number];
+                        let content = match message.public_copy {
+                            Some((copy, _)) => vec![(Vector::Extra(copy), 1.0)],
+                            None => message.content.clone(),
+                        };
+                        let first = own_terms.len();
+                        own_terms.extend(content);
+                        messages.extend([sender as i32, first as i32, own_terms.len() as i32]);
+                        next
+                    });
+                heard.push((place, weight));
+            }
+            let first = own_terms.len();
+            own_terms.extend(assignment.own.iter().copied());
+            assignments.extend([
+                number(assignment.target),
+                part.worker as i32,
+                first as i32,
+                own_terms.len() as i32,
+                first_heard as i32,
+                heard.len() as i32,
+            ]);
+        }
+        starts.push((assignments.len() / 6) as i32);
+    }
+    let mut arrays = Arrays::default();
+    let pointer = |argument: &Argument| match argument {
+        Argument::Pointer(place) => {
+            let place = *place as usize as u64;
+            [place as u32 as i32, (place >> 32) as u32 as i32]
+        }
+        _ => [0, 0],
+    };
+    arrays.add(vectors.iter().flat_map(pointer));
+    arrays.add(messages);
+    arrays.add(assignments);
+    arrays.add(starts);
+    let own_terms = own_terms.iter();
+    arrays.add(own_terms.flat_map(|&(vector, weight)| [number(vector), bits(weight)]));
+    arrays.add(
+        heard
+            .iter()
+            .flat_map(|&(place, weight)| [place, bits(weight)]),
+    );
+    let (_kept, at) = arrays.send(mail)?;
+    let width4 = width / 4;
+    let arguments = [
+        at[0],
+        at[1],
+        at[2],
+        at[3],
+        at[4],
+        at[5],
+        Argument::Int(places.len() as i32),
+        Argument::Int(parts.len() as i32),
+        Argument::Long(width4 as i64),
+    ];
+    let grid = [width4.div_ceil(32) as u32, 1, 1];
+    let shared = (places.len().max(1) * 128 * size_of::<f32>()) as u32;
+    // SAFETY: as `exchange` takes them; all vectors have the parts' rows of this width.
+    unsafe { kernels.launch(EXCHANGE, grid, 32 * WARPS, shared, &arguments) }
+}

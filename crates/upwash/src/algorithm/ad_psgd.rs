@@ -1,0 +1,47 @@
+//! AD-PSGD: whoever has a gradient averages with a random neighbour.
+
+use super::{
+    Assignment, Asynchronous, Definition, Meeting, Message, Method, Part, Plan, Turn, Vector,
+};
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "ad-psgd",
+    about: "whoever has a gradient averages its model with a random neighbour's, and steps",
+    paper: "Lian et al. 2018, Asynchronous Decentralized Parallel SGD",
+    build: |_| Ok(Method::Asynchronous(Box::new(AdPsgd))),
+};
+
+/// x_i' = (x_i + x_j)/2 - u_i and x_j' = (x_i + x_j)/2, at once. A meeting takes both models in the
+/// order of their numbers, so that no ring of workers can wait for each other, on any graph.
+#[derive(Clone, Copy, Debug)]
+pub struct AdPsgd;
+
+impl Asynchronous for AdPsgd {
+    fn partner(&self, turn: &Turn<'_>) -> Option<usize> {
+        turn.random_neighbour()
+    }
+
+    fn meet(&self, turn: &Turn<'_>, partner: Option<(usize, f64)>) -> Meeting {
+        let Some((partner, _)) = partner else {
+            return Meeting::alone(turn.worker);
+        };
+        let mut both = vec![(turn.worker, 0.5), (partner, 0.5)];
+        both.sort_unstable_by_key(|entry| entry.0);
+        let mean = Assignment::mixed(Vector::Model, both);
+        let mut stepped = mean.clone();
+        stepped.add_own(Vector::Step, -1.0);
+        let part = |worker, plan: Assignment| Part {
+            worker,
+            messages: vec![Message::model()],
+            plan: Plan::from(plan),
+        };
+        Meeting {
+            parts: vec![part(turn.worker, stepped), part(partner, mean)],
+            messages: 2,
+        }
+    }
+
+    fn words(&self) -> String {
+        "AD-PSGD".into()
+    }
+}

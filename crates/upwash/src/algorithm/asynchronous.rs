@@ -1,0 +1,85 @@
+//! Algorithms without rounds: a worker that has a gradient meets one other, and nobody waits for all.
+
+use super::{Message, Part, Plan};
+use upwash_topology::random::Stream;
+
+/// A worker whose gradient is there.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn<'a> {
+    /// Who.
+    pub worker: usize,
+    /// Its gradients so far, without this one.
+    pub step: u64,
+    /// Its neighbours in the graph.
+    pub neighbours: &'a [usize],
+    /// The worker that has no data but everyone's attention.
+    pub centre: Option<usize>,
+    /// How many workers have data.
+    pub training: usize,
+    /// The number that the algorithm keeps for it, 1 at first.
+    pub number: f64,
+    /// What all random choices depend on.
+    pub seed: u64,
+}
+
+impl Turn<'_> {
+    /// Random numbers for this turn.
+    pub fn random(&self) -> Stream {
+        Stream::new(self.seed, "meeting", &[self.worker as u64, self.step])
+    }
+
+    /// One of its neighbours, each as likely as any other.
+    pub fn random_neighbour(&self) -> Option<usize> {
+        let count = self.neighbours.len();
+        (count > 0).then(|| self.neighbours[self.random().below(count)])
+    }
+}
+
+/// What happens when two workers meet, or one is alone: both rows at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Meeting {
+    /// Of the worker whose turn it is, and of whom it meets.
+    pub parts: Vec<Part>,
+    /// Messages that travel.
+    pub messages: u64,
+}
+
+impl Meeting {
+    /// The worker keeps to itself: x' = x - u. Its message, if anyone takes it, is its stepped model.
+    pub fn alone(worker: usize) -> Self {
+        let part = Part {
+            worker,
+            messages: vec![Message::stepped()],
+            plan: Plan::alone(),
+        };
+        Self {
+            parts: vec![part],
+            messages: 0,
+        }
+    }
+}
+
+/// An asynchronous algorithm. What it says is carried out in virtual time or on threads; only the two
+/// workers of a meeting are held up by it.
+pub trait Asynchronous: std::fmt::Debug + Send + Sync {
+    /// Whom the worker meets.
+    fn partner(&self, turn: &Turn<'_>) -> Option<usize>;
+
+    /// What becomes of both; the partner comes with its number.
+    fn meet(&self, turn: &Turn<'_>, partner: Option<(usize, f64)>) -> Meeting;
+
+    /// By how many gradients a worker may be ahead of the slowest one; it waits when it would be more.
+    fn staleness(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether it needs a worker that has no data but is linked with all others.
+    fn has_centre(&self) -> bool {
+        false
+    }
+
+    /// The algorithm in words.
+    fn words(&self) -> String {
+        format!("{self:?}")
+    }
+}

@@ -1,0 +1,100 @@
+//! CHOCO-SGD: gossip with compressed differences.
+
+use super::{
+    Algorithm, Assignment, Definition, Extra, ExtraStart, Message, Method, Options, Plan, Vector,
+    View,
+};
+use crate::compress::Compression;
+use crate::config::ConfigError;
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "choco",
+    about: "D-PSGD that sends compressed differences to public copies of the models",
+    paper: "Koloskova, Stich, Jaggi 2019, Decentralized SGD with Compressed Communication",
+    build: |options| Ok(Method::Synchronous(Box::new(Choco::read(options)?))),
+};
+
+/// With a public copy c_i of every model: c_i' = c_i + Q(y_i - c_i), which is what travels, and
+/// x_i' = y_i + step (sum W_ij c_j' - c_i').
+///
+/// ```
+/// use upwash::{algorithm::{Algorithm, Choco}, compress::Compression};
+/// let choco = Choco { compression: Compression::TopK(0.1), step: 0.4 };
+/// assert_eq!(choco.words(), "CHOCO-SGD (top-k 0.1, step 0.4)");
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Choco {
+    /// Q.
+    pub compression: Compression,
+    /// How far models move towards the copies' average.
+    pub step: f64,
+}
+
+const COPY: usize = 0;
+
+impl Choco {
+    fn read(options: &mut Options<'_>) -> Result<Self, ConfigError> {
+        let about = "how differences are sent: top-k, random-k, sign, eight-bit or none";
+        let part = "the part of the numbers that top-k and random-k send";
+        let part = options.number("part", 0.1, 0.0..=1.0, part)?;
+        let kinds = [
+            ("top-k", Compression::TopK(part)),
+            ("random-k", Compression::RandomK(part)),
+            ("sign", Compression::Sign),
+            ("eight-bit", Compression::EightBit),
+            ("none", Compression::None),
+        ];
+        let compression = options.choice("compressor", &kinds, about)?;
+        // The rougher what arrives, the smaller the steps that it is good for: half of what still
+        // learned the digits on L1, or less.
+        let default = match compression {
+            Compression::TopK(part) => (1.25 * part).clamp(1e-3, 1.0),
+            Compression::RandomK(part) => (0.25 * part).clamp(1e-3, 1.0),
+            Compression::Sign => 0.25,
+            Compression::EightBit | Compression::None => 1.0,
+        };
+        let about = "how far models move towards the average of the copies";
+        let step = options.number("consensus_step", default, 1e-9..=1.0, about)?;
+        Ok(Self { compression, step })
+    }
+}
+
+impl Algorithm for Choco {
+    fn messages(&self, _: &View<'_>) -> Vec<Message> {
+        let public_copy = Some((COPY, self.compression));
+        vec![Message {
+            public_copy,
+            ..Message::stepped()
+        }]
+    }
+
+    fn plan(&self, view: &View<'_>) -> Plan {
+        let mut model = Assignment::mixed(Vector::Model, view.weights(false));
+        model.scale(self.step);
+        model.add(view.worker, -self.step);
+        model.own = Message::stepped().content;
+        model.into()
+    }
+
+    fn extras(&self) -> Vec<Extra> {
+        vec![Extra {
+            name: "public copy",
+            start: ExtraStart::Zero,
+        }]
+    }
+
+    fn words(&self) -> String {
+        let how = match self.compression {
+            Compression::None => "not compressed".into(),
+            Compression::TopK(part) => format!("top-k {part}"),
+            Compression::RandomK(part) => format!("random-k {part}"),
+            Compression::Sign => "sign".into(),
+            Compression::EightBit => "eight-bit".into(),
+        };
+        format!("CHOCO-SGD ({how}, step {})", self.step)
+    }
+
+    fn can_be_led(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,82 @@
+//! A parameter server without a barrier, after Downpour SGD, with bounded staleness.
+
+use super::{Assignment, Asynchronous, Definition, Meeting, Message, Method, Part, Turn, Vector};
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "downpour",
+    about: "everyone pushes its step to the centre and takes the centre's model, when it is ready",
+    paper: "Dean et al. 2012, Large Scale Distributed Deep Networks; staleness: Ho et al. 2013",
+    build: |options| {
+        let about = "by how many gradients a worker may be ahead of the slowest";
+        let staleness = options.count("staleness", 8, about)?;
+        let about = "a push counts 1/workers, so that one of each is a step along the mean";
+        let averaged = options.flag("averaged", true, about)?;
+        let downpour = Downpour {
+            staleness,
+            averaged,
+        };
+        Ok(Method::Asynchronous(Box::new(downpour)))
+    },
+};
+
+/// c' = c - p u_i and x_i' = c', with p = 1/workers or 1. A worker that would be more than `staleness`
+/// gradients ahead of the slowest one waits for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Downpour {
+    /// By how many gradients a worker may be ahead.
+    pub staleness: u64,
+    /// Whether a push counts 1/workers.
+    pub averaged: bool,
+}
+
+impl Asynchronous for Downpour {
+    fn partner(&self, turn: &Turn<'_>) -> Option<usize> {
+        turn.centre
+    }
+
+    fn meet(&self, turn: &Turn<'_>, partner: Option<(usize, f64)>) -> Meeting {
+        let Some((centre, _)) = partner else {
+            return Meeting::alone(turn.worker);
+        };
+        let part = if self.averaged {
+            1.0 / turn.training as f64
+        } else {
+            1.0
+        };
+        let pulled = Assignment {
+            messages: vec![(centre, 1.0)],
+            ..Assignment::of(Vector::Model, [(Vector::Step, -part)])
+        };
+        let pushed = Assignment {
+            messages: vec![(turn.worker, -part)],
+            ..Assignment::of(Vector::Model, [(Vector::Model, 1.0)])
+        };
+        Meeting {
+            parts: vec![
+                Part {
+                    worker: turn.worker,
+                    messages: vec![Message::of([(Vector::Step, 1.0)])],
+                    plan: pulled.into(),
+                },
+                Part {
+                    worker: centre,
+                    messages: vec![Message::model()],
+                    plan: pushed.into(),
+                },
+            ],
+            messages: 2,
+        }
+    }
+
+    fn staleness(&self) -> Option<u64> {
+        Some(self.staleness)
+    }
+
+    fn has_centre(&self) -> bool {
+        true
+    }
+
+    fn words(&self) -> String {
+        format!("Downpour (staleness {})", self.staleness)
+    }
+}

@@ -1,0 +1,99 @@
+//! Elastic averaging: workers and a centre pull at each other.
+
+use super::{
+    Algorithm, Assignment, Definition, Exchange, Links, Message, Method, Options, Plan, Vector,
+    View,
+};
+use crate::config::ConfigError;
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "easgd",
+    about: "every worker is pulled towards a centre that moves with their mean",
+    paper: "Zhang, Choromanska, LeCun 2015, Deep Learning with Elastic Averaging SGD",
+    build: |options| Ok(Method::Synchronous(Box::new(Easgd::read(options)?))),
+};
+
+/// x_i' = x_i - u_i - alpha (x_i - c) and c' = (1 - beta) c + beta mean(x), with alpha = beta / n for
+/// n workers.
+///
+/// ```
+/// use upwash::algorithm::{Algorithm, Easgd, Exchange};
+/// assert_eq!(Easgd { beta: 0.9, period: 1 }.exchanges(0), [Exchange::Centre]);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Easgd {
+    /// The centre's moving rate; 0 is independent workers.
+    pub beta: f64,
+    /// Rounds from one exchange to the next.
+    pub period: u64,
+}
+
+impl Easgd {
+    pub(super) fn read(options: &mut Options<'_>) -> Result<Self, ConfigError> {
+        let about = "the centre's moving rate; each worker moves beta / workers towards it";
+        let beta = options.number("beta", 0.9, 0.0..=1.0, about)?;
+        let period = options.count("period", 1, "steps from one exchange to the next")?;
+        Ok(Self { beta, period })
+    }
+
+    /// A worker's new model, next to a centre of its and `workers - 1` others.
+    pub(super) fn worker(self, centre: usize, workers: usize) -> Assignment {
+        let alpha = self.beta / workers as f64;
+        let own = [(Vector::Model, 1.0 - alpha), (Vector::Step, -1.0)];
+        Assignment {
+            messages: vec![(centre, alpha)],
+            ..Assignment::of(Vector::Model, own)
+        }
+    }
+
+    /// The centre's, after hearing some of its `workers`.
+    pub(super) fn centre(self, heard: &[usize], workers: usize) -> Assignment {
+        let alpha = self.beta / workers as f64;
+        let kept = 1.0 - alpha * heard.len() as f64;
+        Assignment {
+            messages: heard.iter().map(|&worker| (worker, alpha)).collect(),
+            ..Assignment::of(Vector::Model, [(Vector::Model, kept)])
+        }
+    }
+}
+
+impl Algorithm for Easgd {
+    fn messages(&self, _: &View<'_>) -> Vec<Message> {
+        vec![Message::model()]
+    }
+
+    fn plan(&self, view: &View<'_>) -> Plan {
+        let (workers, centre) = (view.setting.workers() - 1, view.setting.centre);
+        let heard: Vec<usize> = view.received.iter().map(|(sender, _)| *sender).collect();
+        match heard[..] {
+            [] if centre == Some(view.worker) => Plan::default(),
+            [] => Plan::alone(),
+            _ if centre == Some(view.worker) => self.centre(&heard, workers).into(),
+            _ => self.worker(heard[0], workers).into(),
+        }
+    }
+
+    fn exchanges(&self, round: u64) -> Vec<Exchange> {
+        vec![if (round + 1).is_multiple_of(self.period) {
+            Exchange::Centre
+        } else {
+            Exchange::Nothing
+        }]
+    }
+
+    fn links(&self) -> Links {
+        Links::None
+    }
+
+    fn words(&self) -> String {
+        format!("EASGD (beta {}, period {})", self.beta, self.period)
+    }
+
+    fn has_centre(&self) -> bool {
+        true
+    }
+
+    fn starts_equal(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,60 @@
+//! GoSGD: whoever has a gradient steps, and now and then pushes its model to a random neighbour.
+
+use super::{
+    Assignment, Asynchronous, Definition, Meeting, Message, Method, Part, Plan, Turn, Vector,
+};
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "gosgd",
+    about: "whoever has a gradient steps, and sometimes pushes half its weight to a neighbour",
+    paper: "Blot et al. 2016, Gossip Training for Deep Learning",
+    build: |options| {
+        let about = "how likely a push is after a step";
+        let probability = options.number("probability", 0.5, 0.0..=1.0, about)?;
+        Ok(Method::Asynchronous(Box::new(GoSgd { probability })))
+    },
+};
+
+/// A push halves the sender's weight w_i; the receiver becomes the average by weights,
+/// x_j' = (w_j x_j + w_i/2 y_i) / (w_j + w_i/2), and its weight the sum. The sum of all stays.
+#[derive(Clone, Copy, Debug)]
+pub struct GoSgd {
+    /// Of a push after a step.
+    pub probability: f64,
+}
+
+impl Asynchronous for GoSgd {
+    fn partner(&self, turn: &Turn<'_>) -> Option<usize> {
+        let mut stream = turn.random();
+        let pushes = stream.uniform() < self.probability;
+        let count = turn.neighbours.len();
+        (pushes && count > 0).then(|| turn.neighbours[stream.below(count)])
+    }
+
+    fn meet(&self, turn: &Turn<'_>, partner: Option<(usize, f64)>) -> Meeting {
+        let mut meeting = Meeting::alone(turn.worker);
+        let Some((partner, theirs)) = partner else {
+            return meeting;
+        };
+        let half = turn.number / 2.0;
+        let sum = theirs + half;
+        meeting.parts[0].plan.number = Some(half);
+        let mut model = Assignment::mixed(Vector::Model, vec![(turn.worker, half / sum)]);
+        model.add_own(Vector::Model, theirs / sum);
+        let plan = Plan {
+            number: Some(sum),
+            ..model.into()
+        };
+        meeting.parts.push(Part {
+            worker: partner,
+            messages: vec![Message::model()],
+            plan,
+        });
+        meeting.messages = 1;
+        meeting
+    }
+
+    fn words(&self) -> String {
+        format!("GoSGD (probability {})", self.probability)
+    }
+}

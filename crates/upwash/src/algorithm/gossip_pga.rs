@@ -1,0 +1,62 @@
+//! Gossip-PGA: D-PSGD, and an exact average every so many rounds.
+
+use super::{Algorithm, Assignment, Definition, Dpsgd, Exchange, Method, Plan, Vector, View};
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "gossip-pga",
+    about: "D-PSGD, and an all-reduce of the models every so many rounds",
+    paper: "Chen et al. 2021, Accelerating Gossip SGD with Periodic Global Averaging",
+    build: |options| {
+        let period = options.count("period", 16, "rounds from one exact average to the next")?;
+        let lazy = options.flag("lazy", false, "(I + W)/2 for W")?;
+        let base = Dpsgd {
+            lazy,
+            ..Default::default()
+        };
+        Ok(Method::Synchronous(Box::new(GossipPga { period, base })))
+    },
+};
+
+/// X' = W Y, and every `period`-th round X' = J Y.
+///
+/// ```
+/// use upwash::algorithm::{Algorithm, Exchange, GossipPga};
+/// let pga = GossipPga { period: 4, base: Default::default() };
+/// assert_eq!([2, 3].map(|k| pga.exchanges(k)[0]), [Exchange::Neighbours, Exchange::Mean]);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct GossipPga {
+    /// Rounds from one exact average to the next.
+    pub period: u64,
+    /// What is done in the others.
+    pub base: Dpsgd,
+}
+
+impl Algorithm for GossipPga {
+    fn base(&self) -> Option<&dyn Algorithm> {
+        Some(&self.base)
+    }
+
+    fn plan(&self, view: &View<'_>) -> Plan {
+        match self.exchanges(view.setting.round.index())[0] {
+            Exchange::Mean => Assignment::averaged(Vector::Model, 0).into(),
+            _ => self.base.plan(view),
+        }
+    }
+
+    fn exchanges(&self, round: u64) -> Vec<Exchange> {
+        if (round + 1).is_multiple_of(self.period) {
+            vec![Exchange::Mean]
+        } else {
+            self.base.exchanges(round)
+        }
+    }
+
+    fn words(&self) -> String {
+        format!("Gossip-PGA (period {})", self.period)
+    }
+
+    fn can_be_led(&self) -> bool {
+        true
+    }
+}

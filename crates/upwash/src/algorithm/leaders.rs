@@ -1,0 +1,278 @@
+//! Whom AL-DSGD follows, and how strongly.
+
+use super::{Algorithm, Assignment, Exchange, Ground, Message, Options, Report, Vector, View};
+use crate::config::ConfigError;
+use std::cmp::Ordering;
+
+/// How strong the pulls are. `best` is for the neighbour of the lowest loss, `degree` for the one
+/// with the most links.
+///
+/// ```
+/// use upwash::algorithm::{Pull, Variant};
+/// assert_eq!(Pull::default_of(Variant::Sound).w_best, 0.1);
+/// assert_eq!(Pull::default_of(Variant::Released).w_best, 0.3);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pull {
+    /// w_N: extra weight of the best when averaging.
+    pub w_best: f64,
+    /// w_T: extra weight of the best-connected when averaging.
+    pub w_degree: f64,
+    /// lambda_N: corrective force towards the best (times the learning rate, but for `released`).
+    pub lambda_best: f64,
+    /// lambda_T: corrective force towards the best-connected.
+    pub lambda_degree: f64,
+}
+
+impl Pull {
+    /// 0.1 each, as in the paper; for `released` the four numbers of the authors' code.
+    ///
+    /// ```
+    /// # use upwash::algorithm::{Pull, Variant};
+    /// assert_eq!(Pull::default_of(Variant::Written).lambda_degree, 0.1);
+    /// ```
+    pub fn default_of(variant: Variant) -> Self {
+        match variant {
+            Variant::Released => Self {
+                w_best: 0.3,
+                w_degree: 0.1,
+                lambda_best: 0.2,
+                lambda_degree: 0.2,
+            },
+            _ => Self {
+                w_best: 0.1,
+                w_degree: 0.1,
+                lambda_best: 0.1,
+                lambda_degree: 0.1,
+            },
+        }
+    }
+}
+
+/// Which of the three rules that go by the name of AL-DSGD.
+///
+/// ```
+/// use upwash::algorithm::Variant;
+/// assert_eq!(Variant::default(), Variant::Sound);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Variant {
+    /// The paper's idea with the local step whole: step, exchange, average, pull.
+    #[default]
+    Sound,
+    /// The paper's Algorithm 1 to the letter. It scales worker i's step by (1 - w) W_ii, so that a
+    /// worker whose own weight is negative climbs its own loss.
+    Written,
+    /// The rule of the code that the authors released.
+    Released,
+}
+
+/// Who can be a worker's leader.
+///
+/// ```
+/// use upwash::algorithm::LeaderScope;
+/// assert_eq!(LeaderScope::default(), LeaderScope::Closed);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeaderScope {
+    /// Those whose models the worker gets, and the worker itself (the paper's Figure 3).
+    #[default]
+    Closed,
+    /// Those whose models the worker gets.
+    NeighboursOnly,
+}
+
+impl Pull {
+    /// The variant's, but for what is given.
+    pub(super) fn read(options: &mut Options<'_>, variant: Variant) -> Result<Self, ConfigError> {
+        let default = Self::default_of(variant);
+        let any = 0.0..=f64::MAX;
+        let best = "extra weight of the best neighbour";
+        let degree = "extra weight of the best-connected neighbour";
+        let pull = Self {
+            w_best: options.number("w_best", default.w_best, any.clone(), best)?,
+            w_degree: options.number("w_degree", default.w_degree, any.clone(), degree)?,
+            lambda_best: options.number(
+                "lambda_best",
+                default.lambda_best,
+                any.clone(),
+                "force towards the best neighbour",
+            )?,
+            lambda_degree: options.number(
+                "lambda_degree",
+                default.lambda_degree,
+                any,
+                "force towards the best-connected neighbour",
+            )?,
+        };
+        if pull.w_best + pull.w_degree > 1.0 {
+            let sum = pull.w_best + pull.w_degree;
+            return Err(options.refuse("w_best", format!("with w_degree at most 1, not {sum}")));
+        }
+        let forces = pull.lambda_best + pull.lambda_degree;
+        if variant == Variant::Released && forces > 1.0 {
+            let must = "with lambda_degree at most 1 for `released`, whose forces are parts of the \
+                        whole way";
+            return Err(options.refuse("lambda_best", must));
+        }
+        Ok(pull)
+    }
+}
+
+impl Pull {
+    /// Pulls a worker's new model towards its best and its best-connected neighbour. `sent` is what
+    /// the base has everyone send.
+    pub(super) fn apply(
+        self,
+        variant: Variant,
+        model: &mut Assignment,
+        view: &View<'_>,
+        [best, degree]: [usize; 2],
+        sent: &Message,
+    ) {
+        let Self {
+            w_best,
+            w_degree,
+            lambda_best,
+            lambda_degree,
+        } = self;
+        let (w, rate) = (w_best + w_degree, view.setting.rate);
+        match variant {
+            // x' = (1 - w) sum W_ij y_j + w_N y_N + w_T y_T
+            //      - gamma lambda_N (y_i - y_N) - gamma lambda_T (y_i - y_T)
+            Variant::Sound => {
+                let (force_best, force_degree) = (rate * lambda_best, rate * lambda_degree);
+                let own = model.own.clone();
+                model.scale(1.0 - w);
+                // Where messages are of before the step, the step is not theirs to share: it is whole.
+                if !sent.content.iter().any(|entry| entry.0 == Vector::Step) {
+                    model.own = own;
+                }
+                // A worker sees itself as it is, and not as others see it.
+                let mut add = |worker: usize, weight: f64| {
+                    if worker == view.worker && sent.public_copy.is_some() {
+                        let own = sent.content.iter();
+                        own.for_each(|(vector, part)| model.add_own(*vector, part * weight));
+                    } else {
+                        model.add(worker, weight);
+                    }
+                };
+                add(best, w_best + force_best);
+                add(degree, w_degree + force_degree);
+                add(view.worker, -force_best - force_degree);
+            }
+            // x_half = x_i - u_i - gamma lambda_N (x_i - x_N) - gamma lambda_T (x_i - x_T)
+            // x'     = (1 - w) (W_ii x_half + sum_{j != i} W_ij x_j) + w_N x_N + w_T x_T
+            Variant::Written => {
+                model.scale(1.0 - w);
+                let own = model.weight(view.worker);
+                let (force_best, force_degree) =
+                    (own * rate * lambda_best, own * rate * lambda_degree);
+                model.add(best, w_best + force_best);
+                model.add(degree, w_degree + force_degree);
+                model.add(view.worker, -force_best - force_degree);
+                model.own = vec![(Vector::Step, -own)];
+            }
+            // b  = (1 - c1 - c2) a + c1 y_best + c2 y_degree, a the base's average
+            // x' = b - p1 (b - y_best) - p2 (b - y_degree)
+            Variant::Released => {
+                let kept = 1.0 - lambda_best - lambda_degree;
+                model.scale(kept * (1.0 - w));
+                model.add(best, kept * w_best + lambda_best);
+                model.add(degree, kept * w_degree + lambda_degree);
+            }
+        }
+    }
+}
+
+impl Variant {
+    /// As a configuration spells it.
+    ///
+    /// ```
+    /// assert_eq!(upwash::algorithm::Variant::Sound.name(), "sound");
+    /// ```
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sound => "sound",
+            Self::Written => "written",
+            Self::Released => "released",
+        }
+    }
+
+    /// What stands in the way of leading this base: the option, and what it must be.
+    pub(super) fn refuses(self, base: &dyn Algorithm) -> Option<(&'static str, &'static str)> {
+        if !base.can_be_led() {
+            let must = "an algorithm whose workers see their neighbours' models and may be pulled \
+                        towards one of them: dpsgd, matcha, gossip-pga, choco or qg-momentum";
+            return Some(("base", must));
+        }
+        if self != Self::Sound && !base.extras().is_empty() {
+            return Some((
+                "variant",
+                "sound, over a base that keeps more than the model",
+            ));
+        }
+        let early = base.exchanges(0).contains(&Exchange::Early);
+        let must = "false: the released code exchanges after the step";
+        (self == Self::Released && early).then_some(("overlap", must))
+    }
+
+    /// What a user should know of it on this graph.
+    pub(super) fn warning(self, ground: &Ground<'_>) -> Option<String> {
+        let weak = ground.weak;
+        (self == Self::Written && !weak.is_empty()).then(|| {
+            format!(
+                "workers {weak:?} weigh their own model 0 or less, and the written rule scales steps by \
+                 that weight: they will not descend. Set graph.weights = \"metropolis\"."
+            )
+        })
+    }
+
+    /// All, with their names, for [`Options::choice`](super::Options::choice).
+    pub(super) const ALL: [(&'static str, Self); 3] = [
+        ("sound", Self::Sound),
+        ("written", Self::Written),
+        ("released", Self::Released),
+    ];
+}
+
+impl LeaderScope {
+    pub(super) fn read(options: &mut Options<'_>) -> Result<Self, ConfigError> {
+        let choices = [
+            ("closed", Self::Closed),
+            ("neighbours-only", Self::NeighboursOnly),
+        ];
+        let about = "who can lead: closed (the worker itself too) or neighbours-only";
+        options.choice("leaders", &choices, about)
+    }
+
+    /// The best and the best-connected candidate. Where a loss is not known yet, every worker is
+    /// its own best. Ties go to the lowest index; for `released`, to the worker itself first.
+    pub(super) fn leaders(self, view: &View<'_>, variant: Variant) -> (usize, usize) {
+        let own = (view.worker, view.own);
+        let own = (self == Self::Closed).then_some(own);
+        let candidates = || view.received.iter().copied().chain(own);
+        let rank = |worker: usize| {
+            (
+                variant != Variant::Released || worker != view.worker,
+                worker,
+            )
+        };
+        let first = |order: &dyn Fn(&Report, &Report) -> Ordering| {
+            let best = candidates().min_by(|a, b| {
+                let tie = rank(a.0).cmp(&rank(b.0));
+                order(&a.1, &b.1).then(tie)
+            });
+            best.map_or(view.worker, |(worker, _)| worker)
+        };
+        let known = candidates().all(|(_, report)| report.loss.is_some());
+        let best = if known {
+            first(&Report::by_loss)
+        } else {
+            view.worker
+        };
+        (best, first(&|a, b| b.degree.cmp(&a.degree)))
+    }
+}

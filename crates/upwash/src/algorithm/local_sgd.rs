@@ -1,0 +1,58 @@
+//! Local SGD, also known as FedAvg: steps alone, then an exact average.
+
+use super::{Algorithm, Assignment, Definition, Exchange, Links, Method, Plan, Vector, View};
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "local-sgd",
+    about: "so many steps alone, then an all-reduce of the models (FedAvg with everyone there)",
+    paper: "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks; Stich 2019",
+    build: |options| {
+        let period = options.count(
+            "period",
+            8,
+            "H, the local steps from one average to the next",
+        )?;
+        Ok(Method::Synchronous(Box::new(LocalSgd { period })))
+    },
+};
+
+/// X' = Y, and every `period`-th round X' = J Y.
+///
+/// ```
+/// use upwash::algorithm::{Algorithm, Exchange, LocalSgd};
+/// assert_eq!(LocalSgd { period: 2 }.exchanges(0), [Exchange::Nothing]);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct LocalSgd {
+    /// Local steps from one average to the next.
+    pub period: u64,
+}
+
+impl Algorithm for LocalSgd {
+    fn plan(&self, view: &View<'_>) -> Plan {
+        match self.exchanges(view.setting.round.index())[0] {
+            Exchange::Mean => Assignment::averaged(Vector::Model, 0).into(),
+            _ => Plan::alone(),
+        }
+    }
+
+    fn exchanges(&self, round: u64) -> Vec<Exchange> {
+        vec![if (round + 1).is_multiple_of(self.period) {
+            Exchange::Mean
+        } else {
+            Exchange::Nothing
+        }]
+    }
+
+    fn links(&self) -> Links {
+        Links::None
+    }
+
+    fn words(&self) -> String {
+        format!("local SGD (period {})", self.period)
+    }
+
+    fn starts_equal(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,108 @@
+//! Leader SGD: groups of workers, pulled towards their group's best and the best of all.
+
+use super::{
+    Algorithm, Assignment, Definition, Exchange, Links, Message, Method, Plan, Vector, View,
+};
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "lsgd",
+    about: "everyone is pulled towards the best worker of its group and the best of all",
+    paper: "Teng et al. 2019, Leader Stochastic Gradient Descent for Distributed Training",
+    build: |options| {
+        let any = 0.0..=1.0;
+        Ok(Method::Synchronous(Box::new(Lsgd {
+            groups: options.count("groups", 2, "how many groups, each with a leader")? as usize,
+            local: options.number("pull_local", 0.1, any.clone(), "towards the group's leader")?,
+            global: options.number("pull_global", 0.1, any, "towards the leader of all")?,
+            period: options.count("period", 4, "rounds from one pull to the next")?,
+        })))
+    },
+};
+
+/// x_i' = x_i - u_i - l (x_i - x_leader of the group) - g (x_i - x_leader of all), every `period`-th
+/// round. A leader is who has the lowest loss on its batch. Groups are of consecutive workers.
+///
+/// ```
+/// use upwash::algorithm::Lsgd;
+/// let pairs = Lsgd { groups: 4, local: 0.1, global: 0.1, period: 1 };
+/// assert_eq!([0, 1, 2, 7].map(|worker| pairs.group(worker, 8)), [0, 0, 1, 3]);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Lsgd {
+    /// How many groups.
+    pub groups: usize,
+    /// Pull towards the group's leader.
+    pub local: f64,
+    /// Pull towards the leader of all.
+    pub global: f64,
+    /// Rounds from one pull to the next.
+    pub period: u64,
+}
+
+impl Lsgd {
+    /// The group of a worker.
+    ///
+    /// ```
+    /// # use upwash::algorithm::Lsgd;
+    /// assert_eq!(Lsgd { groups: 2, local: 0.1, global: 0.1, period: 1 }.group(4, 8), 1);
+    /// ```
+    pub fn group(&self, worker: usize, workers: usize) -> usize {
+        worker * self.groups.min(workers) / workers
+    }
+}
+
+impl Algorithm for Lsgd {
+    fn messages(&self, _: &View<'_>) -> Vec<Message> {
+        vec![Message::model()]
+    }
+
+    fn plan(&self, view: &View<'_>) -> Plan {
+        if view.received.is_empty() {
+            return Plan::alone();
+        }
+        let group = |worker| self.group(worker, view.setting.workers());
+        let all = || {
+            view.received
+                .iter()
+                .copied()
+                .chain([(view.worker, view.own)])
+        };
+        let best = |here: &dyn Fn(usize) -> bool| {
+            let known = all().filter(|(worker, _)| here(*worker));
+            known
+                .min_by(|a, b| a.1.by_loss(&b.1).then(a.0.cmp(&b.0)))
+                .map_or(view.worker, |(worker, _)| worker)
+        };
+        let of_group = best(&|worker| group(worker) == group(view.worker));
+        let own = [
+            (Vector::Model, 1.0 - self.local - self.global),
+            (Vector::Step, -1.0),
+        ];
+        let mut model = Assignment::of(Vector::Model, own);
+        for (leader, pull) in [(of_group, self.local), (best(&|_| true), self.global)] {
+            // A leader need not send itself its own model.
+            if leader == view.worker {
+                model.add_own(Vector::Model, pull);
+            } else {
+                model.add(leader, pull);
+            }
+        }
+        model.into()
+    }
+
+    fn exchanges(&self, round: u64) -> Vec<Exchange> {
+        vec![if (round + 1).is_multiple_of(self.period) {
+            Exchange::Chosen
+        } else {
+            Exchange::Nothing
+        }]
+    }
+
+    fn links(&self) -> Links {
+        Links::None
+    }
+
+    fn words(&self) -> String {
+        format!("LSGD ({} groups, period {})", self.groups, self.period)
+    }
+}

@@ -1,0 +1,60 @@
+//! MATCHA: D-PSGD over a few of the graph's matchings, drawn in every round.
+
+use super::{Algorithm, Definition, Dpsgd, Links, Method, Plan, View};
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "matcha",
+    about: "D-PSGD over matchings that are drawn so that important links are up more often",
+    paper: "Wang et al. 2019, MATCHA: Speeding Up Decentralized SGD via Matching Decomposition",
+    build: |options| {
+        let about = "the part of the links in an average round";
+        let budget = options.number("budget", 0.5, 1e-9..=1.0, about)?;
+        let base = Dpsgd::read(options)?;
+        Ok(Method::Synchronous(Box::new(MatchaSgd { budget, base })))
+    },
+};
+
+/// The schedule draws; the rest is D-PSGD's.
+///
+/// ```
+/// use upwash::algorithm::{Algorithm, MatchaSgd};
+/// assert_eq!(MatchaSgd::default().words(), "MATCHA (budget 0.5)");
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct MatchaSgd {
+    /// The part of the links in an average round.
+    pub budget: f64,
+    /// What is done over them.
+    pub base: Dpsgd,
+}
+
+impl Default for MatchaSgd {
+    fn default() -> Self {
+        let base = Dpsgd::default();
+        Self { budget: 0.5, base }
+    }
+}
+
+impl Algorithm for MatchaSgd {
+    fn base(&self) -> Option<&dyn Algorithm> {
+        Some(&self.base)
+    }
+
+    fn plan(&self, view: &View<'_>) -> Plan {
+        self.base.plan(view)
+    }
+
+    fn links(&self) -> Links {
+        let budget = self.budget;
+        Links::Matcha { budget }
+    }
+
+    fn words(&self) -> String {
+        let overlap = if self.base.overlap { ", overlap" } else { "" };
+        format!("MATCHA (budget {}){overlap}", self.budget)
+    }
+
+    fn can_be_led(&self) -> bool {
+        true
+    }
+}

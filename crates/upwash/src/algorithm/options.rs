@@ -1,0 +1,189 @@
+//! An algorithm's own part of the configuration.
+
+use super::{Algorithm, Method, Registry};
+use crate::config::{ConfigError, GraphConfig};
+use toml::Value;
+
+/// The options that were given, as an algorithm's [`Definition`](super::Definition) reads them. What
+/// it reads is all it has: anything else in the table is refused.
+pub struct Options<'a> {
+    given: &'a toml::Table,
+    /// The graph's part of the configuration.
+    pub graph: &'a GraphConfig,
+    registry: &'a Registry,
+    read: Vec<OptionAbout>,
+}
+
+/// An option that was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OptionAbout {
+    /// Its key in `[algorithm]`.
+    pub key: &'static str,
+    /// What it says.
+    pub about: &'static str,
+    /// Its value if it is not given.
+    pub default: Value,
+    /// Its value.
+    pub value: Value,
+}
+
+impl<'a> Options<'a> {
+    /// Of a table.
+    pub(super) fn new(
+        given: &'a toml::Table,
+        graph: &'a GraphConfig,
+        registry: &'a Registry,
+    ) -> Self {
+        let read = vec![];
+        Self {
+            given,
+            graph,
+            registry,
+            read,
+        }
+    }
+
+    /// What was read, in order.
+    pub(super) fn into_read(self) -> Vec<OptionAbout> {
+        self.read
+    }
+
+    /// The keys that nobody read.
+    pub(super) fn unread(&self) -> impl Iterator<Item = &'a String> {
+        let known = |key: &str| self.read.iter().any(|option| option.key == key);
+        self.given.keys().filter(move |key| !known(key))
+    }
+
+    /// A number in a range, as `options.number("budget", 0.5, 0.0..=1.0, "the part ...")`.
+    pub fn number(
+        &mut self,
+        key: &'static str,
+        default: f64,
+        range: std::ops::RangeInclusive<f64>,
+        about: &'static str,
+    ) -> Result<f64, ConfigError> {
+        let value = self.value(key, default.into(), about);
+        let number = value.as_float().or(value.as_integer().map(|n| n as f64));
+        match number {
+            Some(number) if range.contains(&number) => Ok(number),
+            _ if *range.end() == f64::MAX => Err(wrong(
+                key,
+                &value,
+                format!("a number from {} on", range.start()),
+            )),
+            _ => Err(wrong(
+                key,
+                &value,
+                format!("a number from {} to {}", range.start(), range.end()),
+            )),
+        }
+    }
+
+    /// A whole number of at least 1.
+    pub fn count(
+        &mut self,
+        key: &'static str,
+        default: u64,
+        about: &'static str,
+    ) -> Result<u64, ConfigError> {
+        let value = self.value(key, (default as i64).into(), about);
+        match value.as_integer() {
+            Some(count) if count >= 1 => Ok(count as u64),
+            _ => Err(wrong(key, &value, "a whole number of at least 1".into())),
+        }
+    }
+
+    /// Yes or no.
+    pub fn flag(
+        &mut self,
+        key: &'static str,
+        default: bool,
+        about: &'static str,
+    ) -> Result<bool, ConfigError> {
+        let value = self.value(key, default.into(), about);
+        let wrong = || wrong(key, &value, "true or false".into());
+        value.as_bool().ok_or_else(wrong)
+    }
+
+    /// One of some words; the first is the default.
+    pub fn choice<T: Copy>(
+        &mut self,
+        key: &'static str,
+        choices: &[(&'static str, T)],
+        about: &'static str,
+    ) -> Result<T, ConfigError> {
+        let value = self.value(key, choices[0].0.into(), about);
+        let found = choices
+            .iter()
+            .find(|(name, _)| value.as_str() == Some(name));
+        found.map(|(_, choice)| *choice).ok_or_else(|| {
+            let names = choices.iter().map(|(name, _)| *name);
+            wrong(key, &value, one_of(value.as_str(), names))
+        })
+    }
+
+    /// The synchronous algorithm below this one, by the option `base`.
+    pub fn base(&mut self, default: &'static str) -> Result<Box<dyn Algorithm>, ConfigError> {
+        if self.read.iter().any(|option| option.key == "base") {
+            let must =
+                "an algorithm without a base of its own: dpsgd, matcha, gossip-pga, choco, ...";
+            return Err(self.refuse("base", must));
+        }
+        let value = self.value("base", default.into(), "the algorithm below it");
+        let (registry, name) = (self.registry, value.as_str().unwrap_or(""));
+        let base = registry.find(name).ok_or_else(|| {
+            let names = registry.iter().map(|definition| definition.name);
+            wrong("base", &value, one_of(value.as_str(), names))
+        })?;
+        match (base.build)(self)? {
+            Method::Synchronous(base) => Ok(base),
+            Method::Asynchronous(_) => Err(wrong("base", &value, "a synchronous algorithm".into())),
+        }
+    }
+
+    /// The value of a key; it is read from here on.
+    fn value(&mut self, key: &'static str, default: Value, about: &'static str) -> Value {
+        let value = self.given.get(key).unwrap_or(&default).clone();
+        // Numbers may be written without a point.
+        let value = match (&default, value) {
+            (Value::Float(_), Value::Integer(whole)) => Value::Float(whole as f64),
+            (_, value) => value,
+        };
+        if !self.read.iter().any(|option| option.key == key) {
+            self.read.push(OptionAbout {
+                key,
+                about,
+                default,
+                value: value.clone(),
+            });
+        }
+        value
+    }
+
+    /// Refuses an option's value for what others say.
+    pub fn refuse(&self, key: &'static str, must: impl Into<String>) -> ConfigError {
+        let read = self.read.iter().find(|option| option.key == key);
+        let value = read.map_or(Value::String("none".into()), |option| option.value.clone());
+        wrong(key, &value, must.into())
+    }
+}
+
+/// "one of ...", and the nearest where there is one near.
+pub(super) fn one_of<'n>(given: Option<&str>, names: impl Iterator<Item = &'n str>) -> String {
+    let names: Vec<&str> = names.collect();
+    let distance = |name: &&&str| strsim::damerau_levenshtein(name, given.unwrap_or(""));
+    let nearest = names.iter().min_by_key(distance);
+    let meant = match nearest.filter(|name| distance(name) <= 3) {
+        Some(name) => format!("; did you mean `{name}`?"),
+        None => String::new(),
+    };
+    format!("one of {}{meant}", names.join(", "))
+}
+
+fn wrong(key: &str, value: &Value, must: String) -> ConfigError {
+    ConfigError::Value {
+        key: format!("algorithm.{key}"),
+        value: value.to_string(),
+        must,
+    }
+}

@@ -1,0 +1,308 @@
+//! What a worker sends, and what its vectors become: small combinations of vectors.
+
+use crate::compress::Compression;
+
+/// A vector that a worker keeps.
+///
+/// ```
+/// use upwash::algorithm::{Message, Vector};
+/// assert_eq!(Message::stepped().content, [(Vector::Model, 1.0), (Vector::Step, -1.0)]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vector {
+    /// x, its model: where its gradients are taken.
+    Model,
+    /// u, its local step: the learning rate times the optimizer's direction at x.
+    Step,
+    /// One of the algorithm's [extra](super::Algorithm::extras) ones, by its number.
+    Extra(usize),
+}
+
+/// A vector that an algorithm keeps for every worker beside the model.
+///
+/// ```
+/// use upwash::algorithm::{Extra, ExtraStart};
+/// let slow = Extra { name: "slow momentum", start: ExtraStart::Zero };
+/// assert_eq!(slow.start, ExtraStart::Zero);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extra {
+    /// What it is called in checkpoints.
+    pub name: &'static str,
+    /// What it is before the first round.
+    pub start: ExtraStart,
+}
+
+/// What an extra vector is before the first round.
+///
+/// ```
+/// assert_ne!(upwash::algorithm::ExtraStart::Zero, upwash::algorithm::ExtraStart::Model);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtraStart {
+    /// Zero.
+    Zero,
+    /// The worker's starting model: the vector is a place that models have been at.
+    Model,
+}
+
+/// A combination of a worker's own vectors.
+pub type Combination = Vec<(Vector, f64)>;
+
+/// A vector that a worker sends to its neighbours, made of its own ones.
+///
+/// ```
+/// use upwash::algorithm::Message;
+/// assert!(Message::model().public_copy.is_none());
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    /// What is sent.
+    pub content: Combination,
+    /// Where it is sent compressed: the extra vector that everyone who hears this worker has a copy
+    /// of. What travels is the compressed difference between the content and the copy, and what is
+    /// received is the copy with that added.
+    pub public_copy: Option<(usize, Compression)>,
+}
+
+impl Message {
+    /// x, the model before the local step.
+    ///
+    /// ```
+    /// # use upwash::algorithm::{Message, Vector};
+    /// assert_eq!(Message::model().content, [(Vector::Model, 1.0)]);
+    /// ```
+    pub fn model() -> Self {
+        Self::of([(Vector::Model, 1.0)])
+    }
+
+    /// y = x - u, the model after it.
+    ///
+    /// ```
+    /// # use upwash::algorithm::Message;
+    /// assert_eq!(Message::stepped().content.len(), 2);
+    /// ```
+    pub fn stepped() -> Self {
+        Self::of([(Vector::Model, 1.0), (Vector::Step, -1.0)])
+    }
+
+    /// Any combination.
+    ///
+    /// ```
+    /// # use upwash::algorithm::{Message, Vector};
+    /// assert_eq!(Message::of([(Vector::Model, 1.0)]), Message::model());
+    /// ```
+    pub fn of(content: impl Into<Combination>) -> Self {
+        let (content, public_copy) = (content.into(), None);
+        Self {
+            content,
+            public_copy,
+        }
+    }
+}
+
+/// One vector's new value: a sum of own vectors, of messages, and of the mean of everyone's message.
+///
+/// ```
+/// use upwash::algorithm::{Assignment, Vector};
+/// let keep_step = Assignment::of(Vector::Extra(0), [(Vector::Step, 1.0)]);
+/// assert!(keep_step.messages.is_empty());
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assignment {
+    /// Which vector.
+    pub target: Vector,
+    /// Own vectors and their weights.
+    pub own: Combination,
+    /// (sender, weight) of its message `number`, in increasing order of the sender; the worker's own
+    /// message can be one of them.
+    pub messages: Vec<(usize, f64)>,
+    /// Which of the senders' messages.
+    pub number: usize,
+    /// Weight of the mean of everyone's message: what an all-reduce gives.
+    pub mean: f64,
+}
+
+impl Assignment {
+    /// From own vectors alone.
+    ///
+    /// ```
+    /// # use upwash::algorithm::{Assignment, Vector};
+    /// assert_eq!(Assignment::of(Vector::Model, []).mean, 0.0);
+    /// ```
+    pub fn of(target: Vector, own: impl Into<Combination>) -> Self {
+        Self {
+            target,
+            own: own.into(),
+            messages: vec![],
+            number: 0,
+            mean: 0.0,
+        }
+    }
+
+    /// From the first message of some senders.
+    ///
+    /// ```
+    /// # use upwash::algorithm::{Assignment, Vector};
+    /// let pair = Assignment::mixed(Vector::Model, vec![(2, 0.5), (5, 0.5)]);
+    /// assert_eq!(pair.messages.len(), 2);
+    /// ```
+    pub fn mixed(target: Vector, messages: Vec<(usize, f64)>) -> Self {
+        Self {
+            messages,
+            ..Self::of(target, [])
+        }
+    }
+
+    /// The mean of everyone's message `number`.
+    ///
+    /// ```
+    /// # use upwash::algorithm::{Assignment, Vector};
+    /// assert_eq!(Assignment::averaged(Vector::Model, 0).mean, 1.0);
+    /// ```
+    pub fn averaged(target: Vector, number: usize) -> Self {
+        Self {
+            mean: 1.0,
+            number,
+            ..Self::of(target, [])
+        }
+    }
+
+    /// Multiplies every weight.
+    ///
+    /// ```
+    /// # use upwash::algorithm::{Assignment, Vector};
+    /// let mut half = Assignment::averaged(Vector::Model, 0);
+    /// half.scale(0.5);
+    /// assert_eq!(half.mean, 0.5);
+    /// ```
+    pub fn scale(&mut self, factor: f64) {
+        let own = self.own.iter_mut().map(|entry| &mut entry.1);
+        let weights = self.messages.iter_mut().map(|entry| &mut entry.1);
+        own.chain(weights).for_each(|weight| *weight *= factor);
+        self.mean *= factor;
+    }
+
+    /// Adds to the weight of a sender's message.
+    ///
+    /// ```
+    /// # use upwash::algorithm::{Assignment, Vector};
+    /// let mut sum = Assignment::mixed(Vector::Model, vec![(2, 0.5)]);
+    /// sum.add(1, 0.25);
+    /// assert_eq!(sum.messages, [(1, 0.25), (2, 0.5)]);
+    /// ```
+    pub fn add(&mut self, sender: usize, weight: f64) {
+        match self.messages.binary_search_by_key(&sender, |entry| entry.0) {
+            Ok(found) => self.messages[found].1 += weight,
+            Err(place) => self.messages.insert(place, (sender, weight)),
+        }
+    }
+
+    /// Adds to the weight of an own vector.
+    ///
+    /// ```
+    /// # use upwash::algorithm::{Assignment, Vector};
+    /// let mut sum = Assignment::of(Vector::Model, [(Vector::Step, -1.0)]);
+    /// sum.add_own(Vector::Model, 1.0);
+    /// assert_eq!(sum.own.len(), 2);
+    /// ```
+    pub fn add_own(&mut self, vector: Vector, weight: f64) {
+        match self.own.iter_mut().find(|entry| entry.0 == vector) {
+            Some(entry) => entry.1 += weight,
+            None => self.own.push((vector, weight)),
+        }
+    }
+
+    /// The weight of a sender's message.
+    ///
+    /// ```
+    /// # use upwash::algorithm::{Assignment, Vector};
+    /// assert_eq!(Assignment::mixed(Vector::Model, vec![(2, 0.5)]).weight(2), 0.5);
+    /// ```
+    pub fn weight(&self, sender: usize) -> f64 {
+        self.messages
+            .binary_search_by_key(&sender, |entry| entry.0)
+            .map_or(0.0, |found| self.messages[found].1)
+    }
+}
+
+/// What becomes of a worker's vectors in an exchange: assignments, carried out in order.
+///
+/// ```
+/// use upwash::algorithm::{Assignment, Plan, Vector};
+/// // Worker 2 of a pair adapts, then combines: the mean of both stepped models.
+/// let plan = Plan::from(Assignment::mixed(Vector::Model, vec![(2, 0.5), (5, 0.5)]));
+/// assert_eq!(plan.assignments.len(), 1);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// In their order: one may use what an earlier one made.
+    pub assignments: Vec<Assignment>,
+    /// The worker's new [number](super::Report::number), where it changes.
+    pub number: Option<f64>,
+}
+
+impl From<Assignment> for Plan {
+    fn from(assignment: Assignment) -> Self {
+        [assignment].into()
+    }
+}
+
+impl<const N: usize> From<[Assignment; N]> for Plan {
+    fn from(assignments: [Assignment; N]) -> Self {
+        let assignments = assignments.into();
+        Self {
+            assignments,
+            number: None,
+        }
+    }
+}
+
+impl Plan {
+    /// The worker keeps to itself: x' = x - u.
+    ///
+    /// ```
+    /// # use upwash::algorithm::Plan;
+    /// assert!(Plan::alone().assignments[0].messages.is_empty());
+    /// ```
+    pub fn alone() -> Self {
+        Assignment::of(Vector::Model, Message::stepped().content).into()
+    }
+
+    /// The assignment that makes the model, for what is added to it. A plan that has none gets one
+    /// that leaves the model as it is.
+    ///
+    /// ```
+    /// # use upwash::algorithm::Plan;
+    /// Plan::alone().model().add(3, 0.1);
+    /// ```
+    pub fn model(&mut self) -> &mut Assignment {
+        let found = |assignment: &Assignment| assignment.target == Vector::Model;
+        let index = match self.assignments.iter().rposition(found) {
+            Some(index) => index,
+            None => {
+                let same = Assignment::of(Vector::Model, [(Vector::Model, 1.0)]);
+                self.assignments.push(same);
+                self.assignments.len() - 1
+            }
+        };
+        &mut self.assignments[index]
+    }
+}
+
+/// A worker's part in an exchange.
+///
+/// ```
+/// use upwash::algorithm::{Message, Part, Plan};
+/// let part = Part { worker: 3, messages: vec![Message::model()], plan: Plan::alone() };
+/// assert_eq!(part.worker, 3);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// Whose.
+    pub worker: usize,
+    /// What it sends.
+    pub messages: Vec<Message>,
+    /// What its vectors become.
+    pub plan: Plan,
+}

@@ -1,0 +1,64 @@
+//! Stochastic gradient push: averaging over links that go one way.
+
+use super::{Algorithm, Assignment, Definition, Ground, Message, Method, Plan, Vector, View};
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "sgp",
+    about: "push-sum: exact averages over directed links, by a weight that travels along",
+    paper: "Assran et al. 2019, Stochastic Gradient Push for Distributed Deep Learning",
+    build: |_| Ok(Method::Synchronous(Box::new(Sgp))),
+};
+
+/// Sender j gives 1/(1 + receivers) of its sum s_j and weight w_j to each receiver and to itself, and
+/// gradients are taken at z = s / w. In terms of z, which is the model here: with y_j = z_j - u_j / w_j,
+/// w'_i = sum P_ij w_j and z'_i = sum P_ij w_j / w'_i y_j.
+///
+/// ```
+/// use upwash::algorithm::{Algorithm, Sgp};
+/// assert!(Sgp.takes_directed());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Sgp;
+
+impl Algorithm for Sgp {
+    fn messages(&self, view: &View<'_>) -> Vec<Message> {
+        let part = -1.0 / view.own.number;
+        vec![Message::of([(Vector::Model, 1.0), (Vector::Step, part)])]
+    }
+
+    fn plan(&self, view: &View<'_>) -> Plan {
+        let mut model = Assignment::mixed(Vector::Model, vec![]);
+        for (sender, report) in view
+            .received
+            .iter()
+            .copied()
+            .chain([(view.worker, view.own)])
+        {
+            model.add(sender, report.number / (1 + report.degree) as f64);
+        }
+        let weight: f64 = model.messages.iter().map(|entry| entry.1).sum();
+        model.scale(1.0 / weight);
+        Plan {
+            number: Some(weight),
+            ..model.into()
+        }
+    }
+
+    fn words(&self) -> String {
+        "SGP".into()
+    }
+
+    fn takes_directed(&self) -> bool {
+        true
+    }
+
+    fn check(&self, ground: &Ground<'_>) -> Result<(), String> {
+        match ground.unreached() {
+            None => Ok(()),
+            Some((from, to)) => Err(format!(
+                "algorithm.name = \"sgp\": nothing that worker {from} sends ever reaches worker {to}, \
+                 so that push-sum has no average: add links to graph.arcs (or graph.topology)"
+            )),
+        }
+    }
+}

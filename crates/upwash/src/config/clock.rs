@@ -1,0 +1,182 @@
+//! `[clock]`: what a run would cost elsewhere.
+
+use super::ConfigError;
+use serde::{Deserialize, Serialize};
+
+/// `[clock]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ClockConfig {
+    /// datacenter, lan, wan or edge: the values of what is not given.
+    pub network: NetworkName,
+    /// Seconds for a gradient: one number in a list for all workers, or one for each.
+    pub gradient_seconds: Option<Vec<f64>>,
+    /// Sigma of the log-normal factor by which it varies.
+    pub gradient_spread: Option<f64>,
+    /// How likely a gradient takes `straggler_factor` times as long.
+    pub straggler_probability: Option<f64>,
+    /// How much longer then.
+    pub straggler_factor: Option<f64>,
+    /// Workers that always take longer: (worker, factor).
+    pub slow: Vec<(usize, f64)>,
+    /// Whether the workers in `slow` are slowed for real too (they sleep), on the CPU.
+    pub slow_for_real: bool,
+    /// Bandwidth of a link: a number, or a matrix by sender and receiver.
+    pub megabits: Option<PerLink>,
+    /// Latency of a link: a number, or a matrix.
+    pub latency_ms: Option<PerLink>,
+    /// full, or one-at-a-time: a worker uses one link at a time, as in MATCHA's delay model.
+    pub duplex: Duplex,
+}
+
+/// Networks by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NetworkName {
+    /// 25 Gbit/s, 0.02 ms; 10 ms a gradient.
+    Datacenter,
+    /// 1 Gbit/s, 0.2 ms; 20 ms a gradient, give or take 5 %.
+    #[default]
+    Lan,
+    /// 100 Mbit/s, 40 ms; 20 ms a gradient, give or take 10 %.
+    Wan,
+    /// 10 Mbit/s, 60 ms; 500 ms a gradient, give or take 50 %, one in twenty ten times as long.
+    Edge,
+}
+
+/// How a worker's links share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Duplex {
+    /// It sends to all and receives from all at once, at its bandwidth each way.
+    #[default]
+    Full,
+    /// One link at a time.
+    OneAtATime,
+}
+
+/// A number for every link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum PerLink {
+    /// The same.
+    All(f64),
+    /// By sender and receiver.
+    Each(Vec<Vec<f64>>),
+}
+
+/// What a network's name stands for.
+#[derive(Clone, Copy, Debug)]
+pub struct Preset {
+    /// Bandwidth of a link.
+    pub megabits: f64,
+    /// Latency of a link.
+    pub latency_ms: f64,
+    /// Seconds for a gradient.
+    pub gradient_seconds: f64,
+    /// Sigma of its log-normal factor.
+    pub gradient_spread: f64,
+    /// How likely it takes much longer.
+    pub straggler_probability: f64,
+    /// How much longer then.
+    pub straggler_factor: f64,
+}
+
+impl NetworkName {
+    /// Its values.
+    pub fn preset(self) -> Preset {
+        let preset = |megabits, latency_ms, gradient_seconds, gradient_spread| Preset {
+            megabits,
+            latency_ms,
+            gradient_seconds,
+            gradient_spread,
+            straggler_probability: 0.0,
+            straggler_factor: 10.0,
+        };
+        match self {
+            Self::Datacenter => preset(25_000.0, 0.02, 0.01, 0.0),
+            Self::Lan => preset(1_000.0, 0.2, 0.02, 0.05),
+            Self::Wan => preset(100.0, 40.0, 0.02, 0.1),
+            Self::Edge => Preset {
+                straggler_probability: 0.05,
+                ..preset(10.0, 60.0, 0.5, 0.5)
+            },
+        }
+    }
+}
+
+impl ClockConfig {
+    /// Values that are out of range for so many workers.
+    pub(crate) fn check(&self, workers: usize) -> Result<(), ConfigError> {
+        let wrong = |key: &str, value: String, must: String| {
+            let key = format!("clock.{key}");
+            Err(ConfigError::Value { key, value, must })
+        };
+        let from_zero = |value: &f64| *value >= 0.0 && value.is_finite();
+        if let Some(seconds) = &self.gradient_seconds {
+            if let Some(bad) = seconds.iter().find(|value| !from_zero(value)) {
+                return wrong("gradient_seconds", bad.to_string(), "at least 0".into());
+            }
+            if seconds.len() != 1 && seconds.len() != workers {
+                let must = format!("one number, or one for each of {workers} workers");
+                return wrong(
+                    "gradient_seconds",
+                    format!("{} numbers", seconds.len()),
+                    must,
+                );
+            }
+        }
+        for (key, value) in [
+            ("gradient_spread", self.gradient_spread),
+            ("straggler_probability", self.straggler_probability),
+            ("straggler_factor", self.straggler_factor),
+        ] {
+            if let Some(bad) = value.filter(|value| !from_zero(value)) {
+                return wrong(key, bad.to_string(), "at least 0".into());
+            }
+        }
+        if let Some(bad) = self.straggler_probability.filter(|&value| value > 1.0) {
+            return wrong("straggler_probability", bad.to_string(), "at most 1".into());
+        }
+        for (worker, factor) in &self.slow {
+            if *worker >= workers || !(*factor > 0.0 && factor.is_finite()) {
+                let must =
+                    format!("(worker, factor), a worker below {workers} and a factor above 0");
+                return wrong("slow", format!("[{worker}, {factor}]"), must);
+            }
+        }
+        let links = [
+            ("megabits", &self.megabits, 0.0),
+            ("latency_ms", &self.latency_ms, -1.0),
+        ];
+        for (key, values, above) in links {
+            let must = if above == 0.0 {
+                "above 0"
+            } else {
+                "at least 0"
+            };
+            let bad = |value: &&f64| !(**value > above && **value >= 0.0 && value.is_finite());
+            match values {
+                None => {}
+                Some(PerLink::All(value)) if bad(&value) => {
+                    return wrong(key, value.to_string(), must.into());
+                }
+                Some(PerLink::All(_)) => {}
+                Some(PerLink::Each(rows)) => {
+                    if rows.len() != workers || rows.iter().any(|row| row.len() != workers) {
+                        let must = format!("a number, or {workers} rows of {workers} numbers");
+                        return wrong(key, format!("{} rows", rows.len()), must);
+                    }
+                    // What a worker has with itself does not matter.
+                    for (from, row) in rows.iter().enumerate() {
+                        let others = row.iter().enumerate().filter(|(to, _)| *to != from);
+                        if let Some(value) = others.map(|(_, value)| value).find(bad) {
+                            return wrong(key, value.to_string(), must.into());
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,223 @@
+//! Which links are up when, and what an algorithm makes of them.
+
+use super::ExperimentError;
+use crate::algorithm::{self, Ground, Method};
+use crate::config::{Config, CopyOrder, Execution, Links, Relabellings, Statistics};
+use std::collections::BTreeSet;
+use upwash_topology::{Graph, Matcha, Order, Rotation, Schedule, Weights, paper_relabellings};
+
+fn conflict<T>(what: impl Into<String>) -> Result<T, ExperimentError> {
+    Err(ExperimentError::Conflict(what.into()))
+}
+
+/// Who is the centre, where one is needed; and what an asynchronous algorithm cannot have.
+pub(super) fn centre(
+    config: &Config,
+    method: &Method,
+    graph: &Graph,
+) -> Result<Option<usize>, ExperimentError> {
+    if method.synchronous().is_none() {
+        if config.training.statistics == Statistics::Averaged {
+            return conflict(
+                "training.statistics: without rounds there is none to average in; set it to `local`",
+            );
+        }
+        let changes = config.graph.copies > 1 || config.graph.links != Some(Links::Whole);
+        if changes || config.graph.arcs.is_some() {
+            return conflict(
+                "graph.links, graph.copies and graph.arcs: without rounds the graph stays as it is; \
+                 leave them out",
+            );
+        }
+    } else if config.training.asynchronous == Execution::Threads {
+        return conflict(format!(
+            "training.asynchronous = \"threads\": {} goes in rounds; leave it out, or take one of \
+             ad-psgd, gosgd, async-easgd, downpour",
+            method.words()
+        ));
+    }
+    if !method.has_centre() {
+        return Ok(None);
+    }
+    let others = graph.nodes() - 1;
+    let hub = graph.degrees().iter().position(|&degree| degree == others);
+    match hub.filter(|_| others > 0) {
+        Some(hub) => Ok(Some(hub)),
+        None => conflict(format!(
+            "algorithm.name = \"{}\" needs a centre, a worker that is linked with all others, and \
+             graph.topology = \"{}\" has none: take star:{} for {others} workers and a centre",
+            config.algorithm.name,
+            config.graph.topology,
+            graph.nodes()
+        )),
+    }
+}
+
+/// What a user should know before the start.
+pub(super) fn check(
+    method: &Method,
+    graph: &Graph,
+    schedule: &Schedule,
+) -> Result<Vec<String>, ExperimentError> {
+    let pieces_warning = |pieces: usize| {
+        let warning = format!(
+            "the links that are used leave the workers in {pieces} pieces, which learn for themselves"
+        );
+        (pieces > 1).then_some(warning)
+    };
+    let Some(algorithm) = method.synchronous() else {
+        return Ok(pieces_warning(graph.pieces().len()).into_iter().collect());
+    };
+    if algorithm.links() == algorithm::Links::None {
+        return Ok(vec![]);
+    }
+    let Seen {
+        weak,
+        links,
+        pieces,
+    } = Seen::of(schedule);
+    let ground = Ground {
+        graph,
+        schedule,
+        weak: &weak,
+        links: &links,
+    };
+    algorithm
+        .check(&ground)
+        .map_err(ExperimentError::Conflict)?;
+    let mut warnings = algorithm.warnings(&ground);
+    warnings.extend(pieces_warning(pieces));
+    Ok(warnings)
+}
+
+/// Which links are up when, over one graph or its copies.
+pub(super) fn schedule(
+    config: &Config,
+    method: &Method,
+    graph: &Graph,
+    epoch: u64,
+) -> Result<Schedule, ExperimentError> {
+    let (settings, seed) = (&config.graph, config.seed);
+    if let Some(arcs) = &settings.arcs {
+        let takes = method.synchronous();
+        if !takes.is_some_and(|algorithm| algorithm.takes_directed()) {
+            return conflict(format!(
+                "graph.arcs: over links that go one way, {} has no average: use algorithm.name = \
+                 \"sgp\", or leave them out",
+                method.words()
+            ));
+        }
+        let plain = settings.links == Some(Links::Whole) && settings.copies == 1;
+        if !plain {
+            return conflict(
+                "graph.arcs: they are all up in every round: leave graph.links and \
+                             graph.copies out",
+            );
+        }
+        return Schedule::directed(graph.nodes(), arcs).map_err(ExperimentError::Arcs);
+    }
+    if method.links() == algorithm::Links::None {
+        let nobody = Graph::new(graph.nodes(), []).map_err(ExperimentError::Arcs)?;
+        return Ok(Schedule::fixed(&nobody, &Weights::Metropolis)?);
+    }
+    let over = |graph: &Graph| -> Result<Schedule, ExperimentError> {
+        if let algorithm::Links::Matcha { budget } = method.links() {
+            if settings.links.is_some_and(|links| links != Links::Whole) {
+                return conflict(
+                    "graph.links: MATCHA chooses the links itself; leave it at `whole`",
+                );
+            }
+            let matcha = Matcha::solve(graph, budget)?;
+            return Ok(Schedule::matcha_with(
+                &matcha,
+                settings.weights.clone(),
+                seed,
+            )?);
+        }
+        let whole = settings.links.unwrap_or(Links::Whole) == Links::Whole;
+        if !whole && settings.weights != Weights::Optimal {
+            return conflict(
+                "graph.weights: with links that come in turn the weights are given (a half each, or \
+                 the released code's); leave it out, or graph.links at `whole`",
+            );
+        }
+        Ok(match settings.links.unwrap_or(Links::Whole) {
+            Links::Whole => Schedule::fixed(graph, &settings.weights)?,
+            Links::Released => Schedule::released_flags(graph)?,
+            Links::Alternating => Schedule::alternating(graph),
+            Links::RandomMatching => Schedule::random_matching(graph, seed),
+            Links::OnePeerExponential => Schedule::one_peer_exponential(graph.nodes()),
+            Links::Exponential => Schedule::exponential(graph.nodes()),
+        })
+    };
+    let base = over(graph)?;
+    if settings.copies == 1 {
+        return Ok(base);
+    }
+    let relabellings = match settings.relabellings.unwrap_or(Relabellings::Balanced) {
+        Relabellings::Balanced => Rotation::balance(graph, settings.copies)?
+            .relabellings()
+            .to_vec(),
+        Relabellings::Paper => {
+            if graph.nodes() != 8 || settings.copies > 3 {
+                return conflict(
+                    "graph.relabellings: the paper's are for 8 workers and at most 3 copies",
+                );
+            }
+            paper_relabellings()[..settings.copies].to_vec()
+        }
+    };
+    if settings.first_copy > 0 && settings.order != Some(CopyOrder::InTurn) {
+        return conflict(
+            "graph.first_copy: there is a first copy with graph.order = \"in-turn\" only",
+        );
+    }
+    let order = match settings.order.unwrap_or(CopyOrder::InTurn) {
+        CopyOrder::InTurn => Order::InTurn {
+            start: settings.first_copy,
+        },
+        CopyOrder::Random => Order::Random { seed },
+        CopyOrder::Released => Order::Released {
+            rounds_per_epoch: epoch,
+        },
+    };
+    Ok(base.rotating(&relabellings, order)?)
+}
+
+/// What the rounds of a schedule have in common, from a good look at the first ones.
+struct Seen {
+    /// Who weighs its own model 0 or less in some round.
+    weak: Vec<usize>,
+    /// Every (sender, receiver) that there is in some round.
+    links: Vec<(usize, usize)>,
+    /// In how many pieces all links together leave the workers.
+    pieces: usize,
+}
+
+impl Seen {
+    fn of(schedule: &Schedule) -> Self {
+        const ROUNDS: u64 = 200;
+        const ENTRIES: usize = 4_000_000;
+        let (mut weak, mut links, mut seen) = (BTreeSet::new(), BTreeSet::new(), 0);
+        for round in (0..ROUNDS).map(|index| schedule.round(index)) {
+            weak.extend(round.mixing().without_positive_diagonal());
+            for worker in 0..schedule.nodes() {
+                let senders = round.senders(worker);
+                links.extend(senders.map(|sender| (sender, worker)));
+                seen += 1 + round.degree(worker);
+            }
+            if seen > ENTRIES {
+                break;
+            }
+        }
+        let both_ways = links.iter().map(|&(a, b)| (a.min(b), a.max(b)));
+        let both_ways: BTreeSet<_> = both_ways.collect();
+        let union = Graph::new(schedule.nodes(), both_ways);
+        let pieces = union.map_or(1, |union| union.pieces().len());
+        Self {
+            weak: weak.into_iter().collect(),
+            links: links.into_iter().collect(),
+            pieces,
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! Asynchronous runs for real: a thread for every worker, none of which waits for all.
+//!
+//! A worker copies its model, computes a gradient with nobody held up, and then takes its own model
+//! and that of whom it meets, in the order of their numbers (so that no ring of workers can wait for
+//! each other), for as long as it takes to mix them. The calling thread counts, tests copies of the
+//! models, and tells; the workers do not wait for it either.
+
+use super::RunError;
+use super::course::{Course, Models};
+use super::report::{Next, Status};
+use super::rounds::bytes;
+use super::virtual_time::Flight;
+use crate::algorithm::{Asynchronous, Part as Participant, Turn};
+use crate::engine::{Engine, Part, Score, State, Turn as Gradient};
+use crate::experiment::Experiment;
+use crate::fleet::{Lane, Lanes, Shared};
+use crate::mix::{Row, Terms, exchange};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, mpsc};
+use std::time::{Duration, Instant};
+
+/// How often someone who waits looks up.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// A worker's vectors that others may touch.
+struct Open<'a> {
+    model: &'a mut [f32],
+    statistics: &'a mut [f32],
+    /// The algorithm's number.
+    number: f64,
+}
+
+/// What all threads see.
+struct Field<'a> {
+    experiment: &'a Experiment,
+    algorithm: &'a dyn Asynchronous,
+    shared: &'a Shared,
+    rows: Vec<Mutex<Open<'a>>>,
+    /// Gradients that were begun.
+    begun: AtomicU64,
+    /// Gradients that there shall be.
+    total: u64,
+    stop: AtomicBool,
+    /// Gradients that each has applied, and a bell for who waits for others.
+    steps: Mutex<Vec<u64>>,
+    bell: Condvar,
+    training: Vec<usize>,
+    rate: Box<dyn Fn(u64) -> f64 + Sync + 'a>,
+}
+
+/// What a worker tells when it has met.
+struct News {
+    worker: usize,
+    score: Score,
+    messages: u64,
+    bytes: u64,
+}
+
+/// Stops everyone, however a thread ends before its time.
+struct StopOnPanic<'a>(&'a AtomicBool);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whoever panicked has stopped everyone: what is left is to get to the end.
+    mutex.lock().unwrap_or_else(|error| error.into_inner())
+}
+
+pub(super) fn run(
+    course: &mut Course<'_>,
+    algorithm: &dyn Asynchronous,
+    engine: &mut dyn Engine,
+) -> Result<Status, RunError> {
+    let experiment = course.experiment;
+    let workers = experiment.workers();
+    let flight = course.progress.flight.take();
+    let mut flight = flight.unwrap_or_else(|| Flight::new(workers));
+    let already = course.progress.sent.simulated_seconds;
+    let Some(Lanes {
+        shared,
+        workers: lanes,
+    }) = engine.lanes()
+    else {
+        return Err(RunError::Threads);
+    };
+    let numbers = course.progress.numbers.clone();
+    let (mut rows, mut own) = (Vec::new(), Vec::new());
+    for (lane, number) in lanes.into_iter().zip(numbers) {
+        let Lane {
+            model,
+            statistics,
+            update,
+            velocity,
+            ..
+        } = lane;
+        rows.push(Mutex::new(Open {
+            model,
+            statistics,
+            number,
+        }));
+        // Steps that were in flight when a run was stopped are computed anew.
+        own.push((update, Mutex::new(velocity)));
+    }
+    let training = course.training.clone();
+    let count = training.len() as u64;
+    let rates = course.rates();
+    let field = Field {
+        experiment,
+        algorithm,
+        shared,
+        rows,
+        begun: AtomicU64::new(flight.done()),
+        total: experiment.rounds().saturating_mul(count),
+        stop: AtomicBool::new(false),
+        steps: Mutex::new(flight.steps.clone()),
+        bell: Condvar::new(),
+        training,
+        rate: Box::new(move |begun| rates(begun as f64 / count as f64)),
+    };
+    let (mut updates, velocities): (Vec<_>, Vec<_>) = own.into_iter().unzip();
+    let began = Instant::now();
+    let status = std::thread::scope(|scope| {
+        let (send, news) = mpsc::channel();
+        for (worker, update) in updates.iter_mut().enumerate() {
+            if Some(worker) == experiment.centre {
+                continue;
+            }
+            let (field, velocity, send) = (&field, &velocities[worker], send.clone());
+            scope.spawn(move || {
+                let _guard = StopOnPanic(&field.stop);
+                field.work(worker, update, velocity, &send);
+            });
+        }
+        drop(send);
+        let mut desk = Desk {
+            field: &field,
+            velocities: &velocities,
+        };
+        let mut listen = || -> Status {
+            let mut done = flight.done();
+            course.begin_round();
+            for told in &news {
+                let News {
+                    worker,
+                    score,
+                    messages,
+                    bytes,
+                } = told;
+                done += 1;
+                flight.steps[worker] += 1;
+                course.count(worker, score);
+                course.progress.losses[worker] = Some(score.loss);
+                let known = course.progress.losses.iter();
+                let losses: Vec<f64> = known.map(|loss| loss.unwrap_or(f64::NAN)).collect();
+                let sent = &mut course.progress.sent;
+                sent.messages_sent += messages;
+                sent.bytes_sent += bytes;
+                sent.simulated_seconds = already + began.elapsed().as_secs_f64();
+                if !course.is_sane(score.loss) {
+                    return course.diverged(worker, losses, &mut desk);
+                }
+                if !done.is_multiple_of(count) {
+                    continue;
+                }
+                for (number, row) in course.progress.numbers.iter_mut().zip(&field.rows) {
+                    *number = lock(row).number;
+                }
+                course.progress.flight = Some(flight.clone());
+                let next = course.end_round(losses, &mut desk);
+                if course.is_over() {
+                    return Status::Finished;
+                }
+                if next == Next::Stop {
+                    let round = course.progress.round;
+                    return Status::Interrupted { round };
+                }
+                course.begin_round();
+            }
+            // Every worker is gone before its time: one has panicked, and the scope says so.
+            let round = course.progress.round;
+            Status::Interrupted { round }
+        };
+        let status = listen();
+        field.stop.store(true, Ordering::Relaxed);
+        field.bell.notify_all();
+        status
+    });
+    Ok(status)
+}
+
+impl Field<'_> {
+    /// Gradient after gradient, until there are enough of all.
+    fn work(
+        &self,
+        worker: usize,
+        update: &mut [f32],
+        velocity: &Mutex<&mut [f32]>,
+        news: &mpsc::Sender<News>,
+    ) {
+        let mut snapshot = vec![0.0; update.len()];
+        let mut statistics = lock(&self.rows[worker]).statistics.to_vec();
+        while self.may_begin(worker) {
+            let begun = self.begun.fetch_add(1, Ordering::Relaxed);
+            if begun >= self.total {
+                return;
+            }
+            snapshot.copy_from_slice(lock(&self.rows[worker]).model);
+            let step = lock(&self.steps)[worker];
+            let turn = Gradient {
+                batch: step,
+                rate: (self.rate)(begun),
+            };
+            let mut velocity = lock(velocity);
+            let score = self.shared.gradient(
+                worker,
+                turn,
+                &snapshot,
+                &mut statistics,
+                update,
+                &mut velocity,
+            );
+            drop(velocity);
+            let (messages, bytes) = self.meet(worker, step, update, &statistics);
+            lock(&self.steps)[worker] += 1;
+            self.bell.notify_all();
+            let told = News {
+                worker,
+                score,
+                messages,
+                bytes,
+            };
+            // Nobody listens any more: the run is over.
+            if news.send(told).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits while the worker is too far ahead of the slowest; whether there is anything left to do.
+    fn may_begin(&self, worker: usize) -> bool {
+        let stopped = || self.stop.load(Ordering::Relaxed);
+        let Some(staleness) = self.algorithm.staleness() else {
+            return !stopped();
+        };
+        let mut steps = lock(&self.steps);
+        loop {
+            let slowest = self.training.iter().map(|&i| steps[i]).min().unwrap_or(0);
+            // Who has been given its last gradient does not move on any more.
+            let finished = self.begun.load(Ordering::Relaxed) >= self.total;
+            if stopped() || finished {
+                return false;
+            }
+            if steps[worker] <= slowest + staleness {
+                return true;
+            }
+            let waited = self.bell.wait_timeout(steps, GLANCE);
+            steps = waited.map_or_else(|error| error.into_inner().0, |(steps, _)| steps);
+        }
+    }
+
+    /// Mixes with whom the worker meets; says what was sent.
+    fn meet(&self, worker: usize, step: u64, update: &[f32], statistics: &[f32]) -> (u64, u64) {
+        let experiment = self.experiment;
+        let mut turn = Turn {
+            worker,
+            step,
+            neighbours: experiment.graph.neighbours(worker),
+            centre: experiment.centre,
+            training: self.training.len(),
+            number: 1.0,
+            seed: experiment.config.seed,
+        };
+        let partner = self.algorithm.partner(&turn);
+        let mut present: Vec<usize> = [Some(worker), partner].into_iter().flatten().collect();
+        present.sort_unstable();
+        let mut rows: Vec<_> = present.iter().map(|&i| lock(&self.rows[i])).collect();
+        let place = |worker: usize| present.binary_search(&worker).unwrap_or(0);
+        turn.number = rows[place(worker)].number;
+        let known = partner.map(|partner| (partner, rows[place(partner)].number));
+        let meeting = self.algorithm.meet(&turn, known);
+        let mut parts: Vec<Participant> = meeting.parts;
+        parts.sort_unstable_by_key(|part| part.worker);
+        rows[place(worker)].statistics.copy_from_slice(statistics);
+        for part in &parts {
+            if let Some(number) = part.plan.number {
+                rows[place(part.worker)].number = number;
+            }
+        }
+        let mut taking_part = Vec::new();
+        for (open, &i) in rows.iter_mut().zip(&present) {
+            if parts.iter().any(|part| part.worker == i) {
+                taking_part.push(Row {
+                    model: &mut *open.model,
+                    step: if i == worker { update } else { &[] },
+                    extras: vec![],
+                });
+            }
+        }
+        let terms = Terms {
+            centre: experiment.centre,
+            round: step,
+            alone: true,
+            more: false,
+        };
+        let width = update.len();
+        let each = parts.iter().map(|part| bytes(&part.messages, width));
+        let bytes = meeting.messages * each.max().unwrap_or(0);
+        exchange(taking_part, &parts, terms);
+        (meeting.messages, bytes)
+    }
+}
+
+/// The calling thread's view of the models: copies of what they are now.
+struct Desk<'f, 'a> {
+    field: &'f Field<'a>,
+    velocities: &'f [Mutex<&'a mut [f32]>],
+}
+
+impl Desk<'_, '_> {
+    fn copies(&self) -> Vec<(Vec<f32>, Vec<f32>)> {
+        let copy = |row: &Mutex<Open<'_>>| {
+            let row = lock(row);
+            (row.model.to_vec(), row.statistics.to_vec())
+        };
+        self.field.rows.iter().map(copy).collect()
+    }
+}
+
+impl Models for Desk<'_, '_> {
+    fn score(&mut self, worker: usize, part: Part) -> Score {
+        let row = lock(&self.field.rows[worker]);
+        let (model, statistics) = (row.model.to_vec(), row.statistics.to_vec());
+        drop(row);
+        self.field
+            .shared
+            .score_part(worker, part, &model, &statistics)
+    }
+
+    fn score_bare(&mut self, worker: usize) -> Score {
+        let model = lock(&self.field.rows[worker]).model.to_vec();
+        let statistics = self.field.shared.estimate_statistics(&model);
+        self.field
+            .shared
+            .score_part(worker, Part::Test, &model, &statistics)
+    }
+
+    fn consensus_distance(&mut self, workers: &[usize]) -> f64 {
+        let copies = self.copies();
+        let models: Vec<&[f32]> = workers.iter().map(|&i| &copies[i].0[..]).collect();
+        crate::fleet::consensus_distance(&models)
+    }
+
+    fn state(&mut self) -> State {
+        let (models, statistics): (Vec<_>, Vec<_>) = self.copies().into_iter().unzip();
+        let models = models.concat();
+        let velocities = self.velocities.iter();
+        let velocities: Vec<f32> = velocities.flat_map(|row| lock(row).to_vec()).collect();
+        vec![
+            ("updates".into(), vec![0.0; models.len()]),
+            ("models".into(), models),
+            ("velocities".into(), velocities),
+            ("statistics".into(), statistics.concat()),
+        ]
+    }
+}

@@ -1,0 +1,276 @@
+//! Asynchronous runs in virtual time: one event after the other, by the cost model's clock.
+//!
+//! A gradient is of the model as it was when its computation began; what others do to the model in
+//! the meantime stays, and the step is taken from the model as it is then. Gradients are computed
+//! together where none needs the other's result, which changes nothing but the time it takes.
+
+use super::course::Course;
+use super::report::{Next, Status};
+use super::rounds::bytes;
+use crate::algorithm::{Asynchronous, Turn};
+use crate::clock::Transfer;
+use crate::engine::{Engine, Score, Turn as Gradient};
+use crate::mix::Terms;
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Who is at what.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Flight {
+    /// Gradients that each has applied.
+    pub steps: Vec<u64>,
+    /// What each does until when; nothing for who waits for others, or is the centre.
+    pub tasks: Vec<Option<(f64, Task)>>,
+    /// How the gradient that each has under way did on its batch.
+    pub scores: Vec<Option<Score>>,
+    /// Until when each is busy with others.
+    pub busy: Vec<f64>,
+}
+
+/// What a worker does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Task {
+    /// Computes a gradient.
+    Gradient,
+    /// Meets another.
+    Meeting,
+}
+
+impl Flight {
+    pub(super) fn new(workers: usize) -> Self {
+        Self {
+            steps: vec![0; workers],
+            tasks: vec![None; workers],
+            scores: vec![None; workers],
+            busy: vec![0.0; workers],
+        }
+    }
+
+    /// Gradients that were applied in all.
+    pub(super) fn done(&self) -> u64 {
+        self.steps.iter().sum()
+    }
+}
+
+/// Seconds that can be put in order.
+#[derive(Clone, Copy, PartialEq)]
+struct Time(f64);
+
+impl Eq for Time {}
+
+impl Ord for Time {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Time {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// A run in virtual time.
+struct Simulation<'a, 'c> {
+    course: &'a mut Course<'c>,
+    algorithm: &'a dyn Asynchronous,
+    engine: &'a mut dyn Engine,
+    flight: Flight,
+    queue: BinaryHeap<Reverse<(Time, usize, Task)>>,
+    /// Gradients that have begun and are not computed yet.
+    begun: Vec<Option<Gradient>>,
+    done: u64,
+}
+
+pub(super) fn run(
+    course: &mut Course<'_>,
+    algorithm: &dyn Asynchronous,
+    engine: &mut dyn Engine,
+) -> Status {
+    let workers = course.experiment.workers();
+    let resumed = course.progress.flight.take();
+    let fresh = resumed.is_none();
+    let flight = resumed.unwrap_or_else(|| Flight::new(workers));
+    let tasks = flight.tasks.iter().enumerate();
+    let queue = tasks.filter_map(|(worker, task)| {
+        let (time, task) = (*task)?;
+        Some(Reverse((Time(time), worker, task)))
+    });
+    let mut simulation = Simulation {
+        queue: queue.collect(),
+        done: flight.done(),
+        begun: vec![None; workers],
+        course,
+        algorithm,
+        engine,
+        flight,
+    };
+    if fresh {
+        for worker in simulation.course.training.clone() {
+            simulation.begin(worker, 0.0);
+        }
+    }
+    simulation.run()
+}
+
+impl Simulation<'_, '_> {
+    fn run(&mut self) -> Status {
+        let training = self.course.training.len() as u64;
+        if self.done.is_multiple_of(training) {
+            self.course.begin_round();
+        }
+        while !self.course.is_over() {
+            let Some(Reverse((Time(time), worker, task))) = self.queue.pop() else {
+                unreachable!("the slowest worker never waits for another");
+            };
+            match task {
+                Task::Gradient => self.go_to_meeting(worker, time),
+                Task::Meeting => {
+                    if let Some(status) = self.meet(worker, time) {
+                        return status;
+                    }
+                }
+            }
+        }
+        Status::Finished
+    }
+
+    fn turn<T>(&self, worker: usize, ask: impl FnOnce(&Turn<'_>) -> T) -> T {
+        let experiment = self.course.experiment;
+        ask(&Turn {
+            worker,
+            step: self.flight.steps[worker],
+            neighbours: experiment.graph.neighbours(worker),
+            centre: experiment.centre,
+            training: self.course.training.len(),
+            number: self.course.progress.numbers[worker],
+            seed: experiment.config.seed,
+        })
+    }
+
+    fn schedule(&mut self, worker: usize, time: f64, task: Task) {
+        self.flight.tasks[worker] = Some((time, task));
+        self.queue.push(Reverse((Time(time), worker, task)));
+    }
+
+    /// A worker begins its next gradient.
+    fn begin(&mut self, worker: usize, time: f64) {
+        let rounds = self.done as f64 / self.course.training.len() as f64;
+        let (batch, rate) = (self.flight.steps[worker], self.course.rate(rounds));
+        self.begun[worker] = Some(Gradient { batch, rate });
+        let seconds = self.course.experiment.clock.gradient(worker, batch);
+        self.schedule(worker, time + seconds, Task::Gradient);
+    }
+
+    /// Computes all gradients that have begun: from here on, models may change.
+    fn compute(&mut self) {
+        let scores = self.engine.step(&self.begun);
+        for (worker, score) in scores.into_iter().enumerate() {
+            if score.is_some() {
+                self.flight.scores[worker] = score;
+            }
+        }
+        self.begun.fill(None);
+    }
+
+    /// A worker's gradient is there: it goes to whom it meets, when both have time.
+    fn go_to_meeting(&mut self, worker: usize, time: f64) {
+        let mut ends = time;
+        if let Some(partner) = self.turn(worker, |turn| self.algorithm.partner(turn)) {
+            let bytes = 4 * self.engine.layout().parameter_count() as u64;
+            let (from, to) = (worker, partner);
+            let seconds = self
+                .course
+                .experiment
+                .clock
+                .message(&Transfer { from, to, bytes });
+            let busy = &mut self.flight.busy;
+            ends = time.max(busy[worker]).max(busy[partner]) + seconds;
+            (busy[worker], busy[partner]) = (ends, ends);
+        }
+        self.schedule(worker, ends, Task::Meeting);
+    }
+
+    /// Two workers meet, or one steps alone; then it begins its next gradient.
+    fn meet(&mut self, worker: usize, time: f64) -> Option<Status> {
+        let meeting = self.turn(worker, |turn| {
+            let partner = self.algorithm.partner(turn);
+            let numbers = &self.course.progress.numbers;
+            let partner = partner.map(|partner| (partner, numbers[partner]));
+            self.algorithm.meet(turn, partner)
+        });
+        let touched = meeting.parts.iter().map(|part| part.worker);
+        if touched
+            .into_iter()
+            .any(|worker| self.begun[worker].is_some())
+        {
+            self.compute();
+        }
+        self.flight.tasks[worker] = None;
+        let score = self.flight.scores[worker].take().unwrap_or_default();
+        let losses = &mut self.course.progress.losses;
+        losses[worker] = Some(score.loss);
+        let all: Vec<f64> = losses.iter().map(|loss| loss.unwrap_or(f64::NAN)).collect();
+        if !self.course.is_sane(score.loss) {
+            return Some(self.course.diverged(worker, all, &mut self.engine));
+        }
+        let mut parts = meeting.parts;
+        parts.sort_unstable_by_key(|part| part.worker);
+        let terms = Terms {
+            centre: self.course.experiment.centre,
+            round: self.flight.steps[worker],
+            ..Default::default()
+        };
+        self.engine.exchange(&parts, terms);
+        for part in &parts {
+            if let Some(number) = part.plan.number {
+                self.course.progress.numbers[part.worker] = number;
+            }
+        }
+        let width = self.engine.layout().parameter_count();
+        let sent = &mut self.course.progress.sent;
+        sent.messages_sent += meeting.messages;
+        let each = parts.iter().map(|part| bytes(&part.messages, width));
+        sent.bytes_sent += meeting.messages * each.max().unwrap_or(0);
+        sent.simulated_seconds = time;
+        self.course.progress.clocks[worker] = time;
+        self.course.count(worker, score);
+        self.flight.steps[worker] += 1;
+        self.done += 1;
+        self.begin_who_may(worker, time);
+        self.end_round(all)
+    }
+
+    /// The worker goes on, unless it would be too far ahead; who waited for it may go on, too.
+    fn begin_who_may(&mut self, worker: usize, time: f64) {
+        let Some(staleness) = self.algorithm.staleness() else {
+            return self.begin(worker, time);
+        };
+        let training = self.course.training.clone();
+        let slowest = training.iter().map(|&i| self.flight.steps[i]).min();
+        let limit = slowest.unwrap_or(0) + staleness;
+        for worker in training {
+            if self.flight.tasks[worker].is_none() && self.flight.steps[worker] <= limit {
+                self.begin(worker, time);
+            }
+        }
+    }
+
+    /// As many gradients as there are workers are a round.
+    fn end_round(&mut self, losses: Vec<f64>) -> Option<Status> {
+        if !self.done.is_multiple_of(self.course.training.len() as u64) {
+            return None;
+        }
+        self.compute();
+        self.course.progress.flight = Some(self.flight.clone());
+        let next = self.course.end_round(losses, &mut self.engine);
+        if next == Next::Stop && !self.course.is_over() {
+            let round = self.course.progress.round;
+            return Some(Status::Interrupted { round });
+        }
+        self.course.begin_round();
+        None
+    }
+}

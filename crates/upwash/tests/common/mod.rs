@@ -1,0 +1,194 @@
+//! Algorithms in double precision, by the definition of their plans: one number a worker.
+
+// Not every test file uses all of it.
+#![allow(dead_code)]
+
+use upwash::algorithm::{
+    Algorithm, Asynchronous, ExtraStart, Message, Part, Report, Setting, Turn, Vector,
+};
+use upwash_topology::{Round, Schedule};
+
+/// Worker i has F_i(x) = a_i (x - b_i)^2 / 2, with exact gradients.
+#[derive(Clone)]
+pub struct Quadratics {
+    pub a: Vec<f64>,
+    pub b: Vec<f64>,
+}
+
+impl Quadratics {
+    pub fn gradient(&self, i: usize, x: f64) -> f64 {
+        self.a[i] * (x - self.b[i])
+    }
+
+    pub fn loss(&self, i: usize, x: f64) -> f64 {
+        self.a[i] * (x - self.b[i]).powi(2) / 2.0
+    }
+
+    /// Where the sum of all is least.
+    pub fn optimum(&self) -> f64 {
+        let weighted: f64 = self.a.iter().zip(&self.b).map(|(a, b)| a * b).sum();
+        weighted / self.a.iter().sum::<f64>()
+    }
+}
+
+/// Everyone's vectors.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub x: Vec<f64>,
+    pub u: Vec<f64>,
+    pub extras: Vec<Vec<f64>>,
+    pub numbers: Vec<f64>,
+    pub centre: Option<usize>,
+    pub momentum: f64,
+}
+
+impl Machine {
+    pub fn new(algorithm: &dyn Algorithm, x: &[f64]) -> Self {
+        let extra = |start| match start {
+            ExtraStart::Zero => vec![0.0; x.len()],
+            ExtraStart::Model => x.to_vec(),
+        };
+        let extras = algorithm.extras();
+        Self {
+            extras: extras.iter().map(|e| extra(e.start)).collect(),
+            ..Self::plain(x)
+        }
+    }
+
+    pub fn plain(x: &[f64]) -> Self {
+        Self {
+            x: x.to_vec(),
+            u: vec![0.0; x.len()],
+            extras: vec![],
+            numbers: vec![1.0; x.len()],
+            centre: None,
+            momentum: 0.0,
+        }
+    }
+
+    fn own(&self, worker: usize, vector: Vector) -> f64 {
+        match vector {
+            Vector::Model => self.x[worker],
+            Vector::Step => self.u[worker],
+            Vector::Extra(k) => self.extras[k][worker],
+        }
+    }
+
+    fn sum(&self, worker: usize, content: &[(Vector, f64)]) -> f64 {
+        let term = |(vector, weight): &(Vector, f64)| weight * self.own(worker, *vector);
+        content.iter().map(term).sum()
+    }
+
+    /// What arrives of a message; compression of a single number is none.
+    fn arrives(&mut self, worker: usize, message: &Message) -> f64 {
+        let value = self.sum(worker, &message.content);
+        if let Some((copy, _)) = message.public_copy {
+            self.extras[copy][worker] = value;
+        }
+        value
+    }
+
+    pub fn carry_out(&mut self, parts: &[Part]) {
+        let sent: Vec<(usize, Vec<f64>)> = parts
+            .iter()
+            .map(|part| {
+                let all = part.messages.iter();
+                let all = all.map(|message| self.arrives(part.worker, message));
+                (part.worker, all.collect())
+            })
+            .collect();
+        let sent = |worker: usize, number: usize| {
+            let found = sent.iter().find(|entry| entry.0 == worker);
+            found
+                .unwrap_or_else(|| panic!("worker {worker} is not here"))
+                .1[number]
+        };
+        for part in parts {
+            for assignment in &part.plan.assignments {
+                let heard = assignment.messages.iter();
+                let heard: f64 = heard.map(|&(j, w)| w * sent(j, assignment.number)).sum();
+                let counted = parts.iter().filter(|p| Some(p.worker) != self.centre);
+                let all: Vec<f64> = match assignment.mean {
+                    0.0 => vec![0.0],
+                    _ => counted.map(|p| sent(p.worker, assignment.number)).collect(),
+                };
+                let mean = all.iter().sum::<f64>() / all.len() as f64;
+                let own = self.sum(part.worker, &assignment.own);
+                let value = own + heard + assignment.mean * mean;
+                match assignment.target {
+                    Vector::Model => self.x[part.worker] = value,
+                    Vector::Extra(k) => self.extras[k][part.worker] = value,
+                    Vector::Step => panic!("steps are the optimizer's"),
+                }
+            }
+            if let Some(number) = part.plan.number {
+                self.numbers[part.worker] = number;
+            }
+        }
+    }
+
+    /// The exchanges of a round, with the steps u as they are.
+    pub fn exchange(&mut self, algorithm: &dyn Algorithm, up: &Round, rate: f64, losses: &[f64]) {
+        let degrees = up.receiver_counts();
+        for (index, exchange) in algorithm.exchanges(up.index()).into_iter().enumerate() {
+            let report = |i: usize| Report {
+                loss: Some(losses[i]),
+                degree: degrees[i],
+                number: self.numbers[i],
+            };
+            let reports: Vec<Report> = (0..self.x.len()).map(report).collect();
+            let setting = Setting {
+                exchange: index,
+                momentum: self.momentum,
+                centre: self.centre,
+                ..Setting::new(up, rate)
+            };
+            self.carry_out(&exchange.parts(algorithm, &setting, &reports));
+        }
+    }
+
+    /// A whole round on quadratics.
+    pub fn round(
+        &mut self,
+        algorithm: &dyn Algorithm,
+        schedule: &Schedule,
+        k: u64,
+        rate: f64,
+        problem: &Quadratics,
+    ) {
+        for i in 0..self.x.len() {
+            let trains = Some(i) != self.centre;
+            let step = if trains {
+                problem.gradient(i, self.x[i])
+            } else {
+                0.0
+            };
+            self.u[i] = rate * step;
+        }
+        let losses = (0..self.x.len()).map(|i| problem.loss(i, self.x[i]));
+        let losses: Vec<f64> = losses.collect();
+        self.exchange(algorithm, &schedule.round(k), rate, &losses);
+    }
+
+    /// One worker's turn of an asynchronous algorithm, with its step u as it is.
+    pub fn turn(
+        &mut self,
+        algorithm: &dyn Asynchronous,
+        worker: usize,
+        step: u64,
+        graph: &[usize],
+    ) {
+        let turn = Turn {
+            worker,
+            step,
+            neighbours: graph,
+            centre: self.centre,
+            training: self.x.len() - usize::from(self.centre.is_some()),
+            number: self.numbers[worker],
+            seed: 1,
+        };
+        let partner = algorithm.partner(&turn);
+        let partner = partner.map(|partner| (partner, self.numbers[partner]));
+        self.carry_out(&algorithm.meet(&turn, partner).parts);
+    }
+}
