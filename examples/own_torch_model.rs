@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 use upwash::config::Config;
+use upwash::crew::Crew;
 use upwash::engine::Engine;
 use upwash::experiment::{Experiment, Folders};
-use upwash::run::{Event, Next, Progress, run};
+use upwash::run::{Progress, run};
 use upwash_torch::tch::{Tensor, nn, nn::ModuleT};
 use upwash_torch::{Cuda, CudaFleet, CudaOptions, OnCpu, TorchModule};
 
@@ -24,17 +25,16 @@ impl ModuleT for Net {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::parse("[training]\nepochs = 20\n", &[])?; // the digits, AL-DSGD on L1
     let experiment = Experiment::prepare(config, &Folders::default())?;
-    let shape = experiment.data.train.shape;
+    let (shape, crew) = (experiment.data.train.shape, Crew::of(&experiment));
     let model = TorchModule::new(shape, |path| Net {
         conv: nn::conv2d(path / "conv", 1, 8, 3, Default::default()),
         linear: nn::linear(path / "linear", 8 * 6 * 6, 10, Default::default()),
     });
     let mut engine: Box<dyn Engine> = match Cuda::here() {
-        Cuda::Devices(_) => Box::new(CudaFleet::new(&experiment, &model, CudaOptions::default())?),
+        Cuda::Devices(_) => Box::new(CudaFleet::new(&crew, &model, CudaOptions::default())?),
         _ => Box::new(experiment.fleet(Arc::new(OnCpu::new(Arc::new(model), shape)))),
     };
-    let (start, mut silent) = (Progress::start(8), |_: &Event| Next::Continue);
-    let outcome = run(&experiment, &mut *engine, start, &mut silent)?;
+    let outcome = run(&experiment, &mut *engine, Progress::start(8), &mut ())?;
     println!("{:.2} % right", 100.0 * outcome.summary.mean_accuracy);
     Ok(())
 }

@@ -8,11 +8,12 @@ use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use std::sync::Arc;
-use upwash::data::{Batch, Sampler, digits};
+use upwash::config::Config;
+use upwash::data::Batch;
 use upwash::engine::{Engine, Turn};
-use upwash::fleet::{Beginning, Fleet, Model, Start};
+use upwash::experiment::{Experiment, Folders};
+use upwash::fleet::Model;
 use upwash::model::{Layer, Network};
-use upwash::optimizer::Sgd;
 use upwash_burn::{BurnModule, BurnNetwork, Classifier, burn};
 use upwash_topology::random::Stream;
 
@@ -149,20 +150,12 @@ fn workers_have_statistics_of_their_own_and_threads_change_nothing() {
             .build()
             .unwrap();
         pool.install(|| {
-            let data = digits();
-            let shares = upwash::data::Partition::Balanced
-                .share_out(&data.train, 10, 3, 1)
-                .unwrap();
-            let sampler = Sampler::new(shares, 16, 1);
-            let model = Arc::new(own());
-            let sgd = Sgd::default();
-            let beginning = Beginning {
-                start: Start::Equal,
-                seed: 1,
-                ..Default::default()
-            };
+            let text =
+                "[graph]\ntopology = \"path:3\"\n[training]\nmomentum = 0.0\nstart = \"equal\"\n";
+            let config = Config::parse(text, &[]).unwrap();
+            let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
             let turns = |batch| [Some(Turn { batch, rate: 0.1 }); 3];
-            let mut fleet = Fleet::new(model, Arc::new(data), sampler, sgd, &beginning);
+            let mut fleet = experiment.fleet(Arc::new(own()));
             (0..3).for_each(|batch| drop(fleet.step(&turns(batch))));
             fleet.state()
         })

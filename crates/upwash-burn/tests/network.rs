@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 use upwash::algorithm::{AlDsgd, Algorithm, Dpsgd, Exchange, Report, Setting, Variant};
-use upwash::data::{Batch, Partition, Sampler, digits};
+use upwash::config::Config;
+use upwash::data::Batch;
 use upwash::engine::{Engine, Part, Turn};
-use upwash::fleet::{Beginning, Fleet, Model};
+use upwash::experiment::{Experiment, Folders};
+use upwash::fleet::{Fleet, Model};
 use upwash::mix::Terms;
-use upwash::model::{Layer, ModelSpec, Network};
-use upwash::optimizer::Sgd;
+use upwash::model::{Layer, Network};
 use upwash_burn::BurnNetwork;
 use upwash_topology::random::Stream;
 use upwash_topology::{GraphSpec, Schedule, Weights};
@@ -163,31 +164,11 @@ fn statistics_move_a_tenth_of_the_way_and_use_the_unbiased_variance() {
     close(own[1], 5.0 / 3.0);
 }
 
-fn fleet(model: &str, workers: usize) -> Fleet {
-    let data = digits();
-    let network = model
-        .parse::<ModelSpec>()
-        .unwrap()
-        .network(data.train.shape, data.classes);
-    let shares = Partition::Balanced
-        .share_out(&data.train, data.classes, workers, 1)
-        .unwrap();
-    let sgd = Sgd {
-        momentum: 0.9,
-        ..Default::default()
-    };
-    let sampler = Sampler::new(shares, 16, 1);
-    let beginning = Beginning {
-        seed: 1,
-        ..Default::default()
-    };
-    Fleet::new(
-        Arc::new(BurnNetwork::new(network)),
-        Arc::new(data),
-        sampler,
-        sgd,
-        &beginning,
-    )
+/// Eight workers with the digits.
+fn fleet(model: &str) -> Fleet {
+    let config = Config::parse(&format!("model = \"{model}\"\n"), &[]).unwrap();
+    let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
+    experiment.fleet(Arc::new(BurnNetwork::new(experiment.network.clone())))
 }
 
 /// Rounds of an algorithm on L1.
@@ -211,7 +192,7 @@ fn train(fleet: &mut Fleet, algorithm: &dyn Algorithm, rounds: u64, rate: f64) {
 #[test]
 fn al_dsgd_learns_the_digits() {
     for (model, rounds) in [("mlp:32", 200), ("cnn", 60)] {
-        let mut fleet = fleet(model, 8);
+        let mut fleet = fleet(model);
         let algorithm = AlDsgd::new(Box::new(Dpsgd::default()), Variant::Sound);
         train(&mut fleet, &algorithm, rounds, 0.05);
         for worker in 0..8 {
@@ -235,7 +216,7 @@ fn one_thread_and_two_give_the_same_bits() {
             .build()
             .unwrap();
         pool.install(|| {
-            let mut fleet = fleet("cnn", 8);
+            let mut fleet = fleet("cnn");
             train(&mut fleet, &Dpsgd::default(), 5, 0.1);
             fleet.average(&[0, 1, 2, 3, 4, 5, 6, 7]).parameters
         })

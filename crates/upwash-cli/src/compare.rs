@@ -3,12 +3,15 @@
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
 use crate::runs::{RunFolder, end_cleanly_when_interrupted, execute, interrupted, read_config};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use upwash::crew::Crew;
+use upwash::experiment::Experiment;
+use upwash::together::share;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -25,6 +28,9 @@ pub(crate) struct Args {
     /// Also show what each run had cost when the workers' mean accuracy first reached so many percent
     #[arg(long, value_name = "PERCENT")]
     reach: Option<f64>,
+    /// Run all at the same time, their workers in one engine: faster on a GPU. Results are the same
+    #[arg(long)]
+    together: bool,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -44,22 +50,19 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         prepared.push((name, experiment));
     }
     end_cleanly_when_interrupted()?;
+    let stopped = if args.together {
+        run_together(args, &prepared)?
+    } else {
+        run_in_turn(args, &prepared)?
+    };
+    if let Some(name) = stopped {
+        let said = "the same command goes on from there";
+        writeln!(out, "interrupted in {name}: {said}")?;
+        return Ok(ExitCode::from(130));
+    }
     let mut rows = Vec::new();
-    for (name, experiment) in &prepared {
-        let folder = args.out.join(name);
-        if let Some(mut results) = RunFolder::open(&folder, experiment)? {
-            let mut engine = args.engine.build(experiment)?;
-            let display = ProgressDisplay::new(false);
-            execute(experiment, &mut *engine, &mut results, display)?;
-            if interrupted() {
-                writeln!(
-                    out,
-                    "interrupted in {name}: the same command goes on from there"
-                )?;
-                return Ok(ExitCode::from(130));
-            }
-        }
-        let path = folder.join("summary.json");
+    for (name, _) in &prepared {
+        let path = args.out.join(name).join("summary.json");
         let text = std::fs::read_to_string(&path);
         let text = text.with_context(|| format!("cannot read {}", path.display()))?;
         let summary: Value =
@@ -72,6 +75,67 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     }
     writeln!(out, "\nresults are in {}", args.out.display())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// One after the other; says which was interrupted.
+fn run_in_turn<'a>(
+    args: &Args,
+    prepared: &'a [(String, Experiment)],
+) -> Result<Option<&'a String>> {
+    for (name, experiment) in prepared {
+        if let Some(mut results) = RunFolder::open(&args.out.join(name), experiment)? {
+            let mut engine = args.engine.build(&Crew::of(experiment))?;
+            let display = ProgressDisplay::new(false);
+            execute(experiment, &mut *engine, &mut results, display)?;
+            if interrupted() {
+                return Ok(Some(name));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// All that are not done, on one engine; says which was interrupted.
+fn run_together<'a>(
+    args: &Args,
+    prepared: &'a [(String, Experiment)],
+) -> Result<Option<&'a String>> {
+    let mut due = Vec::new();
+    for (name, experiment) in prepared {
+        if let Some(results) = RunFolder::open(&args.out.join(name), experiment)? {
+            due.push((name, experiment, results));
+        }
+    }
+    let experiments: Vec<&Experiment> = due.iter().map(|(_, experiment, _)| *experiment).collect();
+    if experiments.is_empty() {
+        return Ok(None);
+    }
+    let crew = Crew::together(&experiments).map_err(|error| anyhow!("--together: {error}"))?;
+    let mut engine = args.engine.build(&crew)?;
+    let layout = engine.layout().clone();
+    let (owner, shares) = share(&experiments, &layout);
+    std::thread::scope(|scope| -> Result<()> {
+        let mut threads = Vec::new();
+        for (index, ((_, experiment, results), mut share)) in due.iter_mut().zip(shares).enumerate()
+        {
+            // They go in step: one bar is enough.
+            let display = match index {
+                0 => ProgressDisplay::new(false),
+                _ => ProgressDisplay::none(),
+            };
+            threads.push(scope.spawn(move || execute(experiment, &mut share, results, display)));
+        }
+        owner.serve(&mut *engine);
+        for thread in threads {
+            match thread.join() {
+                Ok(summary) => drop(summary?),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(())
+    })?;
+    let first = due.first().map(|(name, ..)| *name);
+    Ok(first.filter(|_| interrupted()))
 }
 
 fn table(out: &mut impl Write, rows: &[(&String, Value)]) -> Result<()> {

@@ -7,6 +7,7 @@ use anyhow::Result;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use upwash::config::Config;
+use upwash::crew::Crew;
 use upwash::experiment::{Experiment, Folders};
 
 pub(crate) fn run(out: &mut impl Write) -> Result<()> {
@@ -32,7 +33,7 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
         config.algorithm.options.extend(base);
         config.graph.copies = copies;
         let experiment = Experiment::prepare(config, &Folders::default())?;
-        let mut engine = EngineArgs::standard().build(&experiment)?;
+        let mut engine = EngineArgs::standard().build(&Crew::of(&experiment))?;
         let mut results = RunFolder::create(&folder.join(name), &experiment)?;
         rows.push(execute(
             &experiment,

@@ -2,8 +2,9 @@
 
 use anyhow::Result;
 use std::sync::Arc;
+use upwash::crew::Crew;
 use upwash::engine::Engine;
-use upwash::experiment::Experiment;
+use upwash::fleet::Fleet;
 use upwash_burn::BurnNetwork;
 
 /// `--engine`, `--device` and what goes with them.
@@ -74,29 +75,43 @@ impl EngineArgs {
         }
     }
 
-    /// All workers of an experiment.
-    pub(crate) fn build(&self, experiment: &Experiment) -> Result<Box<dyn Engine>> {
+    /// All workers of a crew.
+    pub(crate) fn build(&self, crew: &Crew) -> Result<Box<dyn Engine>> {
         match (self.engine, self.device) {
             (EngineName::Burn, DeviceName::Cpu) => {
-                let network = BurnNetwork::new(experiment.network.clone());
-                Ok(Box::new(experiment.fleet(Arc::new(network))))
+                let network = BurnNetwork::new(crew.network.clone());
+                Ok(Box::new(Fleet::new(Arc::new(network), crew)))
             }
             (EngineName::Burn, DeviceName::Cuda(_)) => {
                 anyhow::bail!("burn computes on the CPU: add `--engine torch` for a GPU")
             }
-            (EngineName::Torch, device) => self.torch(device, experiment),
+            (EngineName::Torch, device) => self.torch(device, crew),
         }
     }
 
     #[cfg(feature = "torch")]
-    fn torch(&self, device: DeviceName, experiment: &Experiment) -> Result<Box<dyn Engine>> {
-        use upwash_torch::{CudaFleet, CudaOptions, OnCpu, Precision, TorchNetwork};
-        let network = TorchNetwork::new(experiment.network.clone());
-        let DeviceName::Cuda(device) = device else {
-            let model = OnCpu::new(Arc::new(network), experiment.network.input);
-            return Ok(Box::new(experiment.fleet(Arc::new(model))));
-        };
-        let options = CudaOptions {
+    fn torch(&self, device: DeviceName, crew: &Crew) -> Result<Box<dyn Engine>> {
+        use upwash_torch::{CudaFleet, OnCpu, TorchNetwork};
+        let network = TorchNetwork::new(crew.network.clone());
+        match device {
+            DeviceName::Cpu => {
+                let model = OnCpu::new(Arc::new(network), crew.network.input);
+                Ok(Box::new(Fleet::new(Arc::new(model), crew)))
+            }
+            DeviceName::Cuda(device) => {
+                let fleet = CudaFleet::new(crew, &network, self.cuda_options(device))?;
+                if let Some(notice) = fleet.notice() {
+                    eprintln!("warning: {notice}");
+                }
+                Ok(Box::new(fleet))
+            }
+        }
+    }
+
+    #[cfg(feature = "torch")]
+    fn cuda_options(&self, device: usize) -> upwash_torch::CudaOptions {
+        use upwash_torch::Precision;
+        upwash_torch::CudaOptions {
             device,
             precision: match self.precision {
                 PrecisionName::Bf16 => Precision::Bf16,
@@ -105,12 +120,46 @@ impl EngineArgs {
             },
             streams: self.streams.map(Into::into),
             eager: self.eager,
-        };
-        Ok(Box::new(CudaFleet::new(experiment, &network, options)?))
+        }
+    }
+
+    /// What a crew will need, by its parts, in bytes: on a GPU of the GPU's memory.
+    pub(crate) fn memory(&self, crew: &Crew) -> Vec<(&'static str, u64)> {
+        #[cfg(feature = "torch")]
+        if let (EngineName::Torch, DeviceName::Cuda(device)) = (self.engine, self.device) {
+            let needs = upwash_torch::Needs::of(crew, self.cuda_options(device));
+            return needs.parts();
+        }
+        let workers = crew.starts.len() as u64;
+        let layout = crew.network.layout();
+        let vectors = 2 + u64::from(crew.sgd.has_velocity()) + crew.extras.len() as u64;
+        let numbers = vectors * layout.parameter_count() as u64 + layout.statistic_count() as u64;
+        let images = [&crew.data.train, &crew.data.test];
+        let data: usize = images.iter().map(|images| images.pixels.len()).sum();
+        // One gradient and one piece of a test at a time on every thread.
+        let threads = rayon::current_num_threads() as u64;
+        let activations = crew.network.activations() as u64 * 4;
+        let batch = (crew.sampler.batch_size() as u64).max(256);
+        vec![
+            (
+                "models, steps and what algorithms keep",
+                4 * workers * numbers,
+            ),
+            ("images", data as u64),
+            ("gradients under way", threads * batch * activations),
+        ]
+    }
+
+    /// Whose memory that is.
+    pub(crate) fn place(&self) -> &'static str {
+        match (self.engine, self.device) {
+            (EngineName::Torch, DeviceName::Cuda(_)) => "the GPU's memory",
+            _ => "memory",
+        }
     }
 
     #[cfg(not(feature = "torch"))]
-    fn torch(&self, _: DeviceName, _: &Experiment) -> Result<Box<dyn Engine>> {
+    fn torch(&self, _: DeviceName, _: &Crew) -> Result<Box<dyn Engine>> {
         let Self {
             precision,
             streams,

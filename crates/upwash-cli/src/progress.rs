@@ -27,6 +27,15 @@ impl ProgressDisplay {
         }
     }
 
+    /// Nothing is seen.
+    pub(crate) fn none() -> Self {
+        Self {
+            bar: ProgressBar::hidden(),
+            epochs: false,
+            centre: None,
+        }
+    }
+
     pub(crate) fn show(&mut self, event: &Event) {
         match event {
             Event::Started {

@@ -7,6 +7,7 @@ use anyhow::Result;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use upwash::crew::Crew;
 use upwash::experiment::Experiment;
 use upwash::run::{Node, Status, Summary};
 
@@ -26,6 +27,9 @@ pub(crate) struct Args {
     /// Use so many threads; the result does not depend on it [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+    /// Do not train: check everything, and say how long a run is and how much memory it will need
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -37,7 +41,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
             .build_global()?;
     }
     let experiment = read_config(&args.config, &args.replacements)?;
-    let mut engine = args.engine.build(&experiment)?;
+    if args.dry_run {
+        return dry_run(args, &experiment, out);
+    }
+    let mut engine = args.engine.build(&Crew::of(&experiment))?;
     let mut results = if args.resume {
         RunFolder::resume(&args.out, &experiment)?
     } else {
@@ -58,6 +65,36 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         Status::Diverged { .. } => ExitCode::from(3),
         Status::Interrupted { .. } => ExitCode::from(130),
     })
+}
+
+/// What a run would be.
+fn dry_run(args: &Args, experiment: &Experiment, out: &mut impl Write) -> Result<ExitCode> {
+    let parameters = experiment.network.layout().parameter_count();
+    writeln!(
+        out,
+        "{} on {}: {} workers of {parameters} parameters, {} rounds ({} an epoch)",
+        experiment.algorithm_name(),
+        experiment.graph_name(),
+        experiment.workers(),
+        experiment.rounds(),
+        experiment.sampler.rounds_per_epoch()
+    )?;
+    for warning in &experiment.warnings {
+        writeln!(out, "warning: {warning}")?;
+    }
+    let parts = args.engine.memory(&Crew::of(experiment));
+    let all: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
+    let gibibytes = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+    writeln!(
+        out,
+        "\n{:.2} GiB of {}",
+        gibibytes(all),
+        args.engine.place()
+    )?;
+    for (what, bytes) in parts {
+        writeln!(out, "  {:>8.2}  {what}", gibibytes(bytes))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Who trains on how many images of which class.

@@ -1,4 +1,4 @@
-//! The GPU engine checked and timed: `gpu check`, `gpu speed`, `gpu export DIR` (see
+//! The GPU engine checked and timed: `gpu check`, `gpu memory`, `gpu speed`, `gpu export DIR` (see
 //! scripts/check-gpu.sh). Needs a GPU; not part of the tests.
 
 #[cfg(not(feature = "libtorch"))]
@@ -14,8 +14,9 @@ fn main() {
     match arguments.next().as_deref() {
         Some("check") => with_torch::check(),
         Some("speed") => with_torch::speed(),
+        Some("memory") => with_torch::memory(),
         Some("export") => with_torch::export(&arguments.next().expect("a folder")),
-        _ => eprintln!("gpu check | gpu speed | gpu export DIR"),
+        _ => eprintln!("gpu check | gpu memory | gpu speed | gpu export DIR"),
     }
 }
 
@@ -30,12 +31,17 @@ mod with_torch {
     use std::time::Instant;
     use upwash::algorithm::{self, Algorithm, Dpsgd, Exchange, Registry, Report, Setting};
     use upwash::config::Config;
+    use upwash::crew::Crew;
     use upwash::data::Augmentation;
     use upwash::engine::{Engine, Part, State, Turn};
     use upwash::experiment::{Experiment, Folders};
     use upwash::mix::Terms;
     use upwash::run::{Event, Next, Observer, Progress, run};
-    use upwash_torch::{CudaFleet, CudaOptions, OnCpu, Precision, TorchNetwork};
+    use upwash::together::share;
+    use upwash_torch::tch::{self, Tensor};
+    use upwash_torch::{
+        BoundModel, CudaFleet, CudaOptions, Needs, OnCpu, Precision, TorchModel, TorchNetwork,
+    };
 
     fn prepare(config: &str) -> Experiment {
         let config = Config::parse(config, &[]).expect("a configuration");
@@ -65,7 +71,7 @@ mod with_torch {
 
     fn fleet(experiment: &Experiment, options: CudaOptions) -> CudaFleet {
         let network = TorchNetwork::new(experiment.network.clone());
-        CudaFleet::new(experiment, &network, options).unwrap_or_else(|error| {
+        CudaFleet::new(&Crew::of(experiment), &network, options).unwrap_or_else(|error| {
             eprintln!("{error}");
             std::process::exit(1)
         })
@@ -154,8 +160,218 @@ mod with_torch {
         run(&experiment, &mut second, progress, &mut rest).expect("a run");
         let same = second.state() == whole.1 && rest.losses[..] == whole.0[7..];
         table.line("stopped and resumed = never stopped, to the bit", "", same);
+        shared_engine(&mut table);
+        peeking(&mut table);
         if !table.0 {
             std::process::exit(1);
+        }
+    }
+
+    /// Runs that share one engine, one of which diverges, beside the same apart.
+    fn shared_engine(table: &mut Table) {
+        let experiments: Vec<Experiment> = [
+            ("name = \"dpsgd\"", ""),
+            ("base = \"choco\"", "seed"),
+            ("name = \"all-reduce\"", "diverges"),
+            ("name = \"d2\"", ""),
+        ]
+        .map(|(algorithm, what)| {
+            let text = config("resnet20", algorithm, 16, 20, "statistics = \"averaged\"\n");
+            let text = match what {
+                "diverges" => text.replace("rate = 0.01", "rate = 1e9"),
+                "seed" => format!("seed = 7\n{text}"),
+                _ => text,
+            };
+            prepare(&text)
+        })
+        .into_iter()
+        .collect();
+        let all: Vec<&Experiment> = experiments.iter().collect();
+        let crew = Crew::together(&all).expect("what can share an engine");
+        let network = TorchNetwork::new(crew.network.clone());
+        let mut engine = CudaFleet::new(&crew, &network, F32).expect("a fleet");
+        let (owner, shares) = share(&all, &engine.layout().clone());
+        let found: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = all
+                .iter()
+                .zip(shares)
+                .map(|(experiment, mut share)| {
+                    scope.spawn(move || complete(experiment, &mut share))
+                })
+                .collect();
+            owner.serve(&mut engine);
+            threads
+                .into_iter()
+                .map(|t| t.join().expect("a run"))
+                .collect()
+        });
+        drop(engine);
+        for (experiment, (losses, state)) in all.iter().zip(found) {
+            let (known, expected) = complete(experiment, &mut fleet(experiment, F32));
+            let bits = |state: &State| -> Vec<u32> {
+                state
+                    .iter()
+                    .flat_map(|(_, array)| array.iter().map(|x| x.to_bits()))
+                    .collect()
+            };
+            let losses_of = |losses: &[Vec<f64>]| -> Vec<u64> {
+                losses.iter().flatten().map(|x| x.to_bits()).collect()
+            };
+            // A run that diverged has models of the round before, and statistics that went on.
+            let diverged = losses.len() < 20;
+            let same = losses_of(&losses) == losses_of(&known)
+                && (diverged || bits(&state) == bits(&expected));
+            let end = if diverged { " (diverged)" } else { "" };
+            let what = format!(
+                "{}{end}: together = apart, to the bit",
+                experiment.algorithm_name()
+            );
+            table.line(&what, "", same);
+        }
+    }
+
+    /// A network that reads a value back, which no recording can have.
+    struct Peeking(TorchNetwork);
+    struct PeekingBound(Box<dyn BoundModel>);
+
+    impl TorchModel for Peeking {
+        fn layout(&self) -> &upwash::model::Layout {
+            self.0.layout()
+        }
+        fn start(&self, seed: u64, worker: u64) -> Vec<f32> {
+            TorchModel::start(&self.0, seed, worker)
+        }
+        fn start_statistics(&self) -> Vec<f32> {
+            TorchModel::start_statistics(&self.0)
+        }
+        fn bind(&self, parameters: &[Tensor], statistics: &[Tensor]) -> Box<dyn BoundModel> {
+            Box::new(PeekingBound(self.0.bind(parameters, statistics)))
+        }
+    }
+
+    impl BoundModel for PeekingBound {
+        fn leaves(&self) -> &[Tensor] {
+            self.0.leaves()
+        }
+        fn train(&self, images: Tensor) -> Tensor {
+            let logits = self.0.train(images);
+            std::hint::black_box(logits.sum(tch::Kind::Float).double_value(&[]));
+            logits
+        }
+        fn score(&self, images: Tensor) -> Tensor {
+            self.0.score(images)
+        }
+        fn batch_statistics(&self, images: Tensor) -> Vec<Tensor> {
+            self.0.batch_statistics(images)
+        }
+    }
+
+    /// What cannot be recorded is launched anew, and says so; what does not fit is refused, and says
+    /// what would.
+    fn peeking(table: &mut Table) {
+        let experiment = prepare(&config("resnet20", "name = \"dpsgd\"", 16, 10, ""));
+        let network = TorchNetwork::new(experiment.network.clone());
+        let crew = Crew::of(&experiment);
+        let made = CudaFleet::new(&crew, &Peeking(network), F32);
+        let mut engine = made.expect("a fleet without a graph");
+        let said = engine
+            .notice()
+            .is_some_and(|notice| notice.contains("cannot be recorded"));
+        println!("    {}", engine.notice().unwrap_or("no notice"));
+        let found = complete(&experiment, &mut engine);
+        let known = complete(&experiment, &mut fleet(&experiment, F32));
+        let what = "a network that reads values back: launched anew, the same bits";
+        table.line(what, "", said && found == known);
+        drop(engine);
+        let large = prepare(&config("resnet50", "name = \"dpsgd\"", 2048, 1, ""));
+        let network = TorchNetwork::new(large.network.clone());
+        let error = CudaFleet::new(&Crew::of(&large), &network, F32).err();
+        let error = error.map_or("it fits".to_string(), |error| error.to_string());
+        println!("    {error}");
+        table.line(
+            "too much for the memory: what fits is named",
+            "",
+            error.contains("fit"),
+        );
+        // And what was named does fit.
+        let fits = error.split("--streams ").nth(1).and_then(|rest| {
+            rest.split(|c: char| !c.is_ascii_digit())
+                .next()?
+                .parse()
+                .ok()
+        });
+        if let Some(streams) = fits {
+            let options = CudaOptions {
+                streams: Some(streams),
+                ..F32
+            };
+            let again = CudaFleet::new(&Crew::of(&large), &network, options).is_ok();
+            table.line(&format!("--streams {streams} fits"), "", again);
+        }
+    }
+
+    /// Memory as it is predicted and as it is.
+    pub(crate) fn memory() {
+        if std::env::var_os("UPWASH_MEMORY_CASE").is_none() {
+            println!(
+                "model          workers streams batch precision  predicted GiB  measured  ratio"
+            );
+        }
+        let half = CudaOptions::default();
+        for (model, workers, streams, batch, options) in [
+            ("resnet20", 8, None, 16, half),
+            ("resnet20", 8, None, 128, half),
+            ("resnet20", 8, None, 128, F32),
+            ("resnet20", 8, Some(2), 128, half),
+            ("thin-resnet50", 8, None, 16, half),
+            ("thin-resnet50", 8, None, 128, half),
+            ("thin-resnet50", 8, None, 128, F32),
+            ("thin-resnet50", 8, Some(1), 128, half),
+            ("thin-resnet50", 64, None, 16, half),
+            ("resnet50", 8, None, 128, half),
+            ("resnet50", 8, Some(2), 128, half),
+            ("resnet50", 8, None, 32, half),
+            ("resnet50", 8, None, 64, F32),
+            ("wrn28-10", 8, None, 32, half),
+            ("cnn", 8, None, 64, half),
+        ] {
+            let images = workers * batch * 20;
+            let text = format!(
+                "model = \"{model}\"\n[data]\n\
+                 name = \"synthetic:shape=3x32x32,test=10000,train={images}\"\npartition = \"iid\"\n\
+                 [graph]\ntopology = \"ring:{workers}\"\n[training]\nepochs = 1\nbatch = {batch}\n"
+            );
+            let experiment = prepare(&text);
+            let options = CudaOptions { streams, ..options };
+            let predicted = Needs::of(&Crew::of(&experiment), options).total() as f64;
+            // The most that there was is kept for the process: every fleet gets one of its own.
+            if std::env::var_os("UPWASH_MEMORY_CASE").is_none() {
+                let case = format!("{model} {workers} {streams:?} {batch} {options:?}");
+                let me = std::env::current_exe().expect("this program");
+                let child = std::process::Command::new(me)
+                    .arg("memory")
+                    .env("UPWASH_MEMORY_CASE", case)
+                    .output()
+                    .expect("this program");
+                print!("{}", String::from_utf8_lossy(&child.stdout));
+                eprint!("{}", String::from_utf8_lossy(&child.stderr));
+                continue;
+            }
+            let case = format!("{model} {workers} {streams:?} {batch} {options:?}");
+            if std::env::var("UPWASH_MEMORY_CASE").as_deref() != Ok(&case) {
+                continue;
+            }
+            let mut engine = fleet(&experiment, options);
+            complete(&experiment, &mut engine);
+            let measured = engine.memory().expect("memory").peak as f64;
+            let used = streams.unwrap_or(workers).min(32);
+            println!(
+                "{model:<14} {workers:>7} {used:>7} {batch:>5} {:<9} {:>14.2} {:>9.2} {:>6.2}",
+                format!("{:?}", options.precision),
+                predicted / (1u64 << 30) as f64,
+                measured / (1u64 << 30) as f64,
+                predicted / measured
+            );
         }
     }
 

@@ -2,7 +2,9 @@
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_zero.h>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -55,18 +57,33 @@ char *upwash_backward(upwash_tensor logits, upwash_tensor slope, const upwash_te
         torch::autograd::grad({*static_cast<at::Tensor *>(logits)}, list(leaves, count),
                               {*static_cast<at::Tensor *>(slope)}, /*retain_graph=*/false,
                               /*create_graph=*/false, /*allow_unused=*/true);
-    auto wanted = list(targets, count);
+    auto targets_of = list(targets, count);
+    std::vector<at::Tensor> wanted, given, unused;
     for (size_t i = 0; i < count; i++)
-      if (!found[i].defined())
-        found[i] = at::zeros_like(wanted[i]);
+      if (found[i].defined()) {
+        wanted.push_back(targets_of[i]);
+        given.push_back(found[i]);
+      } else {
+        unused.push_back(targets_of[i]);
+      }
     at::NoGradGuard no_grad;
-    at::_foreach_copy_(wanted, found);
+    at::_foreach_copy_(wanted, given);
+    if (!unused.empty())
+      at::_foreach_zero_(unused);
   });
 }
 
 char *upwash_copy(upwash_tensor to, upwash_tensor from) {
   return guarded([&] {
     static_cast<at::Tensor *>(to)->copy_(*static_cast<at::Tensor *>(from), /*non_blocking=*/true);
+  });
+}
+
+char *upwash_add_scaled(const upwash_tensor *to, const upwash_tensor *from, size_t count,
+                        double scale) {
+  return guarded([&] {
+    at::NoGradGuard no_grad;
+    at::_foreach_add_(list(to, count), list(from, count), scale);
   });
 }
 
@@ -192,11 +209,19 @@ char *upwash_release_memory(void) {
 
 char *upwash_memory(int device, size_t *in_use, size_t *peak, size_t *free, size_t *total) {
   return guarded([&] {
+    // Nothing may have been used before: then there is no allocator to ask.
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
     auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     *in_use = stats.reserved_bytes[all].current;
     *peak = stats.reserved_bytes[all].peak;
     check(driver().memory(free, total), "asking for free memory");
+  });
+}
+
+char *upwash_wait(int device) {
+  return guarded([&] {
+    c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).synchronize();
   });
 }
 
@@ -337,6 +362,7 @@ int upwash_cuda_state(int *devices) {
 }
 char *upwash_release_memory(void) { return missing(); }
 char *upwash_memory(int, size_t *, size_t *, size_t *, size_t *) { return missing(); }
+char *upwash_wait(int) { return missing(); }
 char *upwash_streams_new(int, size_t, void **) { return missing(); }
 void upwash_streams_free(void *) {}
 char *upwash_streams_use(void *, int) { return missing(); }

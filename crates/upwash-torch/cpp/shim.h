@@ -20,6 +20,11 @@ char *upwash_backward(upwash_tensor logits, upwash_tensor slope, const upwash_te
 char *upwash_copy(upwash_tensor to, upwash_tensor from);
 
 // A copy in memory that the GPU can read while the program goes on.
+// to[i] += scale x from[i], for all at once and behind autograd's back.
+char *upwash_add_scaled(const upwash_tensor *to, const upwash_tensor *from, size_t count,
+                        double scale);
+// Waits for the current stream.
+char *upwash_wait(int device);
 char *upwash_pin(upwash_tensor tensor, upwash_tensor *pinned);
 
 // Whether this build and machine have CUDA: 0 both, 1 built without, 2 no device or driver.

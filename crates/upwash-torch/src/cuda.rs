@@ -13,17 +13,19 @@ mod scoring;
 
 use self::buffers::{ImagesOnDevice, Inputs, Mail, Rows, WorkerBatch, image_view, numbers_of};
 use crate::model::{BoundModel, TorchModel};
+use crate::needs::Needs;
 use crate::shim;
-use crate::shim::{Argument, Cuda, Graph, Kernels, Memory, Streams, TorchError, autocast, copy};
+use crate::shim::{
+    Argument, Cuda, Graph, Kernels, Memory, Streams, TorchError, autocast, copy, pin,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 use upwash::algorithm::{ExtraStart, Part as Participant};
+use upwash::crew::{Crew, ExtraRows};
 use upwash::data::{Dataset, Pick, Sampler};
 use upwash::engine::{Engine, Part, Score, State, Turn, saved};
-use upwash::experiment::Experiment;
-use upwash::fleet::Start;
 use upwash::mix::Terms;
 use upwash::model::{Layout, Replica, Slot};
 use upwash::optimizer::Sgd;
@@ -54,6 +56,8 @@ pub struct CudaOptions {
     pub eager: bool,
 }
 
+/// Images that a model is scored on at a time.
+pub(crate) const SCORED_AT_ONCE: usize = 2000;
 /// Rounds before a capture: libraries prepare themselves in the first ones.
 const WARM_UP: usize = 3;
 const KERNELS: [&str; 5] = [
@@ -87,7 +91,7 @@ pub struct CudaFleet {
     statistics: Rows,
     /// The algorithm's vectors, and their names.
     extras: Vec<Rows>,
-    extra_names: Vec<&'static str>,
+    extra_names: Vec<String>,
     /// One more model, for those that are no worker's.
     spare: (Rows, Rows),
     /// Everyone's network in its row, and the spare one.
@@ -96,8 +100,9 @@ pub struct CudaFleet {
     train: ImagesOnDevice,
     test: ImagesOnDevice,
     inputs: Inputs,
-    /// Everyone's loss and how many of its images were right.
+    /// Everyone's loss and how many of its images were right: there, and here.
     results: Tensor,
+    read: Tensor,
     mail: Mail,
     /// Those who have data, and everyone's pass as it was recorded.
     trained: Vec<usize>,
@@ -106,15 +111,17 @@ pub struct CudaFleet {
     waiting: Vec<Option<f64>>,
     /// Whether steps are in flight between rounds.
     keeps_updates: bool,
+    /// Why there is no graph, where there should be one.
+    notice: Option<String>,
     /// For every number of a row, where the host has it; made when it is needed.
     host_places: Option<Tensor>,
 }
 
 impl CudaFleet {
-    /// All workers of an experiment. Everything that a run needs is allocated and tried here, so that
-    /// what does not fit is known before the first round.
+    /// All workers of a crew. Everything that a run needs is allocated and tried here, so that what does
+    /// not fit is known before the first round.
     pub fn new(
-        experiment: &Experiment,
+        crew: &Crew,
         model: &dyn TorchModel,
         options: CudaOptions,
     ) -> Result<Self, TorchError> {
@@ -142,20 +149,34 @@ impl CudaFleet {
                 ));
             }
         }
-        let workers = experiment.workers();
+        let workers = crew.starts.len();
         let streams = options.streams.unwrap_or(workers).clamp(1, workers.min(32));
-        attempt(|| {
+        let free = Memory::of(options.device)?.free as u64;
+        let made = attempt(|| {
             // Everything is made on the stream that uses it: others would not wait for it.
             let streams = Rc::new(Streams::new(options.device, streams)?);
-            let mut fleet = streams
-                .on_main(|| Self::allocate(experiment, model, options, streams.clone()))??;
+            let mut fleet =
+                streams.on_main(|| Self::allocate(crew, model, options, streams.clone()))??;
             fleet.try_out()?;
             Ok(fleet)
+        });
+        made.map_err(|error| {
+            if !error.0.contains("out of memory") {
+                return error;
+            }
+            // What was taken before it was too much is free again.
+            let _ = shim::release_memory();
+            TorchError(Needs::of(crew, options).remedy(crew, options, free))
         })
     }
 
+    /// Why rounds are not replayed, where they should be and cannot.
+    pub fn notice(&self) -> Option<&str> {
+        self.notice.as_deref()
+    }
+
     fn allocate(
-        experiment: &Experiment,
+        crew: &Crew,
         model: &dyn TorchModel,
         options: CudaOptions,
         streams: Rc<Streams>,
@@ -165,34 +186,28 @@ impl CudaFleet {
             Precision::Tf32 => 1,
             Precision::Bf16 => 2,
         })?;
-        let beginning = experiment.beginning();
-        let (workers, layout, sgd) = (
-            experiment.workers(),
-            model.layout().clone(),
-            experiment.sgd(),
-        );
+        let (workers, layout, sgd) = (crew.starts.len(), model.layout().clone(), crew.sgd);
         let device = Device::Cuda(options.device);
-        let sampler = experiment.sampler.clone();
-        let data = Arc::clone(&experiment.data);
+        let sampler = crew.sampler.clone();
+        let data = Arc::clone(&crew.data);
         let rows = |slots: &[Slot]| Rows::new(workers, slots, device);
         let models = rows(&layout.parameters);
         let statistics = rows(&layout.statistics);
-        for worker in 0..workers {
-            let source = match beginning.start {
-                Start::Different => worker as u64,
-                Start::Equal => 0,
-            };
-            models.upload(worker, &model.start(experiment.config.seed, source));
-            statistics.upload(worker, &model.start_statistics());
+        for (row, &(seed, worker)) in crew.starts.iter().enumerate() {
+            models.upload(row, &model.start(seed, worker));
+            statistics.upload(row, &model.start_statistics());
         }
-        let extra = |extra: &upwash::algorithm::Extra| {
+        let extra = |extra: &ExtraRows| {
             let rows = rows(&layout.parameters);
-            if extra.start == ExtraStart::Model {
-                copy(&rows.buffer, &models.buffer)?;
+            for (row, start) in extra.starts.iter().enumerate() {
+                if *start == ExtraStart::Model {
+                    let row = row as i64;
+                    copy(&rows.buffer.get(row), &models.buffer.get(row))?;
+                }
             }
             Ok(rows)
         };
-        let extras = beginning.extras.iter().map(extra);
+        let extras = crew.extras.iter().map(extra);
         let extras = extras.collect::<Result<Vec<Rows>, TorchError>>()?;
         let bind = |models: &Rows, statistics: &Rows, row: usize| {
             model.bind(&models.views(row), &statistics.views(row))
@@ -219,11 +234,18 @@ impl CudaFleet {
             train: ImagesOnDevice::new(&data.train, device),
             test: ImagesOnDevice::new(&data.test, device),
             mail: Mail::new(device),
-            trained: experiment.training_workers(),
+            trained: (0..workers)
+                .filter(|&worker| !crew.sampler.shares().images[worker].is_empty())
+                .collect(),
             waiting: vec![None; workers],
-            keeps_updates: beginning.keeps_updates,
+            keeps_updates: crew.keeps_updates,
+            notice: None,
+            read: pin(&Tensor::zeros(
+                [workers as i64, 2],
+                (Kind::Float, Device::Cpu),
+            ))?,
             host_places: None,
-            extra_names: beginning.extras.iter().map(|extra| extra.name).collect(),
+            extra_names: crew.extras.iter().map(|extra| extra.name.clone()).collect(),
             extras,
             kernels: Kernels::new(options.device, include_str!("kernels.cu"), &KERNELS)?,
             graph: None,
@@ -263,12 +285,19 @@ impl CudaFleet {
             // A capture takes memory of its own: what warming up took would lie idle.
             shim::release_memory()?;
             let captured = attempt(|| Graph::capture(|| this.gradients_of(&this.trained)));
-            if let Err(error) = &captured {
-                eprintln!("warning: rounds are not replayed but launched anew: {error}");
-            }
-            Ok(captured.ok())
+            Ok(Some(captured))
         })??;
-        self.graph = graph;
+        match graph {
+            Some(Ok(graph)) => self.graph = Some(graph),
+            Some(Err(error)) if error.0.contains("out of memory") => return Err(error),
+            Some(Err(error)) => {
+                let why = error.0.lines().next().unwrap_or_default();
+                self.notice = Some(format!(
+                    "rounds cannot be recorded, and are launched anew each time: {why}"
+                ));
+            }
+            None => {}
+        }
         Ok(())
     }
 
@@ -281,11 +310,18 @@ impl CudaFleet {
     /// second one before [`losses`](Self::losses) may overwrite the first one's batch.
     #[doc(hidden)]
     pub fn launch(&mut self, turns: &[Option<Turn>]) {
-        let due: Vec<WorkerBatch> = turns
-            .iter()
-            .enumerate()
-            .filter_map(|(worker, turn)| Some((worker, turn.as_ref()?.batch)))
-            .collect();
+        // The recording is of everyone: who has ended (of several runs) is computed for nothing.
+        let recorded = self.graph.is_some() && !self.keeps_updates;
+        let mut due: Vec<WorkerBatch> = Vec::new();
+        for (worker, turn) in turns.iter().enumerate() {
+            match turn {
+                Some(turn) => due.push((worker, turn.batch)),
+                None if recorded && self.trained.binary_search(&worker).is_ok() => {
+                    due.push((worker, 0));
+                }
+                None => {}
+            }
+        }
         let picks = match self.inputs.ahead.take() {
             Some((prepared, picks)) if prepared == due => picks,
             _ => self.picks(&due),
@@ -325,10 +361,15 @@ impl CudaFleet {
     /// The second half: waits for everyone's loss.
     #[doc(hidden)]
     pub fn losses(&mut self) -> Vec<Score> {
-        let counts = vec![self.sampler.batch_size(); self.workers_count()];
-        let scores = expect(self.streams.on_main(|| scores(&self.results, &counts)));
+        let waited = self.streams.on_main(|| {
+            copy(&self.read, &self.results)?;
+            shim::wait(self.options.device)
+        });
+        expect(waited.and_then(|done| done));
         self.mail.arrived();
-        scores
+        let images = self.sampler.batch_size();
+        let results = shim::numbers_of::<f32>(&mut self.read).chunks_exact(2);
+        results.map(|result| score(result, images)).collect()
     }
 
     fn workers_count(&self) -> usize {
@@ -438,12 +479,18 @@ fn scores(results: &Tensor, counts: &[usize]) -> Vec<Score> {
     let mut numbers = vec![0.0f32; results.numel()];
     let length = numbers.len();
     results.copy_data(&mut numbers, length);
-    let score = |(result, &images): (&[f32], &usize)| Score {
+    let results = numbers.chunks_exact(2).zip(counts);
+    results
+        .map(|(result, &images)| score(result, images))
+        .collect()
+}
+
+fn score(result: &[f32], images: usize) -> Score {
+    Score {
         loss: f64::from(result[0]),
         correct: result[1] as usize,
         images,
-    };
-    numbers.chunks_exact(2).zip(counts).map(score).collect()
+    }
 }
 
 /// tch panics where libtorch throws: that is an error too.
@@ -502,7 +549,7 @@ impl Engine for CudaFleet {
             copy(&models.buffer, &mean)?;
             Ok(Replica {
                 parameters: models.download(0),
-                statistics: this.estimate_statistics(&*this.spare_network)?,
+                statistics: this.estimate_statistics(workers[0], &*this.spare_network)?,
             })
         };
         expect(this.streams.on_main(averaged).and_then(|done| done))
@@ -566,7 +613,7 @@ impl CudaFleet {
             kept.push(("updates".into(), Some(&self.gradients)));
         }
         let extras = self.extra_names.iter().zip(&self.extras);
-        kept.extend(extras.map(|(name, rows)| ((*name).to_string(), Some(rows))));
+        kept.extend(extras.map(|(name, rows)| (name.clone(), Some(rows))));
         kept
     }
 }

@@ -7,12 +7,14 @@
 mod cuda;
 mod model;
 mod module;
+mod needs;
 mod network;
 mod shim;
 
 pub use cuda::{CudaFleet, CudaOptions, Precision};
 pub use model::{BoundModel, OnCpu, TorchModel};
 pub use module::TorchModule;
+pub use needs::Needs;
 pub use network::TorchNetwork;
 pub use shim::{Cuda, Memory, TorchError};
 /// The tch that modules must be made with.

@@ -1,6 +1,7 @@
 //! A described network, computed by libtorch.
 
 use crate::model::{BoundModel, TorchModel};
+use crate::shim::add_scaled;
 use std::sync::Arc;
 use tch::{Kind, Tensor};
 use upwash::model::{Layer, Layout, Network};
@@ -109,8 +110,15 @@ fn forward(network: &Network, parameters: &[Tensor], mode: Mode<'_>, images: Ten
         normalised: 0,
         cancels_bias: false,
         bias_left_out: None,
+        moved_means: (vec![], vec![]),
     };
-    pass.layers(&network.layers, images)
+    let logits = pass.layers(&network.layers, images);
+    let (means, biases) = &pass.moved_means;
+    if !means.is_empty() {
+        add_scaled(means, biases, Layer::NORM_MOMENTUM)
+            .unwrap_or_else(|error| panic!("running means cannot be moved: {error}"));
+    }
+    logits
 }
 
 /// One way through the network; takes parameters and statistics in the order of the layers.
@@ -124,6 +132,9 @@ struct Pass<'a> {
     /// such a bias has no gradient (libraries that compute it find rounding errors).
     cancels_bias: bool,
     bias_left_out: Option<&'a Tensor>,
+    /// Running means that biases which were left out still have to move, and those biases: all at once
+    /// at the end. Behind autograd's back: it keeps the means, but does not need them.
+    moved_means: (Vec<Tensor>, Vec<Tensor>),
 }
 
 impl<'a> Pass<'a> {
@@ -203,8 +214,8 @@ impl<'a> Pass<'a> {
             Mode::Train(running) => {
                 let normal = normal(Some(&running[at]), Some(&running[at + 1]), true);
                 if let Some(bias) = bias_left_out {
-                    // Behind autograd's back: it keeps the running mean, but does not need it.
-                    let _ = running[at].data().g_add_(&(bias * Layer::NORM_MOMENTUM));
+                    self.moved_means.0.push(running[at].data());
+                    self.moved_means.1.push(bias);
                 }
                 normal
             }

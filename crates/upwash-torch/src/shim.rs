@@ -22,6 +22,13 @@ unsafe extern "C" {
         count: usize,
     ) -> Message;
     fn upwash_copy(to: Handle, from: Handle) -> Message;
+    fn upwash_add_scaled(
+        to: *const Handle,
+        from: *const Handle,
+        count: usize,
+        scale: f64,
+    ) -> Message;
+    fn upwash_wait(device: c_int) -> Message;
     fn upwash_pin(tensor: Handle, pinned: *mut Handle) -> Message;
     fn upwash_cuda_state(devices: *mut c_int) -> c_int;
     fn upwash_precision(precision: c_int) -> Message;
@@ -104,6 +111,32 @@ pub(crate) fn backward(
 pub(crate) fn copy(to: &Tensor, from: &Tensor) -> Result<(), TorchError> {
     // SAFETY: both are live tensors.
     check(unsafe { upwash_copy(handle(to), handle(from)) })
+}
+
+/// to[i] += scale x from[i], for all at once and behind autograd's back.
+pub(crate) fn add_scaled(to: &[Tensor], from: &[Tensor], scale: f64) -> Result<(), TorchError> {
+    assert_eq!(to.len(), from.len());
+    let to: Vec<Handle> = to.iter().map(handle).collect();
+    let from: Vec<Handle> = from.iter().map(handle).collect();
+    // SAFETY: all are live tensors, and the lists are as long as said.
+    check(unsafe { upwash_add_scaled(to.as_ptr(), from.as_ptr(), to.len(), scale) })
+}
+
+/// Waits for the current stream of a device.
+pub(crate) fn wait(device: usize) -> Result<(), TorchError> {
+    // SAFETY: no pointers.
+    check(unsafe { upwash_wait(device as c_int) })
+}
+
+/// The numbers of a tensor in this machine's memory.
+///
+/// # Panics
+/// If it is not there, not in one piece, or of another kind.
+pub(crate) fn numbers_of<T: tch::kind::Element>(tensor: &mut Tensor) -> &mut [T] {
+    assert_eq!(tensor.device(), tch::Device::Cpu);
+    assert!(tensor.is_contiguous() && tensor.kind() == T::KIND);
+    // SAFETY: so many numbers of this kind lie there, for as long as the tensor is borrowed.
+    unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast(), tensor.numel()) }
 }
 
 /// A copy in memory that the GPU can read while the program goes on.

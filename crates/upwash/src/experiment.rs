@@ -5,10 +5,11 @@ mod links;
 use crate::algorithm::{Links, Method, Registry};
 use crate::clock::Clock;
 use crate::config::{self, AlgorithmConfig, Config, ConfigError};
+use crate::crew::Crew;
 use crate::data::{
     Dataset, PartitionError, Sampler, Source, StoreError, Synthetic, SyntheticError, digits,
 };
-use crate::fleet::{Beginning, Fleet, Model};
+use crate::fleet::{Fleet, Model};
 use crate::model::Network;
 use crate::optimizer::Sgd;
 use std::path::{Path, PathBuf};
@@ -205,24 +206,9 @@ impl Experiment {
         sgd
     }
 
-    /// How engines begin.
-    pub fn beginning(&self) -> Beginning {
-        Beginning {
-            start: self.config.training.start.unwrap_or_default(),
-            seed: self.config.seed,
-            extras: self.method.extras(),
-            keeps_updates: self.method.synchronous().is_none(),
-            slow: match self.config.clock.slow_for_real {
-                true => self.config.clock.slow.clone(),
-                false => vec![],
-            },
-        }
-    }
-
     /// All workers on this machine's CPU, with gradients by `model`.
     pub fn fleet(&self, model: Arc<dyn Model>) -> Fleet {
-        let (data, sampler) = (Arc::clone(&self.data), self.sampler.clone());
-        Fleet::new(model, data, sampler, self.sgd(), &self.beginning())
+        Fleet::new(model, &Crew::of(self))
     }
 
     /// The algorithm in words, as `AL-DSGD (sound) over MATCHA (budget 0.5)`.

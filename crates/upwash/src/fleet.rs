@@ -1,6 +1,7 @@
 //! The CPU engine: every replica in one flat buffer, workers in parallel, each on one thread.
 
-use crate::algorithm::{Assignment, Extra, ExtraStart, Message, Part as Participant, Vector};
+use crate::algorithm::{Assignment, ExtraStart, Message, Part as Participant, Vector};
+use crate::crew::{Crew, ExtraRows};
 use crate::data::{Batch, Dataset, Images, Pick, Sampler};
 use crate::engine::{ESTIMATION_BATCHES, Engine, Part, Score, State, Turn, saved};
 use crate::mix::{Row, Terms, exchange};
@@ -50,7 +51,7 @@ pub struct Fleet {
     velocities: Vec<f32>,
     statistics: Vec<f32>,
     /// The algorithm's vectors, by name.
-    extras: Vec<(&'static str, Vec<f32>)>,
+    extras: Vec<(String, Vec<f32>)>,
     /// Whether steps are in flight between rounds.
     keeps_updates: bool,
 }
@@ -98,63 +99,40 @@ pub enum Start {
     Equal,
 }
 
-/// How a fleet begins.
-#[derive(Clone, Debug, Default)]
-pub struct Beginning {
-    /// Where workers start.
-    pub start: Start,
-    /// What random weights depend on.
-    pub seed: u64,
-    /// The vectors that the algorithm keeps.
-    pub extras: Vec<Extra>,
-    /// Whether steps are in flight between rounds, as they are where workers do not wait for all.
-    pub keeps_updates: bool,
-    /// Workers that shall take so many times as long: they sleep.
-    pub slow: Vec<(usize, f64)>,
-}
-
 impl Fleet {
-    /// A replica of `model` for each of the sampler's workers.
-    pub fn new(
-        model: Arc<dyn Model>,
-        data: Arc<Dataset>,
-        sampler: Sampler,
-        sgd: Sgd,
-        beginning: &Beginning,
-    ) -> Self {
-        let workers = sampler.shares().images.len();
+    /// A replica of `model` for each of the crew.
+    pub fn new(model: Arc<dyn Model>, crew: &Crew) -> Self {
+        let workers = crew.starts.len();
         let width = model.layout().parameter_count();
-        let statistics = model.start_statistics();
-        let first = |worker: u64| match beginning.start {
-            Start::Different => model.start(beginning.seed, worker),
-            Start::Equal => model.start(beginning.seed, 0),
-        };
-        let models: Vec<f32> = (0..workers as u64).flat_map(first).collect();
-        let velocities = if sgd.has_velocity() {
+        let first = |&(seed, worker): &(u64, u64)| model.start(seed, worker);
+        let models: Vec<f32> = crew.starts.iter().flat_map(first).collect();
+        let velocities = if crew.sgd.has_velocity() {
             workers * width
         } else {
             0
         };
-        let extra = |extra: &Extra| {
-            let start = match extra.start {
-                ExtraStart::Zero => vec![0.0; workers * width],
-                ExtraStart::Model => models.clone(),
-            };
-            (extra.name, start)
+        let extra = |extra: &ExtraRows| {
+            let mut rows = models.clone();
+            for (row, start) in rows.chunks_exact_mut(width).zip(&extra.starts) {
+                if *start == ExtraStart::Zero {
+                    row.fill(0.0);
+                }
+            }
+            (extra.name.clone(), rows)
         };
         Self {
-            extras: beginning.extras.iter().map(extra).collect(),
-            keeps_updates: beginning.keeps_updates,
+            extras: crew.extras.iter().map(extra).collect(),
+            keeps_updates: crew.keeps_updates,
             models,
             updates: vec![0.0; workers * width],
             velocities: vec![0.0; velocities],
-            statistics: statistics.repeat(workers),
+            statistics: model.start_statistics().repeat(workers),
             shared: Shared {
                 model,
-                data,
-                sampler,
-                sgd,
-                slow: beginning.slow.clone(),
+                data: Arc::clone(&crew.data),
+                sampler: crew.sampler.clone(),
+                sgd: crew.sgd,
+                slow: crew.slow.clone(),
             },
         }
     }
@@ -180,7 +158,7 @@ impl Fleet {
             kept.push(("updates".into(), &mut self.updates));
         }
         let extras = self.extras.iter_mut();
-        kept.extend(extras.map(|(name, array)| ((*name).to_string(), array)));
+        kept.extend(extras.map(|(name, array)| (name.clone(), array)));
         kept
     }
 
@@ -270,14 +248,15 @@ impl Shared {
         }
     }
 
-    /// The mean over some batches out of all workers' images.
-    pub(crate) fn estimate_statistics(&self, parameters: &[f32]) -> Vec<f32> {
+    /// The mean over some batches out of the images of this worker and all who are with it.
+    pub(crate) fn estimate_statistics(&self, worker: usize, parameters: &[f32]) -> Vec<f32> {
         let mut statistics = self.model.start_statistics();
         if statistics.is_empty() {
             return statistics;
         }
         let batch = |k: usize| {
-            let picks = self.sampler.mixed_picks(self.data.augmentation, k as u64);
+            let augmentation = self.data.augmentation;
+            let picks = self.sampler.mixed_picks(worker, augmentation, k as u64);
             self.data.scaling.batch(&self.data.train, picks.into_iter())
         };
         let estimates: Vec<Vec<f32>> = (0..ESTIMATION_BATCHES)
@@ -365,7 +344,7 @@ impl Engine for Fleet {
 
     fn average(&mut self, workers: &[usize]) -> Replica {
         let parameters = average(&self.models_of(workers));
-        let statistics = self.shared.estimate_statistics(&parameters);
+        let statistics = self.shared.estimate_statistics(workers[0], &parameters);
         Replica {
             parameters,
             statistics,

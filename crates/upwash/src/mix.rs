@@ -28,8 +28,10 @@ pub struct Row<'a> {
 pub struct Terms {
     /// Who does not count in a mean of all.
     pub centre: Option<usize>,
-    /// The round: what random compression depends on.
+    /// The round: what random compression depends on, beside the worker's number ...
     pub round: u64,
+    /// ... from this one on: the first worker of the experiment, where several share an engine.
+    pub first: usize,
     /// Keep to the calling thread.
     pub alone: bool,
     /// More exchanges of the same round follow, which may name the same steps.
@@ -113,7 +115,8 @@ fn compress(rows: &mut [Row<'_>], parts: &[Part], terms: Terms) {
             combine_own(&mut difference, &message.content, row, 0);
             let copy = &mut *row.extras[copy];
             difference.iter_mut().zip(&*copy).for_each(|(d, c)| *d -= c);
-            compression.apply(&mut difference, &[part.worker as u64, terms.round]);
+            let number = (part.worker - terms.first) as u64;
+            compression.apply(&mut difference, &[number, terms.round]);
             copy.iter_mut().zip(difference).for_each(|(c, d)| *c += d);
         }
     };

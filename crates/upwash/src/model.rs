@@ -4,6 +4,7 @@
 //! vector, and its starting weights come from here too, so that engines agree on what worker 3's
 //! model is to the last bit.
 
+mod activations;
 mod layout;
 mod zoo;
 

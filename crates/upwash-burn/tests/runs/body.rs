@@ -5,11 +5,13 @@ use crate::model;
 use std::sync::Arc;
 use upwash::algorithm::Registry;
 use upwash::config::Config;
+use upwash::crew::Crew;
 use upwash::data::{Augmentation, Pick};
 use upwash::engine::{Engine, State};
 use upwash::experiment::{Experiment, Folders};
 use upwash::fleet::Fleet;
 use upwash::run::{Event, Next, Observer, Progress, Status, Summary, run};
+use upwash::together::share;
 
 /// Keeps warnings; stops before round `stop` and keeps what is needed to go on.
 #[derive(Default)]
@@ -429,4 +431,78 @@ fn the_written_rule_diverges_at_the_default_rate_too() {
         matches!(summary.status, Status::Diverged { .. }),
         "{summary:?}"
     );
+}
+
+/// Runs that share an engine, each on a thread of its own.
+fn together(configs: &[String]) -> Vec<(Summary, State)> {
+    let prepared: Vec<Experiment> = configs.iter().map(|config| prepare(config).0).collect();
+    let experiments: Vec<&Experiment> = prepared.iter().collect();
+    let crew = Crew::together(&experiments).unwrap();
+    let mut fleet = Fleet::new(model(crew.network.clone()), &crew);
+    let (owner, shares) = share(&experiments, &fleet.layout().clone());
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = experiments
+            .iter()
+            .zip(shares)
+            .map(|(experiment, mut share)| {
+                scope.spawn(move || {
+                    let start = Progress::start(experiment.workers());
+                    let mut witness = Witness::default();
+                    let outcome = run(experiment, &mut share, start, &mut witness).unwrap();
+                    (outcome.summary, share.state())
+                })
+            })
+            .collect();
+        owner.serve(&mut fleet);
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}
+
+/// Algorithms, sizes, seeds, rates and lengths may differ; one diverges, and touches nobody.
+#[test]
+fn runs_that_share_an_engine_come_out_as_apart() {
+    let configs: Vec<String> = [
+        "seed = 1\n[algorithm]\nname = \"dpsgd\"\n[training]\nepochs = 3\n",
+        "seed = 2\n[algorithm]\nbase = \"choco\"\ncompressor = \"random-k\"\n[training]\nepochs = 2\n",
+        "seed = 3\n[algorithm]\nname = \"easgd\"\n[graph]\ntopology = \"star:4\"\n[training]\nepochs = 1\n",
+        "seed = 4\n[algorithm]\nname = \"d2\"\n[graph]\ntopology = \"ring:5\"\n[training]\nepochs = 2\n\
+         rate = 0.02\n",
+        "seed = 5\n[algorithm]\nname = \"local-sgd\"\n[training]\nepochs = 3\nrate = 1e9\n",
+    ]
+    .map(|config| format!("model = \"cnn\"\n{config}statistics = \"averaged\"\n"))
+    .to_vec();
+    let found = together(&configs);
+    for (config, (summary, state)) in configs.iter().zip(found) {
+        let (alone, expected) = complete(config);
+        assert_eq!(format!("{summary:?}"), format!("{alone:?}"), "{config}");
+        let bits = |state: &State| -> Vec<(String, Vec<u32>)> {
+            let bits = |array: &Vec<f32>| array.iter().map(|x| x.to_bits()).collect();
+            state
+                .iter()
+                .map(|(name, array)| (name.clone(), bits(array)))
+                .collect()
+        };
+        assert!(bits(&state) == bits(&expected), "{config}");
+        let diverges = config.contains("1e9");
+        let diverged = matches!(summary.status, Status::Diverged { .. });
+        assert_eq!(diverges, diverged, "{config}");
+    }
+}
+
+#[test]
+fn what_cannot_share_an_engine_is_told() {
+    for (other, said) in [
+        ("model = \"mlp:8\"\n", "the model must be the same"),
+        ("[training]\nbatch = 8\n", "training.batch must be the same"),
+        ("[training]\nmomentum = 0.5\n", "momentum"),
+        ("[data]\ntrain_images = 900\n", "the data must be the same"),
+        ("[algorithm]\nname = \"ad-psgd\"\n", "AD-PSGD has no rounds"),
+    ] {
+        let (first, second) = (prepare("").0, prepare(other).0);
+        let error = Crew::together(&[&first, &second]).unwrap_err();
+        assert!(error.contains(said), "{other}: {error}");
+    }
 }

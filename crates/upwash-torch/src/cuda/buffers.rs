@@ -1,6 +1,7 @@
 //! What lies on the GPU: rows of models, the data set, and what changes from round to round.
 
 use super::Precision;
+use crate::shim;
 use crate::shim::{TorchError, copy, pin};
 use tch::{Device, Kind, Tensor};
 use upwash::data::{Dataset, Images, Pick};
@@ -197,8 +198,8 @@ impl Inputs {
 
     /// Sends picks on their way: the first so many.
     pub(super) fn load(&mut self, picks: &[i32]) -> Result<(), TorchError> {
+        shim::numbers_of(&mut self.host)[..picks.len()].copy_from_slice(picks);
         let part = |buffer: &Tensor| buffer.narrow(0, 0, picks.len() as i64);
-        part(&self.host).copy_(&Tensor::from_slice(picks));
         copy(&part(&self.picks), &part(&self.host))
     }
 
@@ -237,10 +238,10 @@ impl Mail {
             self.slots.truncate(self.used);
             self.slots.push((host, there));
         }
-        let (host, there) = &self.slots[self.used];
+        let (host, there) = &mut self.slots[self.used];
         self.used += 1;
+        shim::numbers_of(host)[..numbers.len()].copy_from_slice(numbers);
         let part = |buffer: &Tensor| buffer.narrow(0, 0, numbers.len() as i64);
-        part(host).copy_(&Tensor::from_slice(numbers));
         copy(&part(there), &part(host))?;
         Ok(part(there))
     }

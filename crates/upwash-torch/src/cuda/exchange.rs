@@ -255,7 +255,7 @@ impl CudaFleet {
                     };
                     difference += own * *weight;
                 }
-                let draw = [part.worker as u64, terms.round];
+                let draw = [(part.worker - terms.first) as u64, terms.round];
                 copy += self.arrives(&difference, compression, &draw);
             }
         }

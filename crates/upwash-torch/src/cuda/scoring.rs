@@ -1,15 +1,12 @@
 //! How models do on images, on the GPU.
 
 use super::buffers::{image_view, numbers_of};
-use super::{CudaFleet, Precision, scores};
+use super::{CudaFleet, Precision, SCORED_AT_ONCE, scores};
 use crate::model::BoundModel;
 use crate::shim::{TorchError, autocast};
 use tch::{Device, Kind, Tensor};
 use upwash::data::Pick;
 use upwash::engine::{ESTIMATION_BATCHES, Part, Score};
-
-/// Images that a model is scored on at a time.
-const SCORED_AT_ONCE: usize = 2000;
 
 impl CudaFleet {
     /// How a network does on the test set, or on a worker's share.
@@ -52,16 +49,19 @@ impl CudaFleet {
         tch::no_grad(|| autocast(bf16, work))
     }
 
-    /// The mean over some batches out of all workers' images.
+    /// The mean over some batches out of the images of this worker and all who are with it.
     pub(super) fn estimate_statistics(
         &self,
+        worker: usize,
         network: &dyn BoundModel,
     ) -> Result<Vec<f32>, TorchError> {
         let count = self.sampler.batch_size();
         let (images, labels) = self.inputs.room(&self.data, count);
         let mut sums: Vec<Tensor> = Vec::new();
         for k in 0..ESTIMATION_BATCHES {
-            let picks = self.sampler.mixed_picks(self.data.augmentation, k as u64);
+            let picks = self
+                .sampler
+                .mixed_picks(worker, self.data.augmentation, k as u64);
             let picks: Vec<i32> = picks.into_iter().flat_map(numbers_of).collect();
             let picks = Tensor::from_slice(&picks).to_device(self.device);
             self.assemble(&self.train, &picks, count, &images, &labels)?;

@@ -76,9 +76,13 @@ impl Algorithm for AlDsgd {
             return Plan::alone();
         }
         let (best, degree) = self.scope.leaders(view, self.variant);
-        let sent = self.base.messages(view).swap_remove(0);
-        self.pull
-            .apply(self.variant, plan.model(), view, [best, degree], &sent);
+        self.pull.apply(
+            self.variant,
+            plan.model(),
+            view,
+            [best, degree],
+            &*self.base,
+        );
         plan
     }
 

@@ -94,6 +94,10 @@ impl Algorithm for Choco {
         format!("CHOCO-SGD ({how}, step {})", self.step)
     }
 
+    fn consensus_step(&self) -> Option<f64> {
+        Some(self.step)
+    }
+
     fn can_be_led(&self) -> bool {
         true
     }

@@ -97,13 +97,12 @@ impl Exchange {
     }
 
     /// What any vector can be averaged with that must not get a negative weight: for each worker,
-    /// Metropolis weights from the degrees that the messages carry, or the mean of all that have data.
-    pub(crate) fn safe_weights(
-        self,
-        setting: &Setting<'_>,
-        reports: &[Report],
-    ) -> Vec<Vec<(usize, f64)>> {
-        let counted = || (0..reports.len()).filter(|worker| Some(*worker) != setting.centre);
+    /// Metropolis weights from how many each hears, or the mean of all that have data.
+    pub(crate) fn safe_weights(self, setting: &Setting<'_>) -> Vec<Vec<(usize, f64)>> {
+        let workers = setting.workers();
+        let counted = || (0..workers).filter(|worker| Some(*worker) != setting.centre);
+        let degree = |worker| self.senders(worker, setting).count();
+        let degrees: Vec<usize> = (0..workers).map(degree).collect();
         let part = 1.0 / counted().count().max(1) as f64;
         let row = |worker: usize| {
             if self == Self::Mean {
@@ -111,7 +110,7 @@ impl Exchange {
             }
             let (mut own, mut row) = (1.0, Vec::new());
             for sender in self.senders(worker, setting) {
-                let most = reports[sender].degree.max(reports[worker].degree);
+                let most = degrees[sender].max(degrees[worker]);
                 let weight = 1.0 / (1 + most) as f64;
                 own -= weight;
                 row.push((sender, weight));
@@ -120,7 +119,7 @@ impl Exchange {
             row.insert(place, (worker, own));
             row
         };
-        (0..reports.len()).map(row).collect()
+        (0..workers).map(row).collect()
     }
 }
 
@@ -131,18 +130,25 @@ mod tests {
 
     #[test]
     fn safe_weights_are_metropolis_s() {
-        let report = |degree| Report {
-            loss: None,
-            degree,
-            number: 1.0,
+        let round = Schedule::directed(4, &[(3, 0), (0, 1), (1, 3), (2, 3)])
+            .unwrap()
+            .round(0);
+        let setting = Setting {
+            centre: Some(2),
+            ..Setting::new(&round, 0.1)
         };
-        let round = Schedule::one_peer_exponential(4).round(0);
-        let setting = Setting::new(&round, 0.1);
-        let reports = [1, 1, 1, 3].map(report);
-        let rows = Exchange::Neighbours.safe_weights(&setting, &reports);
-        assert_eq!(rows[0], [(0, 0.75), (3, 0.25)]);
-        assert_eq!(rows[2], [(1, 0.5), (2, 0.5)]);
-        let means = Exchange::Mean.safe_weights(&setting, &reports);
-        assert_eq!(means[1], [(0, 0.25), (1, 0.25), (2, 0.25), (3, 0.25)]);
+        let rows = Exchange::Neighbours.safe_weights(&setting);
+        assert_eq!(rows[0], [(0, 1.0 - 1.0 / 3.0), (3, 1.0 / 3.0)]); // worker 3 hears two
+        assert_eq!(rows[1], [(0, 0.5), (1, 0.5)]);
+        let part = 1.0 / 3.0;
+        assert_eq!(
+            Exchange::Mean.safe_weights(&setting)[1],
+            [(0, part), (1, part), (3, part)]
+        );
+        // The centre hears three, the others it.
+        let centre = Exchange::Centre.safe_weights(&setting);
+        assert_eq!(centre[2], [(0, 0.25), (1, 0.25), (2, 0.25), (3, 0.25)]);
+        assert_eq!(centre[0], [(0, 0.75), (2, 0.25)]);
+        assert_eq!(Exchange::Nothing.safe_weights(&setting)[0], [(0, 1.0)]);
     }
 }

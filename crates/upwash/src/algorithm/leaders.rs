@@ -1,6 +1,6 @@
 //! Whom AL-DSGD follows, and how strongly.
 
-use super::{Algorithm, Assignment, Exchange, Ground, Message, Options, Report, Vector, View};
+use super::{Algorithm, Assignment, Exchange, Ground, Options, Report, Vector, View};
 use crate::config::ConfigError;
 use std::cmp::Ordering;
 
@@ -122,15 +122,14 @@ impl Pull {
 }
 
 impl Pull {
-    /// Pulls a worker's new model towards its best and its best-connected neighbour. `sent` is what
-    /// the base has everyone send.
+    /// Pulls a worker's new model towards its best and its best-connected neighbour.
     pub(super) fn apply(
         self,
         variant: Variant,
         model: &mut Assignment,
         view: &View<'_>,
         [best, degree]: [usize; 2],
-        sent: &Message,
+        base: &dyn Algorithm,
     ) {
         let Self {
             w_best,
@@ -144,24 +143,18 @@ impl Pull {
             //      - gamma lambda_N (y_i - y_N) - gamma lambda_T (y_i - y_T)
             Variant::Sound => {
                 let (force_best, force_degree) = (rate * lambda_best, rate * lambda_degree);
-                let own = model.own.clone();
+                // Where models go a part of the way from where they are towards the average, the
+                // average is led. And where messages are of before the step, the step is whole.
+                let step = base.consensus_step();
+                let (part, kept) = (step.unwrap_or(1.0), step.unwrap_or(0.0));
+                let own = std::mem::take(&mut model.own);
+                model.add(view.worker, kept);
                 model.scale(1.0 - w);
-                // Where messages are of before the step, the step is not theirs to share: it is whole.
-                if !sent.content.iter().any(|entry| entry.0 == Vector::Step) {
-                    model.own = own;
-                }
-                // A worker sees itself as it is, and not as others see it.
-                let mut add = |worker: usize, weight: f64| {
-                    if worker == view.worker && sent.public_copy.is_some() {
-                        let own = sent.content.iter();
-                        own.for_each(|(vector, part)| model.add_own(*vector, part * weight));
-                    } else {
-                        model.add(worker, weight);
-                    }
-                };
-                add(best, w_best + force_best);
-                add(degree, w_degree + force_degree);
-                add(view.worker, -force_best - force_degree);
+                model.add(view.worker, -kept);
+                model.own = own;
+                model.add(best, part * (w_best + force_best));
+                model.add(degree, part * (w_degree + force_degree));
+                model.add(view.worker, part * (-force_best - force_degree));
             }
             // x_half = x_i - u_i - gamma lambda_N (x_i - x_N) - gamma lambda_T (x_i - x_T)
             // x'     = (1 - w) (W_ii x_half + sum_{j != i} W_ij x_j) + w_N x_N + w_T x_T

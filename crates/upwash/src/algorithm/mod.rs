@@ -335,6 +335,12 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
         false
     }
 
+    /// Where a model stays and goes a part of the way towards the average, x' = y + step (W c - c) as
+    /// CHOCO does, that part.
+    fn consensus_step(&self) -> Option<f64> {
+        None
+    }
+
     /// Whether workers start alike unless the configuration says otherwise.
     fn starts_equal(&self) -> bool {
         self.base().is_some_and(|base| base.starts_equal())

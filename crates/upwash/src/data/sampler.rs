@@ -31,7 +31,8 @@ pub struct Batch {
 pub struct Sampler {
     shares: Shares,
     batch: usize,
-    seed: u64,
+    /// Each worker's seed, and its number there; workers of one experiment have consecutive numbers.
+    draws: Vec<(u64, u64)>,
 }
 
 impl Sampler {
@@ -43,11 +44,23 @@ impl Sampler {
     /// If the batch is 0.
     pub fn new(shares: Shares, batch: usize, seed: u64) -> Self {
         assert!(batch > 0, "batches of no images");
+        let workers = shares.images.len() as u64;
         Self {
             shares,
             batch,
-            seed,
+            draws: (0..workers).map(|worker| (seed, worker)).collect(),
         }
+    }
+
+    /// The workers of both, one after the other; each draws as it did.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let mut both = self.clone();
+        both.shares
+            .images
+            .extend(other.shares.images.iter().cloned());
+        both.draws.extend(&other.draws);
+        both
     }
 
     /// The workers' shares.
@@ -76,7 +89,8 @@ impl Sampler {
                 position as usize % share.len(),
             );
             let mut order = share.clone();
-            Stream::new(self.seed, "order of images", &[worker as u64, pass]).shuffle(&mut order);
+            let (seed, number) = self.draws[worker];
+            Stream::new(seed, "order of images", &[number, pass]).shuffle(&mut order);
             let taken = (self.batch - indices.len()).min(share.len() - from);
             indices.extend_from_slice(&order[from..from + taken]);
             position += taken as u64;
@@ -91,15 +105,22 @@ impl Sampler {
         worker: usize,
         round: u64,
     ) -> impl Iterator<Item = Pick> + use<> {
-        let mut stream = Stream::new(self.seed, "augmentation", &[worker as u64, round]);
+        let (seed, number) = self.draws[worker];
+        let mut stream = Stream::new(seed, "augmentation", &[number, round]);
         let pick = move |image| random_window(augmentation, image, &mut stream);
         self.indices(worker, round).into_iter().map(pick)
     }
 
-    /// A batch of images out of all workers' shares, to measure on what no single worker has.
-    pub fn mixed_picks(&self, augmentation: Augmentation, number: u64) -> Vec<Pick> {
-        let mut stream = Stream::new(self.seed, "mixed batches", &[number]);
-        let sizes = self.shares.images.iter().map(Vec::len);
+    /// A batch of images out of the shares of this worker and all who are with it, to measure on what
+    /// no single worker has.
+    pub fn mixed_picks(&self, worker: usize, augmentation: Augmentation, number: u64) -> Vec<Pick> {
+        let (seed, place) = self.draws[worker];
+        let first = worker - place as usize;
+        let together = self.draws[first..].iter().enumerate();
+        let together = together.take_while(|(place, draws)| draws.1 == *place as u64);
+        let shares = &self.shares.images[first..first + together.count()];
+        let mut stream = Stream::new(seed, "mixed batches", &[number]);
+        let sizes = shares.iter().map(Vec::len);
         let ends: Vec<usize> = sizes
             .scan(0, |end, size| {
                 *end += size;
@@ -110,7 +131,7 @@ impl Sampler {
         let mut pick = || {
             let place = stream.below(all);
             let worker = ends.partition_point(|&end| end <= place);
-            let share = &self.shares.images[worker];
+            let share = &shares[worker];
             let image = share[place + share.len() - ends[worker]];
             random_window(augmentation, image, &mut stream)
         };
@@ -286,7 +307,7 @@ mod tests {
             .collect();
         let sampler = Sampler::new(Shares { images }, 32, 1);
         let mut seen: Vec<u32> = (0..20)
-            .flat_map(|number| sampler.mixed_picks(Augmentation::CropAndFlip, number))
+            .flat_map(|number| sampler.mixed_picks(0, Augmentation::CropAndFlip, number))
             .inspect(|pick| assert!(pick.down <= 8 && pick.right <= 8))
             .map(|pick| pick.image)
             .collect();

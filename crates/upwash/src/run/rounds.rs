@@ -78,7 +78,7 @@ pub(super) fn run(
             }
             let mut numbers = 0;
             if index == 0 && experiment.config.training.statistics == Statistics::Averaged {
-                engine.mix_statistics(&exchange.safe_weights(&setting, &reports));
+                engine.mix_statistics(&exchange.safe_weights(&setting));
                 numbers = engine.layout().statistic_count();
             }
             let width = engine.layout().parameter_count();

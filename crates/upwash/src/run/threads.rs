@@ -306,7 +306,7 @@ impl Field<'_> {
             centre: experiment.centre,
             round: step,
             alone: true,
-            more: false,
+            ..Default::default()
         };
         let width = update.len();
         let each = parts.iter().map(|part| bytes(&part.messages, width));
@@ -344,7 +344,7 @@ impl Models for Desk<'_, '_> {
 
     fn score_bare(&mut self, worker: usize) -> Score {
         let model = lock(&self.field.rows[worker]).model.to_vec();
-        let statistics = self.field.shared.estimate_statistics(&model);
+        let statistics = self.field.shared.estimate_statistics(worker, &model);
         self.field
             .shared
             .score_part(worker, Part::Test, &model, &statistics)

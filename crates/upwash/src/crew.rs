@@ -1,0 +1,126 @@
+//! All workers that one engine holds: those of one experiment, or of several that share it.
+
+use crate::algorithm::ExtraStart;
+use crate::data::{Dataset, Sampler};
+use crate::experiment::Experiment;
+use crate::model::Network;
+use crate::optimizer::Sgd;
+use std::sync::Arc;
+
+/// What an engine needs to know of its workers.
+#[derive(Clone, Debug)]
+pub struct Crew {
+    /// What is trained on.
+    pub data: Arc<Dataset>,
+    /// What is trained.
+    pub network: Network,
+    /// Who trains on what when; who has no images does not.
+    pub sampler: Sampler,
+    /// The optimizer.
+    pub sgd: Sgd,
+    /// Each worker's starting weights: the seed, and whose they are.
+    pub starts: Vec<(u64, u64)>,
+    /// The vectors that algorithms keep.
+    pub extras: Vec<ExtraRows>,
+    /// Whether steps are in flight between rounds, as they are where workers do not wait for all.
+    pub keeps_updates: bool,
+    /// Workers that shall take so many times as long: they sleep.
+    pub slow: Vec<(usize, f64)>,
+}
+
+/// A vector that an algorithm keeps for each worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtraRows {
+    /// What it is called in checkpoints.
+    pub name: String,
+    /// What each worker's is before the first round.
+    pub starts: Vec<ExtraStart>,
+}
+
+impl Crew {
+    /// One experiment's workers.
+    pub fn of(experiment: &Experiment) -> Self {
+        let config = &experiment.config;
+        let workers = experiment.workers() as u64;
+        let equal = config.training.start == Some(crate::fleet::Start::Equal);
+        let whose = |worker| if equal { 0 } else { worker };
+        let extra = |extra: &crate::algorithm::Extra| ExtraRows {
+            name: extra.name.into(),
+            starts: vec![extra.start; workers as usize],
+        };
+        Self {
+            data: Arc::clone(&experiment.data),
+            network: experiment.network.clone(),
+            sampler: experiment.sampler.clone(),
+            sgd: experiment.sgd(),
+            starts: (0..workers).map(|w| (config.seed, whose(w))).collect(),
+            extras: experiment.method.extras().iter().map(extra).collect(),
+            keeps_updates: experiment.method.synchronous().is_none(),
+            slow: match config.clock.slow_for_real {
+                true => config.clock.slow.clone(),
+                false => vec![],
+            },
+        }
+    }
+
+    /// The workers of several experiments, one after the other; says what they do not have in common.
+    pub fn together(experiments: &[&Experiment]) -> Result<Self, String> {
+        let Some((first, others)) = experiments.split_first() else {
+            return Err("there is nothing to run".into());
+        };
+        let mut crew = Self::of(first);
+        if crew.keeps_updates {
+            return Err(asynchronous(first));
+        }
+        let alike = |what: &str, same: bool| match same {
+            true => Ok(()),
+            false => Err(format!(
+                "{what} must be the same in all configurations to run together"
+            )),
+        };
+        for other in others {
+            let next = Self::of(other);
+            if next.keeps_updates {
+                return Err(asynchronous(other));
+            }
+            alike("the model", next.network == crew.network)?;
+            alike("the data", next.data == crew.data)?;
+            alike(
+                "training.batch",
+                next.sampler.batch_size() == crew.sampler.batch_size(),
+            )?;
+            alike(
+                "momentum (the optimizer's), nesterov and weight_decay",
+                next.sgd == crew.sgd,
+            )?;
+            let workers = crew.starts.len();
+            crew.sampler = crew.sampler.and(&next.sampler);
+            crew.slow
+                .extend(next.slow.iter().map(|(i, by)| (workers + i, *by)));
+            crew.starts.extend(&next.starts);
+            // A slot is used by every run that keeps so many vectors; what others have there is 0.
+            for slot in 0..crew.extras.len().max(next.extras.len()) {
+                if slot == crew.extras.len() {
+                    crew.extras.push(ExtraRows {
+                        name: String::new(),
+                        starts: vec![ExtraStart::Zero; workers],
+                    });
+                }
+                let starts = next.extras.get(slot).map(|extra| &extra.starts[..]);
+                let none = vec![ExtraStart::Zero; next.starts.len()];
+                crew.extras[slot].starts.extend(starts.unwrap_or(&none));
+            }
+        }
+        for (slot, extra) in crew.extras.iter_mut().enumerate() {
+            extra.name = format!("extra {slot}");
+        }
+        Ok(crew)
+    }
+}
+
+fn asynchronous(experiment: &Experiment) -> String {
+    format!(
+        "{} has no rounds, and can share no engine with others",
+        experiment.method.words()
+    )
+}
