@@ -124,11 +124,19 @@ impl EngineArgs {
     }
 
     /// What a crew will need, by its parts, in bytes: on a GPU of the GPU's memory.
-    pub(crate) fn memory(&self, crew: &Crew) -> Vec<(&'static str, u64)> {
+    pub(crate) fn memory(&self, crew: &Crew) -> Result<Vec<(&'static str, u64)>> {
         #[cfg(feature = "torch")]
         if let (EngineName::Torch, DeviceName::Cuda(device)) = (self.engine, self.device) {
-            let needs = upwash_torch::Needs::of(crew, self.cuda_options(device));
-            return needs.parts();
+            use upwash_torch::{Cuda, Needs, TorchNetwork};
+            let options = self.cuda_options(device);
+            if let Cuda::Devices(_) = Cuda::here() {
+                let network = TorchNetwork::new(crew.network.clone());
+                return Ok(Needs::measured(crew, &network, options)?.parts());
+            }
+            eprintln!(
+                "note: there is no GPU here to try it on; in f32 and tf32, libraries can need much more"
+            );
+            return Ok(Needs::of(crew, options).parts());
         }
         let workers = crew.starts.len() as u64;
         let layout = crew.network.layout();
@@ -140,14 +148,14 @@ impl EngineArgs {
         let threads = rayon::current_num_threads() as u64;
         let activations = crew.network.activations() as u64 * 4;
         let batch = (crew.sampler.batch_size() as u64).max(256);
-        vec![
+        Ok(vec![
             (
                 "models, steps and what algorithms keep",
                 4 * workers * numbers,
             ),
             ("images", data as u64),
             ("gradients under way", threads * batch * activations),
-        ]
+        ])
     }
 
     /// Whose memory that is.

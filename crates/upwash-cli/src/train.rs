@@ -82,7 +82,7 @@ fn dry_run(args: &Args, experiment: &Experiment, out: &mut impl Write) -> Result
     for warning in &experiment.warnings {
         writeln!(out, "warning: {warning}")?;
     }
-    let parts = args.engine.memory(&Crew::of(experiment));
+    let parts = args.engine.memory(&Crew::of(experiment))?;
     let all: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
     let gibibytes = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
     writeln!(

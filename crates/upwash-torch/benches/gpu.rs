@@ -29,7 +29,9 @@ mod with_torch {
     use super::common::{Witness, compare};
     use std::sync::Arc;
     use std::time::Instant;
-    use upwash::algorithm::{self, Algorithm, Dpsgd, Exchange, Registry, Report, Setting};
+    use upwash::algorithm::{
+        self, Algorithm, Dpsgd, Exchange, LocalSgd, Registry, Report, Setting,
+    };
     use upwash::config::Config;
     use upwash::crew::Crew;
     use upwash::data::Augmentation;
@@ -314,7 +316,7 @@ mod with_torch {
     pub(crate) fn memory() {
         if std::env::var_os("UPWASH_MEMORY_CASE").is_none() {
             println!(
-                "model          workers streams batch precision  predicted GiB  measured  ratio"
+                "model          workers streams batch precision  used GiB described     tried  described  tried"
             );
         }
         let half = CudaOptions::default();
@@ -343,7 +345,8 @@ mod with_torch {
             );
             let experiment = prepare(&text);
             let options = CudaOptions { streams, ..options };
-            let predicted = Needs::of(&Crew::of(&experiment), options).total() as f64;
+            let crew = Crew::of(&experiment);
+            let predicted = Needs::of(&crew, options).total() as f64;
             // The most that there was is kept for the process: every fleet gets one of its own.
             if std::env::var_os("UPWASH_MEMORY_CASE").is_none() {
                 let case = format!("{model} {workers} {streams:?} {batch} {options:?}");
@@ -361,16 +364,21 @@ mod with_torch {
             if std::env::var("UPWASH_MEMORY_CASE").as_deref() != Ok(&case) {
                 continue;
             }
+            let network = TorchNetwork::new(experiment.network.clone());
+            let tried = Needs::measured(&crew, &network, options).expect("two workers");
+            // The peak is of the largest fleet so far, and two workers are not it.
             let mut engine = fleet(&experiment, options);
             complete(&experiment, &mut engine);
             let measured = engine.memory().expect("memory").peak as f64;
             let used = streams.unwrap_or(workers).min(32);
             println!(
-                "{model:<14} {workers:>7} {used:>7} {batch:>5} {:<9} {:>14.2} {:>9.2} {:>6.2}",
+                "{model:<14} {workers:>7} {used:>7} {batch:>5} {:<9} {:>10.2} {:>9.2} {:>9.2} {:>10.2} {:>6.2}",
                 format!("{:?}", options.precision),
-                predicted / (1u64 << 30) as f64,
                 measured / (1u64 << 30) as f64,
-                predicted / measured
+                predicted / (1u64 << 30) as f64,
+                tried.total() as f64 / (1u64 << 30) as f64,
+                predicted / measured,
+                tried.total() as f64 / measured
             );
         }
     }
@@ -412,7 +420,13 @@ mod with_torch {
                 both.map(|(a, b)| (a / b - 1.0).abs()).fold(0.0, f64::max)
             };
             let what = format!("{}: GPU and CPU, small CNN", experiment.algorithm_name());
-            table.line(&what, &format!("{apart:.1e}"), apart < 1e-3);
+            // Left to themselves they drift apart: see `compare`.
+            let most = if experiment.method.synchronous().is_some() {
+                1e-3
+            } else {
+                1e-2
+            };
+            table.line(&what, &format!("{apart:.1e}"), apart < most);
         }
     }
 
@@ -439,7 +453,8 @@ mod with_torch {
         let mut once = |batch| {
             let scores = engine.step(&turns(8, batch));
             let losses: Vec<f64> = scores.iter().flatten().map(|s| s.loss).collect();
-            engine.exchange(&parts_of(&Dpsgd::default(), experiment), Terms::default());
+            let alone = LocalSgd { period: u64::MAX };
+            engine.exchange(&parts_of(&alone, experiment), Terms::default());
             losses
         };
         let (first, second, again) = (once(0), once(1), once(0));

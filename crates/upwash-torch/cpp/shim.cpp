@@ -5,11 +5,15 @@
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_zero.h>
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <vector>
 
 #ifdef UPWASH_CUDA
@@ -17,6 +21,9 @@
 #include <c10/core/Event.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda.h>
 #include <dlfcn.h>
@@ -219,6 +226,10 @@ char *upwash_memory(int device, size_t *in_use, size_t *peak, size_t *free, size
   });
 }
 
+char *upwash_forget_peak(int device) {
+  return guarded([&] { c10::cuda::CUDACachingAllocator::resetPeakStats(device); });
+}
+
 char *upwash_wait(int device) {
   return guarded([&] {
     c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).synchronize();
@@ -288,47 +299,67 @@ char *upwash_graph_replay(void *graph) {
   return guarded([&] { static_cast<at::cuda::CUDAGraph *>(graph)->replay(); });
 }
 
+namespace {
+
+// Compiles a source for a device; `dynamic`: its kernels may be launched with as much shared memory as
+// there is.
+void compile(Kernels &made, int device, const char *source, const char *const *names, size_t count,
+             bool dynamic) {
+  auto &d = driver();
+  auto attribute = [&](CUdevice_attribute which) {
+    int value = 0;
+    check(d.attribute(&value, which, device), "asking for the device's properties");
+    return value;
+  };
+  // Kernels may have some of their own besides.
+  int shared = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) - 1024;
+  std::string arch = "--gpu-architecture=sm_" +
+                     std::to_string(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)) +
+                     std::to_string(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+  nvrtcProgram program;
+  if (d.create_program(&program, source, "upwash.cu", 0, nullptr, nullptr) != NVRTC_SUCCESS)
+    throw std::runtime_error("cannot make a program of our kernels");
+  const char *options[] = {arch.c_str(), "--std=c++17"};
+  if (d.compile_program(program, 2, options) != NVRTC_SUCCESS) {
+    size_t size = 0;
+    d.log_size(program, &size);
+    std::string log(size, ' ');
+    d.log(program, log.data());
+    d.destroy_program(&program);
+    throw std::runtime_error("our kernels do not compile: " + log);
+  }
+  size_t size = 0;
+  d.cubin_size(program, &size);
+  std::string cubin(size, ' ');
+  d.cubin(program, cubin.data());
+  d.destroy_program(&program);
+  check(d.load_module(&made.module, cubin.data()), "loading our kernels");
+  for (size_t i = 0; i < count; i++) {
+    CUfunction function;
+    check(d.get_function(&function, made.module, names[i]), names[i]);
+    if (dynamic)
+      check(d.set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared),
+            names[i]);
+    made.functions.push_back(function);
+  }
+}
+
+void launch(const Kernels &kernels, size_t index, std::array<unsigned, 3> grid, unsigned block,
+            unsigned shared_bytes, void **arguments) {
+  auto stream = c10::cuda::getCurrentCUDAStream().stream();
+  check(driver().launch(kernels.functions.at(index), grid[0], grid[1], grid[2], block, 1, 1,
+                        shared_bytes, stream, arguments, nullptr),
+        "launching a kernel");
+}
+
+} // namespace
+
 char *upwash_kernels_new(int device, const char *source, const char *const *names, size_t count,
                          void **kernels) {
   return guarded([&] {
-    auto &d = driver();
-    auto attribute = [&](CUdevice_attribute which) {
-      int value = 0;
-      check(d.attribute(&value, which, device), "asking for the device's properties");
-      return value;
-    };
-    // Kernels may have some of their own besides.
-    int shared = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) - 1024;
-    std::string arch = "--gpu-architecture=sm_" +
-                       std::to_string(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)) +
-                       std::to_string(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
-    nvrtcProgram program;
-    if (d.create_program(&program, source, "upwash.cu", 0, nullptr, nullptr) != NVRTC_SUCCESS)
-      throw std::runtime_error("cannot make a program of our kernels");
-    const char *options[] = {arch.c_str(), "--std=c++17"};
-    if (d.compile_program(program, 2, options) != NVRTC_SUCCESS) {
-      size_t size = 0;
-      d.log_size(program, &size);
-      std::string log(size, ' ');
-      d.log(program, log.data());
-      d.destroy_program(&program);
-      throw std::runtime_error("our kernels do not compile: " + log);
-    }
-    size_t size = 0;
-    d.cubin_size(program, &size);
-    std::string cubin(size, ' ');
-    d.cubin(program, cubin.data());
-    d.destroy_program(&program);
     auto made = new Kernels;
     *kernels = made;
-    check(d.load_module(&made->module, cubin.data()), "loading our kernels");
-    for (size_t i = 0; i < count; i++) {
-      CUfunction function;
-      check(d.get_function(&function, made->module, names[i]), names[i]);
-      check(d.set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared),
-            names[i]);
-      made->functions.push_back(function);
-    }
+    compile(*made, device, source, names, count, true);
   });
 }
 
@@ -342,11 +373,146 @@ void upwash_kernels_free(void *kernels) {
 char *upwash_kernels_launch(void *kernels, size_t index, const uint32_t grid[3], uint32_t block,
                             uint32_t shared_bytes, void **arguments) {
   return guarded([&] {
-    auto stream = c10::cuda::getCurrentCUDAStream().stream();
-    auto function = static_cast<Kernels *>(kernels)->functions.at(index);
-    check(driver().launch(function, grid[0], grid[1], grid[2], block, 1, 1, shared_bytes, stream,
-                          arguments, nullptr),
-          "launching a kernel");
+    launch(*static_cast<Kernels *>(kernels), index, {grid[0], grid[1], grid[2]}, block,
+           shared_bytes, arguments);
+  });
+}
+
+namespace {
+
+// Our own batch normalisation on a device. Every layer of every worker has two counters of its own (for
+// the way there and back), which are found by its running mean and are 0 between launches.
+struct Norm {
+  Kernels kernels;
+  std::vector<at::Tensor> counters;
+  std::map<void *, int *> counter_of;
+
+  int *counters_of(const at::Tensor &running_mean) {
+    const int64_t chunk = 16384;
+    auto [place, is_new] = counter_of.try_emplace(running_mean.data_ptr(), nullptr);
+    if (is_new) {
+      int64_t at = 2 * (static_cast<int64_t>(counter_of.size()) - 1) % chunk;
+      if (at == 0)
+        counters.push_back(at::zeros({chunk}, running_mean.options().dtype(at::kInt)));
+      place->second = counters.back().data_ptr<int>() + at;
+    }
+    return place->second;
+  }
+};
+
+std::map<int, Norm> norms;
+
+enum { COLLECT, APPLY, COLLECT_SLOPES, APPLY_SLOPES, KINDS };
+const char *const norm_names[] = {"collect_f32",         "apply_f32",   "collect_slopes_f32",
+                                  "apply_slopes_f32",    "collect_bf16", "apply_bf16",
+                                  "collect_slopes_bf16", "apply_slopes_bf16"};
+
+// How a tensor is walked through.
+struct Walk {
+  int64_t rows, count, per_vector;
+  int channels, first_kernel;
+  unsigned blocks, tiles, flat_blocks;
+
+  explicit Walk(const at::Tensor &x) {
+    bool half = x.scalar_type() == at::kBFloat16;
+    channels = static_cast<int>(x.size(1));
+    count = x.numel();
+    rows = count / channels;
+    per_vector = half ? 8 : 4;
+    first_kernel = half ? KINDS : 0;
+    int64_t vectors = count / per_vector;
+    // A thread takes some sixteen vectors; other workers want room beside.
+    blocks = static_cast<unsigned>(std::clamp<int64_t>(vectors / (256 * 16), 1, 128));
+    tiles = static_cast<unsigned>((channels / per_vector + 255) / 256);
+    flat_blocks = static_cast<unsigned>(std::clamp<int64_t>((vectors + 511) / 512, 1, 1056));
+  }
+
+  at::Tensor partial(const at::Tensor &x) const {
+    return at::empty({static_cast<int64_t>(blocks), channels, 2}, x.options().dtype(at::kFloat));
+  }
+};
+
+struct NormFunction : torch::autograd::Function<NormFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext *context, const at::Tensor &x,
+                            const at::Tensor &weight, const at::Tensor &bias,
+                            const at::Tensor &running_mean, const at::Tensor &running_variance,
+                            double momentum, double epsilon, bool rectify) {
+    auto &norm = norms.at(x.get_device());
+    Walk walk(x);
+    int *counter = norm.counters_of(running_mean);
+    auto y = at::empty_like(x);
+    auto stats = at::empty({4, walk.channels}, x.options().dtype(at::kFloat));
+    auto partial = walk.partial(x);
+    void *px = x.data_ptr(), *py = y.data_ptr(), *ps = stats.data_ptr(), *pp = partial.data_ptr();
+    void *pw = weight.data_ptr(), *pb = bias.data_ptr();
+    void *pm = running_mean.data_ptr(), *pv = running_variance.data_ptr();
+    float m = static_cast<float>(momentum), e = static_cast<float>(epsilon);
+    int on = rectify;
+    void *collect[] = {&px, &pp, &counter, &pw, &pb, &pm, &pv, &ps, &walk.rows, &walk.channels,
+                       &m, &e};
+    launch(norm.kernels, walk.first_kernel + COLLECT, {walk.blocks, walk.tiles, 1}, 256, 0,
+           collect);
+    void *apply[] = {&px, &ps, &py, &walk.count, &walk.channels, &on};
+    launch(norm.kernels, walk.first_kernel + APPLY, {walk.flat_blocks, 1, 1}, 256, 0, apply);
+    context->save_for_backward({x, stats});
+    context->saved_data["rectify"] = rectify;
+    context->saved_data["counter"] = reinterpret_cast<int64_t>(counter + 1);
+    return y;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext *context,
+                                                 torch::autograd::variable_list slopes) {
+    auto saved = context->get_saved_variables();
+    auto &x = saved[0], &stats = saved[1];
+    // This thread may not have used the device yet.
+    c10::cuda::set_device(x.get_device(), /*force=*/true);
+    auto &norm = norms.at(x.get_device());
+    Walk walk(x);
+    auto slope = slopes[0].to(x.scalar_type()).contiguous(x.suggest_memory_format());
+    auto result = at::empty_like(x);
+    auto partial = walk.partial(x);
+    auto both = at::empty({2, walk.channels}, stats.options());
+    auto weight_slope = both[0], bias_slope = both[1];
+    auto counter = reinterpret_cast<int *>(context->saved_data["counter"].toInt());
+    int on = context->saved_data["rectify"].toBool();
+    void *pd = slope.data_ptr(), *px = x.data_ptr(), *ps = stats.data_ptr();
+    void *pp = partial.data_ptr(), *pr = result.data_ptr();
+    void *pw = weight_slope.data_ptr(), *pb = bias_slope.data_ptr();
+    void *collect[] = {&pd, &px, &ps, &pp, &counter, &pw, &pb, &walk.rows, &walk.channels, &on};
+    launch(norm.kernels, walk.first_kernel + COLLECT_SLOPES, {walk.blocks, walk.tiles, 1}, 256, 0,
+           collect);
+    void *apply[] = {&pd, &px, &ps, &pw, &pb, &pr, &walk.rows, &walk.channels, &on};
+    launch(norm.kernels, walk.first_kernel + APPLY_SLOPES, {walk.flat_blocks, 1, 1}, 256, 0, apply);
+    at::Tensor none;
+    return {result, weight_slope, bias_slope, none, none, none, none, none};
+  }
+};
+
+} // namespace
+
+char *upwash_norm_prepare(int device, const char *source) {
+  return guarded([&] {
+    auto [place, is_new] = norms.try_emplace(device);
+    if (is_new)
+      compile(place->second.kernels, device, source, norm_names, 2 * KINDS, false);
+  });
+}
+
+char *upwash_norm(upwash_tensor x, upwash_tensor weight, upwash_tensor bias,
+                  upwash_tensor running_mean, upwash_tensor running_variance, double momentum,
+                  double epsilon, int rectify, upwash_tensor *result) {
+  return guarded([&] {
+    auto tensor = [](upwash_tensor t) -> const at::Tensor & { return *static_cast<at::Tensor *>(t); };
+    auto &input = tensor(x);
+    *result = nullptr;
+    bool half = input.scalar_type() == at::kBFloat16, whole = input.scalar_type() == at::kFloat;
+    if (!input.is_cuda() || !(half || whole) || !norms.count(input.get_device()) ||
+        input.dim() != 4 || !input.is_contiguous(at::MemoryFormat::ChannelsLast) ||
+        input.size(1) % (half ? 8 : 4) != 0)
+      return;
+    *result = new at::Tensor(NormFunction::apply(input, tensor(weight), tensor(bias),
+                                                 tensor(running_mean), tensor(running_variance),
+                                                 momentum, epsilon, rectify != 0));
   });
 }
 
@@ -362,7 +528,14 @@ int upwash_cuda_state(int *devices) {
 }
 char *upwash_release_memory(void) { return missing(); }
 char *upwash_memory(int, size_t *, size_t *, size_t *, size_t *) { return missing(); }
+char *upwash_forget_peak(int) { return missing(); }
 char *upwash_wait(int) { return missing(); }
+char *upwash_norm_prepare(int, const char *) { return missing(); }
+char *upwash_norm(upwash_tensor, upwash_tensor, upwash_tensor, upwash_tensor, upwash_tensor, double,
+                  double, int, upwash_tensor *result) {
+  *result = nullptr;
+  return nullptr;
+}
 char *upwash_streams_new(int, size_t, void **) { return missing(); }
 void upwash_streams_free(void *) {}
 char *upwash_streams_use(void *, int) { return missing(); }

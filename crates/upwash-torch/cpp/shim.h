@@ -23,6 +23,14 @@ char *upwash_copy(upwash_tensor to, upwash_tensor from);
 // to[i] += scale x from[i], for all at once and behind autograd's back.
 char *upwash_add_scaled(const upwash_tensor *to, const upwash_tensor *from, size_t count,
                         double scale);
+// Batch normalisation of our own: compiled once for a device, then used for tensors there that it is made
+// for; `result` is null for others. Running statistics move.
+char *upwash_norm_prepare(int device, const char *source);
+char *upwash_norm(upwash_tensor x, upwash_tensor weight, upwash_tensor bias,
+                  upwash_tensor running_mean, upwash_tensor running_variance, double momentum,
+                  double epsilon, int rectify, upwash_tensor *result);
+// Counts the most memory that was held from here on.
+char *upwash_forget_peak(int device);
 // Waits for the current stream.
 char *upwash_wait(int device);
 char *upwash_pin(upwash_tensor tensor, upwash_tensor *pinned);

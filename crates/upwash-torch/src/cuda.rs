@@ -149,9 +149,39 @@ impl CudaFleet {
                 ));
             }
         }
+        let free = attempt(|| {
+            // The device must be in use before it can be asked.
+            drop(Tensor::zeros(
+                [1],
+                (Kind::Float, Device::Cuda(options.device)),
+            ));
+            Ok(Memory::of(options.device)?.free as u64)
+        })?;
+        let lacks_memory = |error: &TorchError| error.0.contains("out of memory");
+        Self::make(crew, model, options).map_err(|error| {
+            if !lacks_memory(&error) {
+                return error;
+            }
+            TorchError(match Needs::measured(crew, model, options) {
+                Ok(needs) => needs.remedy(free),
+                Err(error) if lacks_memory(&error) => format!(
+                    "not even two workers fit into the GPU's memory ({:.1} GiB are free): take a smaller \
+                     batch or model",
+                    free as f64 / (1u64 << 30) as f64
+                ),
+                Err(error) => error.0,
+            })
+        })
+    }
+
+    /// The same, without an explanation of what does not fit.
+    pub(crate) fn make(
+        crew: &Crew,
+        model: &dyn TorchModel,
+        options: CudaOptions,
+    ) -> Result<Self, TorchError> {
         let workers = crew.starts.len();
         let streams = options.streams.unwrap_or(workers).clamp(1, workers.min(32));
-        let free = Memory::of(options.device)?.free as u64;
         let made = attempt(|| {
             // Everything is made on the stream that uses it: others would not wait for it.
             let streams = Rc::new(Streams::new(options.device, streams)?);
@@ -160,14 +190,11 @@ impl CudaFleet {
             fleet.try_out()?;
             Ok(fleet)
         });
-        made.map_err(|error| {
-            if !error.0.contains("out of memory") {
-                return error;
-            }
-            // What was taken before it was too much is free again.
+        if made.is_err() {
+            // What was taken before it failed is free again.
             let _ = shim::release_memory();
-            TorchError(Needs::of(crew, options).remedy(crew, options, free))
-        })
+        }
+        made
     }
 
     /// Why rounds are not replayed, where they should be and cannot.
@@ -186,6 +213,7 @@ impl CudaFleet {
             Precision::Tf32 => 1,
             Precision::Bf16 => 2,
         })?;
+        shim::prepare_norm(options.device)?;
         let (workers, layout, sgd) = (crew.starts.len(), model.layout().clone(), crew.sgd);
         let device = Device::Cuda(options.device);
         let sampler = crew.sampler.clone();
@@ -271,6 +299,18 @@ impl CudaFleet {
         let picks = self.picks(&first);
         let streams = Rc::clone(&self.streams);
         streams.on_main(|| self.inputs.load(&picks))??;
+        streams.on_main(|| {
+            // Slopes are computed on a thread of libtorch's own. Its first work must not be a product of
+            // matrices: the library for those warns of a thread that has not used the device.
+            let one = Tensor::ones([1], (Kind::Float, self.device)).set_requires_grad(true);
+            let two = &one * 2.0;
+            shim::backward(
+                &two,
+                &two.ones_like(),
+                &[one.shallow_clone()],
+                &[one.zeros_like()],
+            )
+        })??;
         let this = &*self;
         let graph = streams.on_main(|| {
             let kept = this.statistics.buffer.copy();
@@ -291,7 +331,10 @@ impl CudaFleet {
             Some(Ok(graph)) => self.graph = Some(graph),
             Some(Err(error)) if error.0.contains("out of memory") => return Err(error),
             Some(Err(error)) => {
-                let why = error.0.lines().next().unwrap_or_default();
+                // libtorch's words, without where they come from.
+                let why = error.0.split("Torch(\"").last().unwrap_or_default();
+                let why = why.split("\\n").next().unwrap_or_default();
+                let why = why.lines().next().unwrap_or_default();
                 self.notice = Some(format!(
                     "rounds cannot be recorded, and are launched anew each time: {why}"
                 ));
@@ -493,9 +536,13 @@ fn score(result: &[f32], images: usize) -> Score {
     }
 }
 
-/// tch panics where libtorch throws: that is an error too.
+/// tch panics where libtorch throws: that is an error too, and nobody shall read of a panic.
 fn attempt<T>(work: impl FnOnce() -> Result<T, TorchError>) -> Result<T, TorchError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let done = catch_unwind(AssertUnwindSafe(work));
+    std::panic::set_hook(hook);
+    done.unwrap_or_else(|panic| {
         let text = panic
             .downcast_ref::<String>()
             .cloned()

@@ -1,10 +1,13 @@
 //! How much of a GPU's memory a fleet will need.
 
-use crate::cuda::{CudaOptions, Precision, SCORED_AT_ONCE};
+use crate::cuda::{CudaFleet, CudaOptions, Precision, SCORED_AT_ONCE};
+use crate::model::TorchModel;
+use crate::shim::{self, TorchError};
 use upwash::crew::Crew;
 
-/// A prediction, in bytes. What it was fitted to is in docs/benchmarks.md; it is of what libtorch takes
-/// from the device. The driver's own share (some 0.5 GiB) comes on top.
+/// A prediction, in bytes, of what libtorch takes from the device; the driver's own share (some 0.5 GiB)
+/// comes on top. From what one worker and two need where there is a GPU to try that on, else from the
+/// network's description: docs/benchmarks.md has how near both come.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Needs {
     /// Models, gradients, velocities and what algorithms keep: for every worker.
@@ -13,8 +16,10 @@ pub struct Needs {
     pub data: u64,
     /// What a gradient needs on its way, for every stream.
     pub gradients: u64,
-    /// What scoring takes at once.
+    /// What scoring takes at once, and what libraries keep.
     pub scoring: u64,
+    /// Whether it was tried.
+    pub measured: bool,
     workers: usize,
     streams: usize,
 }
@@ -25,14 +30,10 @@ const LOSS: f64 = 1.15;
 const STREAM: u64 = 48 << 20;
 
 impl Needs {
-    /// Of these workers, used so.
+    /// Of these workers, used so: by the network's description.
     pub fn of(crew: &Crew, options: CudaOptions) -> Self {
         let workers = crew.starts.len();
         let streams = options.streams.unwrap_or(workers).clamp(1, workers.min(32));
-        Self::with(crew, options, workers, streams)
-    }
-
-    fn with(crew: &Crew, options: CudaOptions, workers: usize, streams: usize) -> Self {
         let layout = crew.network.layout();
         let numbers = |slots: &[upwash::model::Slot]| -> u64 {
             slots
@@ -67,9 +68,57 @@ impl Needs {
             data: pixels as u64 + inputs,
             gradients: streams as u64 * gradient,
             scoring: scored * number * 4 * largest as u64,
+            measured: false,
             workers,
             streams,
         }
+    }
+
+    /// Of these workers, used so: from what one of them and two need on this machine's GPU.
+    pub fn measured(
+        crew: &Crew,
+        model: &dyn TorchModel,
+        options: CudaOptions,
+    ) -> Result<Self, TorchError> {
+        let described = Self::of(crew, options);
+        let peak = |workers: usize| -> Result<(u64, Self), TorchError> {
+            let few = crew.first(workers);
+            let options = CudaOptions {
+                streams: Some(workers),
+                ..options
+            };
+            shim::release_memory()?;
+            shim::forget_peak(options.device)?;
+            let fleet = CudaFleet::make(&few, model, options)?;
+            Ok((fleet.memory()?.peak as u64, Self::of(&few, options)))
+        };
+        let (one, described_one) = peak(1)?;
+        if described.workers == 1 {
+            let rest = one.saturating_sub(described_one.vectors + described_one.data);
+            return Ok(Self {
+                gradients: rest,
+                scoring: 0,
+                measured: true,
+                ..described
+            });
+        }
+        let (two, described_two) = peak(2)?;
+        let sure = |needs: &Self| needs.vectors + needs.data;
+        let more = sure(&described_two) - sure(&described_one);
+        let gradient = two.saturating_sub(one + more);
+        Ok(Self {
+            gradients: described.streams as u64 * gradient,
+            scoring: one.saturating_sub(sure(&described_one) + gradient),
+            measured: true,
+            ..described
+        })
+    }
+
+    /// The same with other numbers of workers and streams.
+    fn with(self, workers: usize, streams: usize) -> u64 {
+        let vectors = self.vectors * (workers as u64 + 1) / (self.workers as u64 + 1);
+        let gradients = self.gradients * streams as u64 / self.streams as u64;
+        vectors + self.data + gradients + self.scoring
     }
 
     /// All of it.
@@ -83,17 +132,14 @@ impl Needs {
             ("models, gradients and what algorithms keep", self.vectors),
             ("images", self.data),
             ("gradients under way, a stream each", self.gradients),
-            ("scoring", self.scoring),
+            ("scoring, and what libraries keep", self.scoring),
         ]
     }
 
     /// What to do where there is only so much memory: fewer streams, else fewer workers.
-    pub fn remedy(self, crew: &Crew, options: CudaOptions, memory: u64) -> String {
-        // A prediction may be wrong by a tenth and more.
-        let room = memory / 10 * 9;
-        let fits = |workers: usize, streams: usize| {
-            Self::with(crew, options, workers, streams).total() <= room
-        };
+    pub(crate) fn remedy(self, memory: u64) -> String {
+        let room = memory / 100 * 96;
+        let fits = |workers: usize, streams: usize| self.with(workers, streams) <= room;
         let gibibytes = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         let needed = format!(
             "{} workers in {} streams need some {:.1} GiB of the GPU's memory, and {:.1} are free",
@@ -102,8 +148,8 @@ impl Needs {
             gibibytes(self.total()),
             gibibytes(memory)
         );
-        let streams = (1..self.streams).rev().find(|&n| fits(self.workers, n));
-        if let Some(streams) = streams {
+        let streams = (1..=self.streams).rev().find(|&n| fits(self.workers, n));
+        if let Some(streams) = streams.filter(|&streams| streams < self.streams) {
             return format!("{needed}: --streams {streams} fits");
         }
         let workers = (1..self.workers).rev().find(|&n| fits(n, 1));
@@ -115,5 +161,38 @@ impl Needs {
             }
             None => format!("{needed}: take a smaller batch or model"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remedy_names_what_fits() {
+        let gib = 1u64 << 30;
+        let needs = Needs {
+            vectors: 9 * gib,
+            data: gib,
+            gradients: 80 * gib,
+            scoring: gib,
+            measured: true,
+            workers: 8,
+            streams: 8,
+        };
+        assert_eq!(needs.total(), 91 * gib);
+        // 11 and 10 a stream: of 64, five streams.
+        let said = needs.remedy(64 * gib);
+        assert!(
+            said.ends_with(
+                "need some 91.0 GiB of the GPU's memory, and 64.0 are free: --streams 5 fits"
+            ),
+            "{said}"
+        );
+        // 10 + 1 + 1 and a worker each: of 18, 17.28 can be used, and five workers fit.
+        let said = needs.remedy(18 * gib);
+        assert!(said.contains("4 workers fit, with --streams 1"), "{said}");
+        let said = needs.remedy(5 * gib);
+        assert!(said.ends_with("take a smaller batch or model"), "{said}");
     }
 }

@@ -1,7 +1,7 @@
 //! A described network, computed by libtorch.
 
 use crate::model::{BoundModel, TorchModel};
-use crate::shim::add_scaled;
+use crate::shim::{add_scaled, norm};
 use std::sync::Arc;
 use tch::{Kind, Tensor};
 use upwash::model::{Layer, Layout, Network};
@@ -110,6 +110,8 @@ fn forward(network: &Network, parameters: &[Tensor], mode: Mode<'_>, images: Ten
         normalised: 0,
         cancels_bias: false,
         bias_left_out: None,
+        rectifies: false,
+        rectified: false,
         moved_means: (vec![], vec![]),
     };
     let logits = pass.layers(&network.layers, images);
@@ -132,6 +134,9 @@ struct Pass<'a> {
     /// such a bias has no gradient (libraries that compute it find rounding errors).
     cancels_bias: bool,
     bias_left_out: Option<&'a Tensor>,
+    /// Whether a rectifier comes behind this layer, and whether the layer has done its work, too.
+    rectifies: bool,
+    rectified: bool,
     /// Running means that biases which were left out still have to move, and those biases: all at once
     /// at the end. Behind autograd's back: it keeps the means, but does not need them.
     moved_means: (Vec<Tensor>, Vec<Tensor>),
@@ -140,11 +145,15 @@ struct Pass<'a> {
 impl<'a> Pass<'a> {
     fn layers(&mut self, layers: &[Layer], input: Tensor) -> Tensor {
         let mut x = input;
-        for (index, layer) in layers.iter().enumerate() {
+        let mut index = 0;
+        while let Some(layer) = layers.get(index) {
             let fresh = index > 0 && makes_a_tensor_of_its_own(&layers[index - 1]);
             let next = layers.get(index + 1);
             self.cancels_bias = matches!(next, Some(Layer::BatchNorm { .. }));
+            self.rectifies = matches!(next, Some(Layer::Relu));
             x = self.layer(layer, x, fresh);
+            // A rectifier that was done along with the layer before it.
+            index += 1 + usize::from(std::mem::take(&mut self.rectified));
         }
         x
     }
@@ -212,7 +221,19 @@ impl<'a> Pass<'a> {
         let bias_left_out = self.bias_left_out.take().map(Tensor::detach);
         match &mut self.mode {
             Mode::Train(running) => {
-                let normal = normal(Some(&running[at]), Some(&running[at + 1]), true);
+                let own = norm(
+                    x,
+                    weight,
+                    bias,
+                    [&running[at], &running[at + 1]],
+                    Layer::NORM_MOMENTUM,
+                    Layer::NORM_EPSILON,
+                    self.rectifies,
+                );
+                let own = own.unwrap_or_else(|error| panic!("batch normalisation failed: {error}"));
+                self.rectified = self.rectifies && own.is_some();
+                let normal =
+                    own.unwrap_or_else(|| normal(Some(&running[at]), Some(&running[at + 1]), true));
                 if let Some(bias) = bias_left_out {
                     self.moved_means.0.push(running[at].data());
                     self.moved_means.1.push(bias);

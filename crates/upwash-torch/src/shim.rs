@@ -28,7 +28,20 @@ unsafe extern "C" {
         count: usize,
         scale: f64,
     ) -> Message;
+    fn upwash_forget_peak(device: c_int) -> Message;
     fn upwash_wait(device: c_int) -> Message;
+    fn upwash_norm_prepare(device: c_int, source: *const c_char) -> Message;
+    fn upwash_norm(
+        x: Handle,
+        weight: Handle,
+        bias: Handle,
+        running_mean: Handle,
+        running_variance: Handle,
+        momentum: f64,
+        epsilon: f64,
+        rectify: c_int,
+        result: *mut Handle,
+    ) -> Message;
     fn upwash_pin(tensor: Handle, pinned: *mut Handle) -> Message;
     fn upwash_cuda_state(devices: *mut c_int) -> c_int;
     fn upwash_precision(precision: c_int) -> Message;
@@ -120,6 +133,48 @@ pub(crate) fn add_scaled(to: &[Tensor], from: &[Tensor], scale: f64) -> Result<(
     let from: Vec<Handle> = from.iter().map(handle).collect();
     // SAFETY: all are live tensors, and the lists are as long as said.
     check(unsafe { upwash_add_scaled(to.as_ptr(), from.as_ptr(), to.len(), scale) })
+}
+
+/// Makes our own batch normalisation ready for a device.
+pub(crate) fn prepare_norm(device: usize) -> Result<(), TorchError> {
+    let source = CString::new(include_str!("norm.cu")).expect("no zero within");
+    // SAFETY: a string that lives until the call returns.
+    check(unsafe { upwash_norm_prepare(device as c_int, source.as_ptr()) })
+}
+
+/// Batch normalisation in training, with a rectifier behind it if asked for, where ours is ready and made
+/// for such tensors; running statistics (mean, variance) move.
+pub(crate) fn norm(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    running: [&Tensor; 2],
+    momentum: f64,
+    epsilon: f64,
+    rectify: bool,
+) -> Result<Option<Tensor>, TorchError> {
+    let mut result = std::ptr::null_mut();
+    // SAFETY: live tensors; the new one is ours, and tch's from here on.
+    unsafe {
+        check(upwash_norm(
+            handle(x),
+            handle(weight),
+            handle(bias),
+            handle(running[0]),
+            handle(running[1]),
+            momentum,
+            epsilon,
+            c_int::from(rectify),
+            &mut result,
+        ))?;
+        Ok((!result.is_null()).then(|| Tensor::from_ptr(result.cast())))
+    }
+}
+
+/// Counts the most memory that was held from here on.
+pub(crate) fn forget_peak(device: usize) -> Result<(), TorchError> {
+    // SAFETY: no pointers.
+    check(unsafe { upwash_forget_peak(device as c_int) })
 }
 
 /// Waits for the current stream of a device.
@@ -238,6 +293,8 @@ impl Memory {
 pub(crate) struct Streams {
     streams: Handle,
     count: usize,
+    /// Which one is in use: -2 is the one before ours, -1 the main one.
+    current: std::cell::Cell<c_int>,
 }
 
 impl Streams {
@@ -245,7 +302,12 @@ impl Streams {
         let mut streams = std::ptr::null_mut();
         // SAFETY: the place is one to write to.
         check(unsafe { upwash_streams_new(device as c_int, count, &mut streams) })?;
-        Ok(Self { streams, count })
+        let current = (-2).into();
+        Ok(Self {
+            streams,
+            count,
+            current,
+        })
     }
 
     /// Runs `work` with the main stream as the current one.
@@ -263,27 +325,31 @@ impl Streams {
         check(unsafe { upwash_streams_fork(self.streams) })?;
         for worker in 0..workers {
             self.on((worker % self.count) as c_int, || work(worker))??;
-            self.use_stream(-1)?;
         }
         // SAFETY: our own streams.
         check(unsafe { upwash_streams_join(self.streams) })
     }
 
     fn on<T>(&self, index: c_int, work: impl FnOnce() -> T) -> Result<T, TorchError> {
-        struct Back<'a>(&'a Streams);
+        /// Goes back to the stream that was in use, even from a panic: a recording must end where it
+        /// began.
+        struct Back<'a>(&'a Streams, c_int);
         impl Drop for Back<'_> {
             fn drop(&mut self) {
-                let _ = self.0.use_stream(-2);
+                let _ = self.0.use_stream(self.1);
             }
         }
+        let before = self.current.get();
         self.use_stream(index)?;
-        let _back = Back(self);
+        let _back = Back(self, before);
         Ok(work())
     }
 
     fn use_stream(&self, index: c_int) -> Result<(), TorchError> {
         // SAFETY: our own streams; the index is checked there.
-        check(unsafe { upwash_streams_use(self.streams, index) })
+        check(unsafe { upwash_streams_use(self.streams, index) })?;
+        self.current.set(index);
+        Ok(())
     }
 }
 

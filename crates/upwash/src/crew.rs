@@ -63,6 +63,22 @@ impl Crew {
         }
     }
 
+    /// The first few who have data, to try something out with.
+    #[must_use]
+    pub fn first(&self, count: usize) -> Self {
+        let shares = &self.sampler.shares().images;
+        let trains = |worker: &usize| !shares[*worker].is_empty();
+        let workers: Vec<usize> = (0..shares.len()).filter(trains).take(count).collect();
+        let mut few = self.clone();
+        few.sampler = self.sampler.only(&workers);
+        few.starts = workers.iter().map(|&worker| self.starts[worker]).collect();
+        for extra in &mut few.extras {
+            extra.starts = workers.iter().map(|&worker| extra.starts[worker]).collect();
+        }
+        few.slow.clear();
+        few
+    }
+
     /// The workers of several experiments, one after the other; says what they do not have in common.
     pub fn together(experiments: &[&Experiment]) -> Result<Self, String> {
         let Some((first, others)) = experiments.split_first() else {

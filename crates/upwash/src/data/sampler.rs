@@ -52,6 +52,24 @@ impl Sampler {
         }
     }
 
+    /// Some of the workers, as an experiment of their own.
+    #[must_use]
+    pub fn only(&self, workers: &[usize]) -> Self {
+        let images = workers
+            .iter()
+            .map(|&worker| self.shares.images[worker].clone());
+        let draws = workers.iter().enumerate();
+        Self {
+            shares: Shares {
+                images: images.collect(),
+            },
+            batch: self.batch,
+            draws: draws
+                .map(|(place, &worker)| (self.draws[worker].0, place as u64))
+                .collect(),
+        }
+    }
+
     /// The workers of both, one after the other; each draws as it did.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
