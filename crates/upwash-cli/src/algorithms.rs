@@ -5,6 +5,7 @@ use std::io::Write;
 use upwash::algorithm::{
     Algorithm, Asynchronous, Definition, Exchange, Method, Registry, Report, Setting, View,
 };
+use upwash::clock::Encounter;
 use upwash::config::GraphConfig;
 use upwash_topology::Schedule;
 
@@ -110,6 +111,11 @@ fn asynchronous(algorithm: &dyn Asynchronous) -> String {
     if algorithm.has_centre() {
         words.push("with a centre".into());
     }
+    words.push(match algorithm.encounter() {
+        Encounter::Swap => "2 messages, both ways at once, when two meet".into(),
+        Encounter::PushAndPull => "2 messages, there and back, when two meet".into(),
+        Encounter::Push => "1 message, one way, when two meet".into(),
+    });
     if algorithm.staleness().is_some() {
         words.push("bounded staleness".into());
     }

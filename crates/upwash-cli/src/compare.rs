@@ -37,6 +37,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     // Everything that can be wrong is said before the first run.
+    if let Some(percent) = args.reach {
+        let what = "--reach: write a percentage, above 0 and at most 100";
+        ensure!(percent > 0.0 && percent <= 100.0, what);
+    }
     let mut prepared = Vec::new();
     let mut names = BTreeSet::new();
     for path in &args.configs {
@@ -100,6 +104,10 @@ fn run_together<'a>(
     args: &Args,
     prepared: &'a [(String, Experiment)],
 ) -> Result<Option<&'a String>> {
+    // What cannot share an engine leaves nothing behind.
+    let all: Vec<&Experiment> = prepared.iter().map(|(_, experiment)| experiment).collect();
+    let refused = |error| anyhow!("--together: {error}");
+    Crew::together(&all).map_err(refused)?;
     let mut due = Vec::new();
     for (name, experiment) in prepared {
         if let Some(results) = RunFolder::open(&args.out.join(name), experiment)? {
@@ -110,7 +118,7 @@ fn run_together<'a>(
     if experiments.is_empty() {
         return Ok(None);
     }
-    let crew = Crew::together(&experiments).map_err(|error| anyhow!("--together: {error}"))?;
+    let crew = Crew::together(&experiments).map_err(refused)?;
     let mut engine = args.engine.build(&crew)?;
     let layout = engine.layout().clone();
     let (owner, shares) = share(&experiments, &layout);
@@ -209,7 +217,7 @@ fn reached(
             Some((_, event)) => writeln!(
                 out,
                 "{name:<width$}{:>8}{:>10.1}{:>8.1}",
-                event["epoch"],
+                event["epoch"].as_u64().unwrap_or(0),
                 event["bytes_sent"].as_f64().unwrap_or(f64::NAN) / 1e6,
                 event["simulated_seconds"].as_f64().unwrap_or(f64::NAN)
             )?,

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use upwash::checkpoint::{Checkpoint, CheckpointError};
 use upwash::config::Config;
-use upwash::engine::{Engine, State};
+use upwash::engine::Engine;
 use upwash::experiment::{Experiment, Folders};
-use upwash::run::{Event, Next, Observer, Outcome, Progress, Summary};
+use upwash::run::{Event, Moment, Next, Observer, Outcome, Progress, Summary};
 
 /// Set by Ctrl-C: the run ends after its round, with a checkpoint.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -242,15 +242,15 @@ impl Recorder<'_> {
     /// Keeps the state of the run, behind all events that led to it.
     fn save(
         &mut self,
-        progress: &Progress,
-        state: &mut dyn FnMut() -> State,
+        moment: &mut dyn FnMut() -> Moment,
         write: impl Fn(&Checkpoint, &Path) -> Result<PathBuf, CheckpointError>,
     ) -> Result<()> {
         self.folder.events.flush()?;
+        let (progress, arrays) = moment();
         let checkpoint = Checkpoint {
             config: self.folder.config.clone(),
-            progress: progress.clone(),
-            arrays: state(),
+            progress,
+            arrays,
         };
         write(&checkpoint, &self.folder.path)?;
         Ok(())
@@ -275,17 +275,17 @@ impl Observer for Recorder<'_> {
         self.keep(result)
     }
 
-    fn between_rounds(&mut self, progress: &Progress, state: &mut dyn FnMut() -> State) -> Next {
-        let due = self.checkpoint_every > 0 && progress.round.is_multiple_of(self.checkpoint_every);
+    fn between_rounds(&mut self, round: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
+        let due = self.checkpoint_every > 0 && round.is_multiple_of(self.checkpoint_every);
         if self.failure.is_some() || !(due || interrupted()) {
             return Next::Continue;
         }
-        let result = self.save(progress, state, Checkpoint::write);
+        let result = self.save(moment, Checkpoint::write);
         self.keep(result)
     }
 
-    fn diverged(&mut self, progress: &Progress, state: &mut dyn FnMut() -> State) {
-        let result = self.save(progress, state, |checkpoint, folder| {
+    fn diverged(&mut self, moment: &mut dyn FnMut() -> Moment) {
+        let result = self.save(moment, |checkpoint, folder| {
             checkpoint.write_as(&folder.join("diverged.upwash"))
         });
         self.keep(result);

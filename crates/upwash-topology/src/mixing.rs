@@ -168,6 +168,23 @@ impl Mixing {
         contraction(self.to_dense().as_ref())
     }
 
+    /// Whether everyone takes from everyone as much as it gives.
+    ///
+    /// ```
+    /// # use upwash_topology::{Mixing, Schedule};
+    /// assert!(Mixing::average(3).is_symmetric());
+    /// assert!(!Schedule::exponential(8).round(0).mixing().is_symmetric());
+    /// ```
+    pub fn is_symmetric(&self) -> bool {
+        let entries = |(i, row): (usize, &Arc<[(usize, f64)]>)| {
+            let others = row.iter();
+            others
+                .clone()
+                .all(|&(j, weight)| (self.weight(j, i) - weight).abs() < 1e-12)
+        };
+        self.rows.iter().enumerate().all(entries)
+    }
+
     /// The smallest eigenvalue of a symmetric matrix: below -1/3 some methods diverge, near -1 mixing
     /// overshoots.
     ///

@@ -38,7 +38,7 @@ mod with_torch {
     use upwash::engine::{Engine, Part, State, Turn};
     use upwash::experiment::{Experiment, Folders};
     use upwash::mix::Terms;
-    use upwash::run::{Event, Next, Observer, Progress, run};
+    use upwash::run::{Event, Moment, Next, Observer, Progress, run};
     use upwash::together::share;
     use upwash_torch::tch::{self, Tensor};
     use upwash_torch::{
@@ -322,20 +322,14 @@ mod with_torch {
         let half = CudaOptions::default();
         for (model, workers, streams, batch, options) in [
             ("resnet20", 8, None, 16, half),
-            ("resnet20", 8, None, 128, half),
             ("resnet20", 8, None, 128, F32),
-            ("resnet20", 8, Some(2), 128, half),
             ("thin-resnet50", 8, None, 16, half),
             ("thin-resnet50", 8, None, 128, half),
-            ("thin-resnet50", 8, None, 128, F32),
             ("thin-resnet50", 8, Some(1), 128, half),
             ("thin-resnet50", 64, None, 16, half),
             ("resnet50", 8, None, 128, half),
             ("resnet50", 8, Some(2), 128, half),
-            ("resnet50", 8, None, 32, half),
-            ("resnet50", 8, None, 64, F32),
             ("wrn28-10", 8, None, 32, half),
-            ("cnn", 8, None, 64, half),
         ] {
             let images = workers * batch * 20;
             let text = format!(
@@ -508,8 +502,8 @@ mod with_torch {
             Next::Continue
         }
 
-        fn between_rounds(&mut self, _: &Progress, state: &mut dyn FnMut() -> State) -> Next {
-            self.models.extend(&state()[0].1);
+        fn between_rounds(&mut self, _: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
+            self.models.extend(&moment().1[0].1);
             Next::Continue
         }
     }

@@ -365,9 +365,10 @@ impl CudaFleet {
                 None => {}
             }
         }
-        let picks = match self.inputs.ahead.take() {
-            Some((prepared, picks)) if prepared == due => picks,
-            _ => self.picks(&due),
+        let ahead = self.inputs.ahead.take();
+        let picks = match ahead.as_ref() == Some(&due) {
+            true => None,
+            false => Some(self.picks(&due)),
         };
         for (rate, turn) in self.waiting.iter_mut().zip(turns) {
             *rate = turn.map(|turn| turn.rate).or(*rate);
@@ -375,7 +376,9 @@ impl CudaFleet {
         let workers: Vec<usize> = due.iter().map(|(worker, _)| *worker).collect();
         let streams = Rc::clone(&self.streams);
         let computed = streams.on_main(|| {
-            self.inputs.load(&picks)?;
+            if let Some(picks) = &picks {
+                self.inputs.load(picks)?;
+            }
             match &self.graph {
                 Some(graph) if workers == self.trained => graph.replay(),
                 _ => self.gradients_of(&workers),
@@ -387,10 +390,12 @@ impl CudaFleet {
             Ok(())
         });
         expect(computed.and_then(|done| done));
-        // While the GPU is busy.
+        // While the GPU is busy: the next batches are most likely those, and are there when they are due.
         let next: Vec<WorkerBatch> = due.iter().map(|&(worker, k)| (worker, k + 1)).collect();
         let picks = self.picks(&next);
-        self.inputs.ahead = Some((next, picks));
+        let loaded = streams.on_main(|| self.inputs.load(&picks));
+        expect(loaded.and_then(|done| done));
+        self.inputs.ahead = Some(next);
     }
 
     /// Makes the last gradients wait for their steps once more. For benchmarks of exchanges.

@@ -4,8 +4,9 @@
 //! worker goes on when it has what it waits for, so that a slow one holds up its neighbours first and
 //! others later. Nothing of this slows the run itself.
 
-use crate::config::{ClockConfig, ConfigError, Duplex, PerLink};
-use std::collections::BTreeMap;
+use crate::config::{ClockConfig, ConfigError, Duplex, PerLink, PerWorker};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Mutex;
 use upwash_topology::random::Stream;
 use upwash_topology::{Edge, Graph};
@@ -23,8 +24,37 @@ pub struct Clock {
     latency: PerLink,
     duplex: Duplex,
     seed: u64,
-    /// The links of a round in the order in which they are used, for rounds that are alike.
-    order: Mutex<(Vec<Edge>, Vec<Edge>)>,
+    /// The links of a round and in which matching each is, for rounds that are alike.
+    known: Mutex<(Vec<Edge>, BTreeMap<Edge, usize>)>,
+}
+
+/// What two workers that meet send each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encounter {
+    /// Both send at the same time.
+    Swap,
+    /// The worker sends, and then gets an answer.
+    PushAndPull,
+    /// The worker sends, and goes on.
+    Push,
+}
+
+/// Seconds that can be put in order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Time(pub(crate) f64);
+
+impl Eq for Time {}
+
+impl Ord for Time {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Time {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// A message on its way.
@@ -48,10 +78,10 @@ impl Clock {
     ) -> Result<Self, ConfigError> {
         config.check(workers)?;
         let preset = config.network.preset();
-        let mut gradients = match config.gradient_seconds.as_deref() {
+        let mut gradients = match &config.gradient_seconds {
             None => vec![preset.gradient_seconds; workers],
-            Some([all]) => vec![*all; workers],
-            Some(each) => each.to_vec(),
+            Some(PerWorker::All(all)) => vec![*all; workers],
+            Some(PerWorker::Each(each)) => each.clone(),
         };
         for (worker, factor) in &config.slow {
             gradients[*worker] *= factor;
@@ -81,7 +111,7 @@ impl Clock {
             latency: scaled(&latency.unwrap_or(PerLink::All(preset.latency_ms)), 1e-3),
             duplex: config.duplex,
             seed,
-            order: Mutex::default(),
+            known: Mutex::default(),
         })
     }
 
@@ -118,27 +148,50 @@ impl Clock {
     /// come by receiver.
     pub fn exchange(&self, clocks: &mut [f64], transfers: &[Transfer]) {
         match self.duplex {
-            Duplex::Full => self.exchange_all_at_once(clocks, transfers),
+            Duplex::Full => {
+                // Who can do more at once may still do one thing at a time, where that is better.
+                let mut in_turn = clocks.to_vec();
+                self.exchange_in_turn(&mut in_turn, transfers);
+                self.exchange_all_at_once(clocks, transfers);
+                let last = |clocks: &[f64]| clocks.iter().copied().fold(0.0, f64::max);
+                if last(&in_turn) < last(clocks) {
+                    clocks.copy_from_slice(&in_turn);
+                }
+            }
             Duplex::OneAtATime => self.exchange_in_turn(clocks, transfers),
         }
     }
 
-    /// A worker's messages leave one after the other and arrive one after the other, both at once.
+    /// A worker's messages leave one after the other and arrive one after the other, both at once. Who
+    /// is ready first sends first, each to whom it finds free, in the order of the links' matchings.
     fn exchange_all_at_once(&self, clocks: &mut [f64], transfers: &[Transfer]) {
-        let ready = clocks.to_vec();
-        let (mut sent, mut got) = (ready.clone(), ready.clone());
+        let turns = self.turns(clocks.len(), transfers);
+        let mut left: Vec<Vec<(usize, Transfer)>> = vec![Vec::new(); clocks.len()];
         for transfer in transfers {
-            let wire = self.wire(transfer);
-            sent[transfer.from] += wire;
-            // It arrives behind what arrived before it, and not before it left.
-            let left = sent[transfer.from] - wire;
-            let begins = got[transfer.to].max(left);
-            got[transfer.to] = begins + wire;
-            let arrived = begins + wire + self.latency.at(transfer.from, transfer.to);
-            clocks[transfer.to] = clocks[transfer.to].max(arrived);
+            let link = (
+                transfer.from.min(transfer.to),
+                transfer.from.max(transfer.to),
+            );
+            left[transfer.from].push((turns[&link], *transfer));
         }
-        for (clock, sent) in clocks.iter_mut().zip(sent) {
-            *clock = clock.max(sent);
+        let (mut out, mut into) = (clocks.to_vec(), vec![0.0f64; clocks.len()]);
+        let senders = (0..clocks.len()).filter(|&i| !left[i].is_empty());
+        let mut queue: BinaryHeap<Reverse<(Time, usize)>> =
+            senders.map(|i| Reverse((Time(out[i]), i))).collect();
+        while let Some(Reverse((_, from))) = queue.pop() {
+            let begins = |to: usize| Time(out[from].max(into[to]));
+            let best = left[from].iter().enumerate();
+            let best = best.min_by_key(|(_, (turn, transfer))| (begins(transfer.to), *turn));
+            let Some((index, _)) = best else { continue };
+            let (_, transfer) = left[from].remove(index);
+            let ends = begins(transfer.to).0 + self.wire(&transfer);
+            (out[from], into[transfer.to]) = (ends, ends);
+            let arrived = ends + self.latency.at(from, transfer.to);
+            clocks[transfer.to] = clocks[transfer.to].max(arrived);
+            clocks[from] = clocks[from].max(ends);
+            if !left[from].is_empty() {
+                queue.push(Reverse((Time(ends), from)));
+            }
         }
     }
 
@@ -153,21 +206,95 @@ impl Clock {
             let seconds = links.entry((a, b)).or_default();
             *seconds = seconds.max(self.message(transfer));
         }
-        for (a, b) in self.in_matchings(clocks.len(), links.keys().copied().collect()) {
+        let turns = self.turns(clocks.len(), transfers);
+        let mut in_turn: Vec<(usize, Edge)> =
+            links.keys().map(|link| (turns[link], *link)).collect();
+        in_turn.sort_unstable();
+        for (_, (a, b)) in in_turn {
             let ends = clocks[a].max(clocks[b]) + links[&(a, b)];
             (clocks[a], clocks[b]) = (ends, ends);
         }
     }
 
-    /// The links, matching by matching.
-    fn in_matchings(&self, nodes: usize, links: Vec<Edge>) -> Vec<Edge> {
-        let mut order = self.order.lock().unwrap_or_else(|error| error.into_inner());
-        if order.0 != links {
+    /// In which matching each link is: those of one can be used at the same time.
+    fn turns(&self, nodes: usize, transfers: &[Transfer]) -> BTreeMap<Edge, usize> {
+        let ends = |t: &Transfer| (t.from.min(t.to), t.from.max(t.to));
+        let links: BTreeSet<Edge> = transfers.iter().map(ends).collect();
+        let links: Vec<Edge> = links.into_iter().collect();
+        let mut known = self.known.lock().unwrap_or_else(|error| error.into_inner());
+        if known.0 != links {
             let graph = Graph::new(nodes, links.iter().copied());
-            let ordered = graph.map_or_else(|_| links.clone(), |graph| graph.matchings().concat());
-            *order = (links, ordered);
+            let matchings = graph.map_or_else(|_| vec![], |graph| graph.matchings().to_vec());
+            let turn =
+                |(turn, links): (usize, Vec<Edge>)| links.into_iter().map(move |link| (link, turn));
+            let turns = matchings.into_iter().enumerate().flat_map(turn).collect();
+            *known = (links, turns);
         }
-        order.1.clone()
+        known.1.clone()
+    }
+
+    /// Everyone knows everyone's loss: they wait for the last, and for a short message.
+    pub fn barrier(&self, clocks: &mut [f64]) {
+        let workers = 0..clocks.len();
+        let latencies = workers.clone().flat_map(|from| {
+            let others = workers.clone().filter(move |&to| to != from);
+            others.map(move |to| self.latency.at(from, to))
+        });
+        let last = clocks.iter().copied().fold(0.0, f64::max);
+        let known = last + latencies.fold(0.0, f64::max);
+        clocks.fill(known);
+    }
+
+    /// When a worker whose gradient is there at `time` can go on, after what it does with a partner.
+    /// `ports` has until when each of the two is sending and receiving, and will have: bytes hold up
+    /// others, the time that they are under way does not.
+    pub fn meeting(
+        &self,
+        ports: &mut [[f64; 2]; 2],
+        time: f64,
+        encounter: Encounter,
+        there: &Transfer,
+    ) -> f64 {
+        let back = Transfer {
+            from: there.to,
+            to: there.from,
+            ..*there
+        };
+        let latency = |t: &Transfer| self.latency.at(t.from, t.to);
+        // One at a time, there is one port for both ways.
+        let into = usize::from(self.duplex == Duplex::Full);
+        let mut send = |time: f64, t: &Transfer| {
+            let (from, to) = if t == there { (0, 1) } else { (1, 0) };
+            let begins = time.max(ports[from][0]).max(ports[to][into]);
+            let ends = begins + self.wire(t);
+            (ports[from][0], ports[to][into]) = (ends, ends);
+            (begins, ends)
+        };
+        match encounter {
+            // It does not wait for what it has sent.
+            Encounter::Push => {
+                send(time, there);
+                time
+            }
+            Encounter::PushAndPull => {
+                let (_, pushed) = send(time, there);
+                let (_, pulled) = send(pushed + latency(there), &back);
+                pulled + latency(&back)
+            }
+            Encounter::Swap if self.duplex == Duplex::Full => {
+                let (begins, sent) = send(time, there);
+                let (_, got) = send(begins, &back);
+                (sent + latency(there)).max(got + latency(&back))
+            }
+            // A link is used both ways at once.
+            Encounter::Swap => {
+                let (begins, sent) = send(time, there);
+                let got = begins + self.wire(&back);
+                let busy = sent.max(got);
+                (ports[0][0], ports[1][0]) = (busy, busy);
+                (sent + latency(there)).max(got + latency(&back))
+            }
+        }
     }
 
     /// An all-reduce in a ring: everyone waits for the last, and then for 2 (n - 1) pieces of 1/n.
@@ -244,6 +371,76 @@ mod tests {
         assert!(clocks[0] >= 1.1 && clocks[2] <= 2.1 + 1e-9, "{clocks:?}");
     }
 
+    /// By hand: every worker of a ring has two messages to send and two to get, each of a second. And
+    /// both ways at once never take longer than one link at a time.
+    #[test]
+    fn all_links_at_once_are_never_slower_than_one_at_a_time() {
+        use upwash_topology::GraphSpec;
+        let time = |graph: &str, duplex: &str, start: &dyn Fn(usize) -> f64| {
+            let graph = graph.parse::<GraphSpec>().unwrap().build().unwrap();
+            let text = format!("megabits = 8.0\nlatency_ms = 0.0\nduplex = \"{duplex}\"\n");
+            let mut clocks: Vec<f64> = (0..graph.nodes()).map(start).collect();
+            let clock = clock(&text, graph.nodes());
+            clock.exchange(&mut clocks, &transfers(graph.edges()));
+            clocks.into_iter().fold(0.0, f64::max)
+        };
+        assert!((time("ring:8", "full", &|_| 0.0) - 2.0).abs() < 1e-9);
+        assert!((time("star:9", "full", &|_| 0.0) - 8.0).abs() < 1e-9);
+        // The centre hears the others while it waits for the last.
+        let late = |worker| if worker == 1 { 20.0 } else { 0.0 };
+        assert!(time("star:9", "full", &late) < 22.0 + 1e-9);
+        for graph in [
+            "ring:8",
+            "paper:L1",
+            "complete:16",
+            "star:9",
+            "torus:4x4",
+            "path:5",
+        ] {
+            for seed in 0..5 {
+                let start = |worker| {
+                    if seed == 0 {
+                        0.0
+                    } else {
+                        (worker * seed % 7) as f64 / 3.0
+                    }
+                };
+                let (full, one) = (
+                    time(graph, "full", &start),
+                    time(graph, "one-at-a-time", &start),
+                );
+                assert!(full <= one + 1e-9, "{graph}, {seed}: {full} and {one}");
+            }
+        }
+    }
+
+    #[test]
+    fn meetings_take_what_travels() {
+        let there = Transfer {
+            from: 1,
+            to: 0,
+            bytes: 1_000_000,
+        };
+        // To the centre (0) in a second, back from it in four.
+        let text = "megabits = [[1.0, 2.0], [8.0, 1.0]]\nlatency_ms = 100.0\n";
+        let slow = clock(text, 2);
+        let end = |encounter| slow.meeting(&mut [[0.0; 2]; 2], 10.0, encounter, &there);
+        assert!((end(Encounter::Push) - 10.0).abs() < 1e-9);
+        assert!((end(Encounter::PushAndPull) - 15.2).abs() < 1e-9);
+        assert!((end(Encounter::Swap) - 14.1).abs() < 1e-9);
+        // Two pushes at once to one centre: bytes wait for bytes, not for the way they take.
+        let (three, mut centre) = (clock(SLOW, 3), [0.0; 2]);
+        let mut push = |from| {
+            let there = Transfer { from, ..there };
+            let mut ports = [[0.0; 2], centre];
+            let ends = three.meeting(&mut ports, 0.0, Encounter::PushAndPull, &there);
+            centre = ports[1];
+            ends
+        };
+        assert!((push(1) - 2.2).abs() < 1e-9); // there by 1.1, back from then on
+        assert!((push(2) - 3.2).abs() < 1e-9); // there by 2.1, and the way back is free by then
+    }
+
     #[test]
     fn a_slow_worker_holds_up_its_neighbours_only() {
         let links = transfers(&[(0, 1), (2, 3)]);
@@ -269,7 +466,7 @@ mod tests {
     #[test]
     fn gradients_take_what_they_are_said_to() {
         let fixed = clock(
-            "network = \"datacenter\"\ngradient_seconds = [0.5]\nslow = [[1, 10.0]]\n",
+            "network = \"datacenter\"\ngradient_seconds = 0.5\nslow = [[1, 10.0]]\n",
             2,
         );
         let fixed_spread = [fixed.gradient(0, 7), fixed.gradient(1, 7)];
@@ -278,7 +475,7 @@ mod tests {
         let spread = clock(text, 1);
         let mean: f64 = (0..20_000).map(|k| spread.gradient(0, k)).sum::<f64>() / 20_000.0;
         assert!((mean - 2.0).abs() < 0.03, "{mean}");
-        let text = "network = \"datacenter\"\ngradient_seconds = [1.0]\nstraggler_probability = 0.1\nstraggler_factor = 11.0\n";
+        let text = "network = \"datacenter\"\ngradient_seconds = 1.0\nstraggler_probability = 0.1\nstraggler_factor = 11.0\n";
         let straggling = clock(text, 1);
         let mean: f64 = (0..20_000).map(|k| straggling.gradient(0, k)).sum::<f64>() / 20_000.0;
         assert!((mean - 2.0).abs() < 0.1, "{mean}");

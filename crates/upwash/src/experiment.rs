@@ -42,6 +42,9 @@ pub struct Experiment {
     pub centre: Option<usize>,
     /// What time would pass elsewhere.
     pub clock: Clock,
+    /// Whom each worker must hear in every round, whichever links are up, where others' models are known
+    /// by copies that are kept up to date.
+    pub audience: Option<Vec<Vec<usize>>>,
     /// Who trains on what when.
     pub sampler: Sampler,
     /// The network.
@@ -108,7 +111,7 @@ pub enum ExperimentError {
     Synthetic(#[from] SyntheticError),
     /// Directed links that cannot be.
     #[error("graph.arcs: {0}")]
-    Arcs(#[source] GraphError),
+    Arcs(GraphError),
     /// Two settings that exclude each other.
     #[error("{0}")]
     Conflict(String),
@@ -161,11 +164,13 @@ impl Experiment {
         check_size(&config, &network, graph.nodes(), method.extras().len())?;
         let clock = Clock::new(&config.clock, graph.nodes(), centre, config.seed)?;
         let warnings = links::check(&method, &graph, &schedule)?;
+        let audience = links::audience(&method, &schedule);
         Ok(Self {
             data: Arc::new(data),
             method,
             centre,
             clock,
+            audience,
             graph,
             schedule,
             sampler,

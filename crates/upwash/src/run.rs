@@ -6,7 +6,7 @@ mod rounds;
 mod threads;
 mod virtual_time;
 
-pub use report::{Event, Next, Node, Observer, Outcome, Progress, Sent, Status, Summary};
+pub use report::{Event, Moment, Next, Node, Observer, Outcome, Progress, Sent, Status, Summary};
 pub use virtual_time::Flight;
 
 use crate::algorithm::Method;

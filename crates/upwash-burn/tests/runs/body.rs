@@ -6,11 +6,11 @@ use std::sync::Arc;
 use upwash::algorithm::Registry;
 use upwash::config::Config;
 use upwash::crew::Crew;
-use upwash::data::{Augmentation, Pick};
+use upwash::data::{Augmentation, Batch, Pick};
 use upwash::engine::{Engine, State};
 use upwash::experiment::{Experiment, Folders};
 use upwash::fleet::Fleet;
-use upwash::run::{Event, Next, Observer, Progress, Status, Summary, run};
+use upwash::run::{Event, Moment, Next, Observer, Progress, Status, Summary, run};
 use upwash::together::share;
 
 /// Keeps warnings; stops before round `stop` and keeps what is needed to go on.
@@ -29,11 +29,11 @@ impl Observer for Witness {
         Next::Continue
     }
 
-    fn between_rounds(&mut self, progress: &Progress, state: &mut dyn FnMut() -> State) -> Next {
-        if self.stop != Some(progress.round) {
+    fn between_rounds(&mut self, round: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
+        if self.stop != Some(round) {
             return Next::Continue;
         }
-        self.kept = Some((progress.clone(), state()));
+        self.kept = Some(moment());
         Next::Stop
     }
 }
@@ -129,6 +129,112 @@ fn the_complete_graph_is_an_all_reduce() {
         .map(|(a, b)| (a - b).abs())
         .fold(0.0, f32::max);
     assert!(worst < 1e-4, "{worst}");
+}
+
+/// From equal starts, every worker is what one model becomes with the batches of all joined.
+#[test]
+fn an_all_reduce_is_one_worker_with_the_joined_batch() {
+    let config = format!(
+        "[graph]\ntopology = \"path:4\"\n[algorithm]\nname = \"all-reduce\"\n{SHORT}momentum = 0.5\n"
+    );
+    let (_, state) = complete(&config);
+    let (experiment, _) = prepare(&config);
+    let model = model(experiment.network.clone());
+    let (mut x, mut v) = (
+        model.start(1, 0),
+        vec![0.0; model.layout().parameter_count()],
+    );
+    for round in 0..experiment.rounds() {
+        let batch = |worker| experiment.sampler.batch(&experiment.data, worker, round);
+        let batches = [0, 1, 2, 3].map(batch);
+        let joined = Batch {
+            pixels: batches
+                .iter()
+                .flat_map(|batch| batch.pixels.clone())
+                .collect(),
+            labels: batches
+                .iter()
+                .flat_map(|batch| batch.labels.clone())
+                .collect(),
+        };
+        let mut gradient = vec![0.0; x.len()];
+        model.gradient(&x, &mut [], &joined, &mut gradient);
+        for ((x, v), g) in x.iter_mut().zip(&mut v).zip(gradient) {
+            *v = 0.5 * *v + g;
+            *x -= 0.05 * *v;
+        }
+    }
+    for worker in state[0].1.chunks_exact(x.len()) {
+        let apart = x.iter().zip(worker).map(|(a, b)| (a - b).abs());
+        let worst = apart.fold(0.0, f32::max);
+        assert!(worst < 1e-3, "{worst}");
+    }
+}
+
+/// With steps of next to nothing, pairwise averages are all that happens: the mean stays, and the
+/// models come together.
+#[test]
+fn ad_psgd_in_virtual_time_conserves_the_mean() {
+    let config = "[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 2\nrate = 1e-12\nmomentum = 0.0\n\
+                  start = \"different\"\n[clock]\nnetwork = \"datacenter\"\n";
+    let (_, mut fleet) = prepare(config);
+    let before = fleet.state();
+    let (summary, after) = complete(config);
+    let width = before[0].1.len() / 8;
+    let mean = |state: &State, column: usize| -> f32 {
+        let rows = (0..8).map(|worker| state[0].1[worker * width + column]);
+        rows.sum::<f32>() / 8.0
+    };
+    for column in (0..width).step_by(7) {
+        let apart = (mean(&before, column) - mean(&after, column)).abs();
+        assert!(apart < 1e-6, "{apart}");
+    }
+    assert!(
+        summary.consensus_distance < 0.05,
+        "{}",
+        summary.consensus_distance
+    );
+}
+
+/// What is sent, by hand: 24 messages a round on L1 (12 links), 4,810 parameters, 12 rounds.
+#[test]
+fn messages_and_bytes_are_counted() {
+    let sent = |algorithm: &str| {
+        let config = format!("[algorithm]\n{algorithm}\n[training]\nepochs = 1\n");
+        let sent = complete(&config).0.sent;
+        (sent.messages_sent, sent.bytes_sent)
+    };
+    let star = "[graph]\ntopology = \"star:9\"";
+    let vector = 4 * 4810;
+    assert_eq!(sent("name = \"dpsgd\""), (12 * 24, 12 * 24 * vector));
+    let two = (12 * 48, 12 * 48 * vector);
+    assert_eq!(sent("name = \"gradient-tracking\""), two);
+    let ring = (12 * 14 * 8, 12 * 14 * vector);
+    assert_eq!(sent("name = \"all-reduce\""), ring);
+    // Every eighth round; and the slow step's average is that of the base where both are due.
+    assert_eq!(sent("name = \"local-sgd\""), (14 * 8, 14 * vector));
+    let slow = "name = \"slowmo\"\nperiod = 4\nslow_period = 4";
+    assert_eq!(sent(slow), (3 * 14 * 8, 3 * 14 * vector));
+    let centre = (12 * 16, 12 * 16 * vector);
+    assert_eq!(sent(&format!("name = \"easgd\"\n{star}")), centre);
+    assert_eq!(
+        sent(&format!("name = \"parameter-server\"\n{star}")),
+        centre
+    );
+    // The leaders of two groups to three others each, and one of them to the other group too: of
+    // every pull (rounds 4, 8 and 12) 3 + 3 + 4 messages, fewer where a leader leads twice.
+    let (messages, _) = sent("name = \"lsgd\"");
+    assert!((3 * 7..=3 * 10).contains(&messages), "{messages}");
+    // 481 numbers and a bit for every place; whichever links are up, copies need all of them.
+    let compressed = 4 * 481 + 4810_u64.div_ceil(8);
+    let choco = (12 * 24, 12 * 24 * compressed);
+    assert_eq!(sent("name = \"choco\""), choco);
+    let turning = "name = \"choco\"\n[graph]\nlinks = \"alternating\"";
+    assert_eq!(sent(turning), choco);
+    // A gradient each: two messages a meeting.
+    let meetings = (12 * 8 * 2, 12 * 8 * 2 * vector);
+    assert_eq!(sent("name = \"ad-psgd\""), meetings);
+    assert_eq!(sent(&format!("name = \"downpour\"\n{star}")), meetings);
 }
 
 #[test]

@@ -158,8 +158,8 @@ pub(super) struct Inputs {
     /// Batches of images, channels last, and their labels.
     pub(super) images: Tensor,
     pub(super) labels: Tensor,
-    /// Picks that were prepared ahead, for these batches of these workers.
-    pub(super) ahead: Option<(Vec<WorkerBatch>, Vec<i32>)>,
+    /// The picks that are there already, before they are due: of these batches of these workers.
+    pub(super) ahead: Option<Vec<WorkerBatch>>,
 }
 
 /// Small arrays on their way to the GPU. A pinned buffer must not be written to while it is copied:

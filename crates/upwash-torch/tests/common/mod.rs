@@ -4,7 +4,7 @@ use upwash::algorithm::{Exchange, Report, Setting};
 use upwash::engine::{Engine, State, Turn};
 use upwash::experiment::Experiment;
 use upwash::mix::Terms;
-use upwash::run::{Event, Next, Observer, Progress};
+use upwash::run::{Event, Moment, Next, Observer, Progress};
 
 /// Losses of every round; stops before round `stop` and keeps what is needed to go on.
 #[derive(Default)]
@@ -25,11 +25,11 @@ impl Observer for Witness {
         Next::Continue
     }
 
-    fn between_rounds(&mut self, progress: &Progress, state: &mut dyn FnMut() -> State) -> Next {
-        if self.stop != Some(progress.round) {
+    fn between_rounds(&mut self, round: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
+        if self.stop != Some(round) {
             return Next::Continue;
         }
-        self.kept = Some((progress.clone(), state()));
+        self.kept = Some(moment());
         Next::Stop
     }
 }

@@ -37,7 +37,6 @@ impl Asynchronous for AdPsgd {
         };
         Meeting {
             parts: vec![part(turn.worker, stepped), part(partner, mean)],
-            messages: 2,
         }
     }
 

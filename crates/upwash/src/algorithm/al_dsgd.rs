@@ -14,7 +14,6 @@ pub(super) const DEFINITION: Definition = Definition {
 };
 
 /// The decorator.
-///
 /// ```
 /// use upwash::algorithm::{AlDsgd, Dpsgd, Variant};
 /// let over_dpsgd = AlDsgd::new(Box::new(Dpsgd::default()), Variant::Released);

@@ -37,7 +37,6 @@ impl Asynchronous for AsyncEasgd {
                 part(turn.worker, self.0.worker(centre, turn.training)),
                 part(centre, self.0.centre(&[turn.worker], turn.training)),
             ],
-            messages: 2,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Algorithms without rounds: a worker that has a gradient meets one other, and nobody waits for all.
 
 use super::{Message, Part, Plan};
+use crate::clock::Encounter;
 use upwash_topology::random::Stream;
 
 /// A worker whose gradient is there.
@@ -40,11 +41,18 @@ impl Turn<'_> {
 pub struct Meeting {
     /// Of the worker whose turn it is, and of whom it meets.
     pub parts: Vec<Part>,
-    /// Messages that travel.
-    pub messages: u64,
 }
 
 impl Meeting {
+    /// How many messages travel.
+    pub fn messages(&self, encounter: Encounter) -> u64 {
+        match (self.parts.len(), encounter) {
+            (0 | 1, _) => 0,
+            (_, Encounter::Push) => 1,
+            (_, Encounter::Swap | Encounter::PushAndPull) => 2,
+        }
+    }
+
     /// The worker keeps to itself: x' = x - u. Its message, if anyone takes it, is its stepped model.
     pub fn alone(worker: usize) -> Self {
         let part = Part {
@@ -52,10 +60,7 @@ impl Meeting {
             messages: vec![Message::stepped()],
             plan: Plan::alone(),
         };
-        Self {
-            parts: vec![part],
-            messages: 0,
-        }
+        Self { parts: vec![part] }
     }
 }
 
@@ -67,6 +72,11 @@ pub trait Asynchronous: std::fmt::Debug + Send + Sync {
 
     /// What becomes of both; the partner comes with its number.
     fn meet(&self, turn: &Turn<'_>, partner: Option<(usize, f64)>) -> Meeting;
+
+    /// What two that meet send each other.
+    fn encounter(&self) -> Encounter {
+        Encounter::Swap
+    }
 
     /// By how many gradients a worker may be ahead of the slowest one; it waits when it would be more.
     fn staleness(&self) -> Option<u64> {

@@ -82,13 +82,22 @@ impl Algorithm for D2 {
         } else {
             first.mixing().clone()
         };
+        if !mixing.is_symmetric() {
+            return Err(
+                "graph.links and graph.weights: D2 needs a symmetric W; leave both out".into(),
+            );
+        }
         let smallest = mixing.smallest_eigenvalue();
         if smallest > -1.0 / 3.0 {
             return Ok(());
         }
+        let (key, remedy) = match self.lazy {
+            false => ("algorithm.lazy = false", "set it to true"),
+            true => ("graph.weights", "leave it out, or set it to \"metropolis\""),
+        };
         Err(format!(
-            "algorithm.lazy = false: D2 diverges unless W's smallest eigenvalue is above -1/3, and \
-             here it is {smallest:.4}: set it to true"
+            "{key}: D2 diverges unless W's smallest eigenvalue is above -1/3, and here it is \
+             {smallest:.4}: {remedy}"
         ))
     }
 }

@@ -1,6 +1,7 @@
 //! A parameter server without a barrier, after Downpour SGD, with bounded staleness.
 
 use super::{Assignment, Asynchronous, Definition, Meeting, Message, Method, Part, Turn, Vector};
+use crate::clock::Encounter;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "downpour",
@@ -64,8 +65,11 @@ impl Asynchronous for Downpour {
                     plan: pushed.into(),
                 },
             ],
-            messages: 2,
         }
+    }
+
+    fn encounter(&self) -> Encounter {
+        Encounter::PushAndPull
     }
 
     fn staleness(&self) -> Option<u64> {

@@ -3,6 +3,7 @@
 use super::{
     Assignment, Asynchronous, Definition, Meeting, Message, Method, Part, Plan, Turn, Vector,
 };
+use crate::clock::Encounter;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "gosgd",
@@ -50,8 +51,11 @@ impl Asynchronous for GoSgd {
             messages: vec![Message::model()],
             plan,
         });
-        meeting.messages = 1;
         meeting
+    }
+
+    fn encounter(&self) -> Encounter {
+        Encounter::Push
     }
 
     fn words(&self) -> String {

@@ -10,12 +10,16 @@ pub(super) const DEFINITION: Definition = Definition {
     paper: "Teng et al. 2019, Leader Stochastic Gradient Descent for Distributed Training",
     build: |options| {
         let any = 0.0..=1.0;
-        Ok(Method::Synchronous(Box::new(Lsgd {
+        let lsgd = Lsgd {
             groups: options.count("groups", 2, "how many groups, each with a leader")? as usize,
             local: options.number("pull_local", 0.1, any.clone(), "towards the group's leader")?,
             global: options.number("pull_global", 0.1, any, "towards the leader of all")?,
             period: options.count("period", 4, "rounds from one pull to the next")?,
-        })))
+        };
+        if lsgd.local + lsgd.global > 1.0 {
+            return Err(options.refuse("pull_local", "with pull_global at most 1"));
+        }
+        Ok(Method::Synchronous(Box::new(lsgd)))
     },
 };
 

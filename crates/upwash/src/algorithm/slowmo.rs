@@ -10,16 +10,16 @@ pub(super) const DEFINITION: Definition = Definition {
     about: "any base; every so many rounds an exact average and a step with slow momentum",
     paper: "Wang et al. 2020, SlowMo: Improving Communication-Efficient Distributed SGD",
     build: |options| {
-        let (rate, beta, tau) = (
-            "alpha, the slow learning rate",
-            "beta, the slow momentum",
-            "tau, rounds from one slow step to the next",
-        );
         Ok(Method::Synchronous(Box::new(SlowMo {
             base: options.base("local-sgd")?,
-            rate: options.number("slow_rate", 1.0, 1e-9..=f64::MAX, rate)?,
-            momentum: options.number("slow_momentum", 0.5, 0.0..=0.999_999, beta)?,
-            period: options.count("slow_period", 12, tau)?,
+            rate: options.number("slow_rate", 1.0, 1e-9..=f64::MAX, "alpha, the slow rate")?,
+            momentum: options.number(
+                "slow_momentum",
+                0.5,
+                0.0..=0.999_999,
+                "beta, its momentum",
+            )?,
+            period: options.count("slow_period", 8, "tau, rounds from slow step to slow step")?,
         })))
     },
 };
@@ -40,7 +40,14 @@ pub struct SlowMo {
 
 impl SlowMo {
     fn is_slow_step(&self, view: &View<'_>) -> bool {
-        view.setting.exchange == self.base.exchanges(view.setting.round.index()).len()
+        let round = view.setting.round.index();
+        let last = self.exchanges(round).len() - 1;
+        (round + 1).is_multiple_of(self.period) && view.setting.exchange == last
+    }
+
+    /// Whether the base averages all models anyway: then that is the slow step's average.
+    fn base_averages(&self, round: u64) -> bool {
+        self.base.exchanges(round) == [Exchange::Mean]
     }
 }
 
@@ -50,7 +57,7 @@ impl Algorithm for SlowMo {
     }
 
     fn messages(&self, view: &View<'_>) -> Vec<Message> {
-        if self.is_slow_step(view) {
+        if self.is_slow_step(view) && !self.base_averages(view.setting.round.index()) {
             // Where models have weights (push-sum), their mean has them too; the weights' mean is 1.
             return vec![Message::of([(Vector::Model, view.own.number)])];
         }
@@ -73,11 +80,8 @@ impl Algorithm for SlowMo {
         let mut all: Vec<Assignment> = places.iter().map(|place| moved(place, -1.0)).collect();
         all.push(Assignment::averaged(model, 0));
         if rate > 0.0 {
-            let step = [
-                (slow, self.momentum),
-                (anchor, 1.0 / rate),
-                (model, -1.0 / rate),
-            ];
+            let (beta, inverse) = (self.momentum, 1.0 / rate);
+            let step = [(slow, beta), (anchor, inverse), (model, -inverse)];
             all.push(Assignment::of(slow, step));
             let next = [(anchor, 1.0), (slow, -self.rate * rate)];
             all.push(Assignment::of(model, next));
@@ -92,18 +96,17 @@ impl Algorithm for SlowMo {
 
     fn exchanges(&self, round: u64) -> Vec<Exchange> {
         let mut exchanges = self.base.exchanges(round);
-        if (round + 1).is_multiple_of(self.period) {
+        if (round + 1).is_multiple_of(self.period) && !self.base_averages(round) {
             exchanges.push(Exchange::Mean);
         }
         exchanges
     }
 
     fn extras(&self) -> Vec<Extra> {
-        let (name, start) = ("anchor", ExtraStart::Model);
+        let extra = |name, start| Extra { name, start };
         let mut extras = self.base.extras();
-        extras.push(Extra { name, start });
-        let (name, start) = ("slow momentum", ExtraStart::Zero);
-        extras.push(Extra { name, start });
+        extras.push(extra("anchor", ExtraStart::Model));
+        extras.push(extra("slow momentum", ExtraStart::Zero));
         extras
     }
 

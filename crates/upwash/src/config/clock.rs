@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct ClockConfig {
     /// datacenter, lan, wan or edge: the values of what is not given.
     pub network: NetworkName,
-    /// Seconds for a gradient: one number in a list for all workers, or one for each.
-    pub gradient_seconds: Option<Vec<f64>>,
+    /// Seconds for a gradient: a number for all workers, or a list with one for each.
+    pub gradient_seconds: Option<PerWorker>,
     /// Sigma of the log-normal factor by which it varies.
     pub gradient_spread: Option<f64>,
     /// How likely a gradient takes `straggler_factor` times as long.
@@ -55,9 +55,25 @@ pub enum Duplex {
     OneAtATime,
 }
 
+/// A number for every worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "clock.gradient_seconds: write a number, or a list with one for each worker"
+)]
+pub enum PerWorker {
+    /// The same.
+    All(f64),
+    /// One for each.
+    Each(Vec<f64>),
+}
+
 /// A number for every link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "clock.megabits and clock.latency_ms: write a number, or a list of lists by sender and receiver"
+)]
 pub enum PerLink {
     /// The same.
     All(f64),
@@ -113,11 +129,20 @@ impl ClockConfig {
             Err(ConfigError::Value { key, value, must })
         };
         let from_zero = |value: &f64| *value >= 0.0 && value.is_finite();
+        // What is longer than a year, or spreads over twenty orders of magnitude, is a mistake.
         if let Some(seconds) = &self.gradient_seconds {
-            if let Some(bad) = seconds.iter().find(|value| !from_zero(value)) {
-                return wrong("gradient_seconds", bad.to_string(), "at least 0".into());
+            let seconds = match seconds {
+                PerWorker::All(all) => &vec![*all; workers],
+                PerWorker::Each(each) => each,
+            };
+            if let Some(bad) = seconds
+                .iter()
+                .find(|value| !(**value >= 0.0 && **value < 3e7))
+            {
+                let must = "at least 0 and less than a year";
+                return wrong("gradient_seconds", bad.to_string(), must.into());
             }
-            if seconds.len() != 1 && seconds.len() != workers {
+            if seconds.len() != workers {
                 let must = format!("one number, or one for each of {workers} workers");
                 return wrong(
                     "gradient_seconds",
@@ -135,11 +160,21 @@ impl ClockConfig {
                 return wrong(key, bad.to_string(), "at least 0".into());
             }
         }
+        if let Some(bad) = self.gradient_spread.filter(|&value| value > 5.0) {
+            return wrong("gradient_spread", bad.to_string(), "at most 5".into());
+        }
+        if let Some(bad) = self.straggler_factor.filter(|&value| value > 1e6) {
+            return wrong(
+                "straggler_factor",
+                bad.to_string(),
+                "at most a million".into(),
+            );
+        }
         if let Some(bad) = self.straggler_probability.filter(|&value| value > 1.0) {
             return wrong("straggler_probability", bad.to_string(), "at most 1".into());
         }
         for (worker, factor) in &self.slow {
-            if *worker >= workers || !(*factor > 0.0 && factor.is_finite()) {
+            if *worker >= workers || !(*factor > 0.0 && *factor <= 1e6) {
                 let must =
                     format!("(worker, factor), a worker below {workers} and a factor above 0");
                 return wrong("slow", format!("[{worker}, {factor}]"), must);

@@ -3,7 +3,7 @@
 mod clock;
 mod parse;
 
-pub use clock::{ClockConfig, Duplex, NetworkName, PerLink, Preset};
+pub use clock::{ClockConfig, Duplex, NetworkName, PerLink, PerWorker, Preset};
 pub use parse::ConfigError;
 
 use crate::algorithm::{Method, OptionAbout};

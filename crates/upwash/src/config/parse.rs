@@ -35,11 +35,14 @@ impl Config {
             set(&mut table, replacement)?;
         }
         // Errors are explained with their place in the text where that is possible.
-        let config: Self = if replacements.is_empty() {
-            toml::from_str(text).map_err(explain)?
+        let replaced;
+        let text = if replacements.is_empty() {
+            text
         } else {
-            table.try_into().map_err(explain)?
+            replaced = table.to_string();
+            &replaced
         };
+        let config: Self = toml::from_str(text).map_err(explain)?;
         config.check()?;
         Ok(config)
     }

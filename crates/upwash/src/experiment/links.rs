@@ -1,7 +1,7 @@
 //! Which links are up when, and what an algorithm makes of them.
 
 use super::ExperimentError;
-use crate::algorithm::{self, Ground, Method};
+use crate::algorithm::{self, Ground, Method, Report, Setting, View};
 use crate::config::{Config, CopyOrder, Execution, Links, Relabellings, Statistics};
 use std::collections::BTreeSet;
 use upwash_topology::{Graph, Matcha, Order, Rotation, Schedule, Weights, paper_relabellings};
@@ -51,6 +51,32 @@ pub(super) fn centre(
             graph.nodes()
         )),
     }
+}
+
+/// Whom each worker must hear in every round to keep its copies of others' models up to date.
+pub(super) fn audience(method: &Method, schedule: &Schedule) -> Option<Vec<Vec<usize>>> {
+    let round = schedule.round(0);
+    let view = View {
+        worker: 0,
+        setting: Setting::new(&round, 0.0),
+        own: Report {
+            loss: None,
+            degree: 0,
+            number: 1.0,
+        },
+        received: &[],
+    };
+    let messages = method.synchronous()?.messages(&view);
+    messages
+        .iter()
+        .any(|message| message.public_copy.is_some())
+        .then(|| {
+            let mut senders = vec![Vec::new(); schedule.nodes()];
+            for (sender, receiver) in Seen::of(schedule).links {
+                senders[receiver].push(sender);
+            }
+            senders
+        })
 }
 
 /// What a user should know before the start.

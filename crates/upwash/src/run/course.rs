@@ -1,7 +1,7 @@
 //! What all runs have in common: counting, testing, telling.
 
-use super::report::{Event, Next, Node, Observer, Outcome, Progress, Status, Summary};
-use crate::engine::{Engine, Part, Score, State};
+use super::report::{Event, Moment, Next, Node, Observer, Outcome, Progress, Status, Summary};
+use crate::engine::{Engine, Part, Score};
 use crate::experiment::Experiment;
 use crate::model::{Layout, Replica};
 use crate::optimizer::Rate;
@@ -24,7 +24,8 @@ pub(super) trait Models {
     /// A worker's model without its running statistics: others are estimated for it.
     fn score_bare(&mut self, worker: usize) -> Score;
     fn consensus_distance(&mut self, workers: &[usize]) -> f64;
-    fn state(&mut self) -> State;
+    /// All that is needed for going on from here.
+    fn moment(&mut self, progress: &Progress) -> Moment;
 }
 
 impl Models for &mut dyn Engine {
@@ -41,8 +42,8 @@ impl Models for &mut dyn Engine {
         (**self).consensus_distance(workers)
     }
 
-    fn state(&mut self) -> State {
-        (**self).state()
+    fn moment(&mut self, progress: &Progress) -> Moment {
+        (progress.clone(), (**self).state())
     }
 }
 
@@ -128,8 +129,8 @@ impl<'a> Course<'a> {
             losses,
             sent,
         });
-        let state = &mut || models.state();
-        self.observer.diverged(&self.progress, state);
+        let progress = &self.progress;
+        self.observer.diverged(&mut || models.moment(progress));
         Status::Diverged { worker, round }
     }
 
@@ -162,8 +163,9 @@ impl<'a> Course<'a> {
             };
             next = next.or(self.observer.observe(&event));
         }
-        let state = &mut || models.state();
-        next.or(self.observer.between_rounds(&self.progress, state))
+        let progress = &self.progress;
+        let moment = &mut || models.moment(progress);
+        next.or(self.observer.between_rounds(progress.round, moment))
     }
 
     /// Whether all rounds were run.
@@ -211,8 +213,8 @@ impl<'a> Course<'a> {
         if let (Some(worker), Status::Finished) = (tested.broken, &status) {
             let round = self.progress.round;
             status = Status::Diverged { worker, round };
-            self.observer
-                .diverged(&self.progress, &mut || engine.state());
+            let progress = &self.progress;
+            self.observer.diverged(&mut || engine.moment(progress));
         }
         self.observer.observe(&Event::Ended {
             status: status.clone(),

@@ -214,15 +214,19 @@ pub trait Observer {
     /// Something happened.
     fn observe(&mut self, event: &Event) -> Next;
 
-    /// Between two rounds: the time to keep what is needed for going on later, which `state` gives.
-    fn between_rounds(&mut self, _progress: &Progress, _state: &mut dyn FnMut() -> State) -> Next {
+    /// Between two rounds, before round `round`: the time to keep what is needed for going on later,
+    /// which `moment` gives.
+    fn between_rounds(&mut self, _round: u64, _moment: &mut dyn FnMut() -> Moment) -> Next {
         Next::Continue
     }
 
-    /// A loss of the round `progress.round` is not finite, and the run ends here: the time to keep
-    /// the models with which that happened.
-    fn diverged(&mut self, _progress: &Progress, _state: &mut dyn FnMut() -> State) {}
+    /// A loss of a round is not finite, and the run ends here: the time to keep the models with which
+    /// that happened.
+    fn diverged(&mut self, _moment: &mut dyn FnMut() -> Moment) {}
 }
+
+/// A run between two rounds: all that it needs to go on.
+pub type Moment = (Progress, State);
 
 /// Nobody watches.
 impl Observer for () {

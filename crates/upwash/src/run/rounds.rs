@@ -2,7 +2,7 @@
 
 use super::course::Course;
 use super::report::{Next, Status};
-use crate::algorithm::{Algorithm, Exchange, Message, Part, Report, Setting};
+use crate::algorithm::{Algorithm, Exchange, Message, Part, Report, Setting, Vector};
 use crate::clock::Transfer;
 use crate::config::Statistics;
 use crate::engine::{Engine, Turn};
@@ -77,7 +77,12 @@ pub(super) fn run(
                 }
             }
             let mut numbers = 0;
-            if index == 0 && experiment.config.training.statistics == Statistics::Averaged {
+            let averages = matches!(
+                exchange,
+                Exchange::Neighbours | Exchange::Early | Exchange::Mean | Exchange::Centre
+            );
+            let asked = experiment.config.training.statistics == Statistics::Averaged;
+            if index == 0 && averages && asked {
                 engine.mix_statistics(&exchange.safe_weights(&setting));
                 numbers = engine.layout().statistic_count();
             }
@@ -118,7 +123,8 @@ fn count_traffic(
     parts: &[Part],
     bytes: impl Fn(&Part) -> u64,
 ) {
-    let (clock, sent) = (&course.experiment.clock, &mut course.progress.sent);
+    let experiment = course.experiment;
+    let (clock, sent) = (&experiment.clock, &mut course.progress.sent);
     let clocks = &mut course.progress.clocks;
     if exchange == Exchange::Mean {
         let ring = &course.training;
@@ -127,6 +133,12 @@ fn count_traffic(
         sent.bytes_sent += hops * bytes;
         sent.messages_sent += hops * ring.len() as u64;
         clock.all_reduce(clocks, bytes, ring);
+        if let (Some(to), Some(&from)) = (experiment.centre, ring.first()) {
+            // The centre is told the result.
+            sent.bytes_sent += bytes;
+            sent.messages_sent += 1;
+            clocks[to] = clocks[from] + clock.message(&Transfer { from, to, bytes });
+        }
         return;
     }
     let mut transfers = Vec::new();
@@ -136,25 +148,36 @@ fn count_traffic(
             let bytes = bytes(&parts[from]);
             transfers.push(Transfer { from, to, bytes });
         };
-        if exchange == Exchange::Chosen {
-            let used = part.plan.assignments.iter().flat_map(|sum| &sum.messages);
-            let others = used.map(|entry| entry.0).filter(|&from| from != to);
-            let chosen: BTreeSet<usize> = others.collect();
-            chosen.into_iter().for_each(add);
-        } else {
-            exchange.senders(to, setting).for_each(&mut add);
+        match (exchange, &experiment.audience) {
+            (Exchange::Chosen, _) => {
+                let used = part.plan.assignments.iter().flat_map(|sum| &sum.messages);
+                let others = used.map(|entry| entry.0).filter(|&from| from != to);
+                let chosen: BTreeSet<usize> = others.collect();
+                chosen.into_iter().for_each(add);
+            }
+            // Public copies are kept up to date wherever they will be needed.
+            (Exchange::Neighbours | Exchange::Early, Some(senders)) => {
+                senders[to].iter().copied().for_each(&mut add);
+            }
+            _ => exchange.senders(to, setting).for_each(&mut add),
         }
     }
-    sent.messages_sent += transfers.len() as u64;
+    let messages = |transfer: &Transfer| parts[transfer.from].messages.len() as u64;
+    sent.messages_sent += transfers.iter().map(messages).sum::<u64>();
     sent.bytes_sent += transfers.iter().map(|transfer| transfer.bytes).sum::<u64>();
-    if exchange == Exchange::Early {
-        // While the gradients are computed.
+    // What has nothing of the step in it can leave while the gradients are computed.
+    let mut contents = parts.iter().flat_map(|part| &part.messages);
+    let has_step = contents.any(|message| message.content.iter().any(|e| e.0 == Vector::Step));
+    if exchange == Exchange::Early || exchange == Exchange::Centre && !has_step {
         let mut exchanged = started.to_vec();
         clock.exchange(&mut exchanged, &transfers);
         for (clock, exchanged) in clocks.iter_mut().zip(exchanged) {
             *clock = clock.max(exchanged);
         }
     } else {
+        if exchange == Exchange::Chosen {
+            clock.barrier(clocks);
+        }
         clock.exchange(clocks, &transfers);
     }
 }

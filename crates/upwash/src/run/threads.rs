@@ -7,17 +7,18 @@
 
 use super::RunError;
 use super::course::{Course, Models};
-use super::report::{Next, Status};
+use super::report::{Moment, Next, Progress, Status};
 use super::rounds::bytes;
 use super::virtual_time::Flight;
 use crate::algorithm::{Asynchronous, Part as Participant, Turn};
-use crate::engine::{Engine, Part, Score, State, Turn as Gradient};
+use crate::clock::Transfer;
+use crate::engine::{Engine, Part, Score, Turn as Gradient};
 use crate::experiment::Experiment;
 use crate::fleet::{Lane, Lanes, Shared};
 use crate::mix::{Row, Terms, exchange};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often someone who waits looks up.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -28,6 +29,11 @@ struct Open<'a> {
     statistics: &'a mut [f32],
     /// The algorithm's number.
     number: f64,
+    /// Gradients that it has applied.
+    steps: u64,
+    /// Its clock, and until when it is sending and receiving: simulated seconds.
+    clock: f64,
+    ports: [f64; 2],
 }
 
 /// What all threads see.
@@ -54,6 +60,8 @@ struct News {
     score: Score,
     messages: u64,
     bytes: u64,
+    /// Its clock.
+    clock: f64,
 }
 
 /// Stops everyone, however a thread ends before its time.
@@ -80,8 +88,7 @@ pub(super) fn run(
     let experiment = course.experiment;
     let workers = experiment.workers();
     let flight = course.progress.flight.take();
-    let mut flight = flight.unwrap_or_else(|| Flight::new(workers));
-    let already = course.progress.sent.simulated_seconds;
+    let flight = flight.unwrap_or_else(|| Flight::new(workers));
     let Some(Lanes {
         shared,
         workers: lanes,
@@ -99,10 +106,14 @@ pub(super) fn run(
             velocity,
             ..
         } = lane;
+        let worker = rows.len();
         rows.push(Mutex::new(Open {
             model,
             statistics,
             number,
+            steps: flight.steps[worker],
+            clock: course.progress.clocks[worker],
+            ports: flight.ports[worker],
         }));
         // Steps that were in flight when a run was stopped are computed anew.
         own.push((update, Mutex::new(velocity)));
@@ -124,7 +135,6 @@ pub(super) fn run(
         rate: Box::new(move |begun| rates(begun as f64 / count as f64)),
     };
     let (mut updates, velocities): (Vec<_>, Vec<_>) = own.into_iter().unzip();
-    let began = Instant::now();
     let status = std::thread::scope(|scope| {
         let (send, news) = mpsc::channel();
         for (worker, update) in updates.iter_mut().enumerate() {
@@ -151,9 +161,9 @@ pub(super) fn run(
                     score,
                     messages,
                     bytes,
+                    clock,
                 } = told;
                 done += 1;
-                flight.steps[worker] += 1;
                 course.count(worker, score);
                 course.progress.losses[worker] = Some(score.loss);
                 let known = course.progress.losses.iter();
@@ -161,26 +171,22 @@ pub(super) fn run(
                 let sent = &mut course.progress.sent;
                 sent.messages_sent += messages;
                 sent.bytes_sent += bytes;
-                sent.simulated_seconds = already + began.elapsed().as_secs_f64();
+                sent.simulated_seconds = sent.simulated_seconds.max(clock);
                 if !course.is_sane(score.loss) {
                     return course.diverged(worker, losses, &mut desk);
                 }
-                if !done.is_multiple_of(count) {
-                    continue;
+                // Of a run that goes on, more may have been applied than there are rounds.
+                while done >= (course.progress.round + 1) * count {
+                    let next = course.end_round(losses.clone(), &mut desk);
+                    if course.is_over() {
+                        return Status::Finished;
+                    }
+                    if next == Next::Stop {
+                        let round = course.progress.round;
+                        return Status::Interrupted { round };
+                    }
+                    course.begin_round();
                 }
-                for (number, row) in course.progress.numbers.iter_mut().zip(&field.rows) {
-                    *number = lock(row).number;
-                }
-                course.progress.flight = Some(flight.clone());
-                let next = course.end_round(losses, &mut desk);
-                if course.is_over() {
-                    return Status::Finished;
-                }
-                if next == Next::Stop {
-                    let round = course.progress.round;
-                    return Status::Interrupted { round };
-                }
-                course.begin_round();
             }
             // Every worker is gone before its time: one has panicked, and the scope says so.
             let round = course.progress.round;
@@ -226,15 +232,9 @@ impl Field<'_> {
                 &mut velocity,
             );
             drop(velocity);
-            let (messages, bytes) = self.meet(worker, step, update, &statistics);
+            let told = self.meet(worker, score, update, &statistics);
             lock(&self.steps)[worker] += 1;
             self.bell.notify_all();
-            let told = News {
-                worker,
-                score,
-                messages,
-                bytes,
-            };
             // Nobody listens any more: the run is over.
             if news.send(told).is_err() {
                 return;
@@ -256,7 +256,7 @@ impl Field<'_> {
             if stopped() || finished {
                 return false;
             }
-            if steps[worker] <= slowest + staleness {
+            if steps[worker] < slowest + staleness {
                 return true;
             }
             let waited = self.bell.wait_timeout(steps, GLANCE);
@@ -264,9 +264,10 @@ impl Field<'_> {
         }
     }
 
-    /// Mixes with whom the worker meets; says what was sent.
-    fn meet(&self, worker: usize, step: u64, update: &[f32], statistics: &[f32]) -> (u64, u64) {
+    /// Mixes with whom the worker meets.
+    fn meet(&self, worker: usize, score: Score, update: &[f32], statistics: &[f32]) -> News {
         let experiment = self.experiment;
+        let step = lock(&self.steps)[worker];
         let mut turn = Turn {
             worker,
             step,
@@ -284,14 +285,35 @@ impl Field<'_> {
         turn.number = rows[place(worker)].number;
         let known = partner.map(|partner| (partner, rows[place(partner)].number));
         let meeting = self.algorithm.meet(&turn, known);
+        let encounter = self.algorithm.encounter();
+        let messages = meeting.messages(encounter);
         let mut parts: Vec<Participant> = meeting.parts;
         parts.sort_unstable_by_key(|part| part.worker);
-        rows[place(worker)].statistics.copy_from_slice(statistics);
+        let own = &mut rows[place(worker)];
+        own.statistics.copy_from_slice(statistics);
+        own.steps += 1;
+        own.clock += experiment.clock.gradient(worker, step);
+        let each = parts.iter().map(|part| bytes(&part.messages, update.len()));
+        let longest = each.max().unwrap_or(0);
+        if let Some(to) = partner {
+            let (from, bytes) = (worker, longest);
+            let mut ports = [from, to].map(|i| rows[place(i)].ports);
+            let time = rows[place(from)].clock;
+            let there = Transfer { from, to, bytes };
+            let ends = experiment
+                .clock
+                .meeting(&mut ports, time, encounter, &there);
+            rows[place(from)].clock = ends;
+            for (i, ports) in [from, to].into_iter().zip(ports) {
+                rows[place(i)].ports = ports;
+            }
+        }
         for part in &parts {
             if let Some(number) = part.plan.number {
                 rows[place(part.worker)].number = number;
             }
         }
+        let clock = rows[place(worker)].clock;
         let mut taking_part = Vec::new();
         for (open, &i) in rows.iter_mut().zip(&present) {
             if parts.iter().any(|part| part.worker == i) {
@@ -308,11 +330,14 @@ impl Field<'_> {
             alone: true,
             ..Default::default()
         };
-        let width = update.len();
-        let each = parts.iter().map(|part| bytes(&part.messages, width));
-        let bytes = meeting.messages * each.max().unwrap_or(0);
         exchange(taking_part, &parts, terms);
-        (meeting.messages, bytes)
+        News {
+            worker,
+            score,
+            messages,
+            bytes: messages * longest,
+            clock,
+        }
     }
 }
 
@@ -356,16 +381,29 @@ impl Models for Desk<'_, '_> {
         crate::fleet::consensus_distance(&models)
     }
 
-    fn state(&mut self) -> State {
-        let (models, statistics): (Vec<_>, Vec<_>) = self.copies().into_iter().unzip();
-        let models = models.concat();
+    /// One moment: nobody mixes while all models are copied.
+    fn moment(&mut self, progress: &Progress) -> Moment {
+        let rows: Vec<_> = self.field.rows.iter().map(lock).collect();
+        let mut progress = progress.clone();
+        progress.numbers = rows.iter().map(|row| row.number).collect();
+        progress.clocks = rows.iter().map(|row| row.clock).collect();
+        progress.flight = Some(Flight {
+            steps: rows.iter().map(|row| row.steps).collect(),
+            ports: rows.iter().map(|row| row.ports).collect(),
+            ..Flight::new(rows.len())
+        });
+        let models: Vec<f32> = rows.iter().flat_map(|row| row.model.to_vec()).collect();
+        let statistics = rows.iter().flat_map(|row| row.statistics.to_vec());
+        let statistics: Vec<f32> = statistics.collect();
+        drop(rows);
         let velocities = self.velocities.iter();
         let velocities: Vec<f32> = velocities.flat_map(|row| lock(row).to_vec()).collect();
-        vec![
+        let state = vec![
             ("updates".into(), vec![0.0; models.len()]),
             ("models".into(), models),
             ("velocities".into(), velocities),
-            ("statistics".into(), statistics.concat()),
-        ]
+            ("statistics".into(), statistics),
+        ];
+        (progress, state)
     }
 }

@@ -8,7 +8,7 @@ use super::course::Course;
 use super::report::{Next, Status};
 use super::rounds::bytes;
 use crate::algorithm::{Asynchronous, Turn};
-use crate::clock::Transfer;
+use crate::clock::{Time, Transfer};
 use crate::engine::{Engine, Score, Turn as Gradient};
 use crate::mix::Terms;
 use serde::{Deserialize, Serialize};
@@ -24,8 +24,8 @@ pub struct Flight {
     pub tasks: Vec<Option<(f64, Task)>>,
     /// How the gradient that each has under way did on its batch.
     pub scores: Vec<Option<Score>>,
-    /// Until when each is busy with others.
-    pub busy: Vec<f64>,
+    /// Until when each is sending and receiving.
+    pub ports: Vec<[f64; 2]>,
 }
 
 /// What a worker does.
@@ -44,7 +44,7 @@ impl Flight {
             steps: vec![0; workers],
             tasks: vec![None; workers],
             scores: vec![None; workers],
-            busy: vec![0.0; workers],
+            ports: vec![[0.0; 2]; workers],
         }
     }
 
@@ -54,31 +54,14 @@ impl Flight {
     }
 }
 
-/// Seconds that can be put in order.
-#[derive(Clone, Copy, PartialEq)]
-struct Time(f64);
-
-impl Eq for Time {}
-
-impl Ord for Time {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
-impl PartialOrd for Time {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
 /// A run in virtual time.
 struct Simulation<'a, 'c> {
     course: &'a mut Course<'c>,
     algorithm: &'a dyn Asynchronous,
     engine: &'a mut dyn Engine,
     flight: Flight,
-    queue: BinaryHeap<Reverse<(Time, usize, Task)>>,
+    /// By time; of those at the same time, who has done least comes first.
+    queue: BinaryHeap<Reverse<(Time, u64, usize, Task)>>,
     /// Gradients that have begun and are not computed yet.
     begun: Vec<Option<Gradient>>,
     done: u64,
@@ -96,7 +79,7 @@ pub(super) fn run(
     let tasks = flight.tasks.iter().enumerate();
     let queue = tasks.filter_map(|(worker, task)| {
         let (time, task) = (*task)?;
-        Some(Reverse((Time(time), worker, task)))
+        Some(Reverse((Time(time), flight.steps[worker], worker, task)))
     });
     let mut simulation = Simulation {
         queue: queue.collect(),
@@ -122,7 +105,7 @@ impl Simulation<'_, '_> {
             self.course.begin_round();
         }
         while !self.course.is_over() {
-            let Some(Reverse((Time(time), worker, task))) = self.queue.pop() else {
+            let Some(Reverse((Time(time), _, worker, task))) = self.queue.pop() else {
                 unreachable!("the slowest worker never waits for another");
             };
             match task {
@@ -152,7 +135,8 @@ impl Simulation<'_, '_> {
 
     fn schedule(&mut self, worker: usize, time: f64, task: Task) {
         self.flight.tasks[worker] = Some((time, task));
-        self.queue.push(Reverse((Time(time), worker, task)));
+        let steps = self.flight.steps[worker];
+        self.queue.push(Reverse((Time(time), steps, worker, task)));
     }
 
     /// A worker begins its next gradient.
@@ -181,14 +165,11 @@ impl Simulation<'_, '_> {
         if let Some(partner) = self.turn(worker, |turn| self.algorithm.partner(turn)) {
             let bytes = 4 * self.engine.layout().parameter_count() as u64;
             let (from, to) = (worker, partner);
-            let seconds = self
-                .course
-                .experiment
-                .clock
-                .message(&Transfer { from, to, bytes });
-            let busy = &mut self.flight.busy;
-            ends = time.max(busy[worker]).max(busy[partner]) + seconds;
-            (busy[worker], busy[partner]) = (ends, ends);
+            let there = Transfer { from, to, bytes };
+            let clock = &self.course.experiment.clock;
+            let mut ports = [from, to].map(|i| self.flight.ports[i]);
+            ends = clock.meeting(&mut ports, time, self.algorithm.encounter(), &there);
+            [self.flight.ports[from], self.flight.ports[to]] = ports;
         }
         self.schedule(worker, ends, Task::Meeting);
     }
@@ -216,6 +197,7 @@ impl Simulation<'_, '_> {
         if !self.course.is_sane(score.loss) {
             return Some(self.course.diverged(worker, all, &mut self.engine));
         }
+        let messages = meeting.messages(self.algorithm.encounter());
         let mut parts = meeting.parts;
         parts.sort_unstable_by_key(|part| part.worker);
         let terms = Terms {
@@ -231,9 +213,9 @@ impl Simulation<'_, '_> {
         }
         let width = self.engine.layout().parameter_count();
         let sent = &mut self.course.progress.sent;
-        sent.messages_sent += meeting.messages;
+        sent.messages_sent += messages;
         let each = parts.iter().map(|part| bytes(&part.messages, width));
-        sent.bytes_sent += meeting.messages * each.max().unwrap_or(0);
+        sent.bytes_sent += messages * each.max().unwrap_or(0);
         sent.simulated_seconds = time;
         self.course.progress.clocks[worker] = time;
         self.course.count(worker, score);
@@ -252,7 +234,7 @@ impl Simulation<'_, '_> {
         let slowest = training.iter().map(|&i| self.flight.steps[i]).min();
         let limit = slowest.unwrap_or(0) + staleness;
         for worker in training {
-            if self.flight.tasks[worker].is_none() && self.flight.steps[worker] <= limit {
+            if self.flight.tasks[worker].is_none() && self.flight.steps[worker] < limit {
                 self.begin(worker, time);
             }
         }
