@@ -127,16 +127,15 @@ impl EngineArgs {
     pub(crate) fn memory(&self, crew: &Crew) -> Result<Vec<(&'static str, u64)>> {
         #[cfg(feature = "torch")]
         if let (EngineName::Torch, DeviceName::Cuda(device)) = (self.engine, self.device) {
-            use upwash_torch::{Cuda, Needs, TorchNetwork};
-            let options = self.cuda_options(device);
-            if let Cuda::Devices(_) = Cuda::here() {
-                let network = TorchNetwork::new(crew.network.clone());
-                return Ok(Needs::measured(crew, &network, options)?.parts());
+            use upwash_torch::{Needs, TorchNetwork};
+            let network = TorchNetwork::new(crew.network.clone());
+            let needs = Needs::predicted(crew, &network, self.cuda_options(device))?;
+            if self.precision != PrecisionName::Bf16 && !needs.measured {
+                eprintln!(
+                    "note: in f32 and tf32 libraries can need much more; only a GPU can tell"
+                );
             }
-            eprintln!(
-                "note: there is no GPU here to try it on; in f32 and tf32, libraries can need much more"
-            );
-            return Ok(Needs::of(crew, options).parts());
+            return Ok(needs.parts());
         }
         let workers = crew.starts.len() as u64;
         let layout = crew.network.layout();

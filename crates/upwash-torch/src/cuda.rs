@@ -157,15 +157,14 @@ impl CudaFleet {
             ));
             Ok(Memory::of(options.device)?.free as u64)
         })?;
-        let lacks_memory = |error: &TorchError| error.0.contains("out of memory");
         Self::make(crew, model, options).map_err(|error| {
-            if !lacks_memory(&error) {
+            if !error.lacks_memory() {
                 return error;
             }
             TorchError(match Needs::measured(crew, model, options) {
                 Ok(needs) => needs.remedy(free),
-                Err(error) if lacks_memory(&error) => format!(
-                    "not even two workers fit into the GPU's memory ({:.1} GiB are free): take a smaller \
+                Err(error) if error.lacks_memory() => format!(
+                    "not even one worker fits into the GPU's memory ({:.1} GiB are free): take a smaller \
                      batch or model",
                     free as f64 / (1u64 << 30) as f64
                 ),
@@ -329,7 +328,7 @@ impl CudaFleet {
         })??;
         match graph {
             Some(Ok(graph)) => self.graph = Some(graph),
-            Some(Err(error)) if error.0.contains("out of memory") => return Err(error),
+            Some(Err(error)) if error.lacks_memory() => return Err(error),
             Some(Err(error)) => {
                 // libtorch's words, without where they come from.
                 let why = error.0.split("Torch(\"").last().unwrap_or_default();

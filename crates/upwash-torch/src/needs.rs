@@ -2,12 +2,12 @@
 
 use crate::cuda::{CudaFleet, CudaOptions, Precision, SCORED_AT_ONCE};
 use crate::model::TorchModel;
-use crate::shim::{self, TorchError};
+use crate::shim::{self, Cuda, TorchError};
+use tch::{Device, Kind, Tensor};
 use upwash::crew::Crew;
 
 /// A prediction, in bytes, of what libtorch takes from the device; the driver's own share (some 0.5 GiB)
-/// comes on top. From what one worker and two need where there is a GPU to try that on, else from the
-/// network's description: docs/benchmarks.md has how near both come.
+/// comes on top. docs/benchmarks.md has how near it comes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Needs {
     /// Models, gradients, velocities and what algorithms keep: for every worker.
@@ -74,6 +74,21 @@ impl Needs {
         }
     }
 
+    /// By the network's description in half precision. In single precision libraries take room that no
+    /// description has: there it is tried, where there is a GPU to try it on.
+    pub fn predicted(
+        crew: &Crew,
+        model: &dyn TorchModel,
+        options: CudaOptions,
+    ) -> Result<Self, TorchError> {
+        match (options.precision, Cuda::here()) {
+            (Precision::Tf32 | Precision::F32, Cuda::Devices(_)) => {
+                Self::measured(crew, model, options)
+            }
+            _ => Ok(Self::of(crew, options)),
+        }
+    }
+
     /// Of these workers, used so: from what one of them and two need on this machine's GPU.
     pub fn measured(
         crew: &Crew,
@@ -87,6 +102,11 @@ impl Needs {
                 streams: Some(workers),
                 ..options
             };
+            // The device must be in use before it can be asked.
+            drop(Tensor::zeros(
+                [1],
+                (Kind::Float, Device::Cuda(options.device)),
+            ));
             shim::release_memory()?;
             shim::forget_peak(options.device)?;
             let fleet = CudaFleet::make(&few, model, options)?;
@@ -102,10 +122,16 @@ impl Needs {
                 ..described
             });
         }
-        let (two, described_two) = peak(2)?;
         let sure = |needs: &Self| needs.vectors + needs.data;
-        let more = sure(&described_two) - sure(&described_one);
-        let gradient = two.saturating_sub(one + more);
+        let gradient = match peak(2) {
+            Ok((two, described_two)) => {
+                let more = sure(&described_two) - sure(&described_one);
+                two.saturating_sub(one + more)
+            }
+            // One is all that fits: then all that it needed is its gradient's.
+            Err(error) if error.lacks_memory() => one.saturating_sub(sure(&described_one)),
+            Err(error) => return Err(error),
+        };
         Ok(Self {
             gradients: described.streams as u64 * gradient,
             scoring: one.saturating_sub(sure(&described_one) + gradient),

@@ -9,6 +9,13 @@ use tch::Tensor;
 #[error("{0}")]
 pub struct TorchError(pub(crate) String);
 
+impl TorchError {
+    /// Whether the device's memory was too small.
+    pub(crate) fn lacks_memory(&self) -> bool {
+        self.0.contains("out of memory")
+    }
+}
+
 type Message = *mut c_char;
 type Handle = *mut c_void;
 

@@ -1,7 +1,7 @@
 //! Exchanges beside the machine's memory bandwidth, each algorithm's beside D-PSGD's, and whole rounds
 //! of many workers.
 //!
-//! `cargo bench -p upwash` prints three tables. Mixing: eight workers on L1 (and a centre where there
+//! `cargo bench -p upwash` prints three tables. Mixing (the last): eight workers on L1 (and a centre where there
 //! is one); `part of copy` is how near D-PSGD's comes to copying memory, where every number of X and U
 //! is counted as read once and every number of X as written once; copying counts a read and a write a
 //! number. Both use all cores. The copy is of 256 MB, far more than any cache holds: small models are
@@ -26,9 +26,10 @@ use upwash::run::{Event, Next, Progress, run};
 const CENTRED: [&str; 4] = ["easgd", "parameter-server", "async-easgd", "downpour"];
 
 fn main() {
-    mixing();
+    // The most memory that a process has held is kept for good: small things come first.
     rounds();
     slow_worker();
+    mixing();
 }
 
 fn prepare(config: &str) -> Experiment {
