@@ -9,7 +9,9 @@ peer=$(dirname "$0")/../crates/upwash-torch/benches/peers/fleet.py
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 "$gpu" check
+"$gpu" scores
 "$gpu" export "$scratch"
 "$python" "$peer" agree "$scratch"
+"$gpu" memory
 "$gpu" speed
 "$python" "$peer" speed

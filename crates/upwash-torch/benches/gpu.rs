@@ -1,4 +1,4 @@
-//! The GPU engine checked and timed: `gpu check`, `gpu memory`, `gpu speed`, `gpu export DIR` (see
+//! The GPU engine checked and timed: `gpu check`, `gpu scores`, `gpu memory`, `gpu speed`, `gpu export DIR` (see
 //! scripts/check-gpu.sh). Needs a GPU; not part of the tests.
 
 #[cfg(not(feature = "libtorch"))]
@@ -15,8 +15,9 @@ fn main() {
         Some("check") => with_torch::check(),
         Some("speed") => with_torch::speed(),
         Some("memory") => with_torch::memory(),
+        Some("scores") => with_torch::scores(),
         Some("export") => with_torch::export(&arguments.next().expect("a folder")),
-        _ => eprintln!("gpu check | gpu memory | gpu speed | gpu export DIR"),
+        _ => eprintln!("gpu check | gpu scores | gpu memory | gpu speed | gpu export DIR"),
     }
 }
 
@@ -380,6 +381,31 @@ mod with_torch {
         }
         if std::env::var_os("UPWASH_MEMORY_CASE").is_none() {
             too_large(&mut Table(true));
+        }
+    }
+
+    /// GPU and CPU score the same models alike.
+    pub(crate) fn scores() {
+        let mut table = Table(true);
+        for model in ["resnet20", "thin-resnet50"] {
+            let experiment = prepare(&config(model, "name = \"dpsgd\"", 16, 20, ""));
+            let mut gpu = fleet(&experiment, F32);
+            complete(&experiment, &mut gpu);
+            let network = TorchNetwork::new(experiment.network.clone());
+            let model_on_cpu = OnCpu::new(Arc::new(network), experiment.network.input);
+            let mut cpu = experiment.fleet(Arc::new(model_on_cpu));
+            cpu.restore(&gpu.state()).expect("a state that fits");
+            let (a, b) = (cpu.score(3, Part::Test), gpu.score(3, Part::Test));
+            let apart = (a.loss / b.loss - 1.0).abs();
+            let alike = apart < 1e-4 && a.correct.abs_diff(b.correct) <= 1;
+            let what = format!(
+                "{model}: a model is scored alike, {} and {} right",
+                a.correct, b.correct
+            );
+            table.line(&what, &format!("{apart:.1e}"), alike);
+        }
+        if !table.0 {
+            std::process::exit(1);
         }
     }
 
