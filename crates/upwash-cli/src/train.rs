@@ -84,17 +84,21 @@ fn dry_run(args: &Args, experiment: &Experiment, out: &mut impl Write) -> Result
     }
     let parts = args.engine.memory(&Crew::of(experiment))?;
     let all: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
-    let gibibytes = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
-    writeln!(
-        out,
-        "\n{:.2} GiB of {}",
-        gibibytes(all),
-        args.engine.place()
-    )?;
+    writeln!(out, "\n{} of {}", size(all), args.engine.place())?;
     for (what, bytes) in parts {
-        writeln!(out, "  {:>8.2}  {what}", gibibytes(bytes))?;
+        writeln!(out, "  {:>10}  {what}", size(bytes))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Bytes, for people.
+fn size(bytes: u64) -> String {
+    let mebibytes = bytes as f64 / (1u64 << 20) as f64;
+    if mebibytes < 1000.0 {
+        format!("{mebibytes:.1} MiB")
+    } else {
+        format!("{:.2} GiB", mebibytes / 1024.0)
+    }
 }
 
 /// Who trains on how many images of which class.

@@ -608,3 +608,94 @@ fn several_configurations_are_compared_and_nothing_is_run_twice() {
         "{twice}"
     );
 }
+
+#[test]
+fn runs_together_come_to_the_same_as_in_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, config: &str| {
+        std::fs::write(folder.path().join(name), config).unwrap();
+    };
+    write("plain.toml", "[algorithm]\nname = \"dpsgd\"\n");
+    write("choco.toml", "seed = 2\n[algorithm]\nname = \"choco\"\n");
+    write("lost.toml", "[training]\nrate = 1e30\n");
+    let compare = |out: &str, more: &[&str]| {
+        let mut args = vec![
+            "compare",
+            "plain.toml",
+            "choco.toml",
+            "lost.toml",
+            "--out",
+            out,
+        ];
+        args.extend(["--set", "training.epochs=2"]);
+        args.extend(more);
+        stdout(folder.path(), &args)
+    };
+    compare("apart", &[]);
+    let table = compare("together", &["--together", "--reach", "80"]);
+    for run in ["plain", "choco", "lost"] {
+        let [apart, together] = ["apart", "together"].map(|out| folder.path().join(out).join(run));
+        assert_eq!(summary(&together), summary(&apart), "{run}");
+        let read = |run: &Path| std::fs::read(run.join("model.safetensors")).ok();
+        assert_eq!(read(&together), read(&apart), "{run}");
+    }
+    assert!(table.contains("to a mean accuracy of 80 %"), "{table}");
+    assert!(table.contains("lost               never"), "{table}");
+    assert!(
+        table.lines().all(|line| line.chars().count() <= 80),
+        "{table}"
+    );
+    // What cannot share an engine leaves nothing behind.
+    write("other.toml", "model = \"softmax\"\n");
+    let args = [
+        "compare",
+        "plain.toml",
+        "other.toml",
+        "--out",
+        "no",
+        "--together",
+    ];
+    let said = error(folder.path(), &args);
+    assert!(
+        said.contains("--together: the model must be the same"),
+        "{said}"
+    );
+    assert!(!folder.path().join("no").exists());
+}
+
+#[test]
+fn a_dry_run_says_what_a_run_would_be_and_leaves_nothing() {
+    let folder = folder_with("model = \"resnet20\"\n[data]\nname = \"synthetic:shape=3x32x32\"\n");
+    let text = stdout(folder.path(), &["train", "run.toml", "--dry-run"]);
+    assert!(text.contains("8 workers of 27"), "{text}");
+    assert!(text.contains("MiB of memory"), "{text}");
+    assert!(!folder.path().join("runs").exists());
+}
+
+#[test]
+fn every_algorithm_is_listed_with_its_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = stdout(folder.path(), &["algorithms"]);
+    for (name, said) in [
+        ("al-dsgd", "w_best = 0.1"),
+        (
+            "gradient-tracking",
+            "2 messages to each neighbour, 2 extra vectors",
+        ),
+        ("choco", "compressed, 1 extra vector"),
+        ("sgp", "directed links"),
+        ("easgd", "with a centre"),
+        ("gosgd", "asynchronous, 1 message, one way"),
+        ("downpour", "staleness = 8"),
+    ] {
+        let at = text
+            .find(&format!("\n{name}\n"))
+            .or(text.starts_with(name).then_some(0));
+        let rest = &text[at.unwrap_or_else(|| panic!("no {name} in {text}"))..];
+        let entry = rest.split("\n\n").next().unwrap();
+        assert!(entry.contains(said), "{entry}");
+    }
+    let one = stdout(folder.path(), &["algorithms", "d2"]);
+    assert!(one.starts_with("d2\n") && !one.contains("choco"), "{one}");
+    assert!(error(folder.path(), &["algorithms", "d3"]).contains("there is no algorithm `d3`"));
+}
