@@ -81,6 +81,10 @@ fn options_of_algorithms() {
         ),
         ("name = \"lsgd\"\ngroups = 0", "algorithm.groups = 0"),
         (
+            "name = \"slowmo\"\nbase = \"slowmo\"",
+            "another algorithm than slowmo itself",
+        ),
+        (
             "name = \"slowmo\"\nbase = \"ad-psgd\"",
             "a synchronous algorithm",
         ),

@@ -338,6 +338,7 @@ fn every_algorithm_and_variant_learns_the_digits() {
              arcs = [[0, 1], [0, 2], [1, 2], [2, 3], [3, 0]]\n",
             "[algorithm]\nname = \"slowmo\"\nbase = \"sgp\"\n",
             "[algorithm]\nname = \"slowmo\"\nbase = \"d2\"\n",
+            "[algorithm]\nname = \"slowmo\"\nbase = \"al-dsgd\"\nw_best = 0.2\n",
             "[algorithm]\nname = \"slowmo\"\nbase = \"dpsgd\"\n",
             "[algorithm]\nname = \"slowmo\"\nbase = \"easgd\"\n[graph]\ntopology = \"star:9\"\n",
         ]

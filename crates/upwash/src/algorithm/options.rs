@@ -122,14 +122,14 @@ impl<'a> Options<'a> {
         })
     }
 
-    /// The synchronous algorithm below this one, by the option `base`.
+    /// The synchronous algorithm below this one, by the option `base`. Where this one is itself the base of
+    /// another, the option is the other's, and the default is what is below this one.
     pub fn base(&mut self, default: &'static str) -> Result<Box<dyn Algorithm>, ConfigError> {
-        if self.read.iter().any(|option| option.key == "base") {
-            let must =
-                "an algorithm without a base of its own: dpsgd, matcha, gossip-pga, choco, ...";
-            return Err(self.refuse("base", must));
-        }
-        let value = self.value("base", default.into(), "the algorithm below it");
+        let is_taken = self.read.iter().any(|option| option.key == "base");
+        let value = match is_taken {
+            true => default.into(),
+            false => self.value("base", default.into(), "the algorithm below it"),
+        };
         let (registry, name) = (self.registry, value.as_str().unwrap_or(""));
         let base = registry.find(name).ok_or_else(|| {
             let names = registry.iter().map(|definition| definition.name);

@@ -10,8 +10,12 @@ pub(super) const DEFINITION: Definition = Definition {
     about: "any base; every so many rounds an exact average and a step with slow momentum",
     paper: "Wang et al. 2020, SlowMo: Improving Communication-Efficient Distributed SGD",
     build: |options| {
+        let base = options.base("local-sgd")?;
+        if base.extras().iter().any(|extra| extra.name == "anchor") {
+            return Err(options.refuse("base", "another algorithm than slowmo itself"));
+        }
         Ok(Method::Synchronous(Box::new(SlowMo {
-            base: options.base("local-sgd")?,
+            base,
             rate: options.number("slow_rate", 1.0, 1e-9..=f64::MAX, "alpha, the slow rate")?,
             momentum: options.number(
                 "slow_momentum",
@@ -25,16 +29,13 @@ pub(super) const DEFINITION: Definition = Definition {
 };
 
 /// After every `period` rounds of the base: x becomes the mean x' of all, the slow momentum
-/// s' = beta s + (a - x') / gamma, and the model a - alpha gamma s', which is the next anchor a.
+/// s' = beta s + (a - x') / gamma, and the model a - alpha gamma s', which is the next anchor a (alpha: `rate`).
 #[derive(Debug)]
+#[allow(missing_docs)]
 pub struct SlowMo {
-    /// The algorithm below.
     pub base: Box<dyn Algorithm>,
-    /// alpha.
     pub rate: f64,
-    /// beta.
     pub momentum: f64,
-    /// tau.
     pub period: u64,
 }
 
@@ -83,8 +84,10 @@ impl Algorithm for SlowMo {
             let (beta, inverse) = (self.momentum, 1.0 / rate);
             let step = [(slow, beta), (anchor, inverse), (model, -inverse)];
             all.push(Assignment::of(slow, step));
-            let next = [(anchor, 1.0), (slow, -self.rate * rate)];
-            all.push(Assignment::of(model, next));
+            all.push(Assignment::of(
+                model,
+                [(anchor, 1.0), (slow, -self.rate * rate)],
+            ));
         }
         all.push(Assignment::of(anchor, [(model, 1.0)]));
         all.extend(places.iter().map(|place| moved(place, 1.0)));
