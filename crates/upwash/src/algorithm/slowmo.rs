@@ -17,19 +17,14 @@ pub(super) const DEFINITION: Definition = Definition {
         Ok(Method::Synchronous(Box::new(SlowMo {
             base,
             rate: options.number("slow_rate", 1.0, 1e-9..=f64::MAX, "alpha, the slow rate")?,
-            momentum: options.number(
-                "slow_momentum",
-                0.5,
-                0.0..=0.999_999,
-                "beta, its momentum",
-            )?,
+            momentum: options.number("slow_momentum", 0.5, 0.0..=0.999, "beta, its momentum")?,
             period: options.count("slow_period", 8, "tau, rounds from slow step to slow step")?,
         })))
     },
 };
 
 /// After every `period` rounds of the base: x becomes the mean x' of all, the slow momentum
-/// s' = beta s + (a - x') / gamma, and the model a - alpha gamma s', which is the next anchor a (alpha: `rate`).
+/// s' = beta s + (a - x') / gamma, and the model a - alpha gamma s', which is the next anchor a.
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub struct SlowMo {
