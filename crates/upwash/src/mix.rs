@@ -85,6 +85,15 @@ pub fn exchange(mut rows: Vec<Row<'_>>, parts: &[Part], terms: Terms) {
 }
 
 impl<'a> Row<'a> {
+    /// Some columns of one of its vectors.
+    fn own(&self, vector: Vector, from: usize, length: usize) -> &[f32] {
+        match vector {
+            Vector::Model => &self.model[from..from + length],
+            Vector::Step => &self.step[from..from + length],
+            Vector::Extra(index) => &self.extras[index][from..from + length],
+        }
+    }
+
     /// Cuts the row at a column; the columns from there on are the result.
     fn split_off(&mut self, column: usize) -> Self {
         let cut = |slice: &mut &'a mut [f32]| {
@@ -129,11 +138,7 @@ fn compress(rows: &mut [Row<'_>], parts: &[Part], terms: Terms) {
 /// `sum` = a combination of a row's own vectors, from column `from` on.
 fn combine_own(sum: &mut [f32], content: &[(Vector, f64)], row: &Row<'_>, from: usize) {
     let length = sum.len();
-    let vector = |vector: Vector| match vector {
-        Vector::Model => &row.model[from..from + length],
-        Vector::Step => &row.step[from..from + length],
-        Vector::Extra(index) => &row.extras[index][from..from + length],
-    };
+    let vector = |vector: Vector| row.own(vector, from, length);
     match content {
         [(only, 1.0)] => sum.copy_from_slice(vector(*only)),
         [(first, 1.0), (second, -1.0)] => {
@@ -291,7 +296,7 @@ impl Sum {
             None => match self.own.first() {
                 None => target.fill(0.0),
                 Some((vector, weight)) => {
-                    let first = Self::own(row, *vector, from, length);
+                    let first = row.own(*vector, from, length);
                     let scaled = first.iter().map(|x| weight * x);
                     target.iter_mut().zip(scaled).for_each(|(t, x)| *t = x);
                 }
@@ -302,7 +307,7 @@ impl Sum {
         let done = usize::from(itself.is_none());
         let rest = self.own.iter().filter(|entry| entry.0 != self.target);
         for (vector, weight) in rest.skip(done) {
-            add(target, Self::own(row, *vector, from, length), *weight);
+            add(target, row.own(*vector, from, length), *weight);
         }
         let message = |place: usize| &messages[place * length..][..length];
         // Two messages are taken at a time: half of the passes over the block.
@@ -323,14 +328,6 @@ impl Sum {
             Vector::Model => row.model = whole,
             Vector::Extra(index) => row.extras[index] = whole,
             Vector::Step => {}
-        }
-    }
-
-    fn own<'r>(row: &'r Row<'_>, vector: Vector, from: usize, length: usize) -> &'r [f32] {
-        match vector {
-            Vector::Model => &row.model[from..from + length],
-            Vector::Step => &row.step[from..from + length],
-            Vector::Extra(index) => &row.extras[index][from..from + length],
         }
     }
 }

@@ -60,6 +60,7 @@ fn assert_near(found: &[f64], known: &[f64], tolerance: f64) {
 }
 
 fn assert_same(a: &[Vec<f64>], b: &[Vec<f64>]) {
+    assert!(!a.is_empty() && a.len() == b.len());
     a.iter().zip(b).for_each(|(a, b)| assert_near(a, b, 1e-12));
 }
 

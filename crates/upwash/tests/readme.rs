@@ -1,8 +1,9 @@
-//! The README's configuration is one.
+//! The configurations in the documentation are some.
 
 #![allow(clippy::unwrap_used)]
 
 use upwash::config::Config;
+use upwash::experiment::{Experiment, Folders};
 
 #[test]
 fn the_configuration_in_the_readme_is_accepted() {
@@ -14,4 +15,13 @@ fn the_configuration_in_the_readme_is_accepted() {
         .unwrap();
     let config = Config::parse(block, &[]).unwrap();
     assert_eq!((config.graph.copies, config.training.epochs), (3, 20));
+}
+
+#[test]
+fn the_clock_in_the_documentation_is_accepted() {
+    let page = include_str!("../../../docs/algorithms.md");
+    let block = page.split("```toml\n").nth(1).unwrap();
+    let config = Config::parse(block.split("```").next().unwrap(), &[]).unwrap();
+    assert_eq!(config.clock.slow, [(3, 10.0)]);
+    Experiment::prepare(config, &Folders::default()).unwrap();
 }

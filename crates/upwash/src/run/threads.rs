@@ -29,8 +29,6 @@ struct Open<'a> {
     statistics: &'a mut [f32],
     /// The algorithm's number.
     number: f64,
-    /// Gradients that it has applied.
-    steps: u64,
     /// Its clock, and until when it is sending and receiving: simulated seconds.
     clock: f64,
     ports: [f64; 2],
@@ -47,7 +45,8 @@ struct Field<'a> {
     /// Gradients that there shall be.
     total: u64,
     stop: AtomicBool,
-    /// Gradients that each has applied, and a bell for who waits for others.
+    /// Gradients that each has applied, counted while its row is held; and a bell for who waits for
+    /// others. Rows are taken first.
     steps: Mutex<Vec<u64>>,
     bell: Condvar,
     training: Vec<usize>,
@@ -111,7 +110,6 @@ pub(super) fn run(
             model,
             statistics,
             number,
-            steps: flight.steps[worker],
             clock: course.progress.clocks[worker],
             ports: flight.ports[worker],
         }));
@@ -232,8 +230,7 @@ impl Field<'_> {
                 &mut velocity,
             );
             drop(velocity);
-            let told = self.meet(worker, score, update, &statistics);
-            lock(&self.steps)[worker] += 1;
+            let told = self.meet(worker, step, score, update, &statistics);
             self.bell.notify_all();
             // Nobody listens any more: the run is over.
             if news.send(told).is_err() {
@@ -268,9 +265,15 @@ impl Field<'_> {
     }
 
     /// Mixes with whom the worker meets.
-    fn meet(&self, worker: usize, score: Score, update: &[f32], statistics: &[f32]) -> News {
+    fn meet(
+        &self,
+        worker: usize,
+        step: u64,
+        score: Score,
+        update: &[f32],
+        statistics: &[f32],
+    ) -> News {
         let experiment = self.experiment;
-        let step = lock(&self.steps)[worker];
         let mut turn = Turn {
             worker,
             step,
@@ -294,7 +297,6 @@ impl Field<'_> {
         parts.sort_unstable_by_key(|part| part.worker);
         let own = &mut rows[place(worker)];
         own.statistics.copy_from_slice(statistics);
-        own.steps += 1;
         own.clock += experiment.clock.gradient(worker, step);
         let each = parts.iter().map(|part| bytes(&part.messages, update.len()));
         let longest = each.max().unwrap_or(0);
@@ -334,6 +336,7 @@ impl Field<'_> {
             ..Default::default()
         };
         exchange(taking_part, &parts, terms);
+        lock(&self.steps)[worker] += 1;
         News {
             worker,
             score,
@@ -391,7 +394,7 @@ impl Models for Desk<'_, '_> {
         progress.numbers = rows.iter().map(|row| row.number).collect();
         progress.clocks = rows.iter().map(|row| row.clock).collect();
         progress.flight = Some(Flight {
-            steps: rows.iter().map(|row| row.steps).collect(),
+            steps: lock(&self.field.steps).clone(),
             ports: rows.iter().map(|row| row.ports).collect(),
             ..Flight::new(rows.len())
         });
