@@ -289,7 +289,7 @@ mod with_torch {
 
     /// What does not fit is refused, and says what would; and that does.
     fn too_large(table: &mut Table) {
-        let large = prepare(&config("resnet50", "name = \"dpsgd\"", 2048, 1, ""));
+        let large = prepare(&config("resnet50", "name = \"dpsgd\"", 512, 1, ""));
         let network = TorchNetwork::new(large.network.clone());
         let error = CudaFleet::new(&Crew::of(&large), &network, F32).err();
         let error = error.map_or("it fits".to_string(), |error| error.to_string());
@@ -334,6 +334,9 @@ mod with_torch {
             ("resnet50", 8, None, 128, half),
             ("resnet50", 8, Some(2), 128, half),
             ("wrn28-10", 8, None, 32, half),
+            ("thin-resnet50", 8, None, 128, F32),
+            ("resnet50", 8, None, 32, F32),
+            ("wrn28-10", 8, Some(2), 32, F32),
         ] {
             let images = workers * batch * 20;
             let text = format!(

@@ -236,6 +236,12 @@ char *upwash_wait(int device) {
   });
 }
 
+char *upwash_is_idle(int device, int *idle) {
+  return guarded([&] {
+    *idle = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).query();
+  });
+}
+
 char *upwash_streams_new(int device, size_t count, void **streams) {
   return guarded([&] {
     auto index = static_cast<c10::DeviceIndex>(device);
@@ -498,17 +504,42 @@ char *upwash_norm_prepare(int device, const char *source) {
   });
 }
 
+namespace {
+
+const at::Tensor &tensor(upwash_tensor t) { return *static_cast<at::Tensor *>(t); }
+
+// Whether our own normalisation is ready, and made for such tensors.
+bool is_for_us(const at::Tensor &x) {
+  bool half = x.scalar_type() == at::kBFloat16, whole = x.scalar_type() == at::kFloat;
+  return x.is_cuda() && (half || whole) && norms.count(x.get_device()) && x.dim() == 4 &&
+         x.is_contiguous(at::MemoryFormat::ChannelsLast) && x.size(1) % (half ? 8 : 4) == 0;
+}
+
+} // namespace
+
+char *upwash_scale(upwash_tensor x, upwash_tensor stats, int rectify, upwash_tensor *result) {
+  return guarded([&] {
+    auto &input = tensor(x);
+    *result = nullptr;
+    if (!is_for_us(input))
+      return;
+    Walk walk(input);
+    auto y = at::empty_like(input);
+    void *px = input.data_ptr(), *ps = tensor(stats).data_ptr(), *py = y.data_ptr();
+    void *apply[] = {&px, &ps, &py, &walk.count, &walk.channels, &rectify};
+    launch(norms.at(input.get_device()).kernels, walk.first_kernel + APPLY,
+           {walk.flat_blocks, 1, 1}, 256, 0, apply);
+    *result = new at::Tensor(y);
+  });
+}
+
 char *upwash_norm(upwash_tensor x, upwash_tensor weight, upwash_tensor bias,
                   upwash_tensor running_mean, upwash_tensor running_variance, double momentum,
                   double epsilon, int rectify, upwash_tensor *result) {
   return guarded([&] {
-    auto tensor = [](upwash_tensor t) -> const at::Tensor & { return *static_cast<at::Tensor *>(t); };
     auto &input = tensor(x);
     *result = nullptr;
-    bool half = input.scalar_type() == at::kBFloat16, whole = input.scalar_type() == at::kFloat;
-    if (!input.is_cuda() || !(half || whole) || !norms.count(input.get_device()) ||
-        input.dim() != 4 || !input.is_contiguous(at::MemoryFormat::ChannelsLast) ||
-        input.size(1) % (half ? 8 : 4) != 0)
+    if (!is_for_us(input))
       return;
     *result = new at::Tensor(NormFunction::apply(input, tensor(weight), tensor(bias),
                                                  tensor(running_mean), tensor(running_variance),
@@ -530,7 +561,12 @@ char *upwash_release_memory(void) { return missing(); }
 char *upwash_memory(int, size_t *, size_t *, size_t *, size_t *) { return missing(); }
 char *upwash_forget_peak(int) { return missing(); }
 char *upwash_wait(int) { return missing(); }
+char *upwash_is_idle(int, int *) { return missing(); }
 char *upwash_norm_prepare(int, const char *) { return missing(); }
+char *upwash_scale(upwash_tensor, upwash_tensor, int, upwash_tensor *result) {
+  *result = nullptr;
+  return nullptr;
+}
 char *upwash_norm(upwash_tensor, upwash_tensor, upwash_tensor, upwash_tensor, upwash_tensor, double,
                   double, int, upwash_tensor *result) {
   *result = nullptr;

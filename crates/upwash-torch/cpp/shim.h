@@ -29,10 +29,14 @@ char *upwash_norm_prepare(int device, const char *source);
 char *upwash_norm(upwash_tensor x, upwash_tensor weight, upwash_tensor bias,
                   upwash_tensor running_mean, upwash_tensor running_variance, double momentum,
                   double epsilon, int rectify, upwash_tensor *result);
+// x scale + shift for each channel, the third and the fourth row of `stats`, without a slope; likewise.
+char *upwash_scale(upwash_tensor x, upwash_tensor stats, int rectify, upwash_tensor *result);
 // Counts the most memory that was held from here on.
 char *upwash_forget_peak(int device);
 // Waits for the current stream.
 char *upwash_wait(int device);
+// Whether the current stream has done everything. What failed on the device is an error.
+char *upwash_is_idle(int device, int *idle);
 char *upwash_pin(upwash_tensor tensor, upwash_tensor *pinned);
 
 // Whether this build and machine have CUDA: 0 both, 1 built without, 2 no device or driver.

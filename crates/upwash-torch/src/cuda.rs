@@ -3,21 +3,22 @@
 //! Models, gradients and velocities are each one buffer with a row for every worker; the tensors of a
 //! worker's network are views into its row. A round is: everyone's batch is put together by one
 //! kernel; every worker's forward and backward pass runs on a stream; all that is captured once as a
-//! CUDA graph and replayed. Then everyone's loss is read, the plans are made, and one kernel takes
-//! everyone's step and mixes, in one pass over memory.
+//! CUDA graph and replayed. Everyone's loss is read as soon as the forward passes have it; while the
+//! backward passes still run, the plans are made and what follows is launched: one kernel that takes
+//! everyone's step and mixes, in one pass over memory, and the next round.
 #![allow(unsafe_code)]
 
+mod board;
 mod buffers;
 mod exchange;
 mod scoring;
 
+use self::board::Board;
 use self::buffers::{ImagesOnDevice, Inputs, Mail, Rows, WorkerBatch, image_view, numbers_of};
 use crate::model::{BoundModel, TorchModel};
 use crate::needs::Needs;
 use crate::shim;
-use crate::shim::{
-    Argument, Cuda, Graph, Kernels, Memory, Streams, TorchError, autocast, copy, pin,
-};
+use crate::shim::{Argument, Cuda, Graph, Kernels, Memory, Streams, TorchError, autocast, copy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -100,9 +101,8 @@ pub struct CudaFleet {
     train: ImagesOnDevice,
     test: ImagesOnDevice,
     inputs: Inputs,
-    /// Everyone's loss and how many of its images were right: there, and here.
-    results: Tensor,
-    read: Tensor,
+    /// Everyone's loss, and how many of its images were right.
+    board: Board,
     mail: Mail,
     /// Those who have data, and everyone's pass as it was recorded.
     trained: Vec<usize>,
@@ -257,7 +257,7 @@ impl CudaFleet {
         Ok(Self {
             gradients: rows(&layout.parameters),
             velocities: sgd.has_velocity().then(|| rows(&layout.parameters)),
-            results: Tensor::zeros([workers as i64, 2], (Kind::Float, device)),
+            board: Board::new(workers, device)?,
             train: ImagesOnDevice::new(&data.train, device),
             test: ImagesOnDevice::new(&data.test, device),
             mail: Mail::new(device),
@@ -267,10 +267,6 @@ impl CudaFleet {
             waiting: vec![None; workers],
             keeps_updates: crew.keeps_updates,
             notice: None,
-            read: pin(&Tensor::zeros(
-                [workers as i64, 2],
-                (Kind::Float, Device::Cpu),
-            ))?,
             host_places: None,
             extra_names: crew.extras.iter().map(|extra| extra.name.clone()).collect(),
             extras,
@@ -326,6 +322,11 @@ impl CudaFleet {
             let captured = attempt(|| Graph::capture(|| this.gradients_of(&this.trained)));
             Ok(Some(captured))
         })??;
+        streams.on_main(|| {
+            shim::wait(self.options.device)?;
+            self.board.clear();
+            Ok(())
+        })??;
         match graph {
             Some(Ok(graph)) => self.graph = Some(graph),
             Some(Err(error)) if error.lacks_memory() => return Err(error),
@@ -374,6 +375,7 @@ impl CudaFleet {
         }
         let workers: Vec<usize> = due.iter().map(|(worker, _)| *worker).collect();
         let streams = Rc::clone(&self.streams);
+        self.board.expect(&workers);
         let computed = streams.on_main(|| {
             if let Some(picks) = &picks {
                 self.inputs.load(picks)?;
@@ -405,18 +407,24 @@ impl CudaFleet {
         }
     }
 
-    /// The second half: waits for everyone's loss.
+    /// The second half: waits for everyone's loss, not for the gradients. What was sent to the GPU before
+    /// the round began has then arrived.
     #[doc(hidden)]
     pub fn losses(&mut self) -> Vec<Score> {
-        let waited = self.streams.on_main(|| {
-            copy(&self.read, &self.results)?;
-            shim::wait(self.options.device)
+        let device = self.options.device;
+        let streams = Rc::clone(&self.streams);
+        let read = streams.on_main(|| {
+            if self.keeps_updates {
+                // Something was sent after it, too.
+                shim::wait(device)?;
+            }
+            self.board.read(device)
         });
-        expect(waited.and_then(|done| done));
+        let results = expect(read.and_then(|done| done));
         self.mail.arrived();
         let images = self.sampler.batch_size();
-        let results = shim::numbers_of::<f32>(&mut self.read).chunks_exact(2);
-        results.map(|result| score(result, images)).collect()
+        let score = |(loss, right)| score(&[loss, right], images);
+        results.into_iter().map(score).collect()
     }
 
     fn workers_count(&self) -> usize {
@@ -449,8 +457,8 @@ impl CudaFleet {
             let bf16 = self.options.precision == Precision::Bf16;
             let logits = autocast(bf16, || network.train(images));
             let slope = logits.detach().empty_like();
-            let result = self.results.get(worker as i64);
-            self.cross_entropy(&logits.detach(), &labels, &slope, &result)?;
+            let result = self.board.places_of(worker);
+            self.cross_entropy(&logits.detach(), &labels, &slope, result)?;
             shim::backward(
                 &logits,
                 &slope,
@@ -499,7 +507,7 @@ impl CudaFleet {
         logits: &Tensor,
         labels: &Tensor,
         slope: &Tensor,
-        result: &Tensor,
+        [result, count]: [Argument; 2],
     ) -> Result<(), TorchError> {
         let logits = logits.contiguous();
         let (images, classes) = (logits.size()[0], logits.size()[1]);
@@ -507,7 +515,8 @@ impl CudaFleet {
             Argument::of(&logits),
             Argument::of(labels),
             Argument::of(slope),
-            Argument::of(result),
+            result,
+            count,
             Argument::Int(images as i32),
             Argument::Int(classes as i32),
             Argument::Int(i32::from(logits.kind() == Kind::BFloat16)),

@@ -1,7 +1,7 @@
 //! A described network, computed by libtorch.
 
 use crate::model::{BoundModel, TorchModel};
-use crate::shim::{add_scaled, norm};
+use crate::shim::{add_scaled, norm, scale};
 use std::sync::Arc;
 use tch::{Kind, Tensor};
 use upwash::model::{Layer, Layout, Network};
@@ -240,10 +240,19 @@ impl<'a> Pass<'a> {
                 }
                 normal
             }
-            Mode::Score(running) => match bias_left_out {
-                Some(bias) => normal(Some(&(&running[at] - bias)), Some(&running[at + 1]), false),
-                None => normal(Some(&running[at]), Some(&running[at + 1]), false),
-            },
+            Mode::Score(running) => {
+                let (mean, variance) = (&running[at], &running[at + 1]);
+                let mean = bias_left_out.map_or(mean.shallow_clone(), |bias| mean - bias);
+                let own = x.device().is_cuda().then(|| {
+                    let factor = weight * (variance + Layer::NORM_EPSILON).rsqrt();
+                    let shift = bias - &mean * &factor;
+                    let own = scale(x, &factor, &shift, self.rectifies);
+                    own.unwrap_or_else(|error| panic!("batch normalisation failed: {error}"))
+                });
+                let own = own.flatten();
+                self.rectified = self.rectifies && own.is_some();
+                own.unwrap_or_else(|| normal(Some(&mean), Some(variance), false))
+            }
             Mode::Collect(found) => {
                 let over = &[0i64, 2, 3][..];
                 let (variance, mean) = x.to_kind(Kind::Float).var_mean_dim(over, true, false);

@@ -37,6 +37,8 @@ unsafe extern "C" {
     ) -> Message;
     fn upwash_forget_peak(device: c_int) -> Message;
     fn upwash_wait(device: c_int) -> Message;
+    fn upwash_is_idle(device: c_int, idle: *mut c_int) -> Message;
+    fn upwash_scale(x: Handle, stats: Handle, rectify: c_int, result: *mut Handle) -> Message;
     fn upwash_norm_prepare(device: c_int, source: *const c_char) -> Message;
     fn upwash_norm(
         x: Handle,
@@ -178,6 +180,29 @@ pub(crate) fn norm(
     }
 }
 
+/// x scale + shift for each channel, with a rectifier behind it if asked for and without a slope, where
+/// our own kernels are ready and made for such tensors.
+pub(crate) fn scale(
+    x: &Tensor,
+    scale: &Tensor,
+    shift: &Tensor,
+    rectify: bool,
+) -> Result<Option<Tensor>, TorchError> {
+    let stats = Tensor::stack(&[scale, scale, scale, shift], 0);
+    let mut result = std::ptr::null_mut();
+    // SAFETY: live tensors; the new one is ours, and tch's from here on.
+    unsafe {
+        let rectify = c_int::from(rectify);
+        check(upwash_scale(
+            handle(x),
+            handle(&stats),
+            rectify,
+            &mut result,
+        ))?;
+        Ok((!result.is_null()).then(|| Tensor::from_ptr(result.cast())))
+    }
+}
+
 /// Counts the most memory that was held from here on.
 pub(crate) fn forget_peak(device: usize) -> Result<(), TorchError> {
     // SAFETY: no pointers.
@@ -188,6 +213,14 @@ pub(crate) fn forget_peak(device: usize) -> Result<(), TorchError> {
 pub(crate) fn wait(device: usize) -> Result<(), TorchError> {
     // SAFETY: no pointers.
     check(unsafe { upwash_wait(device as c_int) })
+}
+
+/// Whether the current stream of a device has done everything that it was given.
+pub(crate) fn is_idle(device: usize) -> Result<bool, TorchError> {
+    let mut idle = 0;
+    // SAFETY: the place is one to write to.
+    check(unsafe { upwash_is_idle(device as c_int, &mut idle) })?;
+    Ok(idle != 0)
 }
 
 /// The numbers of a tensor in this machine's memory.

@@ -150,8 +150,9 @@ pub(super) type WorkerBatch = (usize, u64);
 
 /// What changes from round to round, and where it is put together.
 pub(super) struct Inputs {
-    /// (image, down, right, mirrored) of every image of every batch: on the host, and there.
-    host: Tensor,
+    /// (image, down, right, mirrored) of every image of every batch: on the host, and there. A round may
+    /// be loaded while the one before is still on its way: they take turns.
+    hosts: [Tensor; 2],
     pub(super) picks: Tensor,
     /// Means, then deviations.
     pub(super) scaling: Tensor,
@@ -185,9 +186,9 @@ impl Inputs {
             _ => Kind::Float,
         };
         let [channels, height, width] = data.train.shape.map(|side| side as i64);
-        let host = Tensor::zeros([4 * count], (Kind::Int, Device::Cpu));
+        let host = || pin(&Tensor::zeros([4 * count], (Kind::Int, Device::Cpu)));
         Ok(Self {
-            host: pin(&host)?,
+            hosts: [host()?, host()?],
             picks: Tensor::zeros([4 * count], (Kind::Int, device)),
             scaling: Tensor::from_slice(&scaling).to_device(device),
             images: Tensor::zeros([count, height, width, channels], (kind, device)),
@@ -198,9 +199,11 @@ impl Inputs {
 
     /// Sends picks on their way: the first so many.
     pub(super) fn load(&mut self, picks: &[i32]) -> Result<(), TorchError> {
-        shim::numbers_of(&mut self.host)[..picks.len()].copy_from_slice(picks);
+        self.hosts.swap(0, 1);
+        let [host, _] = &mut self.hosts;
+        shim::numbers_of(host)[..picks.len()].copy_from_slice(picks);
         let part = |buffer: &Tensor| buffer.narrow(0, 0, picks.len() as i64);
-        copy(&part(&self.picks), &part(&self.host))
+        copy(&part(&self.picks), &part(host))
     }
 
     /// Room for images to be scored, and their labels.

@@ -3,7 +3,7 @@
 use super::buffers::{image_view, numbers_of};
 use super::{CudaFleet, Precision, SCORED_AT_ONCE, scores};
 use crate::model::BoundModel;
-use crate::shim::{TorchError, autocast};
+use crate::shim::{Argument, TorchError, autocast};
 use tch::{Device, Kind, Tensor};
 use upwash::data::Pick;
 use upwash::engine::{ESTIMATION_BATCHES, Part, Score};
@@ -37,7 +37,8 @@ impl CudaFleet {
             let images = image_view(&images, 0, count);
             let logits = self.without_gradients(|| network.score(images));
             let slope = logits.empty_like();
-            self.cross_entropy(&logits, &labels, &slope, &results.get(chunk as i64))?;
+            let result = Argument::of(&results.get(chunk as i64));
+            self.cross_entropy(&logits, &labels, &slope, [result, Argument::null()])?;
             counts.push(count);
         }
         let scores = scores(&results, &counts);
