@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use upwash::config::Config;
 use upwash::crew::Crew;
 use upwash::experiment::{Experiment, Folders};
+use upwash::transport::Placement;
 
 pub(crate) fn run(out: &mut impl Write) -> Result<()> {
     writeln!(
@@ -34,7 +35,8 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
         config.graph.copies = copies;
         let experiment = Experiment::prepare(config, &Folders::default())?;
         let mut engine = EngineArgs::standard().build(&Crew::of(&experiment))?;
-        let mut results = RunFolder::create(&folder.join(name), &experiment)?;
+        let here = Placement::new(experiment.workers(), 1, 0);
+        let mut results = RunFolder::create(&folder.join(name), &experiment, &here)?;
         rows.push(execute(
             &experiment,
             &mut *engine,

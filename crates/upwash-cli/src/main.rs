@@ -10,6 +10,7 @@ mod progress;
 mod runs;
 mod topology;
 mod train;
+mod transports;
 
 use clap::{Parser, Subcommand};
 use std::io::Write;

@@ -10,7 +10,8 @@ use upwash::checkpoint::{Checkpoint, CheckpointError};
 use upwash::config::Config;
 use upwash::engine::Engine;
 use upwash::experiment::{Experiment, Folders};
-use upwash::run::{Event, Moment, Next, Observer, Outcome, Progress, Summary};
+use upwash::run::{Event, Moment, Next, Observer, Outcome, Progress, Summary, run_with};
+use upwash::transport::{InProcess, Placement, Transport};
 
 /// Set by Ctrl-C: the run ends after its round, with a checkpoint.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -31,18 +32,52 @@ pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// A folder that is this run's alone.
+/// A folder that is this run's alone. Where other processes have other workers, each has a folder of
+/// its own in the run's: `rank-0`, `rank-1` and so on.
 pub(crate) struct RunFolder {
+    /// The run's.
+    top: PathBuf,
+    /// This process's: the same, where there is only one.
     path: PathBuf,
+    placement: Placement,
     events: BufWriter<File>,
     config: String,
     resumed: Option<Checkpoint>,
 }
 
+/// The folder of this process.
+fn own_folder(top: &Path, placement: &Placement) -> PathBuf {
+    match placement.is_whole() {
+        true => top.to_owned(),
+        false => top.join(format!("rank-{}", placement.this())),
+    }
+}
+
+/// All folders in which processes of a run may have left something.
+fn process_folders(top: &Path) -> Vec<PathBuf> {
+    let mut folders = vec![top.to_owned()];
+    let inside = std::fs::read_dir(top).into_iter().flatten().flatten();
+    folders.extend(inside.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        path.is_dir() && name.is_some_and(|name| name.starts_with("rank-"))
+    }));
+    folders
+}
+
 impl RunFolder {
-    /// Makes `path`, which must not hold a run already.
-    pub(crate) fn create(path: &Path, experiment: &Experiment) -> Result<Self> {
+    /// Makes `top`, which must not hold a run already.
+    pub(crate) fn create(
+        top: &Path,
+        experiment: &Experiment,
+        placement: &Placement,
+    ) -> Result<Self> {
+        let path = &own_folder(top, placement);
         std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
+        ensure!(
+            placement.is_whole() || !top.join("events.jsonl").exists(),
+            "{} holds a run already: choose another folder with --out",
+            top.display()
+        );
         let (events, place) = (path.join("events.jsonl"), path.display());
         let config = identity(experiment);
         let there = std::fs::read_to_string(path.join("config.toml"));
@@ -56,7 +91,7 @@ impl RunFolder {
             Ok(file) => BufWriter::new(claimed(file, path)?),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
                 let go_on = match Checkpoint::newest(path) {
-                    Ok((Some(_), _)) if !is_finished(path) => "go on with --resume",
+                    Ok((Some(_), _)) if !is_finished(top) => "go on with --resume",
                     _ => "remove it",
                 };
                 bail!("{place} holds a run already: {go_on}, or choose another folder with --out")
@@ -66,8 +101,13 @@ impl RunFolder {
             }
         };
         crate::files::write(&path.join("config.toml"), config.as_bytes())?;
+        if placement.this() == 0 && !placement.is_whole() {
+            crate::files::write(&top.join("config.toml"), config.as_bytes())?;
+        }
         Ok(Self {
+            top: top.to_owned(),
             path: path.to_owned(),
+            placement: placement.clone(),
             events,
             config,
             resumed: None,
@@ -85,24 +125,30 @@ impl RunFolder {
         if is_over(path) {
             return Ok(None);
         }
+        let here = Placement::new(experiment.workers(), 1, 0);
         let events = path.join("events.jsonl");
         if !events.exists() {
-            return Self::create(path, experiment).map(Some);
+            return Self::create(path, experiment, &here).map(Some);
         }
         if Checkpoint::newest(path)?.0.is_some() {
-            return Self::resume(path, experiment).map(Some);
+            return Self::resume(path, experiment, &here).map(Some);
         }
         // It was stopped before its first checkpoint: there is nothing to lose.
         drop(claimed(File::open(&events)?, path)?);
         std::fs::remove_file(&events)?;
-        Self::create(path, experiment).map(Some)
+        Self::create(path, experiment, &here).map(Some)
     }
 
-    /// Goes on with the run in `path`, from its newest whole checkpoint.
-    pub(crate) fn resume(path: &Path, experiment: &Experiment) -> Result<Self> {
-        let place = path.display();
+    /// Goes on with the run in `top`, from its newest whole checkpoint, however many processes have left
+    /// it.
+    pub(crate) fn resume(
+        top: &Path,
+        experiment: &Experiment,
+        placement: &Placement,
+    ) -> Result<Self> {
+        let (place, path) = (top.display(), &own_folder(top, placement));
         ensure!(
-            !is_finished(path),
+            !is_finished(top),
             "the run in {place} is finished: see its summary.json, or choose another folder with --out"
         );
         let nothing = || {
@@ -111,6 +157,10 @@ impl RunFolder {
                  --out, and run without --resume"
             )
         };
+        if top.is_dir() && !placement.is_whole() {
+            std::fs::create_dir_all(path)
+                .with_context(|| format!("cannot make {}", path.display()))?;
+        }
         let events = File::options()
             .read(true)
             .write(true)
@@ -118,7 +168,7 @@ impl RunFolder {
             .truncate(false)
             .open(path.join("events.jsonl"));
         let mut events = claimed(events.with_context(nothing)?, path)?;
-        let (checkpoint, damaged) = Checkpoint::newest(path)?;
+        let (checkpoint, damaged) = Checkpoint::newest_of(&process_folders(top), placement.own())?;
         for error in &damaged {
             eprintln!("warning: {error}; it is not used");
         }
@@ -130,7 +180,12 @@ impl RunFolder {
              with those"
         );
         // They would count among those that are kept.
-        for error in damaged.iter().filter(|error| error.path().is_file()) {
+        let own = |error: &&CheckpointError| error.path().parent() == Some(path.as_path());
+        for error in damaged
+            .iter()
+            .filter(own)
+            .filter(|error| error.path().is_file())
+        {
             std::fs::remove_file(error.path())
                 .with_context(|| format!("cannot remove {}", error.path().display()))?;
         }
@@ -139,7 +194,9 @@ impl RunFolder {
             .with_context(|| format!("cannot write {place}/events.jsonl"))?;
         let (path, events) = (path.to_owned(), BufWriter::new(events));
         Ok(Self {
+            top: top.to_owned(),
             path,
+            placement: placement.clone(),
             events,
             config,
             resumed: Some(checkpoint),
@@ -251,6 +308,8 @@ impl Recorder<'_> {
             config: self.folder.config.clone(),
             progress,
             arrays,
+            first: self.folder.placement.own().start,
+            count: self.folder.placement.own().len(),
         };
         write(&checkpoint, &self.folder.path)?;
         Ok(())
@@ -277,11 +336,18 @@ impl Observer for Recorder<'_> {
 
     fn between_rounds(&mut self, round: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
         let due = self.checkpoint_every > 0 && round.is_multiple_of(self.checkpoint_every);
-        if self.failure.is_some() || !(due || interrupted()) {
-            return Next::Continue;
-        }
-        let result = self.save(moment, Checkpoint::write);
+        let result = match due && self.failure.is_none() {
+            true => self.save(moment, Checkpoint::write),
+            false => Ok(()),
+        };
         self.keep(result)
+    }
+
+    fn stopped(&mut self, moment: &mut dyn FnMut() -> Moment) {
+        if self.failure.is_none() {
+            let result = self.save(moment, Checkpoint::write);
+            self.keep(result);
+        }
     }
 
     fn diverged(&mut self, moment: &mut dyn FnMut() -> Moment) {
@@ -292,17 +358,29 @@ impl Observer for Recorder<'_> {
     }
 }
 
-/// Trains, and leaves a summary in the run's folder.
+/// Trains with all workers in this process, and leaves a summary in the run's folder.
 pub(crate) fn execute(
     experiment: &Experiment,
     engine: &mut dyn Engine,
     folder: &mut RunFolder,
     display: ProgressDisplay,
 ) -> Result<Summary> {
+    let mut here = InProcess::new(experiment.workers());
+    execute_with(experiment, engine, &mut here, folder, display)
+}
+
+/// The same with other processes; the first one leaves the summary.
+pub(crate) fn execute_with(
+    experiment: &Experiment,
+    engine: &mut dyn Engine,
+    transport: &mut dyn Transport,
+    folder: &mut RunFolder,
+    display: ProgressDisplay,
+) -> Result<Summary> {
     let began = std::time::Instant::now();
     // Of a run that was stopped and goes on, all parts count.
     let before = match &folder.resumed {
-        Some(_) => summary_in(&folder.path)["wall_seconds"].as_f64(),
+        Some(_) => summary_in(&folder.top)["wall_seconds"].as_f64(),
         None => None,
     };
     let progress = match folder.resumed.take() {
@@ -324,12 +402,16 @@ pub(crate) fn execute(
         checkpoint_every,
         failure: None,
     };
-    let outcome = upwash::run::run(experiment, engine, progress, &mut recorder)?;
+    let outcome = run_with(experiment, engine, transport, progress, &mut recorder)?;
     recorder.display.finish();
     if let Some(error) = recorder.failure {
         return Err(error).with_context(|| format!("cannot write to {}", folder.path.display()));
     }
     let Outcome { summary, averaged } = outcome;
+    folder.events.flush()?;
+    if folder.placement.this() != 0 {
+        return Ok(summary);
+    }
     if averaged.is_finite() && !averaged.parameters.is_empty() {
         let about = [
             ("model", experiment.config.model.to_string()),
@@ -338,12 +420,12 @@ pub(crate) fn execute(
         ];
         let about = about.iter().map(|(key, value)| (*key, value.as_str()));
         let content = averaged.to_safetensors(engine.layout(), about)?;
-        crate::files::write(&folder.path.join("model.safetensors"), &content)?;
+        crate::files::write(&folder.top.join("model.safetensors"), &content)?;
     }
     let mut content = serde_json::to_value(&summary)?;
     let seconds = before.unwrap_or(0.0) + began.elapsed().as_secs_f64();
     content["wall_seconds"] = seconds.into();
     let text = serde_json::to_string_pretty(&content)? + "\n";
-    crate::files::write(&folder.path.join("summary.json"), text.as_bytes())?;
+    crate::files::write(&folder.top.join("summary.json"), text.as_bytes())?;
     Ok(summary)
 }

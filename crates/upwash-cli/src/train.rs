@@ -2,7 +2,8 @@
 
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
-use crate::runs::{RunFolder, end_cleanly_when_interrupted, execute, read_config};
+use crate::runs::{RunFolder, end_cleanly_when_interrupted, execute_with, read_config};
+use crate::transports::{Job, TransportName};
 use anyhow::Result;
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use std::process::ExitCode;
 use upwash::crew::Crew;
 use upwash::experiment::Experiment;
 use upwash::run::{Node, Status, Summary};
+use upwash::transport::Transport;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -30,36 +32,70 @@ pub(crate) struct Args {
     /// Do not train: check everything, and say how long a run is and how much memory it will need
     #[arg(long)]
     dry_run: bool,
+    /// How workers in several processes talk: mpi, under mpirun or srun (built with `--features mpi`)
+    #[arg(long, value_enum, default_value_t = TransportName::Process)]
+    transport: TransportName,
     #[command(flatten)]
     engine: EngineArgs,
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
-    if let Some(threads) = args.threads {
+    let job = Job::join(args.transport)?;
+    let result = job.or_end_all(run_in(&job, args, out));
+    job.leave();
+    result
+}
+
+fn run_in(job: &Job, args: &Args, out: &mut impl Write) -> Result<ExitCode> {
+    if let Some(threads) = args.threads.map(usize::from).or(job.threads()) {
         rayon::ThreadPoolBuilder::new()
-            .num_threads(threads.into())
+            .num_threads(threads)
             .build_global()?;
     }
     let experiment = read_config(&args.config, &args.replacements)?;
-    if args.dry_run {
+    if args.dry_run && job.speaks() {
         return dry_run(args, &experiment, out);
     }
-    let mut engine = args.engine.build(&Crew::of(&experiment))?;
+    if args.dry_run {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut transport = job.transport(&experiment)?;
+    // The transport is still there when something went wrong: its end is to say goodbye in peace.
+    job.or_end_all(train(job, args, &experiment, &mut *transport, out))
+}
+
+fn train(
+    job: &Job,
+    args: &Args,
+    experiment: &Experiment,
+    transport: &mut dyn Transport,
+    out: &mut impl Write,
+) -> Result<ExitCode> {
+    let placement = transport.placement().clone();
+    let own: Vec<usize> = placement.own().collect();
+    let mut engine = args.engine.build(&Crew::of(experiment).only(&own))?;
     let mut results = if args.resume {
-        RunFolder::resume(&args.out, &experiment)?
+        RunFolder::resume(&args.out, experiment, &placement)?
     } else {
-        RunFolder::create(&args.out, &experiment)?
+        RunFolder::create(&args.out, experiment, &placement)?
     };
     end_cleanly_when_interrupted()?;
-    shares(out, &experiment)?;
-    let summary = execute(
-        &experiment,
-        &mut *engine,
-        &mut results,
-        ProgressDisplay::new(true),
-    )?;
-    table(out, &summary)?;
-    writeln!(out, "\nresults are in {}", args.out.display())?;
+    if job.speaks() {
+        shares(out, experiment)?;
+        // Output of several processes is held back until it is complete.
+        out.flush()?;
+    }
+    let display = match job.speaks() {
+        true => ProgressDisplay::new(true),
+        false => ProgressDisplay::none(),
+    };
+    let summary = execute_with(experiment, &mut *engine, transport, &mut results, display)?;
+    if job.speaks() {
+        table(out, &summary)?;
+        writeln!(out, "\nresults are in {}", args.out.display())?;
+        // Before the others are let go: the first that ends badly may end all.
+        out.flush()?;
+    }
     Ok(match summary.status {
         Status::Finished => ExitCode::SUCCESS,
         Status::Diverged { .. } => ExitCode::from(3),

@@ -23,11 +23,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
-use upwash::algorithm::{ExtraStart, Part as Participant};
+use upwash::algorithm::{ExtraStart, Message, Part as Participant};
 use upwash::crew::{Crew, ExtraRows};
 use upwash::data::{Dataset, Pick, Sampler};
 use upwash::engine::{Engine, Part, Score, State, Turn, saved};
-use upwash::mix::Terms;
+use upwash::mix::{Guest, Terms};
 use upwash::model::{Layout, Replica, Slot};
 use upwash::optimizer::Sgd;
 
@@ -584,16 +584,26 @@ impl Engine for CudaFleet {
         scores.map(|(score, turn)| turn.map(|_| score)).collect()
     }
 
-    fn exchange(&mut self, parts: &[Participant], terms: Terms) {
+    fn exchange_with(&mut self, parts: &[Participant], guests: Vec<Guest>, terms: Terms) {
         let streams = Rc::clone(&self.streams);
-        let done = streams.on_main(|| self.carry_out(parts, terms));
+        let done = streams.on_main(|| self.carry_out(parts, &guests, terms));
         expect(done.and_then(|done| done));
     }
 
-    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>]) {
+    fn outgoing(&mut self, worker: usize, message: &Message, terms: Terms) -> Vec<f32> {
         let streams = Rc::clone(&self.streams);
-        let done = streams.on_main(|| self.mix_statistics_rows(rows));
+        let done = streams.on_main(|| self.outgoing_row(worker, message, terms));
+        expect(done.and_then(|done| done))
+    }
+
+    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>], guests: Vec<Vec<f32>>) {
+        let streams = Rc::clone(&self.streams);
+        let done = streams.on_main(|| self.mix_statistics_rows(rows, guests));
         expect(done.and_then(|done| done));
+    }
+
+    fn statistics(&mut self, worker: usize) -> Vec<f32> {
+        expect(self.streams.on_main(|| self.statistics.download(worker)))
     }
 
     fn score(&mut self, worker: usize, part: Part) -> Score {
@@ -613,6 +623,19 @@ impl Engine for CudaFleet {
             })
         };
         expect(this.streams.on_main(averaged).and_then(|done| done))
+    }
+
+    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Replica {
+        let this = &*self;
+        let estimated = || {
+            this.spare.0.upload(0, &parameters);
+            this.estimate_statistics(worker, &*this.spare_network)
+        };
+        let statistics = expect(this.streams.on_main(estimated).and_then(|done| done));
+        Replica {
+            parameters,
+            statistics,
+        }
     }
 
     fn score_replica(&mut self, replica: &Replica) -> Score {

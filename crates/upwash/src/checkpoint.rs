@@ -26,6 +26,10 @@ pub struct Checkpoint {
     pub progress: Progress,
     /// What the engine holds, by name.
     pub arrays: State,
+    /// The first worker that the arrays have rows of: 0, but where other processes have other workers.
+    pub first: usize,
+    /// How many workers they have rows of.
+    pub count: usize,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -33,6 +37,11 @@ struct Header {
     config: String,
     progress: Progress,
     arrays: Vec<(String, usize)>,
+    #[serde(default)]
+    first: usize,
+    /// All, if it is not said.
+    #[serde(default)]
+    count: Option<usize>,
 }
 
 /// Why there is no checkpoint.
@@ -108,11 +117,104 @@ impl Checkpoint {
         Ok((None, damaged))
     }
 
+    /// The newest checkpoint of a run in several processes that is there of all workers: the rows of
+    /// `own`, out of those that as many processes as there were have left in their folders.
+    pub fn newest_of(
+        folders: &[PathBuf],
+        own: std::ops::Range<usize>,
+    ) -> Result<(Option<Self>, Vec<CheckpointError>), CheckpointError> {
+        let mut damaged = Vec::new();
+        let mut names = std::collections::BTreeMap::<_, Vec<PathBuf>>::new();
+        for folder in folders {
+            let failed = |source| CheckpointError::Io {
+                path: folder.clone(),
+                source,
+            };
+            for path in list(folder).map_err(failed)? {
+                let name = path.file_name().map(std::ffi::OsStr::to_owned);
+                names.entry(name).or_default().push(path);
+            }
+        }
+        for paths in names.into_values().rev() {
+            let mut parts = Vec::new();
+            for path in paths {
+                match std::fs::read(&path).map(|bytes| Self::from_bytes(&bytes)) {
+                    Ok(Ok(part)) => parts.push(part),
+                    Ok(Err(what)) => damaged.push(CheckpointError::Damaged { path, what }),
+                    Err(source) => damaged.push(CheckpointError::Io { path, source }),
+                }
+            }
+            if let Some(joined) = Self::join(parts, own.clone()) {
+                return Ok((Some(joined), damaged));
+            }
+        }
+        Ok((None, damaged))
+    }
+
+    /// The rows of some workers out of several parts; none if the parts are not of all.
+    fn join(mut parts: Vec<Self>, own: std::ops::Range<usize>) -> Option<Self> {
+        parts.sort_by_key(|part| (part.first, part.count));
+        let mut joined = parts.first()?.clone();
+        let workers = joined.progress.clocks.len();
+        let mut next = 0;
+        let mut sent = crate::run::Sent::default();
+        joined
+            .arrays
+            .iter_mut()
+            .for_each(|(_, array)| array.clear());
+        for part in &parts {
+            // What two of them have is the same.
+            let rows = part.first.max(next)..part.first + part.count;
+            if part.first > next || part.config != joined.config {
+                return None;
+            }
+            if rows.is_empty() {
+                continue;
+            }
+            next = rows.end;
+            sent = sent.with(part.progress.sent);
+            let Progress {
+                clocks,
+                numbers,
+                losses,
+                epoch_scores,
+                ..
+            } = &part.progress;
+            for worker in rows.clone() {
+                joined.progress.clocks[worker] = *clocks.get(worker)?;
+                joined.progress.numbers[worker] = *numbers.get(worker)?;
+                joined.progress.losses[worker] = *losses.get(worker)?;
+                joined.progress.epoch_scores[worker] = *epoch_scores.get(worker)?;
+            }
+            for ((_, all), (_, array)) in joined.arrays.iter_mut().zip(&part.arrays) {
+                let width = array.len() / part.count.max(1);
+                let from = rows.start.max(own.start).min(rows.end);
+                let to = rows.end.min(own.end).max(from);
+                all.extend(&array[(from - part.first) * width..(to - part.first) * width]);
+            }
+        }
+        if next != workers {
+            return None;
+        }
+        // What all have sent counts once: it is the first process's from here on.
+        joined.progress.sent = match own.start {
+            0 => sent,
+            _ => crate::run::Sent {
+                simulated_seconds: sent.simulated_seconds,
+                ..Default::default()
+            },
+        };
+        (joined.first, joined.count) = (own.start, own.len());
+        Some(joined)
+    }
+
     /// The whole file, piece by piece: it can be as large as all models together.
     fn write_to(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let header = Header {
             config: self.config.clone(),
             progress: self.progress.clone(),
+            first: self.first,
+            count: Some(self.count),
             arrays: self
                 .arrays
                 .iter()
@@ -160,6 +262,8 @@ impl Checkpoint {
         }
         Ok(Self {
             config: header.config,
+            first: header.first,
+            count: header.count.unwrap_or(header.progress.clocks.len()),
             progress: header.progress,
             arrays,
         })
@@ -200,7 +304,54 @@ mod tests {
             config: "seed = 1\n".into(),
             progress,
             arrays,
+            first: 0,
+            count: 2,
         }
+    }
+
+    /// What three processes left is read by two, and by one.
+    #[test]
+    fn parts_are_put_together_for_any_number_of_processes() {
+        let root = tempfile::tempdir().unwrap();
+        let folders: Vec<PathBuf> = (0..3).map(|i| root.path().join(i.to_string())).collect();
+        let part = |first: usize, count: usize, round: u64| {
+            let rows = (first..first + count).flat_map(|w| [w as f32, 10.0 + w as f32]);
+            let mut progress = Progress::start(5);
+            progress.round = round;
+            progress.sent.bytes_sent = 7;
+            (first..first + count).for_each(|w| progress.numbers[w] = w as f64);
+            Checkpoint {
+                config: "seed = 1\n".into(),
+                progress,
+                arrays: vec![("models".into(), rows.collect())],
+                first,
+                count,
+            }
+        };
+        for (folder, (first, count)) in folders.iter().zip([(0, 2), (2, 2), (4, 1)]) {
+            std::fs::create_dir(folder).unwrap();
+            part(first, count, 10).write(folder).unwrap();
+        }
+        // A newer one that is not there of all.
+        part(0, 2, 20).write(&folders[0]).unwrap();
+        for own in [0..5, 0..3, 3..5] {
+            let (found, damaged) = Checkpoint::newest_of(&folders, own.clone()).unwrap();
+            let found = found.unwrap();
+            assert!(damaged.is_empty());
+            assert_eq!(found.progress.round, 10);
+            assert_eq!(found.arrays, part(own.start, own.len(), 10).arrays);
+            assert_eq!(found.progress.numbers, [0.0, 1.0, 2.0, 3.0, 4.0]);
+            assert_eq!(
+                found.progress.sent.bytes_sent,
+                if own.start == 0 { 21 } else { 0 }
+            );
+        }
+        assert!(
+            Checkpoint::newest_of(&folders[..2], 0..5)
+                .unwrap()
+                .0
+                .is_none()
+        );
     }
 
     #[test]

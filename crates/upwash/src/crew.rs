@@ -69,14 +69,27 @@ impl Crew {
         let shares = &self.sampler.shares().images;
         let trains = |worker: &usize| !shares[*worker].is_empty();
         let workers: Vec<usize> = (0..shares.len()).filter(trains).take(count).collect();
-        let mut few = self.clone();
-        few.sampler = self.sampler.only(&workers);
-        few.starts = workers.iter().map(|&worker| self.starts[worker]).collect();
-        for extra in &mut few.extras {
-            extra.starts = workers.iter().map(|&worker| extra.starts[worker]).collect();
-        }
+        let mut few = self.only(&workers);
         few.slow.clear();
         few
+    }
+
+    /// Some of them, who then have the numbers from 0 on, and are otherwise as they were: those of one
+    /// process, where others have the rest.
+    #[must_use]
+    pub fn only(&self, workers: &[usize]) -> Self {
+        let mut some = self.clone();
+        some.sampler = self.sampler.only(workers);
+        some.starts = workers.iter().map(|&worker| self.starts[worker]).collect();
+        for extra in &mut some.extras {
+            extra.starts = workers.iter().map(|&worker| extra.starts[worker]).collect();
+        }
+        some.slow.clear();
+        for (slow, by) in &self.slow {
+            let place = workers.iter().position(|worker| worker == slow);
+            some.slow.extend(place.map(|place| (place, *by)));
+        }
+        some
     }
 
     /// The workers of several experiments, one after the other; says what they do not have in common.

@@ -2,7 +2,7 @@
 
 use crate::algorithm;
 use crate::fleet::Lanes;
-use crate::mix::Terms;
+use crate::mix::{Guest, Terms};
 use crate::model::{Layout, Replica};
 
 /// How a model did on some images.
@@ -78,17 +78,35 @@ pub trait Engine {
     /// until the worker's next one. Says how each of their models did on its batch, before the step.
     fn step(&mut self, turns: &[Option<Turn>]) -> Vec<Option<Score>>;
 
-    /// Carries out an exchange between the parts' workers, who come in increasing order.
-    fn exchange(&mut self, parts: &[algorithm::Part], terms: Terms);
+    /// Carries out an exchange between the parts' workers, who come in increasing order, and guests, who
+    /// have the numbers behind all workers.
+    fn exchange_with(&mut self, parts: &[algorithm::Part], guests: Vec<Guest>, terms: Terms);
 
-    /// Everyone's running statistics become this weighted sum of others': a row for each worker.
-    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>]);
+    /// The same without guests.
+    fn exchange(&mut self, parts: &[algorithm::Part], terms: Terms) {
+        self.exchange_with(parts, vec![], terms);
+    }
+
+    /// What a worker's message would be on its way to another process: its content, or the compressed
+    /// difference from its public copy.
+    fn outgoing(&mut self, worker: usize, message: &algorithm::Message, terms: Terms) -> Vec<f32>;
+
+    /// Everyone's running statistics become this weighted sum of others': a row for each worker. Guests'
+    /// statistics have the numbers behind all workers.
+    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>], guests: Vec<Vec<f32>>);
+
+    /// A worker's running statistics.
+    fn statistics(&mut self, worker: usize) -> Vec<f32>;
 
     /// How a worker's model does.
     fn score(&mut self, worker: usize, part: Part) -> Score;
 
     /// The average of some workers' models, with batch-normalisation statistics estimated anew for it.
     fn average(&mut self, workers: &[usize]) -> Replica;
+
+    /// A model that is no worker's, with statistics estimated for it on the images of `worker` and all
+    /// who are with it.
+    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Replica;
 
     /// How a model does on the test set.
     fn score_replica(&mut self, replica: &Replica) -> Score;

@@ -4,7 +4,7 @@ use crate::algorithm::{Assignment, ExtraStart, Message, Part as Participant, Vec
 use crate::crew::{Crew, ExtraRows};
 use crate::data::{Batch, Dataset, Images, Pick, Sampler};
 use crate::engine::{ESTIMATION_BATCHES, Engine, Part, Score, State, Turn, saved};
-use crate::mix::{Row, Terms, exchange};
+use crate::mix::{Guest, Row, Terms, exchange};
 use crate::model::{Layout, Replica};
 use crate::optimizer::Sgd;
 use rayon::prelude::*;
@@ -309,14 +309,33 @@ impl Engine for Fleet {
         scores
     }
 
-    fn exchange(&mut self, parts: &[Participant], terms: Terms) {
-        let workers: Vec<usize> = parts.iter().map(|part| part.worker).collect();
+    fn exchange_with(&mut self, parts: &[Participant], mut guests: Vec<Guest>, terms: Terms) {
+        let (all, workers): (_, Vec<usize>) = (
+            self.workers(),
+            parts.iter().map(|part| part.worker).collect(),
+        );
         let (_, lanes) = self.lanes_of(&workers);
-        let rows = lanes.into_iter().map(Lane::into_row).collect();
-        exchange(rows, parts, terms);
+        let mut rows: Vec<Row<'_>> = lanes.into_iter().map(Lane::into_row).collect();
+        if guests.is_empty() {
+            return exchange(rows, parts, terms);
+        }
+        let mut parts = parts.to_vec();
+        parts.extend((all..).zip(&guests).map(|(row, guest)| guest.part(row)));
+        rows.extend(guests.iter_mut().filter_map(Guest::row));
+        exchange(rows, &parts, terms);
     }
 
-    fn mix_statistics(&mut self, weights: &[Vec<(usize, f64)>]) {
+    fn outgoing(&mut self, worker: usize, message: &Message, terms: Terms) -> Vec<f32> {
+        let (_, lanes) = self.lanes_of(&[worker]);
+        let row = lanes.into_iter().map(Lane::into_row).next();
+        row.map_or(vec![], |row| row.outgoing(message, &terms.draw(worker)))
+    }
+
+    fn statistics(&mut self, worker: usize) -> Vec<f32> {
+        self.row(&self.statistics, worker).to_vec()
+    }
+
+    fn mix_statistics(&mut self, weights: &[Vec<(usize, f64)>], mut guests: Vec<Vec<f32>>) {
         let workers: Vec<usize> = (0..self.workers()).collect();
         let statistics = rows(&mut self.statistics, workers.len(), &workers);
         let row = |model| Row {
@@ -329,8 +348,16 @@ impl Engine for Fleet {
             messages: vec![Message::model()],
             plan: Assignment::mixed(Vector::Model, messages.clone()).into(),
         };
-        let parts: Vec<_> = weights.iter().enumerate().map(part).collect();
-        let rows = statistics.into_iter().map(row).collect();
+        let heard = |(worker, _)| Participant {
+            worker,
+            messages: vec![Message::model()],
+            plan: Default::default(),
+        };
+        let mut parts: Vec<_> = weights.iter().enumerate().map(part).collect();
+        parts.extend((workers.len()..).zip(&guests).map(heard));
+        let statistics = statistics.into_iter();
+        let guests = guests.iter_mut().map(Vec::as_mut_slice);
+        let rows = statistics.chain(guests).map(row).collect();
         exchange(rows, &parts, Terms::default());
     }
 
@@ -344,7 +371,11 @@ impl Engine for Fleet {
 
     fn average(&mut self, workers: &[usize]) -> Replica {
         let parameters = average(&self.models_of(workers));
-        let statistics = self.shared.estimate_statistics(workers[0], &parameters);
+        self.estimated(workers[0], parameters)
+    }
+
+    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Replica {
+        let statistics = self.shared.estimate_statistics(worker, &parameters);
         Replica {
             parameters,
             statistics,

@@ -17,3 +17,4 @@ pub mod model;
 pub mod optimizer;
 pub mod run;
 pub mod together;
+pub mod transport;

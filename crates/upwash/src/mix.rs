@@ -6,7 +6,7 @@
 //! summed in the order of the plan, so that the result does not depend on the number of threads.
 //! Only compression needs a pass of its own: it looks at a whole vector.
 
-use crate::algorithm::{Message, Part, Vector};
+use crate::algorithm::{Message, Part, Plan, Vector};
 use rayon::prelude::*;
 
 /// Bytes of a block's models, updates and messages together: about half of a core's L2 cache.
@@ -28,10 +28,10 @@ pub struct Row<'a> {
 pub struct Terms {
     /// Who does not count in a mean of all.
     pub centre: Option<usize>,
-    /// The round: what random compression depends on, beside the worker's number ...
+    /// The round: what random compression depends on, beside the worker's number in its experiment ...
     pub round: u64,
-    /// ... from this one on: the first worker of the experiment, where several share an engine.
-    pub first: usize,
+    /// ... which is its number here and so much more (or less, where several experiments share an engine).
+    pub offset: isize,
     /// Keep to the calling thread.
     pub alone: bool,
     /// More exchanges of the same round follow, which may name the same steps.
@@ -84,7 +84,59 @@ pub fn exchange(mut rows: Vec<Row<'_>>, parts: &[Part], terms: Terms) {
         .for_each(|rows| program.run(rows, block));
 }
 
+impl Terms {
+    /// What a random choice for a row depends on.
+    pub fn draw(&self, row: usize) -> [u64; 2] {
+        [row.wrapping_add_signed(self.offset) as u64, self.round]
+    }
+}
+
+/// Messages of a worker that is in another process, for those here who hear it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Guest {
+    /// Its messages as they arrived.
+    pub messages: Vec<Vec<f32>>,
+}
+
+impl Guest {
+    /// Its part in an exchange as row `worker`: it is heard, and nothing becomes of it here.
+    pub fn part(&self, worker: usize) -> Part {
+        let own = |number| match number {
+            0 => Message::model(),
+            _ => Message::of([(Vector::Extra(number - 1), 1.0)]),
+        };
+        Part {
+            worker,
+            messages: (0..self.messages.len()).map(own).collect(),
+            plan: Plan::default(),
+        }
+    }
+
+    /// Its messages as a row's vectors, as [`part`](Self::part) names them.
+    pub fn row(&mut self) -> Option<Row<'_>> {
+        let (model, extras) = self.messages.split_first_mut()?;
+        Some(Row {
+            model,
+            step: &[],
+            extras: extras.iter_mut().map(Vec::as_mut_slice).collect(),
+        })
+    }
+}
+
 impl<'a> Row<'a> {
+    /// What a message of this row would be on its way: its content, or the compressed difference from
+    /// the public copy.
+    pub fn outgoing(&self, message: &Message, draw: &[u64]) -> Vec<f32> {
+        let mut content = vec![0.0; self.model.len()];
+        combine_own(&mut content, &message.content, self, 0);
+        if let Some((copy, compression)) = message.public_copy {
+            let copy = self.extras[copy].iter();
+            content.iter_mut().zip(copy).for_each(|(d, c)| *d -= c);
+            compression.apply(&mut content, draw);
+        }
+        content
+    }
+
     /// Some columns of one of its vectors.
     fn own(&self, vector: Vector, from: usize, length: usize) -> &[f32] {
         match vector {
@@ -117,15 +169,11 @@ impl<'a> Row<'a> {
 fn compress(rows: &mut [Row<'_>], parts: &[Part], terms: Terms) {
     let update = |(row, part): (&mut Row<'_>, &Part)| {
         for message in &part.messages {
-            let Some((copy, compression)) = message.public_copy else {
+            let Some((copy, _)) = message.public_copy else {
                 continue;
             };
-            let mut difference = vec![0.0; row.model.len()];
-            combine_own(&mut difference, &message.content, row, 0);
+            let difference = row.outgoing(message, &terms.draw(part.worker));
             let copy = &mut *row.extras[copy];
-            difference.iter_mut().zip(&*copy).for_each(|(d, c)| *d -= c);
-            let number = (part.worker - terms.first) as u64;
-            compression.apply(&mut difference, &[number, terms.round]);
             copy.iter_mut().zip(difference).for_each(|(c, d)| *c += d);
         }
     };

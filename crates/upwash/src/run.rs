@@ -1,8 +1,10 @@
 //! Runs: the round loop, and what stands for it where there are no rounds.
 
+mod correspondence;
 mod course;
 mod report;
 mod rounds;
+mod team;
 mod threads;
 mod virtual_time;
 
@@ -13,21 +15,29 @@ use crate::algorithm::Method;
 use crate::config::Execution;
 use crate::engine::Engine;
 use crate::experiment::Experiment;
+use crate::transport::{InProcess, Transport, TransportError};
 
 /// Why a run cannot begin.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
     /// The engine was made for something else.
     #[error(
-        "the graph has {graph} workers and the engine {engine}: make the engine from the same experiment"
+        "{expected} workers are in this process, and the engine has {engine}: make the engine from the \
+         same experiment"
     )]
     Workers {
-        /// Workers of the graph.
-        graph: usize,
+        /// Workers that should be here.
+        expected: usize,
         /// Workers of the engine.
         engine: usize,
     },
+    /// The other processes cannot be reached, or not be understood.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// An algorithm that has no rounds, in several processes.
+    #[error("{0} has no rounds, and is run in one process")]
+    Asynchronous(String),
     /// The engine's workers cannot be on threads of their own.
     #[error(
         "training.asynchronous = \"threads\" needs workers on the CPU: leave it out, or use --device cpu"
@@ -42,20 +52,44 @@ pub fn run(
     progress: Progress,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, RunError> {
-    let workers = experiment.workers();
-    if engine.workers() != workers {
-        return Err(RunError::Workers {
-            graph: workers,
-            engine: engine.workers(),
-        });
+    let mut here = InProcess::new(experiment.workers());
+    run_with(experiment, engine, &mut here, progress, observer)
+}
+
+/// The same where a transport's processes have the workers: the engine holds those of this one.
+pub fn run_with(
+    experiment: &Experiment,
+    engine: &mut dyn Engine,
+    transport: &mut dyn Transport,
+    progress: Progress,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, RunError> {
+    let placement = transport.placement().clone();
+    let (expected, found) = (placement.own().len(), engine.workers());
+    if found != expected || placement.workers() != experiment.workers() {
+        let engine = found;
+        return Err(RunError::Workers { expected, engine });
     }
-    let mut course = course::Course::new(experiment, progress, observer, engine.layout());
+    let layout = engine.layout().clone();
+    let mut course = course::Course::new(experiment, progress, observer, &layout, &placement);
+    let mut team = team::Team::new(engine, transport);
     let status = match &experiment.method {
-        Method::Synchronous(algorithm) => rounds::run(&mut course, &**algorithm, engine),
+        Method::Synchronous(algorithm) => {
+            match rounds::run(&mut course, &**algorithm, &mut team) {
+                // It happened elsewhere.
+                Err(RunError::Transport(TransportError::Diverged { worker, round })) => {
+                    Status::Diverged { worker, round }
+                }
+                status => status?,
+            }
+        }
+        Method::Asynchronous(algorithm) if !placement.is_whole() => {
+            return Err(RunError::Asynchronous(algorithm.words()));
+        }
         Method::Asynchronous(algorithm) => match experiment.config.training.asynchronous {
-            Execution::VirtualTime => virtual_time::run(&mut course, &**algorithm, engine),
-            Execution::Threads => threads::run(&mut course, &**algorithm, engine)?,
+            Execution::VirtualTime => virtual_time::run(&mut course, &**algorithm, team.engine),
+            Execution::Threads => threads::run(&mut course, &**algorithm, team.engine)?,
         },
     };
-    Ok(course.end(status, engine))
+    Ok(course.end(status, team)?)
 }

@@ -8,7 +8,7 @@
 use crate::algorithm::{self, Part as Participant};
 use crate::engine::{Engine, Part, Score, State, Turn};
 use crate::experiment::Experiment;
-use crate::mix::Terms;
+use crate::mix::{Guest, Terms};
 use crate::model::{Layout, Replica};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -171,31 +171,56 @@ impl Engine for EngineShare {
         answered.recv().unwrap_or_else(|_| Self::owner_is_gone())
     }
 
-    fn exchange(&mut self, parts: &[Participant], mut terms: Terms) {
-        let first = self.first;
+    fn exchange_with(&mut self, parts: &[Participant], guests: Vec<Guest>, mut terms: Terms) {
+        let (first, all, workers) = (self.first, self.all, self.workers);
         let mut parts = parts.to_vec();
         for part in &mut parts {
             part.worker += first;
             let assignments: &mut [algorithm::Assignment] = &mut part.plan.assignments;
             let senders = assignments.iter_mut().flat_map(|sum| &mut sum.messages);
-            senders.for_each(|entry| entry.0 += first);
+            // Guests come behind the workers of all runs.
+            senders.for_each(|entry| {
+                entry.0 += if entry.0 < workers {
+                    first
+                } else {
+                    all - workers
+                }
+            });
         }
         terms.centre = terms.centre.map(|centre| centre + first);
         // What is drawn for a worker does not depend on where it is.
-        terms.first = first;
-        self.call(move |engine| engine.exchange(&parts, terms));
+        terms.offset -= first as isize;
+        self.call(move |engine| engine.exchange_with(&parts, guests, terms));
     }
 
-    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>]) {
+    fn outgoing(
+        &mut self,
+        worker: usize,
+        message: &algorithm::Message,
+        mut terms: Terms,
+    ) -> Vec<f32> {
+        let (worker, message) = (worker + self.first, message.clone());
+        terms.offset -= self.first as isize;
+        self.call(move |engine| engine.outgoing(worker, &message, terms))
+    }
+
+    fn statistics(&mut self, worker: usize) -> Vec<f32> {
+        let worker = worker + self.first;
+        self.call(move |engine| engine.statistics(worker))
+    }
+
+    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>], guests: Vec<Vec<f32>>) {
         let itself = |worker: usize| vec![(worker, 1.0)];
         let mut all: Vec<Vec<(usize, f64)>> = (0..self.all).map(itself).collect();
         for (worker, row) in rows.iter().enumerate() {
-            let shifted = row
-                .iter()
-                .map(|&(sender, weight)| (sender + self.first, weight));
+            let place = |sender: usize| match sender < self.workers {
+                true => sender + self.first,
+                false => sender + self.all - self.workers,
+            };
+            let shifted = row.iter().map(|&(sender, weight)| (place(sender), weight));
             all[worker + self.first] = shifted.collect();
         }
-        self.call(move |engine| engine.mix_statistics(&all));
+        self.call(move |engine| engine.mix_statistics(&all, guests));
     }
 
     fn score(&mut self, worker: usize, part: Part) -> Score {
@@ -206,6 +231,11 @@ impl Engine for EngineShare {
     fn average(&mut self, workers: &[usize]) -> Replica {
         let workers = self.shifted(workers);
         self.call(move |engine| engine.average(&workers))
+    }
+
+    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Replica {
+        let worker = worker + self.first;
+        self.call(move |engine| engine.estimated(worker, parameters))
     }
 
     fn score_replica(&mut self, replica: &Replica) -> Score {

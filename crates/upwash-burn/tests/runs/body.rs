@@ -500,7 +500,7 @@ fn an_engine_of_another_size_is_refused() {
     );
     let said = error.unwrap_err().to_string();
     assert!(
-        said.contains("the graph has 8 workers and the engine 4"),
+        said.contains("8 workers are in this process, and the engine has 4"),
         "{said}"
     );
 }

@@ -59,7 +59,11 @@ impl Rows {
 
     /// The tensors of a row. Kernels of convolutions lie channels last, which is how they are used.
     pub(super) fn views(&self, row: usize) -> Vec<Tensor> {
-        let row = self.buffer.get(row as i64);
+        self.views_of(&self.buffer.get(row as i64))
+    }
+
+    /// The same of any row that is laid out like these.
+    fn views_of(&self, row: &Tensor) -> Vec<Tensor> {
         let view = |place: &Place| {
             let flat = row.narrow(0, place.offset, place.slot.size() as i64);
             let shape: Vec<i64> = place.slot.shape.iter().map(|&side| side as i64).collect();
@@ -101,8 +105,13 @@ impl Rows {
 
     /// A row as the host has it.
     pub(super) fn download(&self, row: usize) -> Vec<f32> {
+        self.in_host_order(&self.buffer.get(row as i64))
+    }
+
+    /// Any row that is laid out like these, as the host has it.
+    pub(super) fn in_host_order(&self, row: &Tensor) -> Vec<f32> {
         let flat: Vec<Tensor> = self
-            .views(row)
+            .views_of(row)
             .iter()
             .map(|view| view.contiguous().view(-1))
             .collect();

@@ -6,7 +6,7 @@ use crate::shim::{Argument, TorchError};
 use tch::{Kind, Tensor};
 use upwash::algorithm::{Assignment, Message, Part, Vector};
 use upwash::compress::{Compression, Draw, kept};
-use upwash::mix::Terms;
+use upwash::mix::{Guest, Terms};
 
 /// Rows that a mixing kernel takes at a time, as warps.
 const WARPS: u32 = 8;
@@ -153,12 +153,18 @@ impl CudaFleet {
         velocities.map_or(Argument::null(), |rows| Argument::of(&rows.buffer))
     }
 
-    pub(super) fn carry_out(&mut self, parts: &[Part], terms: Terms) -> Result<(), TorchError> {
+    pub(super) fn carry_out(
+        &mut self,
+        parts: &[Part],
+        guests: &[Guest],
+        terms: Terms,
+    ) -> Result<(), TorchError> {
         let everyone_waits = self
             .trained
             .iter()
             .all(|&worker| self.waiting[worker].is_some());
-        if let Some(plain) = Plain::of(parts, self.models.rows(), terms)
+        if guests.is_empty()
+            && let Some(plain) = Plain::of(parts, self.models.rows(), terms)
             && everyone_waits
             && !terms.more
         {
@@ -166,12 +172,71 @@ impl CudaFleet {
         }
         self.take_steps()?;
         self.compress(parts, terms)?;
+        // Guests' messages are rows of one more vector.
+        let messages = guests.iter().flat_map(|guest| &guest.messages);
+        let visitors = Rows::new(
+            messages.clone().count(),
+            &self.layout.parameters,
+            self.device,
+        );
+        for (row, message) in messages.enumerate() {
+            visitors.upload(row, message);
+        }
         let vectors = [&self.models, &self.gradients]
             .into_iter()
-            .chain(&self.extras);
+            .chain(&self.extras)
+            .chain([&visitors]);
         let vectors: Vec<Argument> = vectors.map(|rows| Argument::of(&rows.buffer)).collect();
-        let width = self.models.width();
-        launch_exchange(&self.kernels, &mut self.mail, &vectors, width, parts, terms)
+        let (width, mut first) = (self.models.width(), 0);
+        let mut seats = Vec::new();
+        for guest in guests {
+            seats.push(first);
+            first += guest.messages.len();
+        }
+        let seats = Seats {
+            workers: self.models.rows(),
+            first: seats,
+        };
+        launch_exchange(
+            &self.kernels,
+            &mut self.mail,
+            &vectors,
+            width,
+            parts,
+            &seats,
+            terms,
+        )
+    }
+
+    /// A worker's message on its way to another process.
+    pub(super) fn outgoing_row(
+        &mut self,
+        worker: usize,
+        message: &Message,
+        terms: Terms,
+    ) -> Result<Vec<f32>, TorchError> {
+        self.take_steps()?;
+        let mut content = self.combined(worker, message);
+        if let Some((copy, compression)) = message.public_copy {
+            content -= self.extras[copy].buffer.get(worker as i64);
+            content = self.arrives(&content, compression, &terms.draw(worker));
+        }
+        Ok(self.models.in_host_order(&content))
+    }
+
+    /// A combination of a worker's own vectors.
+    fn combined(&self, worker: usize, message: &Message) -> Tensor {
+        let row = |rows: &Rows| rows.buffer.get(worker as i64);
+        let mut sum = row(&self.models).zeros_like();
+        for (vector, weight) in &message.content {
+            let own = match vector {
+                Vector::Model => row(&self.models),
+                Vector::Step => row(&self.gradients),
+                Vector::Extra(index) => row(&self.extras[*index]),
+            };
+            sum += own * *weight;
+        }
+        sum
     }
 
     /// The steps and a plain mixing in one pass.
@@ -218,6 +283,7 @@ impl CudaFleet {
     pub(super) fn mix_statistics_rows(
         &mut self,
         weights: &[Vec<(usize, f64)>],
+        guests: Vec<Vec<f32>>,
     ) -> Result<(), TorchError> {
         let part = |(worker, row): (usize, &Vec<(usize, f64)>)| Part {
             worker,
@@ -225,7 +291,17 @@ impl CudaFleet {
             plan: Assignment::mixed(Vector::Model, row.clone()).into(),
         };
         let parts: Vec<Part> = weights.iter().enumerate().map(part).collect();
-        let vectors = [Argument::of(&self.statistics.buffer)];
+        let visitors = Rows::new(guests.len(), &self.layout.statistics, self.device);
+        for (row, statistics) in guests.iter().enumerate() {
+            visitors.upload(row, statistics);
+        }
+        // No step and no extra vectors here: the guests' come next all the same.
+        let own = Argument::of(&self.statistics.buffer);
+        let vectors = [own, own, Argument::of(&visitors.buffer)];
+        let seats = Seats {
+            workers: self.statistics.rows(),
+            first: (0..guests.len()).collect(),
+        };
         let (width, terms) = (self.statistics.width(), Terms::default());
         launch_exchange(
             &self.kernels,
@@ -233,6 +309,7 @@ impl CudaFleet {
             &vectors,
             width,
             &parts,
+            &seats,
             terms,
         )
     }
@@ -244,18 +321,9 @@ impl CudaFleet {
                 let Some((copy, compression)) = message.public_copy else {
                     continue;
                 };
-                let row = |rows: &Rows| rows.buffer.get(part.worker as i64);
-                let mut copy = row(&self.extras[copy]);
-                let mut difference = -&copy;
-                for (vector, weight) in &message.content {
-                    let own = match vector {
-                        Vector::Model => row(&self.models),
-                        Vector::Step => row(&self.gradients),
-                        Vector::Extra(index) => row(&self.extras[*index]),
-                    };
-                    difference += own * *weight;
-                }
-                let draw = [(part.worker - terms.first) as u64, terms.round];
+                let mut copy = self.extras[copy].buffer.get(part.worker as i64);
+                let difference = self.combined(part.worker, message) - &copy;
+                let draw = terms.draw(part.worker);
                 copy += self.arrives(&difference, compression, &draw);
             }
         }
@@ -303,13 +371,22 @@ impl CudaFleet {
     }
 }
 
-/// Any exchange over rows of this width; `vectors` are models, steps and extras.
+/// Where guests' messages are: rows of the last vector.
+struct Seats {
+    /// Guests have the numbers from here on.
+    workers: usize,
+    /// Each guest's first row.
+    first: Vec<usize>,
+}
+
+/// Any exchange over rows of this width; `vectors` are models, steps, extras, and what guests sent.
 fn launch_exchange(
     kernels: &crate::shim::Kernels,
     mail: &mut Mail,
     vectors: &[Argument],
     width: usize,
     parts: &[Part],
+    seats: &Seats,
     terms: Terms,
 ) -> Result<(), TorchError> {
     if width == 0 {
@@ -334,6 +411,13 @@ fn launch_exchange(
                 let place = *places
                     .entry((sender, assignment.number))
                     .or_insert_with(|| {
+                        if let Some(guest) = sender.checked_sub(seats.workers) {
+                            let first = own_terms.len();
+                            own_terms.push((Vector::Extra(vectors.len() - 3), 1.0));
+                            let row = (seats.first[guest] + assignment.number) as i32;
+                            messages.extend([row, first as i32, own_terms.len() as i32]);
+                            return next;
+                        }
                         let message = &rows[&sender].messages[assignment.number];
                         let content = match message.public_copy {
                             Some((copy, _)) => vec![(Vector::Extra(copy), 1.0)],

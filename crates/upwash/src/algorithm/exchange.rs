@@ -71,6 +71,17 @@ impl Exchange {
         setting: &Setting<'_>,
         reports: &[Report],
     ) -> Vec<Part> {
+        self.parts_of(0..reports.len(), algorithm, setting, reports)
+    }
+
+    /// The parts of some workers; of the reports, theirs and those of whom they hear are read.
+    pub(crate) fn parts_of(
+        self,
+        workers: std::ops::Range<usize>,
+        algorithm: &dyn Algorithm,
+        setting: &Setting<'_>,
+        reports: &[Report],
+    ) -> Vec<Part> {
         let mut received = Vec::new();
         let part = |worker: usize| {
             let alone = View {
@@ -93,7 +104,7 @@ impl Exchange {
                 plan,
             }
         };
-        (0..reports.len()).map(part).collect()
+        workers.map(part).collect()
     }
 
     /// What any vector can be averaged with that must not get a negative weight: for each worker,

@@ -1,6 +1,7 @@
 //! Which images are in a worker's batch of a round, and what is done to them.
 
 use super::{Augmentation, Dataset, Shares};
+use std::sync::Arc;
 use upwash_topology::random::Stream;
 
 /// Images as numbers, ready for a network.
@@ -31,8 +32,18 @@ pub struct Batch {
 pub struct Sampler {
     shares: Shares,
     batch: usize,
-    /// Each worker's seed, and its number there; workers of one experiment have consecutive numbers.
-    draws: Vec<(u64, u64)>,
+    draws: Vec<Draws>,
+}
+
+/// What a worker's random choices depend on.
+#[derive(Clone, Debug)]
+struct Draws {
+    /// Its experiment's seed.
+    seed: u64,
+    /// Its number there.
+    number: u64,
+    /// What all workers of its experiment have, wherever they are.
+    everyone: Arc<Shares>,
 }
 
 impl Sampler {
@@ -44,28 +55,34 @@ impl Sampler {
     /// If the batch is 0.
     pub fn new(shares: Shares, batch: usize, seed: u64) -> Self {
         assert!(batch > 0, "batches of no images");
-        let workers = shares.images.len() as u64;
+        let everyone = Arc::new(shares.clone());
+        let draws = |number| Draws {
+            seed,
+            number,
+            everyone: Arc::clone(&everyone),
+        };
+        let draws = (0..shares.images.len() as u64).map(draws).collect();
         Self {
             shares,
             batch,
-            draws: (0..workers).map(|worker| (seed, worker)).collect(),
+            draws,
         }
     }
 
-    /// Some of the workers, as an experiment of their own.
+    /// Some of the workers; each draws as it did.
     #[must_use]
     pub fn only(&self, workers: &[usize]) -> Self {
         let images = workers
             .iter()
             .map(|&worker| self.shares.images[worker].clone());
-        let draws = workers.iter().enumerate();
         Self {
             shares: Shares {
                 images: images.collect(),
             },
             batch: self.batch,
-            draws: draws
-                .map(|(place, &worker)| (self.draws[worker].0, place as u64))
+            draws: workers
+                .iter()
+                .map(|&worker| self.draws[worker].clone())
                 .collect(),
         }
     }
@@ -77,7 +94,7 @@ impl Sampler {
         both.shares
             .images
             .extend(other.shares.images.iter().cloned());
-        both.draws.extend(&other.draws);
+        both.draws.extend(other.draws.iter().cloned());
         both
     }
 
@@ -107,7 +124,7 @@ impl Sampler {
                 position as usize % share.len(),
             );
             let mut order = share.clone();
-            let (seed, number) = self.draws[worker];
+            let Draws { seed, number, .. } = self.draws[worker];
             Stream::new(seed, "order of images", &[number, pass]).shuffle(&mut order);
             let taken = (self.batch - indices.len()).min(share.len() - from);
             indices.extend_from_slice(&order[from..from + taken]);
@@ -123,21 +140,18 @@ impl Sampler {
         worker: usize,
         round: u64,
     ) -> impl Iterator<Item = Pick> + use<> {
-        let (seed, number) = self.draws[worker];
+        let Draws { seed, number, .. } = self.draws[worker];
         let mut stream = Stream::new(seed, "augmentation", &[number, round]);
         let pick = move |image| random_window(augmentation, image, &mut stream);
         self.indices(worker, round).into_iter().map(pick)
     }
 
-    /// A batch of images out of the shares of this worker and all who are with it, to measure on what
-    /// no single worker has.
+    /// A batch of images out of the shares of all workers of this one's experiment, to measure on what no
+    /// single worker has.
     pub fn mixed_picks(&self, worker: usize, augmentation: Augmentation, number: u64) -> Vec<Pick> {
-        let (seed, place) = self.draws[worker];
-        let first = worker - place as usize;
-        let together = self.draws[first..].iter().enumerate();
-        let together = together.take_while(|(place, draws)| draws.1 == *place as u64);
-        let shares = &self.shares.images[first..first + together.count()];
-        let mut stream = Stream::new(seed, "mixed batches", &[number]);
+        let Draws { seed, everyone, .. } = &self.draws[worker];
+        let shares = &everyone.images;
+        let mut stream = Stream::new(*seed, "mixed batches", &[number]);
         let sizes = shares.iter().map(Vec::len);
         let ends: Vec<usize> = sizes
             .scan(0, |end, size| {

@@ -1,17 +1,20 @@
 //! What all runs have in common: counting, testing, telling.
 
 use super::report::{Event, Moment, Next, Node, Observer, Outcome, Progress, Status, Summary};
+use super::team::Team;
 use crate::engine::{Engine, Part, Score};
 use crate::experiment::Experiment;
 use crate::model::{Layout, Replica};
 use crate::optimizer::Rate;
+use crate::transport::{Placement, TransportError};
 
 /// A run on its way.
 pub(super) struct Course<'a> {
     pub(super) experiment: &'a Experiment,
     pub(super) progress: Progress,
-    /// Those who have data.
+    /// Those who have data, and those of them who are in this process.
     pub(super) training: Vec<usize>,
+    pub(super) here: Vec<usize>,
     observer: &'a mut dyn Observer,
     rate: Rate,
     /// Of the models as they are now, where they have been tested.
@@ -20,22 +23,25 @@ pub(super) struct Course<'a> {
 
 /// What can be measured of the workers' models, wherever they are.
 pub(super) trait Models {
-    fn score(&mut self, worker: usize, part: Part) -> Score;
+    /// None where the worker is in another process.
+    fn score(&mut self, worker: usize, part: Part) -> Option<Score>;
     /// A worker's model without its running statistics: others are estimated for it.
-    fn score_bare(&mut self, worker: usize) -> Score;
+    fn score_bare(&mut self, worker: usize) -> Option<Score>;
     fn consensus_distance(&mut self, workers: &[usize]) -> f64;
+    /// A number for each worker: fills in what other processes know.
+    fn fill_in(&mut self, _numbers: &mut [f64]) {}
     /// All that is needed for going on from here.
     fn moment(&mut self, progress: &Progress) -> Moment;
 }
 
 impl Models for &mut dyn Engine {
-    fn score(&mut self, worker: usize, part: Part) -> Score {
-        (**self).score(worker, part)
+    fn score(&mut self, worker: usize, part: Part) -> Option<Score> {
+        Some((**self).score(worker, part))
     }
 
-    fn score_bare(&mut self, worker: usize) -> Score {
+    fn score_bare(&mut self, worker: usize) -> Option<Score> {
         let replica = self.average(&[worker]);
-        self.score_replica(&replica)
+        Some(self.score_replica(&replica))
     }
 
     fn consensus_distance(&mut self, workers: &[usize]) -> f64 {
@@ -54,6 +60,7 @@ impl<'a> Course<'a> {
         progress: Progress,
         observer: &'a mut dyn Observer,
         layout: &Layout,
+        placement: &Placement,
     ) -> Self {
         observer.observe(&Event::Started {
             round: progress.round,
@@ -70,10 +77,13 @@ impl<'a> Course<'a> {
             let message = message.clone();
             observer.observe(&Event::Warning { message });
         }
+        let training = experiment.training_workers();
+        let is_here = |worker: &usize| placement.row_of(*worker).is_some();
         Self {
             experiment,
             progress,
-            training: experiment.training_workers(),
+            here: training.iter().copied().filter(is_here).collect(),
+            training,
             observer,
             rate: experiment.config.training.rate(),
             tested: None,
@@ -153,9 +163,11 @@ impl<'a> Course<'a> {
             }
             let tested = self.tested.as_ref();
             let scores = &self.progress.epoch_scores;
+            let mut train_losses: Vec<f64> = scores.iter().map(train_loss).collect();
+            models.fill_in(&mut train_losses);
             let event = Event::Epoch {
                 epoch,
-                train_losses: scores.iter().map(train_loss).collect(),
+                train_losses,
                 test_accuracies: tested.map(|tested| tested.accuracies.clone()),
                 share_losses: tested.and_then(|tested| tested.losses.clone()),
                 consensus_distance: models.consensus_distance(&self.training),
@@ -175,7 +187,7 @@ impl<'a> Course<'a> {
 
     fn test(&self, models: &mut dyn Models) -> Tested {
         let workers = 0..self.experiment.workers();
-        let tests: Vec<Score> = workers
+        let tests: Vec<Option<Score>> = workers
             .clone()
             .map(|worker| {
                 if Some(worker) == self.experiment.centre {
@@ -185,36 +197,66 @@ impl<'a> Course<'a> {
                 }
             })
             .collect();
-        let mut share = |worker| {
-            if Some(worker) == self.experiment.centre {
-                f64::NAN
-            } else {
-                models.score(worker, Part::Share).loss
-            }
-        };
+        let accuracy = |score: &Option<Score>| score.map_or(f64::NAN, |score| score.accuracy());
+        let mut accuracies: Vec<f64> = tests.iter().map(accuracy).collect();
+        models.fill_in(&mut accuracies);
+        let mut broken: Vec<f64> = tests
+            .iter()
+            .map(|score| score.map_or(f64::NAN, |score| f64::from(!score.loss.is_finite())))
+            .collect();
+        models.fill_in(&mut broken);
         let asked = self.experiment.config.training.share_loss;
+        let losses = asked.then(|| {
+            let mut share = |worker| {
+                let score = match Some(worker) == self.experiment.centre {
+                    true => None,
+                    false => models.score(worker, Part::Share),
+                };
+                score.map_or(f64::NAN, |score| score.loss)
+            };
+            let mut losses: Vec<f64> = workers.map(&mut share).collect();
+            models.fill_in(&mut losses);
+            losses
+        });
         Tested {
-            accuracies: tests.iter().map(Score::accuracy).collect(),
-            losses: asked.then(|| workers.map(&mut share).collect()),
-            broken: tests.iter().position(|score| !score.loss.is_finite()),
+            accuracies,
+            losses,
+            broken: broken.iter().position(|&is| is == 1.0),
         }
     }
 
+    /// The run ends here because someone wants it to: the time to keep what is needed for going on.
+    pub(super) fn stop(&mut self, models: &mut dyn Models) -> Status {
+        let progress = &self.progress;
+        self.observer.stopped(&mut || models.moment(progress));
+        let round = self.progress.round;
+        Status::Interrupted { round }
+    }
+
     /// What the run comes to.
-    pub(super) fn end(mut self, mut status: Status, mut engine: &mut dyn Engine) -> Outcome {
-        // Who stops a run does not want to wait for its tests: what is not known is no number.
-        let stopped = matches!(status, Status::Interrupted { .. });
+    pub(super) fn end(
+        mut self,
+        mut status: Status,
+        mut team: Team<'_>,
+    ) -> Result<Outcome, TransportError> {
+        // Who stops a run does not want to wait for its tests: what is not known is no number. And when
+        // one process of several has diverged, nobody knows in which round the others are.
+        let stopped = match status {
+            Status::Finished => false,
+            Status::Interrupted { .. } => true,
+            Status::Diverged { .. } => !team.placement.is_whole(),
+        };
         let workers = self.experiment.workers();
         let tested = match self.tested.take() {
             Some(tested) => tested,
             None if stopped => Tested::nothing(workers),
-            None => self.test(&mut engine),
+            None => self.test(&mut team),
         };
         if let (Some(worker), Status::Finished) = (tested.broken, &status) {
             let round = self.progress.round;
             status = Status::Diverged { worker, round };
             let progress = &self.progress;
-            self.observer.diverged(&mut || engine.moment(progress));
+            self.observer.diverged(&mut || team.moment(progress));
         }
         self.observer.observe(&Event::Ended {
             status: status.clone(),
@@ -226,30 +268,50 @@ impl<'a> Course<'a> {
         let (averaged, averaged_model_accuracy) = if stopped {
             (Replica::default(), f64::NAN)
         } else {
-            let averaged = engine.average(&result);
-            let accuracy = engine.score_replica(&averaged).accuracy();
+            let averaged = team.average(&result);
+            let accuracy = team.engine.score_replica(&averaged).accuracy();
             (averaged, accuracy)
         };
+        // Of those whose accuracy is known.
+        let known = |accuracy: &f64| !accuracy.is_nan();
         let accuracies = || {
-            self.training
+            let all = self
+                .training
                 .iter()
-                .map(|&worker| tested.accuracies[worker])
+                .map(|&worker| tested.accuracies[worker]);
+            all.filter(known)
         };
+        let mut train_losses: Vec<f64> =
+            self.progress.epoch_scores.iter().map(train_loss).collect();
+        if !stopped {
+            team.fill_in(&mut train_losses);
+        }
+        let consensus_distance = match stopped && !team.placement.is_whole() {
+            true => f64::NAN,
+            false => team.consensus_distance(&self.training),
+        };
+        let mut sent = self.progress.sent;
+        if !stopped {
+            team.sum_up(&mut sent);
+        }
         let summary = Summary {
             algorithm: self.experiment.algorithm_name(),
             graph: self.experiment.graph_name(),
             workers,
             rounds: self.progress.round,
             status,
-            mean_accuracy: accuracies().sum::<f64>() / self.training.len() as f64,
+            mean_accuracy: accuracies().sum::<f64>() / accuracies().count() as f64,
             worst_accuracy: accuracies().min_by(f64::total_cmp).unwrap_or(f64::NAN),
             averaged_model_accuracy,
-            consensus_distance: engine.consensus_distance(&self.training),
-            sent: self.progress.sent,
+            consensus_distance,
+            sent,
             centre: self.experiment.centre,
-            nodes: tested.nodes(&self.progress),
+            nodes: tested.nodes(&train_losses),
         };
-        Outcome { summary, averaged }
+        match team.failure {
+            Some(failure) => Err(failure),
+            None => Ok(Outcome { summary, averaged }),
+        }
     }
 }
 
@@ -277,10 +339,10 @@ impl Tested {
         }
     }
 
-    fn nodes(&self, progress: &Progress) -> Vec<Node> {
+    fn nodes(&self, train_losses: &[f64]) -> Vec<Node> {
         let node = |(id, &test_accuracy): (usize, &f64)| Node {
             id,
-            train_loss: train_loss(&progress.epoch_scores[id]),
+            train_loss: train_losses[id],
             share_loss: self.losses.as_ref().map(|losses| losses[id]),
             test_accuracy,
         };

@@ -104,6 +104,17 @@ pub struct Sent {
     pub simulated_seconds: f64,
 }
 
+impl Sent {
+    /// What two processes have sent.
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            bytes_sent: self.bytes_sent + other.bytes_sent,
+            messages_sent: self.messages_sent + other.messages_sent,
+            simulated_seconds: self.simulated_seconds.max(other.simulated_seconds),
+        }
+    }
+}
+
 /// Whether to go on after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -219,6 +230,10 @@ pub trait Observer {
     fn between_rounds(&mut self, _round: u64, _moment: &mut dyn FnMut() -> Moment) -> Next {
         Next::Continue
     }
+
+    /// The run ends before its time, as someone wished: the last chance to keep what is needed for going
+    /// on later.
+    fn stopped(&mut self, _moment: &mut dyn FnMut() -> Moment) {}
 
     /// A loss of a round is not finite, and the run ends here: the time to keep the models with which
     /// that happened.

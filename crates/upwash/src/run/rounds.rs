@@ -1,108 +1,183 @@
 //! The round loop.
 
+use super::RunError;
+use super::correspondence::{Correspondence, Heard, Occasion};
 use super::course::Course;
 use super::report::{Next, Status};
+use super::team::Team;
 use crate::algorithm::{Algorithm, Exchange, Message, Part, Report, Setting, Vector};
 use crate::clock::Transfer;
 use crate::config::Statistics;
-use crate::engine::{Engine, Turn};
+use crate::engine::Turn;
 use crate::mix::Terms;
+use crate::transport::Begin;
 use std::collections::BTreeSet;
 
 pub(super) fn run(
     course: &mut Course<'_>,
     algorithm: &dyn Algorithm,
-    mut engine: &mut dyn Engine,
-) -> Status {
+    team: &mut Team<'_>,
+) -> Result<Status, RunError> {
     let (experiment, workers) = (course.experiment, course.experiment.workers());
+    let (placement, own) = (team.placement.clone(), team.placement.own());
+    let mut post = Correspondence::new(experiment, placement.clone());
+    let asked = experiment.config.training.statistics == Statistics::Averaged;
+    let (before, began) = (course.progress.sent, std::time::Instant::now());
+    let mut next = Next::Continue;
     while !course.is_over() {
         let round = course.progress.round;
+        match team.transport.may_begin(round, next == Next::Stop)? {
+            Begin::Go => {}
+            Begin::Stop => return Ok(course.stop(team)),
+            Begin::Jump { round, .. } => {
+                course.progress.round = round;
+                continue;
+            }
+        }
         let rate = course.rate(round as f64);
         let up = experiment.schedule.round(round);
         course.begin_round();
-
-        // Everyone's gradient and step. A run that diverges ends before that spreads.
-        let mut turns = vec![None; workers];
-        for &worker in &course.training {
-            let batch = round;
-            turns[worker] = Some(Turn { batch, rate });
-        }
-        let scores = engine.step(&turns);
-        let known: Vec<Option<f64>> = scores.iter().map(|score| Some((*score)?.loss)).collect();
-        let losses: Vec<f64> = known.iter().map(|loss| loss.unwrap_or(f64::NAN)).collect();
-        let lost = |worker: &usize| !course.is_sane(losses[*worker]);
-        if let Some(worker) = course.training.iter().copied().find(lost) {
-            return course.diverged(worker, losses, &mut engine);
-        }
-        let before = std::mem::replace(&mut course.progress.losses, known);
-        let started = course.progress.clocks.clone();
-        for &worker in &course.training {
-            course.progress.clocks[worker] += experiment.clock.gradient(worker, round);
-        }
-
         let degrees = up.receiver_counts();
         let exchanges = algorithm.exchanges(round);
-        for (index, &exchange) in exchanges.iter().enumerate() {
-            // A message that leaves before the gradient carries the last loss.
-            let reported = match exchange {
-                Exchange::Early => &before,
-                _ => &course.progress.losses,
-            };
-            let report = |i: usize| Report {
-                loss: reported[i],
-                degree: degrees[i],
-                number: course.progress.numbers[i],
-            };
-            let reports: Vec<Report> = (0..workers).map(report).collect();
-            let setting = Setting {
+        let occasion = |index: usize| Occasion {
+            algorithm,
+            exchange: exchanges[index],
+            setting: Setting {
                 round: &up,
                 exchange: index,
                 rate,
                 momentum: experiment.config.training.momentum,
                 centre: experiment.centre,
-            };
-            // Everyone's row, from what it knows; then all rows at once.
-            let parts = exchange.parts(algorithm, &setting, &reports);
-            let centre = experiment.centre;
-            let terms = Terms {
-                centre,
+            },
+            terms: Terms {
+                centre: experiment.centre,
                 round,
+                offset: own.start as isize,
                 more: index + 1 < exchanges.len(),
                 ..Default::default()
+            },
+            statistics: asked && index == 0 && averages(exchanges[index]),
+        };
+        let reports_of = |losses: &[Option<f64>], numbers: &[f64]| -> Vec<Report> {
+            let report = |i: usize| Report {
+                loss: losses[i],
+                degree: degrees[i],
+                number: numbers[i],
             };
-            engine.exchange(&parts, terms);
+            (0..workers).map(report).collect()
+        };
+        // A message that leaves before the gradient carries the last loss, and travels meanwhile.
+        let before_step = reports_of(&course.progress.losses, &course.progress.numbers);
+        let elsewhere = !placement.is_whole();
+        let early = exchanges.first() == Some(&Exchange::Early);
+        if elsewhere && early {
+            post.send(&occasion(0), &before_step, team.engine, team.transport)?;
+        }
+
+        // Everyone's gradient and step. A run that diverges ends before that spreads.
+        let mut turns = vec![None; own.len()];
+        for &worker in &course.here {
+            let batch = round;
+            turns[worker - own.start] = Some(Turn { batch, rate });
+        }
+        let scores = team.engine.step(&turns);
+        let mut known = vec![None; workers];
+        for (worker, score) in own.clone().zip(&scores) {
+            known[worker] = score.map(|score| score.loss);
+        }
+        let losses: Vec<f64> = known.iter().map(|loss| loss.unwrap_or(f64::NAN)).collect();
+        let lost = |worker: &usize| !course.is_sane(losses[*worker]);
+        if let Some(worker) = course.here.iter().copied().find(lost) {
+            team.transport.leave(worker, round)?;
+            return Ok(course.diverged(worker, losses, team));
+        }
+        course.progress.losses = known;
+        let started = course.progress.clocks.clone();
+        for &worker in &course.here {
+            course.progress.clocks[worker] += experiment.clock.gradient(worker, round);
+        }
+
+        for (index, &exchange) in exchanges.iter().enumerate() {
+            let occasion = occasion(index);
+            let mut reports = match exchange {
+                Exchange::Early => before_step.clone(),
+                _ => reports_of(&course.progress.losses, &course.progress.numbers),
+            };
+            // What those elsewhere send, if anyone is elsewhere.
+            let (engine, transport) = (&mut *team.engine, &mut *team.transport);
+            let mut heard = match exchange {
+                _ if !elsewhere => Heard::default(),
+                Exchange::Nothing => Heard::default(),
+                Exchange::Mean => post.average(&occasion, &reports, engine, transport)?,
+                Exchange::Chosen => post.choose(&occasion, &mut reports, engine, transport)?,
+                _ => {
+                    if !(early && index == 0) {
+                        post.send(&occasion, &reports, engine, transport)?;
+                    }
+                    post.hear(&occasion, engine, transport)?
+                }
+            };
+            for (&sender, &report) in &heard.reports {
+                reports[sender] = report;
+            }
+            // Everyone's row, from what it knows; then all rows at once.
+            let setting = &occasion.setting;
+            let mut parts = exchange.parts_of(own.clone(), algorithm, setting, &reports);
             for part in &parts {
                 if let Some(number) = part.plan.number {
                     course.progress.numbers[part.worker] = number;
                 }
             }
-            let mut numbers = 0;
-            let averages = matches!(
-                exchange,
-                Exchange::Neighbours | Exchange::Early | Exchange::Mean | Exchange::Centre
-            );
-            let asked = experiment.config.training.statistics == Statistics::Averaged;
-            if index == 0 && averages && asked {
-                engine.mix_statistics(&exchange.safe_weights(&setting));
-                numbers = engine.layout().statistic_count();
+            if elsewhere {
+                heard.localise(&mut parts, &placement);
             }
-            let width = engine.layout().parameter_count();
-            let bytes = |part: &Part| bytes(&part.messages, width) + 4 * numbers as u64;
-            count_traffic(course, exchange, &setting, &started, &parts, bytes);
+            let guests = std::mem::take(&mut heard.guests);
+            team.engine.exchange_with(&parts, guests, occasion.terms);
+            let mut numbers = 0;
+            if occasion.statistics {
+                let mut weights = exchange.safe_weights(setting);
+                if elsewhere {
+                    weights = heard.weights(weights, &placement);
+                }
+                let guests = std::mem::take(&mut heard.statistics);
+                team.engine.mix_statistics(&weights, guests);
+                numbers = team.engine.layout().statistic_count();
+            }
+            if !elsewhere {
+                let width = team.engine.layout().parameter_count();
+                let bytes = |part: &Part| bytes(&part.messages, width) + 4 * numbers as u64;
+                count_traffic(course, exchange, setting, &started, &parts, bytes);
+            }
         }
-        for (worker, score) in scores.iter().enumerate() {
+        for (worker, score) in own.clone().zip(&scores) {
             if let Some(score) = score {
                 course.count(worker, *score);
             }
         }
-        let clocks = course.training.iter().map(|&i| course.progress.clocks[i]);
-        course.progress.sent.simulated_seconds = clocks.fold(0.0, f64::max);
-        if course.end_round(losses, &mut engine) == Next::Stop && !course.is_over() {
-            let round = course.progress.round;
-            return Status::Interrupted { round };
+        if elsewhere {
+            // What has really been sent, and how long it really took.
+            let (traffic, sent) = (team.transport.traffic(), &mut course.progress.sent);
+            sent.bytes_sent = before.bytes_sent + traffic.bytes;
+            sent.messages_sent = before.messages_sent + traffic.letters;
+            sent.simulated_seconds = before.simulated_seconds + began.elapsed().as_secs_f64();
+        } else {
+            let clocks = course.training.iter().map(|&i| course.progress.clocks[i]);
+            course.progress.sent.simulated_seconds = clocks.fold(0.0, f64::max);
+        }
+        next = course.end_round(losses, team);
+        if let Some(failure) = team.failure.take() {
+            return Err(failure.into());
         }
     }
-    Status::Finished
+    Ok(Status::Finished)
+}
+
+/// Whether running statistics are averaged in such an exchange.
+fn averages(exchange: Exchange) -> bool {
+    matches!(
+        exchange,
+        Exchange::Neighbours | Exchange::Early | Exchange::Mean | Exchange::Centre
+    )
 }
 
 /// Bytes of messages as they would travel.

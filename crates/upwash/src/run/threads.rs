@@ -180,8 +180,7 @@ pub(super) fn run(
                         return Status::Finished;
                     }
                     if next == Next::Stop {
-                        let round = course.progress.round;
-                        return Status::Interrupted { round };
+                        return course.stop(&mut desk);
                     }
                     course.begin_round();
                 }
@@ -364,21 +363,19 @@ impl Desk<'_, '_> {
 }
 
 impl Models for Desk<'_, '_> {
-    fn score(&mut self, worker: usize, part: Part) -> Score {
+    fn score(&mut self, worker: usize, part: Part) -> Option<Score> {
         let row = lock(&self.field.rows[worker]);
         let (model, statistics) = (row.model.to_vec(), row.statistics.to_vec());
         drop(row);
-        self.field
-            .shared
-            .score_part(worker, part, &model, &statistics)
+        let shared = self.field.shared;
+        Some(shared.score_part(worker, part, &model, &statistics))
     }
 
-    fn score_bare(&mut self, worker: usize) -> Score {
+    fn score_bare(&mut self, worker: usize) -> Option<Score> {
         let model = lock(&self.field.rows[worker]).model.to_vec();
-        let statistics = self.field.shared.estimate_statistics(worker, &model);
-        self.field
-            .shared
-            .score_part(worker, Part::Test, &model, &statistics)
+        let shared = self.field.shared;
+        let statistics = shared.estimate_statistics(worker, &model);
+        Some(shared.score_part(worker, Part::Test, &model, &statistics))
     }
 
     fn consensus_distance(&mut self, workers: &[usize]) -> f64 {

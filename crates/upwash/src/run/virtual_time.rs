@@ -249,8 +249,7 @@ impl Simulation<'_, '_> {
         self.course.progress.flight = Some(self.flight.clone());
         let next = self.course.end_round(losses, &mut self.engine);
         if next == Next::Stop && !self.course.is_over() {
-            let round = self.course.progress.round;
-            return Some(Status::Interrupted { round });
+            return Some(self.course.stop(&mut self.engine));
         }
         self.course.begin_round();
         None

@@ -1,0 +1,319 @@
+//! The same runs in several processes: here threads that send each other letters.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::Duration;
+use upwash::algorithm::Registry;
+use upwash::config::Config;
+use upwash::crew::Crew;
+use upwash::engine::{Engine, State};
+use upwash::experiment::{Experiment, Folders};
+use upwash::fleet::Fleet;
+use upwash::run::{Event, Next, Progress, Summary, run, run_with};
+use upwash::transport::{Begin, Letter, Placement, Promises, Traffic, Transport, TransportError};
+use upwash_burn::BurnNetwork;
+
+/// What all processes share, for what is not between two of them.
+struct Hall {
+    barrier: Barrier,
+    sums: Mutex<Vec<f64>>,
+}
+
+struct Channels {
+    placement: Placement,
+    to: Vec<Sender<Letter>>,
+    from: Receiver<Letter>,
+    early: BTreeMap<(u64, u32, usize, usize), Letter>,
+    expected: Vec<usize>,
+    round: u64,
+    hall: Arc<Hall>,
+    traffic: Traffic,
+    taken: BTreeMap<usize, usize>,
+    arrived: BTreeMap<usize, usize>,
+}
+
+impl Channels {
+    fn all(workers: usize, processes: usize) -> Vec<Self> {
+        let (to, from): (Vec<_>, Vec<_>) = (0..processes).map(|_| channel()).unzip();
+        let hall = Arc::new(Hall {
+            barrier: Barrier::new(processes),
+            sums: Mutex::default(),
+        });
+        let one = |(this, from)| Self {
+            placement: Placement::new(workers, processes, this),
+            to: to.clone(),
+            from,
+            early: BTreeMap::new(),
+            expected: vec![],
+            round: 0,
+            hall: Arc::clone(&hall),
+            traffic: Traffic::default(),
+            taken: BTreeMap::new(),
+            arrived: BTreeMap::new(),
+        };
+        from.into_iter().enumerate().map(one).collect()
+    }
+
+    fn summed(&self, numbers: &[f64]) -> Vec<f64> {
+        let Hall { barrier, sums } = &*self.hall;
+        {
+            let mut sums = sums.lock().unwrap();
+            sums.resize(numbers.len(), 0.0);
+            sums.iter_mut().zip(numbers).for_each(|(sum, x)| *sum += x);
+        }
+        barrier.wait();
+        let sum = sums.lock().unwrap().clone();
+        barrier.wait();
+        sums.lock().unwrap().clear();
+        barrier.wait();
+        sum
+    }
+}
+
+impl Transport for Channels {
+    fn promises(&self) -> Promises {
+        Promises {
+            survives_loss: false,
+            authenticated: false,
+            progresses: true,
+        }
+    }
+
+    fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    fn may_begin(&mut self, round: u64, stop: bool) -> Result<Begin, TransportError> {
+        self.round = round;
+        Ok(if stop { Begin::Stop } else { Begin::Go })
+    }
+
+    fn begin(
+        &mut self,
+        outgoing: Vec<(Letter, Vec<usize>)>,
+        expected: &[usize],
+    ) -> Result<(), TransportError> {
+        for (letter, places) in outgoing {
+            for place in places {
+                assert_ne!(place, self.placement.this());
+                self.traffic.letters += 1;
+                self.traffic.bytes += 4 * letter.numbers.len() as u64;
+                // Whoever has come to its end does not listen any more.
+                let _ = self.to[place].send(letter.clone());
+            }
+        }
+        self.expected = expected.to_vec();
+        Ok(())
+    }
+
+    /// Letters of one sender come in their order: the next one is the one that is due.
+    fn finish(&mut self) -> Result<Vec<Letter>, TransportError> {
+        let mut found = Vec::new();
+        for from in std::mem::take(&mut self.expected) {
+            let due = *self.taken.entry(from).or_default();
+            let letter = loop {
+                if let Some(letter) = self.early.remove(&(0, 0, from, due)) {
+                    break letter;
+                }
+                let letter = self.from.recv_timeout(Duration::from_secs(20));
+                let letter = letter.expect("a letter in time");
+                let number = self.arrived.entry(letter.from).or_default();
+                self.early.insert((0, 0, letter.from, *number), letter);
+                *number += 1;
+            };
+            assert_eq!(letter.round, self.round);
+            *self.taken.entry(from).or_default() += 1;
+            found.push(letter);
+        }
+        Ok(found)
+    }
+
+    fn all_reduce(&mut self, numbers: &mut [f32]) -> Result<(), TransportError> {
+        let wide: Vec<f64> = numbers.iter().map(|&x| f64::from(x)).collect();
+        let sums = self.summed(&wide);
+        numbers
+            .iter_mut()
+            .zip(sums)
+            .for_each(|(x, sum)| *x = sum as f32);
+        Ok(())
+    }
+
+    fn fill_in(&mut self, numbers: &mut [f64]) -> Result<(), TransportError> {
+        let own = self.placement.own();
+        let known = numbers
+            .iter()
+            .enumerate()
+            .map(|(worker, x)| match own.contains(&worker) {
+                true => *x,
+                false => 0.0,
+            });
+        let known: Vec<f64> = known.collect();
+        numbers.copy_from_slice(&self.summed(&known));
+        Ok(())
+    }
+
+    fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError> {
+        Ok(self.summed(&[number]).first().copied())
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+}
+
+fn prepare(text: &str) -> Experiment {
+    let config = Config::parse(text, &[]).unwrap();
+    Experiment::prepare(config, &Folders::default()).unwrap()
+}
+
+/// Everyone's losses by round, the state, the summary.
+type Result3 = (Vec<Vec<f64>>, State, Summary);
+
+fn whole(experiment: &Experiment) -> Result3 {
+    let network = BurnNetwork::new(experiment.network.clone());
+    let mut engine = experiment.fleet(Arc::new(network));
+    let mut losses = Vec::new();
+    let mut watch = |event: &Event| {
+        if let Event::Round { losses: found, .. } = event {
+            losses.push(found.clone());
+        }
+        Next::Continue
+    };
+    let start = Progress::start(experiment.workers());
+    let outcome = run(experiment, &mut engine, start, &mut watch).unwrap();
+    (losses, engine.state(), outcome.summary)
+}
+
+fn apart(experiment: &Experiment, processes: usize) -> Vec<Result3> {
+    let workers = experiment.workers();
+    let network = Arc::new(BurnNetwork::new(experiment.network.clone()));
+    std::thread::scope(|scope| {
+        let all: Vec<_> = Channels::all(workers, processes)
+            .into_iter()
+            .map(|mut transport| {
+                let network = Arc::clone(&network);
+                scope.spawn(move || {
+                    let own: Vec<usize> = transport.placement().own().collect();
+                    let crew = Crew::of(experiment).only(&own);
+                    let mut engine = Fleet::new(network, &crew);
+                    let mut losses = Vec::new();
+                    let mut watch = |event: &Event| {
+                        if let Event::Round { losses: found, .. } = event {
+                            losses.push(found.clone());
+                        }
+                        Next::Continue
+                    };
+                    let start = Progress::start(workers);
+                    let outcome =
+                        run_with(experiment, &mut engine, &mut transport, start, &mut watch);
+                    (losses, engine.state(), outcome.unwrap().summary)
+                })
+            })
+            .collect();
+        all.into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}
+
+/// Rows of all processes, one after the other.
+fn joined(all: &[Result3]) -> State {
+    let mut state = all[0].1.clone();
+    for (_, other, _) in &all[1..] {
+        for ((_, array), (_, more)) in state.iter_mut().zip(other) {
+            array.extend(more);
+        }
+    }
+    state
+}
+
+fn check(text: &str, processes: usize, exact: bool) {
+    let experiment = prepare(text);
+    let (losses, state, summary) = whole(&experiment);
+    let all = apart(&experiment, processes);
+    for (losses_here, _, _) in &all {
+        assert_eq!(losses_here.len(), losses.len());
+    }
+    for (round, known) in losses.iter().enumerate() {
+        for (worker, known) in known.iter().enumerate() {
+            let mut found = all.iter().map(|(losses, ..)| losses[round][worker]);
+            let found = found.find(|loss| !loss.is_nan()).unwrap_or(f64::NAN);
+            let same = found == *known || found.is_nan() && known.is_nan();
+            let near = (found - known).abs() <= 1e-5 * known.abs();
+            assert!(
+                same || !exact && near,
+                "{text}: worker {worker}, round {round}: {found} instead of {known}"
+            );
+        }
+    }
+    let joined = joined(&all);
+    for ((name, array), (_, known)) in joined.iter().zip(&state) {
+        assert_eq!(array.len(), known.len(), "{name}");
+        let worst = array.iter().zip(known).map(|(a, b)| (a - b).abs());
+        let worst = worst.fold(0.0, f32::max);
+        assert!(
+            worst == 0.0 || !exact && worst < 1e-4,
+            "{text}: {name}: {worst}"
+        );
+    }
+    for (_, _, found) in &all {
+        assert_eq!(found.nodes.len(), summary.nodes.len());
+        let near = |a: f64, b: f64| (a - b).abs() < 0.005 || a.is_nan() && b.is_nan();
+        assert!(near(found.mean_accuracy, summary.mean_accuracy), "{text}");
+        let (a, b) = (
+            found.averaged_model_accuracy,
+            summary.averaged_model_accuracy,
+        );
+        assert!(near(a, b), "{text}: {a} {b}");
+        let (a, b) = (found.consensus_distance, summary.consensus_distance);
+        assert!((a - b).abs() <= 1e-4 * b + 1e-5, "{text}: {a} {b}");
+    }
+}
+
+fn config(algorithm: &str, more: &str) -> String {
+    let centred = ["easgd", "parameter-server"]
+        .iter()
+        .any(|name| algorithm.contains(name));
+    let graph = if centred { "star:6" } else { "paper:L1" };
+    // Some want the same links in every round.
+    let copies = if algorithm.contains("\"d2\"") { 1 } else { 2 };
+    format!(
+        "[graph]\ntopology = \"{graph}\"\ncopies = {copies}\n[algorithm]\n{algorithm}\n[training]\nepochs = 1\n{more}"
+    )
+}
+
+#[test]
+fn every_algorithm_in_three_processes_is_the_same_as_in_one() {
+    const WITHOUT_ROUNDS: [&str; 4] = ["ad-psgd", "gosgd", "async-easgd", "downpour"];
+    for known in Registry::standard().iter() {
+        if WITHOUT_ROUNDS.contains(&known.name) {
+            continue;
+        }
+        let text = config(&format!("name = \"{}\"", known.name), "");
+        let experiment = prepare(&text);
+        let algorithm = experiment.method.synchronous().unwrap();
+        let means = (0..20).any(|round| {
+            let exchanges = algorithm.exchanges(round);
+            exchanges.contains(&upwash::algorithm::Exchange::Mean)
+        });
+        check(&text, 3, !means);
+    }
+}
+
+#[test]
+fn so_are_every_way_to_compress_overlap_and_averaged_statistics() {
+    for kind in ["random-k", "sign", "eight-bit", "none"] {
+        let choco = format!("name = \"choco\"\ncompressor = \"{kind}\"");
+        check(&config(&choco, ""), 8, true);
+    }
+    for algorithm in ["base = \"matcha\"\noverlap = true", "base = \"choco\""] {
+        check(&config(algorithm, ""), 8, true);
+    }
+    let small = "model = \"cnn\"\n[data]\nname = \"synthetic:shape=1x8x8,train=256,test=64\"\n";
+    for algorithm in ["name = \"al-dsgd\"", "name = \"all-reduce\""] {
+        let text = config(algorithm, "statistics = \"averaged\"\n");
+        check(&format!("{small}{text}"), 4, !algorithm.contains("reduce"));
+    }
+}

@@ -1,0 +1,286 @@
+//! The thread that makes all MPI calls.
+//!
+//! A letter is two messages: its header, and its numbers as they lie in memory. Letters of one rank
+//! arrive in the order in which they were posted, because MPI keeps messages of one sender in order.
+
+use crate::Rank;
+use crate::raw::{Group, Receiving, Sending, finalise};
+use std::collections::VecDeque;
+use std::os::raw::c_int;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+use upwash::transport::{HEADER, Letter};
+
+const HEADERS: c_int = 1;
+const NUMBERS: c_int = 2;
+const NOTES: c_int = 3;
+
+/// How often it looks around without a pause before it rests.
+const LOOKS: u32 = 100;
+const REST: Duration = Duration::from_micros(50);
+
+/// What the main thread wants done.
+pub(crate) enum Errand {
+    Post { letter: Letter, places: Vec<usize> },
+    Sum(Vec<f32>),
+    SumWide(Vec<f64>),
+    Stop,
+    Diverged { worker: usize, round: u64 },
+    Goodbye,
+}
+
+/// What it is told.
+pub(crate) enum Signal {
+    Letter(Letter),
+    Sum(Vec<f32>),
+    SumWide(Vec<f64>),
+    Diverged { worker: usize, round: u64 },
+}
+
+/// Where the run stops, if it does.
+#[derive(Default)]
+pub(crate) struct Stopping {
+    /// Someone wants it.
+    pub(crate) stopping: bool,
+    /// Rounds that this rank has begun.
+    pub(crate) committed: u64,
+    /// Rounds that everyone completes.
+    pub(crate) agreed: Option<u64>,
+}
+
+#[derive(Default)]
+pub(crate) struct Shared {
+    pub(crate) stopping: Mutex<Stopping>,
+    pub(crate) bell: Condvar,
+}
+
+pub(crate) struct Courier {
+    rank: Rank,
+    todo: Receiver<Errand>,
+    tell: Sender<Signal>,
+    shared: Arc<Shared>,
+    /// Letters and sums; and what is agreed on about the end, in an order of its own.
+    group: Group,
+    council: Group,
+    headers: Vec<Sending<Arc<Vec<u8>>>>,
+    sending: Vec<Sending<Arc<Vec<f32>>>>,
+    notes: Vec<Sending<Arc<Vec<u64>>>>,
+    /// Letters on their way in, of each rank in their order.
+    arriving: Vec<VecDeque<(Letter, Option<Receiving<f32>>)>>,
+    sum: Option<Receiving<f32>>,
+    sum_wide: Option<Receiving<f64>>,
+    agreement: Option<Receiving<u64>>,
+    farewell: Option<Receiving<u8>>,
+    leaving: bool,
+}
+
+/// What a note says: the first number.
+const STOP: u64 = 1;
+const DIVERGED: u64 = 2;
+
+impl Courier {
+    pub(crate) fn new(
+        rank: Rank,
+        todo: Receiver<Errand>,
+        tell: Sender<Signal>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            rank,
+            todo,
+            tell,
+            shared,
+            group: Group::new(),
+            council: Group::new(),
+            headers: vec![],
+            sending: vec![],
+            notes: vec![],
+            arriving: (0..rank.count).map(|_| VecDeque::new()).collect(),
+            sum: None,
+            sum_wide: None,
+            agreement: None,
+            farewell: None,
+            leaving: false,
+        }
+    }
+
+    /// Until everyone has said goodbye.
+    pub(crate) fn run(mut self) {
+        let mut looks = 0;
+        loop {
+            let mut busy = self.run_errands();
+            busy |= self.send_on();
+            busy |= self.take_in();
+            busy |= self.reduce();
+            busy |= self.read_notes();
+            if self.leaving && self.is_gone() {
+                finalise();
+                return;
+            }
+            looks = if busy { 0 } else { looks + 1 };
+            if looks > LOOKS {
+                match self.todo.recv_timeout(REST) {
+                    Ok(errand) => self.do_errand(errand),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    // Nobody is there to say goodbye.
+                    Err(RecvTimeoutError::Disconnected) => self.leaving = true,
+                }
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn run_errands(&mut self) -> bool {
+        let mut busy = false;
+        loop {
+            match self.todo.try_recv() {
+                Ok(errand) => self.do_errand(errand),
+                Err(TryRecvError::Empty) => return busy,
+                Err(TryRecvError::Disconnected) => {
+                    self.leaving = true;
+                    return busy;
+                }
+            }
+            busy = true;
+        }
+    }
+
+    fn do_errand(&mut self, errand: Errand) {
+        match errand {
+            Errand::Post { letter, places } => {
+                let header = Arc::new(letter.header().to_vec());
+                let numbers = Arc::new(letter.numbers);
+                for to in places {
+                    let header = Arc::clone(&header);
+                    self.headers
+                        .push(self.group.send::<u8, _>(header, to, HEADERS));
+                    if !numbers.is_empty() {
+                        let numbers = Arc::clone(&numbers);
+                        self.sending
+                            .push(self.group.send::<f32, _>(numbers, to, NUMBERS));
+                    }
+                }
+            }
+            Errand::Sum(numbers) => self.sum = Some(self.group.reduce(numbers, false)),
+            Errand::SumWide(numbers) => self.sum_wide = Some(self.group.reduce(numbers, false)),
+            Errand::Stop => self.stop(true),
+            Errand::Diverged { worker, round } => {
+                self.tell_all(&[DIVERGED, worker as u64, round]);
+            }
+            Errand::Goodbye => self.leaving = true,
+        }
+    }
+
+    fn tell_all(&mut self, note: &[u64]) {
+        let note = Arc::new(note.to_vec());
+        for to in (0..self.rank.count).filter(|&to| to != self.rank.number) {
+            let note = self.group.send::<u64, _>(Arc::clone(&note), to, NOTES);
+            self.notes.push(note);
+        }
+    }
+
+    /// Someone wants an end: everyone says how far it has gone, and the farthest counts.
+    fn stop(&mut self, tell: bool) {
+        let shared = Arc::clone(&self.shared);
+        let mut state = shared.lock();
+        if std::mem::replace(&mut state.stopping, true) {
+            return;
+        }
+        if tell {
+            self.tell_all(&[STOP, 0, 0]);
+        }
+        self.agreement = Some(self.council.reduce(vec![state.committed], true));
+    }
+
+    fn send_on(&mut self) -> bool {
+        let before = self.headers.len() + self.sending.len() + self.notes.len();
+        self.headers.retain_mut(|sending| !sending.is_done());
+        self.sending.retain_mut(|sending| !sending.is_done());
+        self.notes.retain_mut(|sending| !sending.is_done());
+        before > self.headers.len() + self.sending.len() + self.notes.len()
+    }
+
+    fn take_in(&mut self) -> bool {
+        let mut busy = false;
+        while let Some((from, _)) = self.group.probe(HEADERS) {
+            busy = true;
+            let mut header = self.group.receive::<u8>(HEADER, from, HEADERS);
+            while !header.is_done() {
+                std::hint::spin_loop();
+            }
+            let mut bytes = [0; HEADER];
+            bytes.copy_from_slice(&header.into_numbers());
+            let (letter, length) = match Letter::from_header(&bytes) {
+                Ok(read) => read,
+                Err(error) => panic!("from rank {from}: {error}"),
+            };
+            let numbers =
+                (length > 0).then(|| self.group.receive::<f32>(length as usize, from, NUMBERS));
+            self.arriving[from.unsigned_abs() as usize].push_back((letter, numbers));
+        }
+        for queue in &mut self.arriving {
+            while let Some((_, numbers)) = queue.front_mut() {
+                if numbers.as_mut().is_some_and(|numbers| !numbers.is_done()) {
+                    break;
+                }
+                busy = true;
+                if let Some((mut letter, numbers)) = queue.pop_front() {
+                    letter.numbers = numbers.map_or(vec![], Receiving::into_numbers);
+                    // Nobody listens any more once the run is over.
+                    let _ = self.tell.send(Signal::Letter(letter));
+                }
+            }
+        }
+        busy
+    }
+
+    fn reduce(&mut self) -> bool {
+        let mut busy = false;
+        if let Some(sum) = self.sum.take_if(|sum| sum.is_done()) {
+            busy = true;
+            let _ = self.tell.send(Signal::Sum(sum.into_numbers()));
+        }
+        if let Some(sum) = self.sum_wide.take_if(|sum| sum.is_done()) {
+            busy = true;
+            let _ = self.tell.send(Signal::SumWide(sum.into_numbers()));
+        }
+        if let Some(agreed) = self.agreement.take_if(|agreed| agreed.is_done()) {
+            busy = true;
+            self.shared.lock().agreed = agreed.into_numbers().first().copied();
+            self.shared.bell.notify_all();
+        }
+        busy
+    }
+
+    fn read_notes(&mut self) -> bool {
+        let Some((from, _)) = self.group.probe(NOTES) else {
+            return false;
+        };
+        let mut note = self.group.receive::<u64>(3, from, NOTES);
+        while !note.is_done() {
+            std::hint::spin_loop();
+        }
+        match note.into_numbers()[..] {
+            [DIVERGED, worker, round] => {
+                let worker = worker as usize;
+                let _ = self.tell.send(Signal::Diverged { worker, round });
+            }
+            _ => self.stop(false),
+        }
+        true
+    }
+
+    /// Whether all that was sent has arrived, here and everywhere: nobody waits for anything then.
+    fn is_gone(&mut self) -> bool {
+        let sent = self.headers.is_empty() && self.sending.is_empty() && self.notes.is_empty();
+        if self.farewell.is_none() {
+            if !sent || self.agreement.is_some() {
+                return false;
+            }
+            self.farewell = Some(self.council.barrier());
+        }
+        self.farewell.as_mut().is_some_and(Receiving::is_done)
+    }
+}

@@ -1,0 +1,294 @@
+//! Upwash between the ranks of an MPI job.
+//!
+//! `mpirun -np 8 upwash train CONFIG.toml --transport mpi`: the same run as in one process, with its
+//! workers shared out among the ranks. A thread of its own makes all MPI calls, so that letters travel
+//! while gradients are computed: without calls MPI moves nothing over a network. Only neighbours talk
+//! in a round; collectives serve algorithms that average over all, and tests at the end of an epoch.
+//! A rank that is lost ends the job, which is what MPI does.
+#![cfg(feature = "mpi")]
+#![allow(unsafe_code)]
+
+mod courier;
+mod raw;
+
+use courier::{Courier, Errand, Shared, Signal};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use upwash::transport::{
+    Begin, Letter, LetterError, Placement, Promises, Traffic, Transport, TransportError,
+};
+
+/// This process's place in the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rank {
+    /// Its number, from 0.
+    pub number: usize,
+    /// How many there are.
+    pub count: usize,
+    /// How many of them are on this machine.
+    pub neighbours_here: usize,
+}
+
+/// Takes part in the job that mpirun (or srun) has started. Call it once, before any thread is made.
+/// From here on a panic ends the whole job, with its message.
+pub fn join() -> Result<Rank, TransportError> {
+    let rank = raw::initialise().map_err(TransportError::Broken)?;
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        hook(panic);
+        abort(101);
+    }));
+    Ok(rank)
+}
+
+/// Leaves the job, if no transport has done so: the last call.
+pub fn leave() {
+    raw::finalise();
+}
+
+/// Ends the whole job at once.
+pub fn abort(code: i32) -> ! {
+    raw::abort(code)
+}
+
+/// The transport. Dropping it says goodbye to the others.
+pub struct Mpi {
+    placement: Placement,
+    patience: Duration,
+    errands: Sender<Errand>,
+    signals: Receiver<Signal>,
+    shared: Arc<Shared>,
+    courier: Option<std::thread::JoinHandle<()>>,
+    /// Letters that came before they were asked for, of each sender in their order.
+    waiting: BTreeMap<usize, VecDeque<Letter>>,
+    expected: Vec<usize>,
+    round: u64,
+    traffic: Traffic,
+    /// Someone's loss is lost.
+    diverged: Option<(usize, u64)>,
+}
+
+impl Mpi {
+    /// For `workers` in all ranks together; waits for others for so long.
+    pub fn new(rank: Rank, workers: usize, patience: Duration) -> Result<Self, TransportError> {
+        if rank.count > workers {
+            return Err(TransportError::Broken(format!(
+                "there are {} ranks and {workers} workers: start at most {workers}",
+                rank.count
+            )));
+        }
+        let (errands, todo) = channel();
+        let (tell, signals) = channel();
+        let shared = Arc::new(Shared::default());
+        let known = Arc::clone(&shared);
+        let courier = std::thread::Builder::new()
+            .name("mpi".into())
+            .spawn(move || Courier::new(rank, todo, tell, known).run())
+            .map_err(|error| TransportError::Broken(format!("no thread for MPI: {error}")))?;
+        Ok(Self {
+            placement: Placement::new(workers, rank.count, rank.number),
+            patience,
+            errands,
+            signals,
+            shared,
+            courier: Some(courier),
+            waiting: BTreeMap::new(),
+            expected: vec![],
+            round: 0,
+            traffic: Traffic::default(),
+            diverged: None,
+        })
+    }
+
+    fn ask(&self, errand: Errand) -> Result<(), TransportError> {
+        let gone = |_| TransportError::Broken("the thread that talks to MPI is gone".into());
+        self.errands.send(errand).map_err(gone)
+    }
+
+    /// The next thing that the courier tells, before the deadline.
+    fn listen(&mut self, deadline: Instant, for_whom: usize) -> Result<Signal, TransportError> {
+        if let Some((worker, round)) = self.diverged {
+            return Err(TransportError::Diverged { worker, round });
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.signals.recv_timeout(left) {
+            Ok(Signal::Diverged { worker, round }) => {
+                self.diverged = Some((worker, round));
+                Err(TransportError::Diverged { worker, round })
+            }
+            Ok(signal) => Ok(signal),
+            Err(RecvTimeoutError::Timeout) => Err(TransportError::Silence {
+                from: for_whom,
+                round: self.round,
+                seconds: self.patience.as_secs(),
+            }),
+            Err(RecvTimeoutError::Disconnected) => Err(TransportError::Broken(
+                "the thread that talks to MPI is gone".into(),
+            )),
+        }
+    }
+
+    /// A sum over all ranks.
+    fn reduced(&mut self, numbers: Vec<f64>) -> Result<Vec<f64>, TransportError> {
+        self.ask(Errand::SumWide(numbers))?;
+        let deadline = Instant::now() + self.patience;
+        loop {
+            match self.listen(deadline, self.placement.this())? {
+                Signal::SumWide(sums) => return Ok(sums),
+                Signal::Letter(letter) => self.keep(letter),
+                _ => {}
+            }
+        }
+    }
+
+    fn keep(&mut self, letter: Letter) {
+        self.waiting
+            .entry(letter.from)
+            .or_default()
+            .push_back(letter);
+    }
+}
+
+impl Transport for Mpi {
+    fn promises(&self) -> Promises {
+        Promises {
+            survives_loss: false,
+            authenticated: false,
+            progresses: true,
+        }
+    }
+
+    fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// A rank that is asked to stop tells all others; everyone goes on to the last round that anyone
+    /// has begun, so that nobody waits for a letter that will not come.
+    fn may_begin(&mut self, round: u64, stop: bool) -> Result<Begin, TransportError> {
+        self.round = round;
+        if stop {
+            self.ask(Errand::Stop)?;
+        }
+        let mut state = self.shared.lock();
+        if stop || state.stopping {
+            let deadline = Instant::now() + self.patience;
+            while state.agreed.is_none() {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(TransportError::Broken(format!(
+                        "round {round}: the ranks could not agree where to stop within {} seconds",
+                        self.patience.as_secs()
+                    )));
+                }
+                let waited = self.shared.bell.wait_timeout(state, left);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        if state.agreed.is_some_and(|last| round >= last) {
+            return Ok(Begin::Stop);
+        }
+        state.committed = round + 1;
+        Ok(Begin::Go)
+    }
+
+    fn leave(&mut self, worker: usize, round: u64) -> Result<(), TransportError> {
+        self.diverged = Some((worker, round));
+        self.ask(Errand::Diverged { worker, round })
+    }
+
+    fn begin(
+        &mut self,
+        outgoing: Vec<(Letter, Vec<usize>)>,
+        expected: &[usize],
+    ) -> Result<(), TransportError> {
+        for (letter, places) in outgoing {
+            let bytes = upwash::transport::HEADER as u64 + 4 * letter.numbers.len() as u64;
+            self.traffic.letters += places.len() as u64;
+            self.traffic.bytes += bytes * places.len() as u64;
+            self.ask(Errand::Post { letter, places })?;
+        }
+        self.expected = expected.to_vec();
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Vec<Letter>, TransportError> {
+        let deadline = Instant::now() + self.patience;
+        let mut found = Vec::with_capacity(self.expected.len());
+        for from in std::mem::take(&mut self.expected) {
+            let letter = loop {
+                if let Some(letter) = self.waiting.get_mut(&from).and_then(VecDeque::pop_front) {
+                    break letter;
+                }
+                if let Signal::Letter(letter) = self.listen(deadline, from)? {
+                    self.keep(letter);
+                }
+            };
+            if letter.round != self.round {
+                let (round, exchange) = (letter.round, letter.exchange);
+                let what = LetterError::Turn { round, exchange };
+                return Err(TransportError::Letter { from, what });
+            }
+            found.push(letter);
+        }
+        Ok(found)
+    }
+
+    fn all_reduce(&mut self, numbers: &mut [f32]) -> Result<(), TransportError> {
+        self.ask(Errand::Sum(numbers.to_vec()))?;
+        let deadline = Instant::now() + self.patience;
+        let sums = loop {
+            match self.listen(deadline, self.placement.this())? {
+                Signal::Sum(sums) => break sums,
+                Signal::Letter(letter) => self.keep(letter),
+                _ => {}
+            }
+        };
+        numbers.copy_from_slice(&sums);
+        // As a ring does it: everyone sends everything twice, but for its own part.
+        let others = 2 * (self.placement.processes() as u64).saturating_sub(1);
+        self.traffic.letters += others;
+        self.traffic.bytes += 4 * numbers.len() as u64 * others / self.placement.processes() as u64;
+        Ok(())
+    }
+
+    fn fill_in(&mut self, numbers: &mut [f64]) -> Result<(), TransportError> {
+        let own = self.placement.own();
+        // What is known nowhere is no number; but a sum with it would be none either.
+        let known = |(worker, x): (usize, &f64)| match own.contains(&worker) && !x.is_nan() {
+            true => [*x, 1.0],
+            false => [0.0, 0.0],
+        };
+        let pairs: Vec<f64> = numbers.iter().enumerate().flat_map(known).collect();
+        let sums = self.reduced(pairs)?;
+        for (number, pair) in numbers.iter_mut().zip(sums.chunks_exact(2)) {
+            *number = if pair[1] > 0.0 { pair[0] } else { f64::NAN };
+        }
+        Ok(())
+    }
+
+    fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError> {
+        Ok(self.reduced(vec![number])?.first().copied())
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+}
+
+impl Drop for Mpi {
+    fn drop(&mut self) {
+        let _ = self.errands.send(Errand::Goodbye);
+        if let Some(courier) = self.courier.take() {
+            let _ = courier.join();
+        }
+    }
+}
+
+/// The state that main thread and courier share.
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, courier::Stopping> {
+        Mutex::lock(&self.stopping).unwrap_or_else(PoisonError::into_inner)
+    }
+}

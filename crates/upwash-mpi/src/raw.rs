@@ -1,0 +1,258 @@
+//! The MPI calls that are used, each with what makes it safe. They may come from any thread, one at a
+//! time: after [`initialise`] only the courier's thread makes them.
+
+use crate::Rank;
+use mpi::ffi;
+use std::os::raw::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What can be summed over all ranks.
+pub(crate) trait Element: Copy + Default {
+    fn kind() -> ffi::MPI_Datatype;
+}
+
+impl Element for f32 {
+    fn kind() -> ffi::MPI_Datatype {
+        // SAFETY: a constant of the library.
+        unsafe { ffi::RSMPI_FLOAT }
+    }
+}
+
+impl Element for f64 {
+    fn kind() -> ffi::MPI_Datatype {
+        // SAFETY: a constant of the library.
+        unsafe { ffi::RSMPI_DOUBLE }
+    }
+}
+
+impl Element for u64 {
+    fn kind() -> ffi::MPI_Datatype {
+        // SAFETY: a constant of the library.
+        unsafe { ffi::RSMPI_UINT64_T }
+    }
+}
+
+impl Element for u8 {
+    fn kind() -> ffi::MPI_Datatype {
+        // SAFETY: a constant of the library.
+        unsafe { ffi::RSMPI_UINT8_T }
+    }
+}
+
+/// Starts MPI.
+pub(crate) fn initialise() -> Result<Rank, String> {
+    let (mut provided, mut number, mut count, mut here) = (0, 0, 0, 0);
+    // SAFETY: called once, before any other call; the places are ones to write to.
+    unsafe {
+        let none = std::ptr::null_mut();
+        let wanted = ffi::RSMPI_THREAD_SERIALIZED;
+        ffi::MPI_Init_thread(none, std::ptr::null_mut(), wanted, &mut provided);
+        if provided < wanted {
+            return Err("this MPI library allows no calls from a second thread".into());
+        }
+        ffi::MPI_Comm_rank(ffi::RSMPI_COMM_WORLD, &mut number);
+        ffi::MPI_Comm_size(ffi::RSMPI_COMM_WORLD, &mut count);
+        let mut machine = ffi::RSMPI_COMM_WORLD;
+        ffi::MPI_Comm_split_type(
+            ffi::RSMPI_COMM_WORLD,
+            ffi::RSMPI_COMM_TYPE_SHARED,
+            number,
+            ffi::RSMPI_INFO_NULL,
+            &mut machine,
+        );
+        ffi::MPI_Comm_size(machine, &mut here);
+        ffi::MPI_Comm_free(&mut machine);
+    }
+    Ok(Rank {
+        number: number.unsigned_abs() as usize,
+        count: count.unsigned_abs() as usize,
+        neighbours_here: here.unsigned_abs() as usize,
+    })
+}
+
+static DONE: AtomicBool = AtomicBool::new(false);
+
+/// The end of it; once is enough.
+pub(crate) fn finalise() {
+    if !DONE.swap(true, Ordering::SeqCst) {
+        // SAFETY: the last call; everything that was begun is done.
+        unsafe { ffi::MPI_Finalize() };
+    }
+}
+
+pub(crate) fn abort(code: i32) -> ! {
+    // SAFETY: may be called at any time; it does not return.
+    unsafe { ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, code) };
+    std::process::exit(code)
+}
+
+/// A group of all ranks in which collectives have an order of their own.
+pub(crate) struct Group(ffi::MPI_Comm);
+
+// SAFETY: a handle; calls with it come from one thread at a time.
+unsafe impl Send for Group {}
+
+impl Group {
+    pub(crate) fn new() -> Self {
+        // SAFETY: all ranks make the same ones in the same order.
+        unsafe {
+            let mut group = ffi::RSMPI_COMM_WORLD;
+            ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, &mut group);
+            Self(group)
+        }
+    }
+
+    /// Who has something for us with this tag, and how many bytes.
+    pub(crate) fn probe(&self, tag: c_int) -> Option<(c_int, usize)> {
+        // SAFETY: a status is plain numbers, which the call fills in where the flag is set.
+        unsafe {
+            let mut status: ffi::MPI_Status = std::mem::zeroed();
+            let (mut flag, mut count) = (0, 0);
+            let any = ffi::RSMPI_ANY_SOURCE;
+            ffi::MPI_Iprobe(any, tag, self.0, &mut flag, &mut status);
+            if flag == 0 {
+                return None;
+            }
+            ffi::MPI_Get_count(&status, u8::kind(), &mut count);
+            Some((status.MPI_SOURCE, count.unsigned_abs() as usize))
+        }
+    }
+
+    /// Begins to send: the numbers stay where they are until that is done.
+    pub(crate) fn send<T: Element, B: std::ops::Deref<Target = Vec<T>>>(
+        &self,
+        what: B,
+        to: usize,
+        tag: c_int,
+    ) -> Sending<B> {
+        let numbers: &[T] = &what;
+        // SAFETY: the buffer is kept in what is returned, on the heap, for as long as it takes.
+        let request = unsafe {
+            let mut request = ffi::RSMPI_REQUEST_NULL;
+            let place = numbers.as_ptr().cast::<c_void>();
+            let count = numbers.len() as c_int;
+            ffi::MPI_Isend(
+                place,
+                count,
+                T::kind(),
+                to as c_int,
+                tag,
+                self.0,
+                &mut request,
+            );
+            request
+        };
+        Sending {
+            request,
+            _what: what,
+        }
+    }
+
+    /// Begins to receive just so many numbers.
+    pub(crate) fn receive<T: Element>(
+        &self,
+        count: usize,
+        from: c_int,
+        tag: c_int,
+    ) -> Receiving<T> {
+        let mut numbers = vec![T::default(); count];
+        // SAFETY: the buffer is kept in what is returned, on the heap, for as long as it takes.
+        let request = unsafe {
+            let mut request = ffi::RSMPI_REQUEST_NULL;
+            let place = numbers.as_mut_ptr().cast::<c_void>();
+            ffi::MPI_Irecv(
+                place,
+                count as c_int,
+                T::kind(),
+                from,
+                tag,
+                self.0,
+                &mut request,
+            );
+            request
+        };
+        let _own = vec![];
+        Receiving {
+            request,
+            numbers,
+            _own,
+        }
+    }
+
+    /// Begins a sum (or the largest) over all ranks.
+    pub(crate) fn reduce<T: Element>(&self, own: Vec<T>, largest: bool) -> Receiving<T> {
+        let mut numbers = vec![T::default(); own.len()];
+        // SAFETY: both buffers are kept in what is returned, on the heap, for as long as it takes.
+        let request = unsafe {
+            let mut request = ffi::RSMPI_REQUEST_NULL;
+            let operation = if largest {
+                ffi::RSMPI_MAX
+            } else {
+                ffi::RSMPI_SUM
+            };
+            let (from, to) = (own.as_ptr().cast(), numbers.as_mut_ptr().cast());
+            let count = own.len() as c_int;
+            ffi::MPI_Iallreduce(from, to, count, T::kind(), operation, self.0, &mut request);
+            request
+        };
+        Receiving {
+            request,
+            numbers,
+            _own: own,
+        }
+    }
+
+    /// Begins to wait for everyone.
+    pub(crate) fn barrier(&self) -> Receiving<u8> {
+        // SAFETY: the request is kept.
+        let request = unsafe {
+            let mut request = ffi::RSMPI_REQUEST_NULL;
+            ffi::MPI_Ibarrier(self.0, &mut request);
+            request
+        };
+        let (numbers, _own) = (vec![], vec![]);
+        Receiving {
+            request,
+            numbers,
+            _own,
+        }
+    }
+}
+
+fn is_done(request: &mut ffi::MPI_Request) -> bool {
+    let mut done = 0;
+    // SAFETY: a live request, or none.
+    unsafe { ffi::MPI_Test(request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
+    done != 0
+}
+
+/// Something on its way out.
+pub(crate) struct Sending<B> {
+    request: ffi::MPI_Request,
+    _what: B,
+}
+
+impl<B> Sending<B> {
+    pub(crate) fn is_done(&mut self) -> bool {
+        is_done(&mut self.request)
+    }
+}
+
+/// Something on its way in.
+pub(crate) struct Receiving<T> {
+    request: ffi::MPI_Request,
+    numbers: Vec<T>,
+    /// What goes into a sum.
+    _own: Vec<T>,
+}
+
+impl<T> Receiving<T> {
+    pub(crate) fn is_done(&mut self) -> bool {
+        is_done(&mut self.request)
+    }
+
+    /// What came, once it is [done](Self::is_done).
+    pub(crate) fn into_numbers(self) -> Vec<T> {
+        self.numbers
+    }
+}

@@ -1,0 +1,216 @@
+//! Transports: they move vectors between the processes of a run.
+//!
+//! A process holds one worker or several ([`Placement`]). In a round every process posts what its
+//! workers send and collects what they hear; nobody else is involved, so that a round costs what its
+//! links cost. The round loop knows only this trait. Within one process there is nothing to move.
+
+mod coding;
+mod letter;
+mod placement;
+
+pub use coding::Coding;
+pub use letter::{HEADER, Letter, LetterError};
+pub use placement::Placement;
+
+use crate::engine::State;
+
+/// What a transport can be relied upon for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promises {
+    /// The run goes on when a process is lost.
+    pub survives_loss: bool,
+    /// Nobody but the run's own processes can take part.
+    pub authenticated: bool,
+    /// What was posted is on its way while this process computes.
+    pub progresses: bool,
+}
+
+/// Why a run cannot go on between processes.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// What was waited for did not come.
+    #[error("round {round}: nothing came from worker {from} within {seconds} seconds")]
+    Silence {
+        /// Who was waited for.
+        from: usize,
+        /// When.
+        round: u64,
+        /// For how long.
+        seconds: u64,
+    },
+    /// What came cannot be used.
+    #[error("from worker {from}: {what}")]
+    Letter {
+        /// Whose it was.
+        from: usize,
+        /// What is wrong.
+        what: LetterError,
+    },
+    /// A worker's loss is lost, and the run with it.
+    #[error("worker {worker} diverged in round {round}")]
+    Diverged {
+        /// Whose.
+        worker: usize,
+        /// When.
+        round: u64,
+    },
+    /// It is broken.
+    #[error("{0}")]
+    Broken(String),
+}
+
+/// What a process is to do before a round.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Begin {
+    /// The round.
+    Go,
+    /// Stop here: everyone does.
+    Stop,
+    /// Go on with a later round, where the others are, and if it was away alone with this model and
+    /// these statistics, which are another's.
+    Jump {
+        /// The round.
+        round: u64,
+        /// The vectors, by the names of a [`State`].
+        adopted: Option<State>,
+    },
+}
+
+/// What has happened to other processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum News {
+    /// A worker is heard of, for the first time or again.
+    Joined {
+        /// Who.
+        worker: usize,
+    },
+    /// A worker is not heard of any more.
+    Lost {
+        /// Who.
+        worker: usize,
+        /// Why that is believed.
+        why: String,
+    },
+    /// Something was refused.
+    Refused {
+        /// What, and from whom.
+        what: String,
+    },
+}
+
+/// What has been sent by this process, with everything that goes with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes.
+    pub bytes: u64,
+    /// Letters.
+    pub letters: u64,
+}
+
+/// What moves letters. A process calls [`begin`](Self::begin) and [`finish`](Self::finish) in turn, for every exchange
+/// that involves others; in between it may compute.
+pub trait Transport {
+    /// What it can be relied upon for.
+    fn promises(&self) -> Promises;
+
+    /// Whose workers are where.
+    fn placement(&self) -> &Placement;
+
+    /// What to do before round `round`; `stop` says that someone here wants an end.
+    fn may_begin(&mut self, round: u64, stop: bool) -> Result<Begin, TransportError>;
+
+    /// A worker here has diverged in this round: the run is over.
+    fn leave(&mut self, _worker: usize, _round: u64) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    /// Whether letters from this worker can be hoped for in the next round.
+    fn holds(&self, _worker: usize) -> bool {
+        true
+    }
+
+    /// Posts letters, each to some processes, and says from whom letters of the same exchange of the
+    /// same round are expected. Does not wait.
+    fn begin(
+        &mut self,
+        outgoing: Vec<(Letter, Vec<usize>)>,
+        expected: &[usize],
+    ) -> Result<(), TransportError>;
+
+    /// Waits for the expected letters; in increasing order of the sender. Where losses are survived,
+    /// some may be missing.
+    fn finish(&mut self) -> Result<Vec<Letter>, TransportError>;
+
+    /// The sum over all processes, in all of them.
+    fn all_reduce(&mut self, numbers: &mut [f32]) -> Result<(), TransportError>;
+
+    /// A number for each worker, known where it is: fills in what others know, where that can be had,
+    /// and leaves the rest.
+    fn fill_in(&mut self, numbers: &mut [f64]) -> Result<(), TransportError>;
+
+    /// The sum over all processes of a number for each of them, where that can be had.
+    fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError>;
+
+    /// What has happened since this was asked last.
+    fn news(&mut self) -> Vec<News> {
+        vec![]
+    }
+
+    /// What has been sent so far.
+    fn traffic(&self) -> Traffic;
+}
+
+/// All workers are in this process.
+#[derive(Debug)]
+pub struct InProcess(Placement);
+
+impl InProcess {
+    /// So many of them.
+    pub fn new(workers: usize) -> Self {
+        Self(Placement::new(workers, 1, 0))
+    }
+}
+
+impl Transport for InProcess {
+    fn promises(&self) -> Promises {
+        Promises {
+            survives_loss: false,
+            authenticated: true,
+            progresses: true,
+        }
+    }
+
+    fn placement(&self) -> &Placement {
+        &self.0
+    }
+
+    fn may_begin(&mut self, _: u64, stop: bool) -> Result<Begin, TransportError> {
+        Ok(if stop { Begin::Stop } else { Begin::Go })
+    }
+
+    fn begin(&mut self, _: Vec<(Letter, Vec<usize>)>, _: &[usize]) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Vec<Letter>, TransportError> {
+        Ok(vec![])
+    }
+
+    fn all_reduce(&mut self, _: &mut [f32]) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    fn fill_in(&mut self, _: &mut [f64]) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError> {
+        Ok(Some(number))
+    }
+
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+}
