@@ -7,9 +7,9 @@ use std::ops::Range;
 /// ```
 /// use upwash::transport::Placement;
 /// let second = Placement::new(8, 3, 1); // eight workers in three processes; this is the second
-/// assert_eq!(second.own(), 3..6);
+/// assert_eq!(second.own(), 2..5);
 /// assert_eq!(second.process_of(7), 2);
-/// assert_eq!(second.row_of(4), Some(1));
+/// assert_eq!(second.row_of(4), Some(2));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
