@@ -109,7 +109,7 @@ impl Transport for Channels {
     }
 
     /// Letters of one sender come in their order: the next one is the one that is due.
-    fn finish(&mut self) -> Result<Vec<Letter>, TransportError> {
+    fn finish(&mut self, _: u32) -> Result<Vec<Letter>, TransportError> {
         let mut found = Vec::new();
         for from in std::mem::take(&mut self.expected) {
             let due = *self.taken.entry(from).or_default();
@@ -130,7 +130,7 @@ impl Transport for Channels {
         Ok(found)
     }
 
-    fn all_reduce(&mut self, numbers: &mut [f32]) -> Result<(), TransportError> {
+    fn all_reduce(&mut self, _: u32, numbers: &mut [f32]) -> Result<(), TransportError> {
         let wide: Vec<f64> = numbers.iter().map(|&x| f64::from(x)).collect();
         let sums = self.summed(&wide);
         numbers

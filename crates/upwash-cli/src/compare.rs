@@ -2,7 +2,9 @@
 
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
-use crate::runs::{RunFolder, end_cleanly_when_interrupted, execute, interrupted, read_config};
+use crate::runs::{
+    Home, RunFolder, end_cleanly_when_interrupted, execute, interrupted, read_config,
+};
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -87,7 +89,9 @@ fn run_in_turn<'a>(
     prepared: &'a [(String, Experiment)],
 ) -> Result<Option<&'a String>> {
     for (name, experiment) in prepared {
-        if let Some(mut results) = RunFolder::open(&args.out.join(name), experiment)? {
+        if let Some(mut results) =
+            RunFolder::open(&args.out.join(name), experiment, &Home::whole(experiment))?
+        {
             let mut engine = args.engine.build(&Crew::of(experiment))?;
             let display = ProgressDisplay::new(false);
             execute(experiment, &mut *engine, &mut results, display)?;
@@ -110,7 +114,9 @@ fn run_together<'a>(
     Crew::together(&all).map_err(refused)?;
     let mut due = Vec::new();
     for (name, experiment) in prepared {
-        if let Some(results) = RunFolder::open(&args.out.join(name), experiment)? {
+        if let Some(results) =
+            RunFolder::open(&args.out.join(name), experiment, &Home::whole(experiment))?
+        {
             due.push((name, experiment, results));
         }
     }

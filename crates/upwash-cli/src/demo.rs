@@ -2,14 +2,13 @@
 
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
-use crate::runs::{RunFolder, execute};
+use crate::runs::{Home, RunFolder, execute};
 use anyhow::Result;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use upwash::config::Config;
 use upwash::crew::Crew;
 use upwash::experiment::{Experiment, Folders};
-use upwash::transport::Placement;
 
 pub(crate) fn run(out: &mut impl Write) -> Result<()> {
     writeln!(
@@ -35,7 +34,7 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
         config.graph.copies = copies;
         let experiment = Experiment::prepare(config, &Folders::default())?;
         let mut engine = EngineArgs::standard().build(&Crew::of(&experiment))?;
-        let here = Placement::new(experiment.workers(), 1, 0);
+        let here = Home::whole(&experiment);
         let mut results = RunFolder::create(&folder.join(name), &experiment, &here)?;
         rows.push(execute(
             &experiment,

@@ -6,6 +6,9 @@ mod data;
 mod demo;
 mod engines;
 mod files;
+mod keys;
+mod launch;
+mod peer;
 mod progress;
 mod runs;
 mod topology;
@@ -32,6 +35,15 @@ enum Command {
     Train(train::Args),
     /// Train as several configurations say, and compare
     Compare(compare::Args),
+    /// Train as one worker among peers on other machines, which may come and go
+    Peer(peer::Args),
+    /// Run all peers of a configuration on this machine, keys included
+    Launch(launch::Args),
+    /// Show who of a configuration's peers is in, at which round, and what it has sent
+    Status(peer::StatusArgs),
+    /// Keys by which peers know each other: make and show them
+    #[command(subcommand)]
+    Keys(keys::Command),
     /// List the algorithms with their papers, properties and options
     Algorithms(algorithms::Args),
     /// Data sets: list and get them
@@ -51,6 +63,10 @@ fn main() -> ExitCode {
         Command::Demo => demo::run(&mut out).map(|()| ExitCode::SUCCESS),
         Command::Train(args) => train::run(&args, &mut out),
         Command::Compare(args) => compare::run(&args, &mut out),
+        Command::Peer(args) => peer::run(&args, &mut out),
+        Command::Launch(args) => launch::run(&args, &mut out),
+        Command::Status(args) => peer::status(&args, &mut out),
+        Command::Keys(command) => keys::run(&command, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Algorithms(args) => algorithms::run(&args, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Data(command) => data::run(&command, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Topology(command) => topology::run(command, &mut out).map(|()| ExitCode::SUCCESS),

@@ -3,6 +3,7 @@
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use std::io::IsTerminal;
 use upwash::run::Event;
+use upwash::transport::News;
 
 pub(crate) struct ProgressDisplay {
     bar: ProgressBar,
@@ -56,6 +57,15 @@ impl ProgressDisplay {
                 self.bar.set_prefix(algorithm.clone());
             }
             Event::Warning { message } => self.bar.suspend(|| eprintln!("warning: {message}")),
+            Event::Peer { round, news } => {
+                let said = match news {
+                    News::Joined { worker } => format!("worker {worker} is there"),
+                    News::Lost { worker, why } => format!("worker {worker} is lost: {why}"),
+                    News::Refused { what } => format!("refused: {what}"),
+                    _ => return,
+                };
+                self.bar.suspend(|| eprintln!("round {round}: {said}"));
+            }
             Event::Round { round, .. } => self.bar.set_position(round + 1),
             Event::Epoch { .. } if !self.epochs => {}
             Event::Epoch {

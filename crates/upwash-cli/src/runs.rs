@@ -32,6 +32,57 @@ pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
+/// Where this process's part of a run is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Home {
+    /// Whose workers are where.
+    pub(crate) placement: Placement,
+    /// Whether other processes have nothing to do with this folder.
+    pub(crate) apart: bool,
+}
+
+impl Home {
+    /// All workers are here.
+    pub(crate) fn whole(experiment: &Experiment) -> Self {
+        Self {
+            placement: Placement::new(experiment.workers(), 1, 0),
+            apart: true,
+        }
+    }
+
+    /// The folder of this process: the run's, or one in it.
+    fn own_folder(&self, top: &Path) -> PathBuf {
+        match self.apart || self.placement.is_whole() {
+            true => top.to_owned(),
+            false => top.join(format!("rank-{}", self.placement.this())),
+        }
+    }
+
+    /// Whether this process leaves the summary and the model.
+    fn sums_up(&self) -> bool {
+        self.apart || self.placement.this() == 0
+    }
+
+    /// All folders in which processes may have left checkpoints.
+    fn folders(&self, top: &Path) -> Vec<PathBuf> {
+        let mut folders = vec![top.to_owned()];
+        let inside = std::fs::read_dir(top).into_iter().flatten().flatten();
+        folders.extend(inside.map(|entry| entry.path()).filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            path.is_dir() && name.is_some_and(|name| name.starts_with("rank-"))
+        }));
+        folders
+    }
+
+    /// The newest checkpoint of this process's workers.
+    fn newest(&self, top: &Path) -> Result<(Option<Checkpoint>, Vec<CheckpointError>)> {
+        Ok(match self.apart && !self.placement.is_whole() {
+            true => Checkpoint::newest(top)?,
+            false => Checkpoint::newest_of(&self.folders(top), self.placement.own())?,
+        })
+    }
+}
+
 /// A folder that is this run's alone. Where other processes have other workers, each has a folder of
 /// its own in the run's: `rank-0`, `rank-1` and so on.
 pub(crate) struct RunFolder {
@@ -39,47 +90,24 @@ pub(crate) struct RunFolder {
     top: PathBuf,
     /// This process's: the same, where there is only one.
     path: PathBuf,
-    placement: Placement,
+    home: Home,
     events: BufWriter<File>,
     config: String,
     resumed: Option<Checkpoint>,
 }
 
-/// The folder of this process.
-fn own_folder(top: &Path, placement: &Placement) -> PathBuf {
-    match placement.is_whole() {
-        true => top.to_owned(),
-        false => top.join(format!("rank-{}", placement.this())),
-    }
-}
-
-/// All folders in which processes of a run may have left something.
-fn process_folders(top: &Path) -> Vec<PathBuf> {
-    let mut folders = vec![top.to_owned()];
-    let inside = std::fs::read_dir(top).into_iter().flatten().flatten();
-    folders.extend(inside.map(|entry| entry.path()).filter(|path| {
-        let name = path.file_name().and_then(|name| name.to_str());
-        path.is_dir() && name.is_some_and(|name| name.starts_with("rank-"))
-    }));
-    folders
-}
-
 impl RunFolder {
     /// Makes `top`, which must not hold a run already.
-    pub(crate) fn create(
-        top: &Path,
-        experiment: &Experiment,
-        placement: &Placement,
-    ) -> Result<Self> {
-        let path = &own_folder(top, placement);
+    pub(crate) fn create(top: &Path, experiment: &Experiment, home: &Home) -> Result<Self> {
+        let path = &home.own_folder(top);
         std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
         ensure!(
-            placement.is_whole() || !top.join("events.jsonl").exists(),
+            path == top || !top.join("events.jsonl").exists(),
             "{} holds a run already: choose another folder with --out",
             top.display()
         );
         let (events, place) = (path.join("events.jsonl"), path.display());
-        let config = identity(experiment);
+        let config = experiment.identity();
         let there = std::fs::read_to_string(path.join("config.toml"));
         ensure!(
             events.exists() || there.is_err() || there.is_ok_and(|there| there == config),
@@ -101,13 +129,13 @@ impl RunFolder {
             }
         };
         crate::files::write(&path.join("config.toml"), config.as_bytes())?;
-        if placement.this() == 0 && !placement.is_whole() {
+        if home.sums_up() && path != top {
             crate::files::write(&top.join("config.toml"), config.as_bytes())?;
         }
         Ok(Self {
             top: top.to_owned(),
             path: path.to_owned(),
-            placement: placement.clone(),
+            home: home.clone(),
             events,
             config,
             resumed: None,
@@ -115,38 +143,33 @@ impl RunFolder {
     }
 
     /// Begins the run in `path`, or goes on with it; none if it is done already.
-    pub(crate) fn open(path: &Path, experiment: &Experiment) -> Result<Option<Self>> {
+    pub(crate) fn open(path: &Path, experiment: &Experiment, home: &Home) -> Result<Option<Self>> {
         let there = std::fs::read_to_string(path.join("config.toml"));
         ensure!(
-            there.is_err() || there.is_ok_and(|there| there == identity(experiment)),
+            there.is_err() || there.is_ok_and(|there| there == experiment.identity()),
             "{} holds another run (see its config.toml): choose another folder with --out",
             path.display()
         );
         if is_over(path) {
             return Ok(None);
         }
-        let here = Placement::new(experiment.workers(), 1, 0);
         let events = path.join("events.jsonl");
         if !events.exists() {
-            return Self::create(path, experiment, &here).map(Some);
+            return Self::create(path, experiment, home).map(Some);
         }
         if Checkpoint::newest(path)?.0.is_some() {
-            return Self::resume(path, experiment, &here).map(Some);
+            return Self::resume(path, experiment, home).map(Some);
         }
         // It was stopped before its first checkpoint: there is nothing to lose.
         drop(claimed(File::open(&events)?, path)?);
         std::fs::remove_file(&events)?;
-        Self::create(path, experiment, &here).map(Some)
+        Self::create(path, experiment, home).map(Some)
     }
 
     /// Goes on with the run in `top`, from its newest whole checkpoint, however many processes have left
     /// it.
-    pub(crate) fn resume(
-        top: &Path,
-        experiment: &Experiment,
-        placement: &Placement,
-    ) -> Result<Self> {
-        let (place, path) = (top.display(), &own_folder(top, placement));
+    pub(crate) fn resume(top: &Path, experiment: &Experiment, home: &Home) -> Result<Self> {
+        let (place, path) = (top.display(), &home.own_folder(top));
         ensure!(
             !is_finished(top),
             "the run in {place} is finished: see its summary.json, or choose another folder with --out"
@@ -157,7 +180,7 @@ impl RunFolder {
                  --out, and run without --resume"
             )
         };
-        if top.is_dir() && !placement.is_whole() {
+        if top.is_dir() && path != top {
             std::fs::create_dir_all(path)
                 .with_context(|| format!("cannot make {}", path.display()))?;
         }
@@ -168,12 +191,12 @@ impl RunFolder {
             .truncate(false)
             .open(path.join("events.jsonl"));
         let mut events = claimed(events.with_context(nothing)?, path)?;
-        let (checkpoint, damaged) = Checkpoint::newest_of(&process_folders(top), placement.own())?;
+        let (checkpoint, damaged) = home.newest(top)?;
         for error in &damaged {
             eprintln!("warning: {error}; it is not used");
         }
         let checkpoint = checkpoint.with_context(nothing)?;
-        let config = identity(experiment);
+        let config = experiment.identity();
         ensure!(
             checkpoint.config == config,
             "{place} was run with another configuration, graph or data (see its config.toml): resume \
@@ -196,7 +219,7 @@ impl RunFolder {
         Ok(Self {
             top: top.to_owned(),
             path,
-            placement: placement.clone(),
+            home: home.clone(),
             events,
             config,
             resumed: Some(checkpoint),
@@ -212,12 +235,6 @@ impl RunFolder {
         }
         Ok(())
     }
-}
-
-/// What a run and its checkpoints belong to: the configuration, the graph and the data.
-fn identity(experiment: &Experiment) -> String {
-    let (config, number) = (experiment.config.to_toml(), experiment.fingerprint());
-    format!("{config}\n# checksum of the graph and the data: {number:08x}\n")
 }
 
 /// The summary in this folder; null where there is none.
@@ -258,6 +275,7 @@ fn forget_what_comes_again(events: &mut File, round: u64, rounds_per_epoch: u64)
         match event["event"].as_str() {
             Some("round") => number("round") < round,
             Some("epoch") => number("epoch").saturating_mul(rounds_per_epoch) <= round,
+            Some("peer") => number("round") <= round,
             Some("started" | "warning") => true,
             _ => false,
         }
@@ -308,8 +326,8 @@ impl Recorder<'_> {
             config: self.folder.config.clone(),
             progress,
             arrays,
-            first: self.folder.placement.own().start,
-            count: self.folder.placement.own().len(),
+            first: self.folder.home.placement.own().start,
+            count: self.folder.home.placement.own().len(),
         };
         write(&checkpoint, &self.folder.path)?;
         Ok(())
@@ -409,7 +427,7 @@ pub(crate) fn execute_with(
     }
     let Outcome { summary, averaged } = outcome;
     folder.events.flush()?;
-    if folder.placement.this() != 0 {
+    if !folder.home.sums_up() {
         return Ok(summary);
     }
     if averaged.is_finite() && !averaged.parameters.is_empty() {

@@ -2,7 +2,7 @@
 
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
-use crate::runs::{RunFolder, end_cleanly_when_interrupted, execute_with, read_config};
+use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute_with, read_config};
 use crate::transports::{Job, TransportName};
 use anyhow::Result;
 use std::io::Write;
@@ -73,11 +73,15 @@ fn train(
 ) -> Result<ExitCode> {
     let placement = transport.placement().clone();
     let own: Vec<usize> = placement.own().collect();
+    let home = Home {
+        placement,
+        apart: false,
+    };
     let mut engine = args.engine.build(&Crew::of(experiment).only(&own))?;
     let mut results = if args.resume {
-        RunFolder::resume(&args.out, experiment, &placement)?
+        RunFolder::resume(&args.out, experiment, &home)?
     } else {
-        RunFolder::create(&args.out, experiment, &placement)?
+        RunFolder::create(&args.out, experiment, &home)?
     };
     end_cleanly_when_interrupted()?;
     if job.speaks() {
@@ -184,7 +188,7 @@ fn shares(out: &mut impl Write, experiment: &Experiment) -> Result<()> {
 }
 
 /// The paper's form: a row for each worker, then their mean and the averaged model.
-fn table(out: &mut impl Write, summary: &Summary) -> Result<()> {
+pub(crate) fn table(out: &mut impl Write, summary: &Summary) -> Result<()> {
     writeln!(
         out,
         "{} on {}, {} rounds",

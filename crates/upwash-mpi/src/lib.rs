@@ -213,7 +213,7 @@ impl Transport for Mpi {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Vec<Letter>, TransportError> {
+    fn finish(&mut self, _: u32) -> Result<Vec<Letter>, TransportError> {
         let deadline = Instant::now() + self.patience;
         let mut found = Vec::with_capacity(self.expected.len());
         for from in std::mem::take(&mut self.expected) {
@@ -235,7 +235,7 @@ impl Transport for Mpi {
         Ok(found)
     }
 
-    fn all_reduce(&mut self, numbers: &mut [f32]) -> Result<(), TransportError> {
+    fn all_reduce(&mut self, _: u32, numbers: &mut [f32]) -> Result<(), TransportError> {
         self.ask(Errand::Sum(numbers.to_vec()))?;
         let deadline = Instant::now() + self.patience;
         let sums = loop {

@@ -52,6 +52,10 @@ impl Mixing {
         }
     }
 
+    pub(crate) fn set_row(&mut self, worker: usize, row: Vec<(usize, f64)>) {
+        self.rows[worker] = row.into();
+    }
+
     /// Everyone takes the average of all: J.
     ///
     /// ```

@@ -200,6 +200,32 @@ impl Experiment {
             .collect()
     }
 
+    /// With whom a worker ever exchanges anything: its neighbours over all rounds, or everyone.
+    pub fn acquaintances(&self, worker: usize) -> Vec<usize> {
+        links::acquaintances(&self.method, &self.schedule, &self.graph, worker)
+    }
+
+    /// What a run and its checkpoints belong to: the configuration but for how processes find each other,
+    /// with a checksum of the graph and the data.
+    pub fn identity(&self) -> String {
+        let config = Config {
+            network: config::NetworkConfig {
+                precision: self.config.network.precision,
+                ..Default::default()
+            },
+            ..self.config.clone()
+        };
+        let (config, number) = (config.to_toml(), self.fingerprint());
+        format!("{config}\n# checksum of the graph and the data: {number:08x}\n")
+    }
+
+    /// A number that is the same wherever the same is run.
+    pub fn run_number(&self) -> u64 {
+        let identity = self.identity();
+        let words = [crc32fast::hash(identity.as_bytes()), self.fingerprint()];
+        u64::from(words[0]) << 32 | u64::from(words[1])
+    }
+
     /// The optimizer: without momentum where that is the algorithm's own.
     pub fn sgd(&self) -> Sgd {
         let mut sgd = self.config.training.sgd();

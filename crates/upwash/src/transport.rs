@@ -47,6 +47,17 @@ pub enum TransportError {
         /// What is wrong.
         what: LetterError,
     },
+    /// Someone is gone without whom the algorithm cannot go on.
+    #[error(
+        "round {round}: worker {from} is lost, and this algorithm needs everyone: use one that goes by a \
+         graph, as al-dsgd or dpsgd"
+    )]
+    Missing {
+        /// Who.
+        from: usize,
+        /// When.
+        round: u64,
+    },
     /// A worker's loss is lost, and the run with it.
     #[error("worker {worker} diverged in round {round}")]
     Diverged {
@@ -78,7 +89,8 @@ pub enum Begin {
 }
 
 /// What has happened to other processes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(tag = "news", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum News {
     /// A worker is heard of, for the first time or again.
@@ -139,12 +151,24 @@ pub trait Transport {
         expected: &[usize],
     ) -> Result<(), TransportError>;
 
-    /// Waits for the expected letters; in increasing order of the sender. Where losses are survived,
-    /// some may be missing.
-    fn finish(&mut self) -> Result<Vec<Letter>, TransportError>;
+    /// Waits for the expected letters of this exchange; in increasing order of the sender. Where losses
+    /// are survived, some may be missing.
+    fn finish(&mut self, exchange: u32) -> Result<Vec<Letter>, TransportError>;
 
-    /// The sum over all processes, in all of them.
-    fn all_reduce(&mut self, numbers: &mut [f32]) -> Result<(), TransportError>;
+    /// What a worker has sent cannot be used: where losses are survived, it is lost.
+    fn refuse(&mut self, _worker: usize, _why: String) {}
+
+    /// Whether someone who has come back asks for a model.
+    fn is_asked(&self) -> bool {
+        false
+    }
+
+    /// The model for who asks: the state before round `round`.
+    fn answer(&mut self, _round: u64, _state: State) {}
+
+    /// The sum over all processes, in all of them; `exchange` is larger than that of what was sent before
+    /// in the same round.
+    fn all_reduce(&mut self, exchange: u32, numbers: &mut [f32]) -> Result<(), TransportError>;
 
     /// A number for each worker, known where it is: fills in what others know, where that can be had,
     /// and leaves the rest.
@@ -194,11 +218,11 @@ impl Transport for InProcess {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Vec<Letter>, TransportError> {
+    fn finish(&mut self, _: u32) -> Result<Vec<Letter>, TransportError> {
         Ok(vec![])
     }
 
-    fn all_reduce(&mut self, _: &mut [f32]) -> Result<(), TransportError> {
+    fn all_reduce(&mut self, _: u32, _: &mut [f32]) -> Result<(), TransportError> {
         Ok(())
     }
 

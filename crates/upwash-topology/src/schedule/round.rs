@@ -132,6 +132,26 @@ impl Round {
         counts
     }
 
+    /// The same round with other rows for some workers, as they are when links fail: each in increasing
+    /// order of the sender, with the worker itself among them.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// let round = Schedule::one_peer_exponential(4).round(0).with_rows([(1, vec![(1, 1.0)])]);
+    /// assert_eq!(round.degree(1), 0);
+    /// ```
+    #[must_use]
+    pub fn with_rows(&self, rows: impl IntoIterator<Item = (usize, Vec<(usize, f64)>)>) -> Self {
+        let mut pattern = (*self.pattern).clone();
+        for (worker, row) in rows {
+            pattern.mixing.set_row(worker, row);
+        }
+        Self {
+            pattern: Arc::new(pattern),
+            ..*self
+        }
+    }
+
     /// How many models `worker` receives in this round: its degree in the links that are up.
     ///
     /// ```

@@ -1,9 +1,11 @@
 //! What a run is told: TOML, with defaults for all but little of it.
 
 mod clock;
+mod network;
 mod parse;
 
 pub use clock::{ClockConfig, Duplex, NetworkName, PerLink, PerWorker, Preset};
+pub use network::{NetworkConfig, PeerConfig, WirePrecision};
 pub use parse::ConfigError;
 
 use crate::algorithm::{Method, OptionAbout};
@@ -43,6 +45,9 @@ pub struct Config {
     pub training: TrainingConfig,
     /// What time would pass elsewhere.
     pub clock: ClockConfig,
+    /// How processes find each other; nothing for one process.
+    #[serde(skip_serializing_if = "NetworkConfig::is_default")]
+    pub network: NetworkConfig,
 }
 
 /// `[data]`
@@ -221,6 +226,7 @@ impl Default for Config {
             algorithm: AlgorithmConfig::default(),
             training: TrainingConfig::default(),
             clock: ClockConfig::default(),
+            network: NetworkConfig::default(),
         }
     }
 }

@@ -61,6 +61,7 @@ impl Config {
                 must: must.into(),
             })
         };
+        self.network.check()?;
         let TrainingConfig {
             epochs,
             batch,

@@ -1,7 +1,7 @@
 //! Which links are up when, and what an algorithm makes of them.
 
 use super::ExperimentError;
-use crate::algorithm::{self, Ground, Method, Report, Setting, View};
+use crate::algorithm::{self, Exchange, Ground, Method, Report, Setting, View};
 use crate::config::{Config, CopyOrder, Execution, Links, Relabellings, Statistics};
 use std::collections::BTreeSet;
 use upwash_topology::{Graph, Matcha, Order, Rotation, Schedule, Weights, paper_relabellings};
@@ -77,6 +77,39 @@ pub(super) fn audience(method: &Method, schedule: &Schedule) -> Option<Vec<Vec<u
             }
             senders
         })
+}
+
+/// With whom a worker ever exchanges anything.
+pub(super) fn acquaintances(
+    method: &Method,
+    schedule: &Schedule,
+    graph: &Graph,
+    worker: usize,
+) -> Vec<usize> {
+    const ROUNDS: u64 = 1000;
+    let by_links = |exchange: &Exchange| {
+        matches!(
+            exchange,
+            Exchange::Neighbours | Exchange::Early | Exchange::Nothing
+        )
+    };
+    let Some(algorithm) = method.synchronous() else {
+        return graph.neighbours(worker).to_vec();
+    };
+    if !(0..ROUNDS).all(|round| algorithm.exchanges(round).iter().all(by_links)) {
+        return (0..schedule.nodes())
+            .filter(|&other| other != worker)
+            .collect();
+    }
+    let mut found = BTreeSet::new();
+    for (sender, receiver) in Seen::of(schedule).links {
+        if sender == worker {
+            found.insert(receiver);
+        } else if receiver == worker {
+            found.insert(sender);
+        }
+    }
+    found.into_iter().collect()
 }
 
 /// What a user should know before the start.

@@ -1,11 +1,13 @@
 //! Exchanges whose workers are in several processes: what is sent where, and what is heard.
 
 use crate::algorithm::{Algorithm, Exchange, Message, Part, Report, Setting, View};
+use crate::config::WirePrecision;
 use crate::engine::Engine;
 use crate::experiment::Experiment;
 use crate::mix::{Guest, Terms};
 use crate::transport::{Coding, Letter, LetterError, Placement, Transport, TransportError};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use upwash_topology::Round;
 
 /// One exchange of one round, as all processes know it.
 #[derive(Clone, Copy)]
@@ -18,6 +20,13 @@ pub(super) struct Occasion<'a> {
     pub(super) statistics: bool,
 }
 
+impl Occasion<'_> {
+    /// The number of its letters; those that only say how their sender did go before.
+    fn number(&self) -> u32 {
+        2 * self.setting.exchange as u32 + 1
+    }
+}
+
 /// What was heard in an exchange.
 #[derive(Default)]
 pub(super) struct Heard {
@@ -26,8 +35,9 @@ pub(super) struct Heard {
     pub(super) guests: Vec<Guest>,
     /// Their statistics, if they came along.
     pub(super) statistics: Vec<Vec<f32>>,
-    /// What each said of itself.
+    /// What each said of itself, and who of them holds all of its links.
     pub(super) reports: BTreeMap<usize, Report>,
+    whole: BTreeSet<usize>,
     /// The mean of all is the last guest.
     pub(super) has_mean: bool,
 }
@@ -42,6 +52,8 @@ pub(super) struct Correspondence<'a> {
     copies: HashMap<(usize, usize), Vec<f32>>,
     /// Who (of here) has sent its public copy whole to which process.
     introduced: HashSet<(usize, usize)>,
+    /// Who (of here) does not hold all links that it should have in this round.
+    broken: HashSet<usize>,
 }
 
 impl<'a> Correspondence<'a> {
@@ -49,10 +61,94 @@ impl<'a> Correspondence<'a> {
         Self {
             experiment,
             placement,
-            coding: Coding::Exact,
+            coding: match experiment.config.network.precision {
+                WirePrecision::F32 => Coding::Exact,
+                WirePrecision::Bf16 => Coding::Half,
+            },
             copies: HashMap::new(),
             introduced: HashSet::new(),
+            broken: HashSet::new(),
         }
+    }
+
+    /// Someone was lost, or has come back: what was told it before does not count any more.
+    pub(super) fn forget(&mut self, worker: usize) {
+        let process = self.placement.process_of(worker);
+        self.introduced.retain(|(_, place)| *place != process);
+        self.copies.retain(|(sender, _), _| *sender != worker);
+    }
+
+    /// Counts the links that are held: everyone's degree here, and who is without some.
+    pub(super) fn take_stock(
+        &mut self,
+        occasion: &Occasion<'_>,
+        reports: &mut [Report],
+        transport: &dyn Transport,
+    ) {
+        self.broken.clear();
+        if !transport.promises().survives_loss {
+            return;
+        }
+        for worker in self.placement.own() {
+            let lost = |other: &usize| !self.is_here(*other) && !transport.holds(*other);
+            let deaf = self.senders(worker, occasion).iter().any(lost);
+            let round = occasion.setting.round;
+            let hears = |other: usize| round.mixing().row(other).iter().any(|e| e.0 == worker);
+            let everyone = 0..self.placement.workers();
+            let unheard = everyone.filter(|&other| other != worker && hears(other));
+            let unheard = unheard.filter(lost).count();
+            if deaf || unheard > 0 {
+                self.broken.insert(worker);
+            }
+            reports[worker].degree -= unheard.min(reports[worker].degree);
+        }
+    }
+
+    /// The round as it is when links have failed; none if all are there. A link counts the smaller of
+    /// its configured and its Metropolis weight where one of its ends does not hold all of its links:
+    /// both ends know that of both, so that the weight is the same for them, and no eigenvalue of W gets
+    /// out of the range that the configured weights keep it in.
+    pub(super) fn mended(
+        &self,
+        up: &Round,
+        reports: &[Report],
+        heard: &Heard,
+        transport: &dyn Transport,
+    ) -> Option<Round> {
+        if !transport.promises().survives_loss {
+            return None;
+        }
+        let mut rows = Vec::new();
+        for worker in self.placement.own() {
+            let whole = !self.broken.contains(&worker);
+            let (mut row, mut own) = (Vec::new(), 1.0);
+            for &(other, weight) in up.mixing().row(worker) {
+                if other == worker {
+                    continue;
+                }
+                let weight = match (self.is_here(other), heard.reports.get(&other)) {
+                    (true, _) => weight,
+                    (_, Some(_)) if whole && heard.whole.contains(&other) => weight,
+                    (_, Some(theirs)) => {
+                        let most = theirs.degree.max(reports[worker].degree);
+                        weight.min(1.0 / (1 + most) as f64)
+                    }
+                    (_, None) => continue,
+                };
+                own -= weight;
+                row.push((other, weight));
+            }
+            let place = row.partition_point(|entry: &(usize, f64)| entry.0 < worker);
+            row.insert(place, (worker, own));
+            let known = up.mixing().row(worker);
+            let same = |(a, b): (&(usize, f64), &(usize, f64))| {
+                a.0 == b.0 && (a.0 == worker || a.1 == b.1)
+            };
+            if row.len() != known.len() || !row.iter().zip(known).all(same) {
+                rows.push((worker, row));
+            }
+        }
+        (!rows.is_empty()).then(|| up.with_rows(rows))
     }
 
     /// Whom a worker hears, wherever they are.
@@ -99,7 +195,10 @@ impl<'a> Correspondence<'a> {
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<(), TransportError> {
-        let hears = |worker| self.senders(worker, occasion);
+        let hears = |worker| match transport.holds(worker) {
+            true => self.senders(worker, occasion),
+            false => vec![],
+        };
         let mut outgoing = Vec::new();
         for worker in self.placement.own() {
             let places = self.places(worker, &hears);
@@ -116,7 +215,7 @@ impl<'a> Correspondence<'a> {
             .placement
             .own()
             .flat_map(|worker| self.senders(worker, occasion))
-            .filter(|&sender| !self.is_here(sender))
+            .filter(|&sender| !self.is_here(sender) && transport.holds(sender))
             .collect();
         let expected: Vec<usize> = expected.into_iter().collect();
         transport.begin(outgoing, &expected)
@@ -165,9 +264,9 @@ impl<'a> Correspondence<'a> {
             let letter = Letter {
                 from: worker,
                 round: occasion.terms.round,
-                exchange: occasion.setting.exchange as u32,
+                exchange: occasion.number(),
                 report,
-                whole: true,
+                whole: !self.broken.contains(&worker),
                 fresh,
                 numbers,
             };
@@ -192,11 +291,28 @@ impl<'a> Correspondence<'a> {
         transport: &mut dyn Transport,
     ) -> Result<Heard, TransportError> {
         let mut heard = Heard::default();
-        for letter in transport.finish()? {
-            let (from, report) = (letter.from, letter.report);
-            let (messages, statistics) = self
-                .open(letter, occasion, engine)
-                .map_err(|what| TransportError::Letter { from, what })?;
+        let survives = transport.promises().survives_loss;
+        for letter in transport.finish(occasion.number())? {
+            let (from, report, whole) = (letter.from, letter.report, letter.whole);
+            let opened = self.open(letter, occasion, engine).and_then(|opened| {
+                let is_finite = |vector: &Vec<f32>| vector.iter().all(|x| x.is_finite());
+                let usable = opened.0.iter().chain([&opened.1]).all(is_finite);
+                match usable || !survives {
+                    true => Ok(opened),
+                    false => Err(LetterError::NotFinite),
+                }
+            });
+            let (messages, statistics) = match opened {
+                Ok(opened) => opened,
+                Err(what) if survives => {
+                    transport.refuse(from, what.to_string());
+                    continue;
+                }
+                Err(what) => return Err(TransportError::Letter { from, what }),
+            };
+            if whole {
+                heard.whole.insert(from);
+            }
             heard.senders.push(from);
             heard.guests.push(Guest { messages });
             heard.statistics.push(statistics);
@@ -271,7 +387,7 @@ impl<'a> Correspondence<'a> {
         let card = |worker: usize| Letter {
             from: worker,
             round: occasion.terms.round,
-            exchange: occasion.setting.exchange as u32,
+            exchange: occasion.number() - 1,
             report: reports[worker],
             whole: true,
             fresh: false,
@@ -280,7 +396,7 @@ impl<'a> Correspondence<'a> {
         let cards = self.placement.own().map(|w| (card(w), everywhere.clone()));
         let others: Vec<usize> = (0..reports.len()).filter(|&w| !self.is_here(w)).collect();
         transport.begin(cards.collect(), &others)?;
-        for letter in transport.finish()? {
+        for letter in transport.finish(occasion.number() - 1)? {
             reports[letter.from] = letter.report;
         }
         let Occasion {
@@ -358,7 +474,7 @@ impl<'a> Correspondence<'a> {
         };
         sum.resize(numbers * width + statistics, 0.0);
         sum.push(count);
-        transport.all_reduce(&mut sum)?;
+        transport.all_reduce(occasion.number(), &mut sum)?;
         let part = 1.0 / sum.pop().unwrap_or(1.0);
         sum.iter_mut().for_each(|x| *x *= part);
         let statistics = sum.split_off(numbers * width);
@@ -370,16 +486,39 @@ impl<'a> Correspondence<'a> {
                 .collect(),
         };
         Ok(Heard {
-            senders: vec![],
             guests: vec![Guest { messages }],
             statistics: vec![statistics],
-            reports: BTreeMap::new(),
             has_mean: true,
+            ..Heard::default()
         })
     }
 }
 
 impl Heard {
+    /// Algorithms that do not go by links cannot do without anyone.
+    pub(super) fn complete(
+        &self,
+        own: std::ops::Range<usize>,
+        exchange: Exchange,
+        setting: &Setting<'_>,
+        placement: &Placement,
+    ) -> Result<(), TransportError> {
+        if matches!(exchange, Exchange::Nothing | Exchange::Chosen) {
+            return Ok(());
+        }
+        let mut senders = own.flat_map(|worker| exchange.senders(worker, setting));
+        let missing = senders.find(|sender| {
+            placement.row_of(*sender).is_none() && !self.reports.contains_key(sender)
+        });
+        match missing {
+            Some(from) => Err(TransportError::Missing {
+                from,
+                round: setting.round.index(),
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// The row of a worker in an engine with these guests.
     fn row(&self, worker: usize, placement: &Placement) -> usize {
         placement.row_of(worker).unwrap_or_else(|| {

@@ -225,6 +225,18 @@ impl<'a> Course<'a> {
         }
     }
 
+    /// Goes on with a later round, where others are.
+    pub(super) fn jump(&mut self, round: u64) {
+        self.progress.round = round;
+        self.progress.epoch_scores.fill(Score::default());
+        self.tested = None;
+    }
+
+    /// Something happened that is no round.
+    pub(super) fn tell(&mut self, event: &Event) {
+        self.observer.observe(event);
+    }
+
     /// The run ends here because someone wants it to: the time to keep what is needed for going on.
     pub(super) fn stop(&mut self, models: &mut dyn Models) -> Status {
         let progress = &self.progress;

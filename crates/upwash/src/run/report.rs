@@ -3,6 +3,7 @@
 use super::Flight;
 use crate::engine::{Score, State};
 use crate::model::Replica;
+use crate::transport::News;
 use serde::{Deserialize, Serialize};
 
 /// How a run ended. A run that diverges is no error: it is a result.
@@ -55,6 +56,14 @@ pub enum Event {
     Warning {
         /// What.
         message: String,
+    },
+    /// Something has happened to another process.
+    Peer {
+        /// Before which round.
+        round: u64,
+        /// What.
+        #[serde(flatten)]
+        news: News,
     },
     /// A round was run.
     Round {

@@ -3,14 +3,14 @@
 use super::RunError;
 use super::correspondence::{Correspondence, Heard, Occasion};
 use super::course::Course;
-use super::report::{Next, Status};
+use super::report::{Event, Next, Status};
 use super::team::Team;
 use crate::algorithm::{Algorithm, Exchange, Message, Part, Report, Setting, Vector};
 use crate::clock::Transfer;
 use crate::config::Statistics;
 use crate::engine::Turn;
 use crate::mix::Terms;
-use crate::transport::Begin;
+use crate::transport::{Begin, News};
 use std::collections::BTreeSet;
 
 pub(super) fn run(
@@ -26,11 +26,31 @@ pub(super) fn run(
     let mut next = Next::Continue;
     while !course.is_over() {
         let round = course.progress.round;
-        match team.transport.may_begin(round, next == Next::Stop)? {
+        if team.transport.is_asked() {
+            let state = team.engine.state();
+            team.transport.answer(round, state);
+        }
+        let begin = team.transport.may_begin(round, next == Next::Stop)?;
+        for news in team.transport.news() {
+            if let News::Joined { worker } | News::Lost { worker, .. } = news {
+                post.forget(worker);
+            }
+            course.tell(&Event::Peer { round, news });
+        }
+        match begin {
             Begin::Go => {}
             Begin::Stop => return Ok(course.stop(team)),
-            Begin::Jump { round, .. } => {
-                course.progress.round = round;
+            Begin::Jump { round, adopted } => {
+                course.jump(round);
+                if let Some(state) = adopted
+                    && let Err(what) = team.engine.restore(&state)
+                {
+                    let what = format!("a neighbour's model does not fit: {what}");
+                    course.tell(&Event::Peer {
+                        round,
+                        news: News::Refused { what },
+                    });
+                }
                 continue;
             }
         }
@@ -67,10 +87,11 @@ pub(super) fn run(
             (0..workers).map(report).collect()
         };
         // A message that leaves before the gradient carries the last loss, and travels meanwhile.
-        let before_step = reports_of(&course.progress.losses, &course.progress.numbers);
+        let mut before_step = reports_of(&course.progress.losses, &course.progress.numbers);
         let elsewhere = !placement.is_whole();
         let early = exchanges.first() == Some(&Exchange::Early);
         if elsewhere && early {
+            post.take_stock(&occasion(0), &mut before_step, team.transport);
             post.send(&occasion(0), &before_step, team.engine, team.transport)?;
         }
 
@@ -112,6 +133,7 @@ pub(super) fn run(
                 Exchange::Chosen => post.choose(&occasion, &mut reports, engine, transport)?,
                 _ => {
                     if !(early && index == 0) {
+                        post.take_stock(&occasion, &mut reports, transport);
                         post.send(&occasion, &reports, engine, transport)?;
                     }
                     post.hear(&occasion, engine, transport)?
@@ -120,8 +142,19 @@ pub(super) fn run(
             for (&sender, &report) in &heard.reports {
                 reports[sender] = report;
             }
+            let by_links = matches!(exchange, Exchange::Neighbours | Exchange::Early);
+            let mended = match elsewhere && by_links {
+                true => post.mended(&up, &reports, &heard, team.transport),
+                false => None,
+            };
             // Everyone's row, from what it knows; then all rows at once.
-            let setting = &occasion.setting;
+            let setting = &Setting {
+                round: mended.as_ref().unwrap_or(&up),
+                ..occasion.setting
+            };
+            if elsewhere && !by_links && exchange != Exchange::Mean {
+                heard.complete(own.clone(), exchange, setting, &placement)?;
+            }
             let mut parts = exchange.parts_of(own.clone(), algorithm, setting, &reports);
             for part in &parts {
                 if let Some(number) = part.plan.number {

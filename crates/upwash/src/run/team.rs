@@ -63,7 +63,7 @@ impl<'a> Team<'a> {
         } else {
             mean = sum.iter().map(|&x| x as f32).collect();
             mean.push(rows.len() as f32);
-            let done = self.transport.all_reduce(&mut mean);
+            let done = self.transport.all_reduce(u32::MAX, &mut mean);
             self.keep(done);
             let count = mean.pop().unwrap_or(1.0);
             mean.iter_mut().for_each(|x| *x /= count);

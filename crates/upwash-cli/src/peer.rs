@@ -1,0 +1,212 @@
+//! `upwash peer` and `upwash status`
+
+use crate::engines::EngineArgs;
+use crate::progress::ProgressDisplay;
+use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute_with, read_config};
+use anyhow::{Context, Result, bail, ensure};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use upwash::config::Config;
+use upwash::crew::Crew;
+use upwash::experiment::Experiment;
+use upwash::run::Status;
+use upwash::transport::Transport;
+use upwash_peers::{Fingerprint, Key, Limits, Peers, PeersConfig, Timings};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The configuration, the same on all machines; its [network] lists every worker's address and key
+    config: PathBuf,
+    /// Replace a value of the configuration
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    replacements: Vec<String>,
+    /// Which worker this machine has
+    #[arg(long, value_name = "N")]
+    id: usize,
+    /// Its private key
+    #[arg(long, value_name = "FILE", default_value = "upwash.key")]
+    key: PathBuf,
+    /// Listen here instead of at the listed address, as 0.0.0.0:7400 behind a forwarded port
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// The folder for results; a run that is in it goes on [default: runs/peer-N]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Use so many threads [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct StatusArgs {
+    /// The configuration that the peers run
+    config: PathBuf,
+    /// Any listed private key
+    #[arg(long, value_name = "FILE", default_value = "upwash.key")]
+    key: PathBuf,
+}
+
+/// Everyone's address and key.
+fn listed(config: &Config) -> Result<Vec<(String, Fingerprint)>> {
+    let peers = config.network.peers.iter().enumerate();
+    peers
+        .map(|(worker, peer)| {
+            let key = peer.key.parse();
+            let key = key.with_context(|| format!("network.peers, worker {worker}"))?;
+            Ok((peer.address.clone(), key))
+        })
+        .collect()
+}
+
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
+    if let Some(threads) = args.threads {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads.into())
+            .build_global()?;
+    }
+    let experiment = read_config(&args.config, &args.replacements)?;
+    let (workers, peers) = (experiment.workers(), listed(&experiment.config)?);
+    ensure!(
+        peers.len() == workers,
+        "network.peers lists {} workers, and the graph `{}` has {workers}: list an address and a key for \
+         each, or try `upwash launch -n {workers}` on one machine first",
+        peers.len(),
+        experiment.config.graph.topology
+    );
+    ensure!(
+        args.id < workers,
+        "--id {}: workers are numbered from 0 to {}",
+        args.id,
+        workers - 1
+    );
+    let default = PathBuf::from(format!("runs/peer-{}", args.id));
+    let folder = args.out.as_deref().unwrap_or(&default);
+    let key = Key::load(&args.key)?;
+    let mut engine = args.engine.build(&Crew::of(&experiment).only(&[args.id]))?;
+    let state: usize = engine
+        .state()
+        .iter()
+        .map(|(name, array)| name.len() + 4 * array.len())
+        .sum();
+    let layout = engine.layout();
+    let messages = 4; // no algorithm sends more vectors at once
+    let limits = Limits {
+        letter: messages * layout.parameter_count() + layout.statistic_count() + 1,
+        model: state + 1024,
+    };
+    let mut transport = Peers::new(PeersConfig {
+        own: args.id,
+        key,
+        peers,
+        listen: args.listen.clone(),
+        neighbours: experiment.acquaintances(args.id),
+        run: experiment.run_number(),
+        limits,
+        timings: timings(&experiment)?,
+    })?;
+    let home = Home {
+        placement: transport.placement().clone(),
+        apart: true,
+    };
+    let Some(mut results) = RunFolder::open(folder, &experiment, &home)? else {
+        bail!(
+            "the run in {} is over: see its summary.json",
+            folder.display()
+        );
+    };
+    end_cleanly_when_interrupted()?;
+    let display = ProgressDisplay::new(false);
+    let summary = execute_with(
+        &experiment,
+        &mut *engine,
+        &mut transport,
+        &mut results,
+        display,
+    )?;
+    let accuracy = 100.0 * summary.mean_accuracy;
+    match summary.status {
+        Status::Finished => writeln!(
+            out,
+            "worker {}: {} rounds, test accuracy {accuracy:.2} %, sent {:.1} MB; results are in {}",
+            args.id,
+            summary.rounds,
+            summary.sent.bytes_sent as f64 / 1e6,
+            folder.display()
+        )?,
+        Status::Diverged { round, .. } => {
+            writeln!(out, "worker {}: diverged in round {round}", args.id)?
+        }
+        Status::Interrupted { round } => writeln!(
+            out,
+            "worker {}: interrupted before round {round}; the same command goes on from there",
+            args.id
+        )?,
+    }
+    Ok(match summary.status {
+        Status::Finished => ExitCode::SUCCESS,
+        Status::Diverged { .. } => ExitCode::from(3),
+        Status::Interrupted { .. } => ExitCode::from(130),
+    })
+}
+
+fn timings(experiment: &Experiment) -> Result<Timings> {
+    let network = &experiment.config.network;
+    let seconds = |seconds: f64| Ok::<_, anyhow::Error>(Duration::try_from_secs_f64(seconds)?);
+    Ok(Timings {
+        heartbeat: seconds(network.heartbeat_seconds)?,
+        silence: seconds(network.silence_seconds)?,
+        patience: seconds(network.patience_seconds)?,
+        gather: seconds(network.gather_seconds)?,
+        ..Timings::default()
+    })
+}
+
+/// Who is in, at which round, how far behind, and what it has sent.
+pub(crate) fn status(args: &StatusArgs, out: &mut impl Write) -> Result<ExitCode> {
+    let config = config_of(&args.config)?;
+    let (peers, key) = (listed(&config)?, Key::load(&args.key)?);
+    ensure!(
+        !peers.is_empty(),
+        "{} lists no network.peers",
+        args.config.display()
+    );
+    let answers = upwash_peers::status(&key, &peers, Duration::from_secs(5))?;
+    let last = answers.iter().flatten().map(|answer| answer.round).max();
+    writeln!(
+        out,
+        "  worker  round  behind   sent MB   received MB  connected with"
+    )?;
+    let mut missing = false;
+    for (worker, answer) in answers.iter().enumerate() {
+        match answer {
+            Ok(answer) => {
+                let connected = answer.connected.iter().map(|(other, _)| other.to_string());
+                writeln!(
+                    out,
+                    "  {worker:>6}{:>7}{:>8}{:>10.1}{:>14.1}  {}",
+                    answer.round,
+                    last.unwrap_or(0) - answer.round,
+                    answer.bytes_sent as f64 / 1e6,
+                    answer.bytes_received as f64 / 1e6,
+                    connected.collect::<Vec<_>>().join(" ")
+                )?;
+            }
+            Err(why) => {
+                missing = true;
+                writeln!(out, "  {worker:>6}  not there: {why}")?;
+            }
+        }
+    }
+    Ok(ExitCode::from(u8::from(missing)))
+}
+
+/// A configuration without what it names.
+pub(crate) fn config_of(path: &Path) -> Result<Config> {
+    let place = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {place}"))?;
+    Config::parse(&text, &[]).with_context(|| place.to_string())
+}

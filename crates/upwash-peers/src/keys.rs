@@ -1,0 +1,230 @@
+//! Who a peer is: a key that it alone has, and the fingerprint by which others know it.
+
+use ring::rand::SystemRandom;
+use ring::signature::Ed25519KeyPair;
+use rustls::crypto::ring::sign::any_eddsa_type;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::sign::SigningKey;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The SHA-256 of a public key.
+///
+/// ```
+/// use upwash_peers::{Fingerprint, Key};
+/// let known = Key::generate().fingerprint();
+/// assert_eq!(known.to_string().parse::<Fingerprint>()?, known);
+/// # Ok::<(), upwash_peers::KeyError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// Of a public key as TLS presents it (SubjectPublicKeyInfo).
+    pub fn of(public: &[u8]) -> Self {
+        let digest = ring::digest::digest(&ring::digest::SHA256, public);
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(digest.as_ref());
+        Self(bytes)
+    }
+}
+
+impl std::fmt::Display for Fingerprint {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "sha256:")?;
+        self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
+    }
+}
+
+impl std::fmt::Debug for Fingerprint {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{self}")
+    }
+}
+
+impl std::str::FromStr for Fingerprint {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        let wrong = || KeyError::Fingerprint(text.into());
+        let digits = text.strip_prefix("sha256:").ok_or_else(wrong)?;
+        if digits.len() != 64 || !digits.is_ascii() {
+            return Err(wrong());
+        }
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+            let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// Not a fingerprint.
+    #[error(
+        "`{0}` is no fingerprint: write sha256: and 64 hexadecimal digits, as `upwash keys show` does"
+    )]
+    Fingerprint(String),
+    /// The file cannot be read or written.
+    #[error("key {}: {source}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Others could read it.
+    #[error("key {}: others can read it (mode {mode:o}): chmod 600 it, or make a new one", path.display())]
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// Something else is in the file.
+    #[error("{} is no key that `upwash keys new` has made", path.display())]
+    NotAKey {
+        /// Which file.
+        path: PathBuf,
+    },
+}
+
+/// A private key (Ed25519).
+#[derive(Clone)]
+pub struct Key {
+    private: Vec<u8>,
+    pub(crate) signing: Arc<dyn SigningKey>,
+    pub(crate) public: Vec<u8>,
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Key({})", self.fingerprint())
+    }
+}
+
+const LABEL: &str = "PRIVATE KEY";
+
+impl Key {
+    /// A new one.
+    ///
+    /// # Panics
+    /// If the system has no random numbers.
+    pub fn generate() -> Self {
+        let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
+        let made = made.expect("random numbers from the system");
+        Self::from_private(made.as_ref().to_vec()).expect("a key that was just made")
+    }
+
+    fn from_private(private: Vec<u8>) -> Option<Self> {
+        let signing = any_eddsa_type(&PrivatePkcs8KeyDer::from(private.clone())).ok()?;
+        let public = signing.public_key()?.to_vec();
+        Some(Self {
+            private,
+            signing,
+            public,
+        })
+    }
+
+    /// How others know it.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(&self.public)
+    }
+
+    /// Writes it to a new file that only its owner can read.
+    pub fn save(&self, path: &Path) -> Result<(), KeyError> {
+        let failed = |source| KeyError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let mut options = std::fs::File::options();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(path).map_err(failed)?;
+        let text = pem::encode(&pem::Pem::new(LABEL, self.private.clone()));
+        file.write_all(text.as_bytes()).map_err(failed)?;
+        file.sync_all().map_err(failed)
+    }
+
+    /// Reads it, if only its owner can.
+    pub fn load(path: &Path) -> Result<Self, KeyError> {
+        let failed = |source| KeyError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = std::fs::metadata(path)
+                .map_err(failed)?
+                .permissions()
+                .mode()
+                & 0o777;
+            if mode & 0o077 != 0 {
+                let path = path.to_owned();
+                return Err(KeyError::Open { path, mode });
+            }
+        }
+        let text = std::fs::read(path).map_err(failed)?;
+        let found = pem::parse(text).ok().filter(|found| found.tag() == LABEL);
+        let key = found.and_then(|found| Self::from_private(found.into_contents()));
+        key.ok_or_else(|| KeyError::NotAKey {
+            path: path.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_is_saved_is_loaded_and_nobody_else_can_read_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        let key = Key::generate();
+        key.save(&path).unwrap();
+        assert_eq!(Key::load(&path).unwrap().fingerprint(), key.fingerprint());
+        assert!(key.save(&path).is_err(), "a key is never overwritten");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = |mode| std::fs::Permissions::from_mode(mode);
+            assert_eq!(
+                std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+                0o600
+            );
+            std::fs::set_permissions(&path, mode(0o640)).unwrap();
+            let said = Key::load(&path).unwrap_err().to_string();
+            assert!(said.contains("others can read it (mode 640)"), "{said}");
+            std::fs::set_permissions(&path, mode(0o600)).unwrap();
+        }
+        std::fs::write(
+            &path,
+            "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+        )
+        .unwrap();
+        assert!(matches!(Key::load(&path), Err(KeyError::NotAKey { .. })));
+    }
+
+    #[test]
+    fn fingerprints_are_spelled_in_one_way() {
+        let text = Key::generate().fingerprint().to_string();
+        for wrong in [
+            "",
+            "sha256:12",
+            &text[7..],
+            &format!("{text}0"),
+            &text.replace("sha", "md"),
+        ] {
+            assert!(wrong.parse::<Fingerprint>().is_err(), "{wrong}");
+        }
+    }
+}

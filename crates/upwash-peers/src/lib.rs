@@ -1,0 +1,380 @@
+//! Upwash between machines that may come and go.
+//!
+//! Every worker is a process of its own, a *peer*, that knows the addresses and the keys of all. Peers
+//! that are neighbours in the graph keep a connection: mutual TLS 1.3, in which only listed keys get in
+//! and each speaks only as itself. Whoever is silent, slow or gone is dropped by its neighbours, who go
+//! on without it; whoever comes back is given a neighbour's model and joins at the current round.
+
+mod frame;
+mod keys;
+mod link;
+mod table;
+mod tls;
+
+pub use frame::{FrameError, FrameHeader, Hello, Kind, Limits};
+pub use frame::{model_to_bytes, parse_letter, parse_model, parse_round};
+pub use keys::{Fingerprint, Key, KeyError};
+pub use table::StatusReport;
+
+use link::House;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use table::{Awaited, Connection, Table};
+use upwash::engine::State;
+use upwash::transport::{
+    Begin, Letter, News, Placement, Promises, Traffic, Transport, TransportError,
+};
+
+/// A round that is so much later than one's own is another history: better to join it.
+const BEHIND: u64 = 10;
+
+/// How long to wait for what. A heartbeat must be several times shorter than the silence that is
+/// allowed, and that shorter than the patience with a letter: who is gone is noticed by silence, who is
+/// there but slow by patience.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Timings {
+    /// After so long without anything to say, a peer says that it is still there.
+    pub heartbeat: Duration,
+    /// Who is not heard for so long is lost.
+    pub silence: Duration,
+    /// A letter that is not there so long after it was expected does not come.
+    pub patience: Duration,
+    /// At the start, so long is waited for all neighbours.
+    pub gather: Duration,
+    /// Who calls must have proved who it is within this.
+    pub handshake: Duration,
+}
+
+impl Default for Timings {
+    fn default() -> Self {
+        Self {
+            heartbeat: Duration::from_millis(500),
+            silence: Duration::from_secs(5),
+            patience: Duration::from_secs(60),
+            gather: Duration::from_secs(30),
+            handshake: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What a peer must know.
+#[derive(Clone, Debug)]
+pub struct PeersConfig {
+    /// Which worker it is.
+    pub own: usize,
+    /// Its key.
+    pub key: Key,
+    /// Everyone's address, as `host:port`, and key.
+    pub peers: Vec<(String, Fingerprint)>,
+    /// Where it listens; its own address if not given.
+    pub listen: Option<String>,
+    /// With whom it ever exchanges letters.
+    pub neighbours: Vec<usize>,
+    /// A number that is the same for all who run the same configuration on the same data.
+    pub run: u64,
+    /// How much may come.
+    pub limits: Limits,
+    /// How long to wait for what.
+    pub timings: Timings,
+}
+
+/// The transport.
+pub struct Peers {
+    house: Arc<House>,
+    placement: Placement,
+    neighbours: Vec<usize>,
+    runtime: Option<tokio::runtime::Runtime>,
+    /// Over which connections links are held in this round.
+    held: Vec<Option<Connection>>,
+    expected: Vec<usize>,
+    round: u64,
+    started: bool,
+}
+
+fn broken(error: impl std::fmt::Display) -> TransportError {
+    TransportError::Broken(error.to_string())
+}
+
+impl Peers {
+    /// Listens, and begins to call its neighbours.
+    pub fn new(config: PeersConfig) -> Result<Self, TransportError> {
+        let PeersConfig {
+            own,
+            key,
+            peers,
+            listen,
+            neighbours,
+            run,
+            limits,
+            timings,
+        } = config;
+        let workers = peers.len();
+        let (addresses, keys): (Vec<String>, Vec<Fingerprint>) = peers.into_iter().unzip();
+        if keys.get(own) != Some(&key.fingerprint()) {
+            return Err(broken(format!(
+                "the configuration lists another key for worker {own} than {}: give it the right --key, or \
+                 list this one",
+                key.fingerprint()
+            )));
+        }
+        let server = tls::server(&key, keys.clone()).map_err(broken)?;
+        let house = Arc::new(House {
+            own,
+            key,
+            keys,
+            run,
+            limits,
+            timings,
+            table: Table::new(workers, own),
+            addresses,
+        });
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("peers")
+            .enable_all()
+            .build()
+            .map_err(broken)?;
+        let address = listen.unwrap_or_else(|| house.addresses[own].clone());
+        let listener = runtime
+            .block_on(tokio::net::TcpListener::bind(&address))
+            .map_err(|error| broken(format!("cannot listen on {address}: {error}")))?;
+        let acceptor = tokio_rustls::TlsAcceptor::from(server);
+        runtime.spawn(link::listen(Arc::clone(&house), listener, acceptor));
+        // Of two, the one with the lower number calls.
+        for &worker in neighbours.iter().filter(|&&worker| worker > own) {
+            runtime.spawn(link::call(Arc::clone(&house), worker));
+        }
+        Ok(Self {
+            house,
+            placement: Placement::new(workers, workers, own),
+            neighbours,
+            runtime: Some(runtime),
+            held: vec![None; workers],
+            expected: vec![],
+            round: 0,
+            started: false,
+        })
+    }
+
+    /// Waits for letters of this turn from those over whose links something can come.
+    fn collect(&mut self, from: &[usize], turn: (u64, u32)) -> Vec<Letter> {
+        let deadline = Instant::now() + self.house.timings.patience;
+        let mut letters = Vec::new();
+        for &worker in from {
+            let Some(connection) = &self.held[worker] else {
+                continue;
+            };
+            match self
+                .house
+                .table
+                .wait_for(worker, connection, turn, deadline)
+            {
+                Awaited::Letter(letter) => letters.push(letter),
+                Awaited::Missing => {}
+                Awaited::Late => {
+                    let seconds = self.house.timings.patience.as_secs_f64();
+                    let why = format!("no letter of round {} within {seconds} seconds", turn.0);
+                    self.house.table.drop_connection(worker, connection.id, why);
+                }
+            }
+        }
+        letters
+    }
+
+    fn post(&self, letter: Letter, to: &[usize]) {
+        let letter = Arc::new(letter);
+        for &worker in to {
+            let Some(connection) = &self.held[worker] else {
+                continue;
+            };
+            if !self.house.table.post(worker, connection, &letter) {
+                let why = "it takes letters too slowly".to_string();
+                self.house.table.drop_connection(worker, connection.id, why);
+            }
+        }
+    }
+}
+
+/// How things are with every peer of a configuration, asked with any listed key; what went wrong where
+/// there is no answer.
+pub fn status(
+    key: &Key,
+    peers: &[(String, Fingerprint)],
+    patience: Duration,
+) -> Result<Vec<Result<StatusReport, String>>, TransportError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(broken)?;
+    Ok(runtime.block_on(async {
+        let mut asked = Vec::new();
+        for (address, theirs) in peers {
+            let (key, address, theirs) = (key.clone(), address.clone(), *theirs);
+            asked.push(tokio::spawn(async move {
+                let answer =
+                    tokio::time::timeout(patience, link::ask(&key, &address, theirs)).await;
+                let answer = answer.map_err(|_| "no answer".to_string())?;
+                let answer = answer.map_err(|error| error.to_string())?;
+                serde_json::from_slice(&answer).map_err(|error| error.to_string())
+            }));
+        }
+        let mut answers = Vec::new();
+        for answer in asked {
+            answers.push(answer.await.unwrap_or_else(|error| Err(error.to_string())));
+        }
+        answers
+    }))
+}
+
+impl Transport for Peers {
+    fn promises(&self) -> Promises {
+        Promises {
+            survives_loss: true,
+            authenticated: true,
+            progresses: true,
+        }
+    }
+
+    fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    fn may_begin(&mut self, round: u64, stop: bool) -> Result<Begin, TransportError> {
+        if stop {
+            return Ok(Begin::Stop);
+        }
+        let (table, timings) = (&self.house.table, self.house.timings);
+        if !std::mem::replace(&mut self.started, true) {
+            table.gather(&self.neighbours, round, timings.gather);
+        }
+        let (farthest, any_held) = table.farthest(round);
+        if let Some((target, worker)) = farthest
+            && target > round + BEHIND
+        {
+            // Who was alone takes over what the others have come to; who was not keeps what it has.
+            let adopted = match any_held {
+                true => None,
+                false => table.ask(worker, timings.patience),
+            };
+            let at = adopted.as_ref().map_or(target, |(at, _)| target.max(*at));
+            table.jump(at);
+            let adopted = adopted.map(|(_, state)| state);
+            return Ok(Begin::Jump { round: at, adopted });
+        }
+        self.held = table.begin(round);
+        self.round = round;
+        Ok(Begin::Go)
+    }
+
+    fn holds(&self, worker: usize) -> bool {
+        worker == self.house.own || self.held[worker].is_some()
+    }
+
+    fn begin(
+        &mut self,
+        outgoing: Vec<(Letter, Vec<usize>)>,
+        expected: &[usize],
+    ) -> Result<(), TransportError> {
+        for (letter, places) in outgoing {
+            self.post(letter, &places);
+        }
+        self.expected = expected.to_vec();
+        Ok(())
+    }
+
+    fn finish(&mut self, exchange: u32) -> Result<Vec<Letter>, TransportError> {
+        let expected = std::mem::take(&mut self.expected);
+        Ok(self.collect(&expected, (self.round, exchange)))
+    }
+
+    fn refuse(&mut self, worker: usize, why: String) {
+        let what = format!("worker {worker}: {why}");
+        self.house.table.tell(News::Refused { what });
+        if let Some(connection) = self.held[worker].take() {
+            self.house.table.drop_connection(worker, connection.id, why);
+        }
+    }
+
+    /// Everyone sends everyone its numbers, and sums up those that come, in the order of the workers.
+    fn all_reduce(&mut self, exchange: u32, numbers: &mut [f32]) -> Result<(), TransportError> {
+        let round = self.round;
+        let letter = Letter {
+            from: self.house.own,
+            round,
+            exchange,
+            report: upwash::algorithm::Report {
+                loss: None,
+                degree: 0,
+                number: 1.0,
+            },
+            whole: true,
+            fresh: false,
+            numbers: numbers.to_vec(),
+        };
+        let everyone: Vec<usize> = (0..self.held.len()).collect();
+        self.post(letter, &everyone);
+        let mut sums: BTreeMap<usize, Vec<f32>> = BTreeMap::new();
+        for letter in self.collect(&everyone, (round, exchange)) {
+            let usable = letter.numbers.len() == numbers.len();
+            if usable && letter.numbers.iter().all(|number| number.is_finite()) {
+                sums.insert(letter.from, letter.numbers);
+            } else {
+                self.refuse(letter.from, "a sum that is none".into());
+            }
+        }
+        sums.insert(self.house.own, numbers.to_vec());
+        numbers.fill(0.0);
+        for theirs in sums.into_values() {
+            numbers
+                .iter_mut()
+                .zip(theirs)
+                .for_each(|(sum, x)| *sum += x);
+        }
+        Ok(())
+    }
+
+    fn fill_in(&mut self, _: &mut [f64]) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    fn sum(&mut self, _: f64) -> Result<Option<f64>, TransportError> {
+        Ok(None)
+    }
+
+    fn is_asked(&self) -> bool {
+        self.house.table.is_asked()
+    }
+
+    fn answer(&mut self, round: u64, state: State) {
+        self.house.table.answer(&model_to_bytes(round, &state));
+    }
+
+    fn news(&mut self) -> Vec<News> {
+        self.house.table.news()
+    }
+
+    fn traffic(&self) -> Traffic {
+        Traffic {
+            bytes: self.house.table.sent.load(Ordering::Relaxed),
+            letters: self.house.table.letters.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        self.house.table.leave();
+        if let Some(runtime) = self.runtime.take() {
+            // What was said last is to arrive.
+            runtime.block_on(async {
+                let deadline = Instant::now() + Duration::from_secs(5);
+                while !self.house.table.status().connected.is_empty() && Instant::now() < deadline {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            });
+            runtime.shutdown_timeout(Duration::from_millis(200));
+        }
+    }
+}

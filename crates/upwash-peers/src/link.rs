@@ -1,0 +1,494 @@
+//! Connections: who may speak, for how long it may be silent, and what it says.
+
+use crate::frame::{
+    FRAME_HEADER, FrameError, FrameHeader, Hello, Kind, Limits, SMALL, VERSION, parse_letter,
+    parse_model, parse_round,
+};
+use crate::keys::{Fingerprint, Key};
+use crate::table::{Connection, Parcel, Table};
+use crate::{Timings, tls};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, timeout};
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+use upwash::transport::{HEADER, Letter, News};
+
+/// Connections that have not proved yet who they are: more must wait.
+const STRANGERS: usize = 32;
+/// Small frames of one connection in a second: more is no conversation.
+const SMALL_FRAMES: u32 = 200;
+/// A piece of a frame that must arrive within the silence that is allowed.
+const PIECE: usize = 64 * 1024;
+
+/// What all connections of a process know.
+pub(crate) struct House {
+    pub(crate) own: usize,
+    pub(crate) key: Key,
+    pub(crate) keys: Vec<Fingerprint>,
+    pub(crate) addresses: Vec<String>,
+    pub(crate) run: u64,
+    pub(crate) limits: Limits,
+    pub(crate) timings: Timings,
+    pub(crate) table: Table,
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("{0}")]
+    Frame(#[from] FrameError),
+    #[error("nothing was heard for {} seconds", .0.as_secs_f64())]
+    Silent(Duration),
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Counts what goes over the wire.
+struct Counted {
+    stream: TcpStream,
+    house: Arc<House>,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let count = (buffer.filled().len() - before) as u64;
+        self.house
+            .table
+            .received
+            .fetch_add(count, Ordering::Relaxed);
+        read
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if let Poll::Ready(Ok(count)) = written {
+            self.house
+                .table
+                .sent
+                .fetch_add(count as u64, Ordering::Relaxed);
+        }
+        written
+    }
+
+    fn poll_flush(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// Answers whoever calls.
+pub(crate) async fn listen(house: Arc<House>, listener: TcpListener, acceptor: TlsAcceptor) {
+    let strangers = Arc::new(Semaphore::new(STRANGERS));
+    loop {
+        let Ok(permit) = Arc::clone(&strangers).acquire_owned().await else {
+            return;
+        };
+        let Ok((stream, address)) = listener.accept().await else {
+            // Out of something: others will give it back.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let (house, acceptor) = (Arc::clone(&house), acceptor.clone());
+        tokio::spawn(async move {
+            let patience = house.timings.handshake;
+            let answered = timeout(patience, answer(&house, stream, acceptor)).await;
+            drop(permit);
+            let refused = match answered {
+                Ok(Ok(Some((worker, stream)))) => {
+                    converse(&house, worker, stream).await;
+                    return;
+                }
+                Ok(Ok(None)) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!(
+                    "it did not say who it is within {} seconds",
+                    patience.as_secs_f64()
+                ),
+            };
+            let what = format!("a connection from {address}: {refused}");
+            house.table.tell(News::Refused { what });
+        });
+    }
+}
+
+/// Who calls, once it has proved it; none if it only asked how things are.
+async fn answer(
+    house: &Arc<House>,
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+) -> Result<Option<(usize, TlsStream<Counted>)>, LinkError> {
+    stream.set_nodelay(true)?;
+    let house_too = Arc::clone(house);
+    let counted = Counted {
+        stream,
+        house: house_too,
+    };
+    let stream = acceptor.accept(counted).await?;
+    let presented = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .and_then(|keys| keys.first());
+    let presented = presented.map(|key| Fingerprint::of(key));
+    let worker = presented.and_then(|key| house.keys.iter().position(|known| *known == key));
+    let worker = worker.ok_or_else(|| LinkError::Refused("its key is not listed".into()))?;
+    let mut stream = TlsStream::from(stream);
+    let (kind, content) = read_small(&mut stream).await?;
+    match kind {
+        Kind::Ask => {
+            let status = serde_json::to_vec(&house.table.status()).unwrap_or_default();
+            write(&mut stream, Kind::Answer, &[&status]).await?;
+            stream.shutdown().await?;
+            Ok(None)
+        }
+        Kind::Hello => {
+            check_hello(house, worker, &content)?;
+            write(&mut stream, Kind::Hello, &[&hello(house)]).await?;
+            Ok(Some((worker, stream)))
+        }
+        _ => Err(LinkError::Refused(format!(
+            "worker {worker} began with {kind:?}"
+        ))),
+    }
+}
+
+fn hello(house: &House) -> Vec<u8> {
+    let hello = Hello {
+        version: VERSION,
+        worker: house.own as u32,
+        run: house.run,
+    };
+    hello.to_bytes()
+}
+
+/// Each may speak only as itself, in the same run and the same language.
+fn check_hello(house: &House, worker: usize, content: &[u8]) -> Result<(), LinkError> {
+    let said = Hello::parse(content)?;
+    let refuse = |why: String| Err(LinkError::Refused(why));
+    if said.version != VERSION {
+        return refuse(format!(
+            "worker {worker} speaks version {}, and this is {VERSION}: run the same upwash everywhere",
+            said.version
+        ));
+    }
+    if said.worker as usize != worker {
+        return refuse(format!(
+            "the key of worker {worker} spoke as worker {}",
+            said.worker
+        ));
+    }
+    if said.run != house.run {
+        return refuse(format!(
+            "worker {worker} runs another configuration, or has other data"
+        ));
+    }
+    Ok(())
+}
+
+/// Calls a worker, again and again, for as long as the run lasts.
+pub(crate) async fn call(house: Arc<House>, worker: usize) {
+    let Ok(config) = tls::client(&house.key, house.keys[worker]) else {
+        return;
+    };
+    let connector = TlsConnector::from(config);
+    let mut pause = Duration::from_millis(50);
+    loop {
+        let called = timeout(house.timings.handshake, reach(&house, worker, &connector)).await;
+        match called {
+            Ok(Ok(stream)) => {
+                pause = Duration::from_millis(50);
+                converse(&house, worker, stream).await;
+            }
+            Ok(Err(LinkError::Refused(what))) => {
+                house.table.tell(News::Refused { what });
+                pause = Duration::from_secs(2);
+            }
+            // Not there yet, or not any more.
+            _ => pause = (2 * pause).min(Duration::from_secs(2)),
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn reach(
+    house: &Arc<House>,
+    worker: usize,
+    connector: &TlsConnector,
+) -> Result<TlsStream<Counted>, LinkError> {
+    let stream = TcpStream::connect(&house.addresses[worker]).await?;
+    stream.set_nodelay(true)?;
+    let counted = Counted {
+        stream,
+        house: Arc::clone(house),
+    };
+    let mut stream = TlsStream::from(connector.connect(server_name()?, counted).await?);
+    write(&mut stream, Kind::Hello, &[&hello(house)]).await?;
+    // A key that is not listed there is known by its silence: connecting alone proves nothing.
+    let (kind, content) = read_small(&mut stream).await?;
+    if kind != Kind::Hello {
+        return Err(LinkError::Refused(format!(
+            "worker {worker} answered with {kind:?}"
+        )));
+    }
+    check_hello(house, worker, &content)?;
+    Ok(stream)
+}
+
+/// Keys are checked, not names.
+fn server_name() -> Result<ServerName<'static>, LinkError> {
+    let name = ServerName::try_from("upwash").map(|name| name.to_owned());
+    name.map_err(|_| LinkError::Refused("no name".into()))
+}
+
+/// Asks a peer how things are, with any listed key.
+pub(crate) async fn ask(
+    key: &Key,
+    address: &str,
+    theirs: Fingerprint,
+) -> Result<Vec<u8>, LinkError> {
+    let config = tls::client(key, theirs).map_err(|e| LinkError::Refused(e.to_string()))?;
+    let stream = TcpStream::connect(address).await?;
+    let mut stream = TlsConnector::from(config)
+        .connect(server_name()?, stream)
+        .await?;
+    write(&mut stream, Kind::Ask, &[]).await?;
+    let limits = Limits {
+        letter: 0,
+        model: 0,
+    };
+    let header = read_header(&mut stream, &limits).await?;
+    let mut content = vec![0; header.length as usize];
+    stream.read_exact(&mut content).await?;
+    header.check(&content)?;
+    Ok(content)
+}
+
+/// All that two peers say to each other, until one of them is gone.
+async fn converse(house: &Arc<House>, worker: usize, stream: TlsStream<Counted>) {
+    let (outbox, parcels) = mpsc::unbounded_channel();
+    let under_way = Arc::new(AtomicU64::new(0));
+    let id = house.table.new_id();
+    house.table.connected(
+        worker,
+        Connection {
+            id,
+            outbox,
+            under_way: Arc::clone(&under_way),
+        },
+    );
+    let (reader, writer) = tokio::io::split(stream);
+    let ended = tokio::select! {
+        ended = hear(house, worker, id, reader) => ended,
+        ended = speak(house, parcels, &under_way, writer) => ended,
+    };
+    let why = match ended {
+        Ok(()) => "it ended the connection".to_string(),
+        Err(LinkError::Io(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            "it ended the connection".into()
+        }
+        Err(error) => {
+            if matches!(error, LinkError::Frame(_) | LinkError::Refused(_)) {
+                let what = format!("worker {worker}: {error}");
+                house.table.tell(News::Refused { what });
+            }
+            error.to_string()
+        }
+    };
+    house.table.disconnected(worker, id, why);
+}
+
+async fn speak(
+    house: &House,
+    mut parcels: mpsc::UnboundedReceiver<Parcel>,
+    under_way: &AtomicU64,
+    mut stream: impl AsyncWrite + Unpin,
+) -> Result<(), LinkError> {
+    loop {
+        match timeout(house.timings.heartbeat, parcels.recv()).await {
+            Ok(Some(Parcel::Small(kind, content))) => {
+                write(&mut stream, kind, &[&content]).await?;
+            }
+            Ok(Some(Parcel::Letter(letter))) => {
+                let header = letter.header();
+                let numbers: &[u8] = bytemuck::cast_slice(&letter.numbers);
+                write(&mut stream, Kind::Letter, &[&header, numbers]).await?;
+                under_way.fetch_sub(1, Ordering::Relaxed);
+            }
+            Ok(Some(Parcel::Close)) => {
+                stream.shutdown().await?;
+                return Ok(());
+            }
+            Ok(None) => return Ok(()),
+            // Nothing to say: still there.
+            Err(_) => {
+                let round = house.table.round().to_le_bytes();
+                write(&mut stream, Kind::Beat, &[&round]).await?;
+            }
+        }
+    }
+}
+
+async fn hear(
+    house: &House,
+    worker: usize,
+    id: u64,
+    mut stream: impl AsyncRead + Unpin,
+) -> Result<(), LinkError> {
+    let silence = house.timings.silence;
+    let (mut since, mut small) = (Instant::now(), 0);
+    loop {
+        house.table.room_for(worker, id).await;
+        let read = timeout(silence, read_header(&mut stream, &house.limits)).await;
+        let header = read.map_err(|_| LinkError::Silent(silence))??;
+        if header.kind == Kind::Letter {
+            let letter = read_letter(&mut stream, header, silence).await?;
+            if letter.from != worker {
+                let why = format!("it spoke as worker {}", letter.from);
+                return Err(LinkError::Refused(why));
+            }
+            let kept = house.table.letter(worker, id, letter);
+            kept.map_err(|error| LinkError::Refused(error.to_string()))?;
+            continue;
+        }
+        let content = read_pieces(&mut stream, header.length as usize, silence).await?;
+        header.check(&content)?;
+        if since.elapsed() > Duration::from_secs(1) {
+            (since, small) = (Instant::now(), 0);
+        }
+        small += 1;
+        if small > SMALL_FRAMES {
+            let why = format!("more than {SMALL_FRAMES} small frames in a second");
+            return Err(LinkError::Refused(why));
+        }
+        match header.kind {
+            Kind::Offer => house.table.promise(worker, id, parse_round(&content)?),
+            Kind::Beat => house.table.beat(worker, id, parse_round(&content)?),
+            Kind::Fetch => house.table.fetch(worker),
+            Kind::Model => {
+                let (round, model) = parse_model(&content)?;
+                house.table.model(round, model);
+            }
+            Kind::Goodbye => house.table.goodbye(worker, id),
+            Kind::Hello | Kind::Ask | Kind::Answer | Kind::Letter => {
+                let why = format!("{:?} in the middle of a conversation", header.kind);
+                return Err(LinkError::Refused(why));
+            }
+        }
+    }
+}
+
+async fn read_header(
+    stream: &mut (impl AsyncRead + Unpin),
+    limits: &Limits,
+) -> Result<FrameHeader, LinkError> {
+    let mut bytes = [0; FRAME_HEADER];
+    stream.read_exact(&mut bytes).await?;
+    Ok(FrameHeader::parse(&bytes, limits)?)
+}
+
+/// A frame from someone who has not said who it is.
+async fn read_small(stream: &mut (impl AsyncRead + Unpin)) -> Result<(Kind, Vec<u8>), LinkError> {
+    let limits = Limits {
+        letter: 0,
+        model: 0,
+    };
+    let header = read_header(stream, &limits).await?;
+    let mut content = vec![0; (header.length as usize).min(SMALL)];
+    stream.read_exact(&mut content).await?;
+    header.check(&content)?;
+    Ok((header.kind, content))
+}
+
+/// So many bytes, of which some must come all the time. Memory is taken as they come.
+async fn read_pieces(
+    stream: &mut (impl AsyncRead + Unpin),
+    length: usize,
+    silence: Duration,
+) -> Result<Vec<u8>, LinkError> {
+    let mut content = Vec::new();
+    while content.len() < length {
+        let from = content.len();
+        content.resize(length.min(from + PIECE), 0);
+        let read = timeout(silence, stream.read_exact(&mut content[from..])).await;
+        read.map_err(|_| LinkError::Silent(silence))??;
+    }
+    Ok(content)
+}
+
+async fn read_letter(
+    stream: &mut (impl AsyncRead + Unpin),
+    frame: FrameHeader,
+    silence: Duration,
+) -> Result<Letter, LinkError> {
+    let length = frame.length as usize;
+    if length < HEADER || !length.is_multiple_of(4) {
+        return Err(FrameError::Garbage.into());
+    }
+    let mut header = [0; HEADER];
+    let read = timeout(silence, stream.read_exact(&mut header)).await;
+    read.map_err(|_| LinkError::Silent(silence))??;
+    let count = (length - HEADER) / 4;
+    let mut letter = parse_letter(&header, count)?;
+    let mut numbers: Vec<f32> = Vec::new();
+    let mut hash = crc32fast::Hasher::new();
+    hash.update(&header);
+    while numbers.len() < count {
+        let from = numbers.len();
+        // All at once would let a promise alone take memory.
+        numbers.reserve_exact((count - from).min((from + PIECE).max(PIECE)));
+        numbers.resize(count.min(numbers.capacity()).min(from + PIECE / 4), 0.0);
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut numbers[from..]);
+        let read = timeout(silence, stream.read_exact(bytes)).await;
+        read.map_err(|_| LinkError::Silent(silence))??;
+        hash.update(bytes);
+    }
+    if hash.finalize() != frame.checksum {
+        return Err(FrameError::Checksum.into());
+    }
+    letter.numbers = numbers;
+    Ok(letter)
+}
+
+async fn write(
+    stream: &mut (impl AsyncWrite + Unpin),
+    kind: Kind,
+    content: &[&[u8]],
+) -> Result<(), LinkError> {
+    let header = FrameHeader::of(kind, content);
+    stream.write_all(&header.to_bytes()).await?;
+    for piece in content {
+        stream.write_all(piece).await?;
+    }
+    stream.flush().await?;
+    Ok(())
+}

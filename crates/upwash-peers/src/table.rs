@@ -1,0 +1,493 @@
+//! Who is there, and from which round on: what the connections and the round loop share.
+//!
+//! A link between two workers is *held* from a round on that both have promised: each tells the other
+//! the first round that it has not begun yet, and the larger of the two counts. Whoever has begun that
+//! round by the time it hears of it makes a later promise. So nobody waits for a letter that was never
+//! going to be sent.
+
+use crate::frame::Kind;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
+use upwash::engine::State as EngineState;
+use upwash::transport::{Letter, LetterError, News};
+
+/// Letters of one sender that are kept before they are due; then nothing more is read from it.
+pub(crate) const KEPT: usize = 8;
+/// Letters to one receiver that may be on their way; it is too slow if there are more.
+const UNDER_WAY: u64 = 64;
+
+/// What goes out over a connection.
+pub(crate) enum Parcel {
+    Small(Kind, Vec<u8>),
+    Letter(Arc<Letter>),
+    /// After all that was said before.
+    Close,
+}
+
+/// The way to a peer.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    /// Every connection has a number of its own.
+    pub(crate) id: u64,
+    pub(crate) outbox: UnboundedSender<Parcel>,
+    /// Letters that have been handed to it and not been sent yet.
+    pub(crate) under_way: Arc<AtomicU64>,
+}
+
+impl Connection {
+    pub(crate) fn send(&self, parcel: Parcel) {
+        // Who is gone is noticed by its reader.
+        let _ = self.outbox.send(parcel);
+    }
+
+    fn say(&self, kind: Kind, round: u64) {
+        self.send(Parcel::Small(kind, round.to_le_bytes().to_vec()));
+    }
+}
+
+/// What is known of a worker.
+#[derive(Default)]
+pub(crate) struct Peer {
+    connection: Option<Connection>,
+    /// From which round on it has been promised letters, and has promised them.
+    promised: u64,
+    promise: Option<u64>,
+    /// The last round that it was heard of in.
+    round: u64,
+    letters: VecDeque<Letter>,
+    /// The last letter's round and exchange: they only grow.
+    last: Option<(u64, u32)>,
+    /// It has come to its end.
+    finished: bool,
+}
+
+impl Peer {
+    /// The round from which on the link is held.
+    fn held_from(&self) -> Option<u64> {
+        self.connection.as_ref()?;
+        Some(self.promise?.max(self.promised))
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    /// The first round that has not been begun.
+    next: u64,
+    peers: Vec<Peer>,
+    news: Vec<News>,
+    /// Who asks for a model.
+    asking: Vec<usize>,
+    adopted: Option<(u64, EngineState)>,
+}
+
+pub(crate) struct Table {
+    own: usize,
+    state: Mutex<State>,
+    bell: Condvar,
+    /// Rung for a reader when there is room for its letters again.
+    room: Vec<Notify>,
+    connections: AtomicU64,
+    pub(crate) sent: AtomicU64,
+    pub(crate) received: AtomicU64,
+    pub(crate) letters: AtomicU64,
+}
+
+/// How things are with a peer, as `upwash status` shows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// Whose.
+    pub worker: usize,
+    /// The round that it is in.
+    pub round: u64,
+    /// Those it is connected with, and the round each was last heard of in.
+    pub connected: Vec<(usize, u64)>,
+    /// Bytes that it has sent.
+    pub bytes_sent: u64,
+    /// Bytes that it has received.
+    pub bytes_received: u64,
+}
+
+/// What came of waiting for a letter.
+pub(crate) enum Awaited {
+    Letter(Letter),
+    /// It will not come.
+    Missing,
+    /// It did not come in time.
+    Late,
+}
+
+impl Table {
+    pub(crate) fn new(workers: usize, own: usize) -> Self {
+        let state = State {
+            peers: (0..workers).map(|_| Peer::default()).collect(),
+            ..State::default()
+        };
+        Self {
+            own,
+            state: Mutex::new(state),
+            bell: Condvar::new(),
+            room: (0..workers).map(|_| Notify::new()).collect(),
+            connections: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            letters: AtomicU64::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number for a new connection.
+    pub(crate) fn new_id(&self) -> u64 {
+        self.connections.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Something that people should know.
+    pub(crate) fn tell(&self, news: News) {
+        let mut state = self.lock();
+        // Whoever knocks a million times is told of a few times.
+        if state.news.len() < 1000 {
+            state.news.push(news);
+        }
+    }
+
+    pub(crate) fn news(&self) -> Vec<News> {
+        std::mem::take(&mut self.lock().news)
+    }
+
+    // What connections do.
+
+    /// A connection is there; an older one of the same worker is not any more.
+    pub(crate) fn connected(&self, worker: usize, connection: Connection) {
+        let mut state = self.lock();
+        let next = state.next;
+        connection.say(Kind::Offer, next);
+        let peer = &mut state.peers[worker];
+        if let Some(old) = peer.connection.replace(connection) {
+            old.send(Parcel::Close);
+        }
+        (peer.promised, peer.promise, peer.last) = (next, None, None);
+        peer.letters.clear();
+        peer.finished = false;
+        state.news.push(News::Joined { worker });
+        self.room[worker].notify_one();
+        self.bell.notify_all();
+    }
+
+    /// A connection is gone.
+    pub(crate) fn disconnected(&self, worker: usize, id: u64, why: String) {
+        let mut state = self.lock();
+        let peer = &mut state.peers[worker];
+        if peer
+            .connection
+            .as_ref()
+            .is_none_or(|connection| connection.id != id)
+        {
+            return;
+        }
+        (peer.connection, peer.promise) = (None, None);
+        if !peer.finished {
+            peer.letters.clear();
+            state.news.push(News::Lost { worker, why });
+        }
+        self.bell.notify_all();
+    }
+
+    /// The state of a worker, if it is still over this connection.
+    fn on(state: &mut State, worker: usize, id: u64) -> Option<&mut Peer> {
+        let peer = &mut state.peers[worker];
+        let is_on = peer
+            .connection
+            .as_ref()
+            .is_some_and(|connection| connection.id == id);
+        is_on.then_some(peer)
+    }
+
+    pub(crate) fn promise(&self, worker: usize, id: u64, round: u64) {
+        let mut state = self.lock();
+        let next = state.next;
+        if let Some(peer) = Self::on(&mut state, worker, id) {
+            (peer.promise, peer.round) = (Some(round), peer.round.max(round));
+            // The round from which on both hold the link has been begun without it.
+            if round.max(peer.promised) < next {
+                peer.promised = next;
+                if let Some(connection) = &peer.connection {
+                    connection.say(Kind::Offer, next);
+                }
+            }
+        }
+        self.bell.notify_all();
+    }
+
+    pub(crate) fn beat(&self, worker: usize, id: u64, round: u64) {
+        if let Some(peer) = Self::on(&mut self.lock(), worker, id) {
+            peer.round = peer.round.max(round);
+        }
+    }
+
+    pub(crate) fn goodbye(&self, worker: usize, id: u64) {
+        if let Some(peer) = Self::on(&mut self.lock(), worker, id) {
+            peer.finished = true;
+        }
+    }
+
+    /// A letter has come; those of one sender come in their order, each once.
+    pub(crate) fn letter(&self, worker: usize, id: u64, letter: Letter) -> Result<(), LetterError> {
+        let mut state = self.lock();
+        if let Some(peer) = Self::on(&mut state, worker, id) {
+            let turn = (letter.round, letter.exchange);
+            if peer.last.is_some_and(|last| turn <= last) {
+                let (round, exchange) = turn;
+                return Err(LetterError::Turn { round, exchange });
+            }
+            peer.last = Some(turn);
+            peer.round = peer.round.max(letter.round);
+            peer.letters.push_back(letter);
+        }
+        self.bell.notify_all();
+        Ok(())
+    }
+
+    /// Waits until there is room for more letters of a worker.
+    pub(crate) async fn room_for(&self, worker: usize, id: u64) {
+        loop {
+            let full = match Self::on(&mut self.lock(), worker, id) {
+                Some(peer) => peer.letters.len() >= KEPT,
+                None => false,
+            };
+            if !full {
+                return;
+            }
+            self.room[worker].notified().await;
+        }
+    }
+
+    pub(crate) fn fetch(&self, worker: usize) {
+        let mut state = self.lock();
+        if !state.asking.contains(&worker) {
+            state.asking.push(worker);
+        }
+    }
+
+    /// A model has come; only if one was asked for.
+    pub(crate) fn model(&self, round: u64, model: EngineState) {
+        self.lock().adopted = Some((round, model));
+        self.bell.notify_all();
+    }
+
+    pub(crate) fn status(&self) -> StatusReport {
+        let state = self.lock();
+        let peers = state.peers.iter().enumerate();
+        let connected = peers.filter(|(_, peer)| peer.connection.is_some());
+        StatusReport {
+            worker: self.own,
+            round: state.next.saturating_sub(1),
+            connected: connected
+                .map(|(worker, peer)| (worker, peer.round))
+                .collect(),
+            bytes_sent: self.sent.load(Ordering::Relaxed),
+            bytes_received: self.received.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn round(&self) -> u64 {
+        self.lock().next.saturating_sub(1)
+    }
+
+    // What the round loop does.
+
+    /// Waits until all of these are connected and have promised something, or for so long.
+    pub(crate) fn gather(&self, workers: &[usize], round: u64, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let mut state = self.lock();
+        self.set_next(&mut state, round);
+        while !workers
+            .iter()
+            .all(|&worker| state.peers[worker].held_from().is_some())
+        {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.bell.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The first round that has not been begun is this one: everyone is told whom that concerns.
+    fn set_next(&self, state: &mut State, next: u64) {
+        state.next = next;
+        for peer in &mut state.peers {
+            if let Some(connection) = &peer.connection
+                && peer.promised < next
+                && peer
+                    .promise
+                    .is_none_or(|promise| promise.max(peer.promised) < next)
+            {
+                peer.promised = next;
+                connection.say(Kind::Offer, next);
+            }
+        }
+    }
+
+    /// The largest round from which on a link would be held, and with whom; and whether any is held now.
+    pub(crate) fn farthest(&self, round: u64) -> (Option<(u64, usize)>, bool) {
+        let state = self.lock();
+        let peers = state.peers.iter().enumerate();
+        let held = peers.filter_map(|(worker, peer)| Some((peer.held_from()?, worker)));
+        let held: Vec<(u64, usize)> = held.collect();
+        let any = held.iter().any(|(from, _)| *from <= round);
+        (
+            held.into_iter()
+                .max_by_key(|(from, worker)| (*from, usize::MAX - worker)),
+            any,
+        )
+    }
+
+    /// Begins a round: the connections over which links are held in it.
+    pub(crate) fn begin(&self, round: u64) -> Vec<Option<Connection>> {
+        let mut state = self.lock();
+        let connection = |peer: &Peer| {
+            let held = peer.held_from().is_some_and(|from| from <= round);
+            peer.connection.clone().filter(|_| held)
+        };
+        let held = state.peers.iter().map(connection).collect();
+        state.next = round + 1;
+        held
+    }
+
+    /// Goes on with a later round: nobody shall wait for letters of those between.
+    pub(crate) fn jump(&self, round: u64) {
+        let mut state = self.lock();
+        state.next = round;
+        for peer in &mut state.peers {
+            if let Some(connection) = &peer.connection {
+                peer.promised = round;
+                connection.say(Kind::Offer, round);
+            }
+            let early = |letter: &Letter| letter.round >= round;
+            peer.letters.retain(early);
+        }
+    }
+
+    /// Asks a worker for its model, and waits for it.
+    pub(crate) fn ask(&self, worker: usize, patience: Duration) -> Option<(u64, EngineState)> {
+        let mut state = self.lock();
+        state.adopted = None;
+        let connection = state.peers[worker].connection.clone()?;
+        connection.send(Parcel::Small(Kind::Fetch, vec![]));
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(adopted) = state.adopted.take() {
+                return Some(adopted);
+            }
+            let gone = Self::on(&mut state, worker, connection.id).is_none();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if gone || left.is_zero() {
+                return None;
+            }
+            let waited = self.bell.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Whether someone asks for a model.
+    pub(crate) fn is_asked(&self) -> bool {
+        !self.lock().asking.is_empty()
+    }
+
+    /// The model for all who ask.
+    pub(crate) fn answer(&self, model: &[u8]) {
+        let mut state = self.lock();
+        for worker in std::mem::take(&mut state.asking) {
+            if let Some(connection) = &state.peers[worker].connection {
+                connection.send(Parcel::Small(Kind::Model, model.to_vec()));
+            }
+        }
+    }
+
+    /// Hands a letter to a connection, if that is still the one to its worker; whether it can keep up.
+    pub(crate) fn post(
+        &self,
+        worker: usize,
+        connection: &Connection,
+        letter: &Arc<Letter>,
+    ) -> bool {
+        if Self::on(&mut self.lock(), worker, connection.id).is_none() {
+            return true;
+        }
+        if connection.under_way.fetch_add(1, Ordering::Relaxed) >= UNDER_WAY {
+            return false;
+        }
+        self.letters.fetch_add(1, Ordering::Relaxed);
+        connection.send(Parcel::Letter(Arc::clone(letter)));
+        true
+    }
+
+    /// Waits for a letter over a connection.
+    pub(crate) fn wait_for(
+        &self,
+        worker: usize,
+        connection: &Connection,
+        turn: (u64, u32),
+        deadline: Instant,
+    ) -> Awaited {
+        let mut state = self.lock();
+        loop {
+            let (round, _) = turn;
+            // What it has sent before its end counts.
+            let peer = &mut state.peers[worker];
+            let is_on = peer
+                .connection
+                .as_ref()
+                .is_some_and(|c| c.id == connection.id);
+            while let Some(letter) = peer.letters.front() {
+                let found = (letter.round, letter.exchange);
+                if found > turn {
+                    return Awaited::Missing;
+                }
+                let letter = peer.letters.pop_front();
+                self.room[worker].notify_one();
+                if let Some(letter) = letter.filter(|_| found == turn) {
+                    return Awaited::Letter(letter);
+                }
+            }
+            // It is gone, or has gone on to a later round.
+            if !is_on || peer.held_from().is_some_and(|from| from > round) {
+                return Awaited::Missing;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Awaited::Late;
+            }
+            let waited = self.bell.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Ends a connection.
+    pub(crate) fn drop_connection(&self, worker: usize, id: u64, why: String) {
+        let connection =
+            Self::on(&mut self.lock(), worker, id).and_then(|peer| peer.connection.clone());
+        if let Some(connection) = connection {
+            connection.send(Parcel::Close);
+        }
+        self.disconnected(worker, id, why);
+    }
+
+    /// Everyone is told that this is the end.
+    pub(crate) fn leave(&self) {
+        for peer in &self.lock().peers {
+            if let Some(connection) = &peer.connection {
+                connection.send(Parcel::Small(Kind::Goodbye, vec![]));
+                connection.send(Parcel::Close);
+            }
+        }
+    }
+}
