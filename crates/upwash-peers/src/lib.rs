@@ -21,14 +21,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use table::{Awaited, Connection, Table};
+use table::{Awaited, BEHIND, Connection, Table};
 use upwash::engine::State;
 use upwash::transport::{
     Begin, Letter, News, Placement, Promises, Traffic, Transport, TransportError,
 };
-
-/// A round that is so much later than one's own is another history: better to join it.
-const BEHIND: u64 = 10;
 
 /// How long to wait for what. A heartbeat must be several times shorter than the silence that is
 /// allowed, and that shorter than the patience with a letter: who is gone is noticed by silence, who is
@@ -90,7 +87,8 @@ pub struct Peers {
     held: Vec<Option<Connection>>,
     expected: Vec<usize>,
     round: u64,
-    started: bool,
+    /// Opened with the first round, which everyone is told.
+    door: Option<(tokio::net::TcpListener, tokio_rustls::TlsAcceptor)>,
 }
 
 fn broken(error: impl std::fmt::Display) -> TransportError {
@@ -98,7 +96,7 @@ fn broken(error: impl std::fmt::Display) -> TransportError {
 }
 
 impl Peers {
-    /// Listens, and begins to call its neighbours.
+    /// Takes its address; with the first round it begins to answer and to call.
     pub fn new(config: PeersConfig) -> Result<Self, TransportError> {
         let PeersConfig {
             own,
@@ -141,12 +139,8 @@ impl Peers {
             .block_on(tokio::net::TcpListener::bind(&address))
             .map_err(|error| broken(format!("cannot listen on {address}: {error}")))?;
         let acceptor = tokio_rustls::TlsAcceptor::from(server);
-        runtime.spawn(link::listen(Arc::clone(&house), listener, acceptor));
-        // Of two, the one with the lower number calls.
-        for &worker in neighbours.iter().filter(|&&worker| worker > own) {
-            runtime.spawn(link::call(Arc::clone(&house), worker));
-        }
         Ok(Self {
+            door: Some((listener, acceptor)),
             house,
             placement: Placement::new(workers, workers, own),
             neighbours,
@@ -154,8 +148,22 @@ impl Peers {
             held: vec![None; workers],
             expected: vec![],
             round: 0,
-            started: false,
         })
+    }
+
+    /// Answers who calls, and calls its neighbours.
+    fn open(&mut self, round: u64) {
+        let (Some((listener, acceptor)), Some(runtime)) = (self.door.take(), &self.runtime) else {
+            return;
+        };
+        let house = &self.house;
+        house.table.start_with(round);
+        runtime.spawn(link::listen(Arc::clone(house), listener, acceptor));
+        // Of two, the one with the lower number calls.
+        for &worker in self.neighbours.iter().filter(|&&worker| worker > house.own) {
+            runtime.spawn(link::call(Arc::clone(house), worker));
+        }
+        house.table.gather(&self.neighbours, house.timings.gather);
     }
 
     /// Waits for letters of this turn from those over whose links something can come.
@@ -245,10 +253,8 @@ impl Transport for Peers {
         if stop {
             return Ok(Begin::Stop);
         }
+        self.open(round);
         let (table, timings) = (&self.house.table, self.house.timings);
-        if !std::mem::replace(&mut self.started, true) {
-            table.gather(&self.neighbours, round, timings.gather);
-        }
         let (farthest, any_held) = table.farthest(round);
         if let Some((target, worker)) = farthest
             && target > round + BEHIND

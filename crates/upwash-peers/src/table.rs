@@ -3,7 +3,7 @@
 //! A link between two workers is *held* from a round on that both have promised: each tells the other
 //! the first round that it has not begun yet, and the larger of the two counts. Whoever has begun that
 //! round by the time it hears of it makes a later promise. So nobody waits for a letter that was never
-//! going to be sent.
+//! going to be sent. Promises that are far apart hold nothing: whoever is behind must first catch up.
 
 use crate::frame::Kind;
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,8 @@ use tokio::sync::mpsc::UnboundedSender;
 use upwash::engine::State as EngineState;
 use upwash::transport::{Letter, LetterError, News};
 
+/// A round that is so much later than one's own is another history: better to join it.
+pub(crate) const BEHIND: u64 = 10;
 /// Letters of one sender that are kept before they are due; then nothing more is read from it.
 pub(crate) const KEPT: usize = 8;
 /// Letters to one receiver that may be on their way; it is too slow if there are more.
@@ -57,6 +59,8 @@ pub(crate) struct Peer {
     /// From which round on it has been promised letters, and has promised them.
     promised: u64,
     promise: Option<u64>,
+    /// How often it has been promised something over this connection.
+    attempts: u64,
     /// The last round that it was heard of in.
     round: u64,
     letters: VecDeque<Letter>,
@@ -70,7 +74,17 @@ impl Peer {
     /// The round from which on the link is held.
     fn held_from(&self) -> Option<u64> {
         self.connection.as_ref()?;
-        Some(self.promise?.max(self.promised))
+        let promise = self.promise?;
+        let near = promise.abs_diff(self.promised) <= BEHIND;
+        near.then_some(promise.max(self.promised))
+    }
+
+    /// Makes a promise.
+    fn promise_from(&mut self, round: u64) {
+        self.promised = round;
+        if let Some(connection) = &self.connection {
+            connection.say(Kind::Offer, round);
+        }
     }
 }
 
@@ -173,6 +187,7 @@ impl Table {
             old.send(Parcel::Close);
         }
         (peer.promised, peer.promise, peer.last) = (next, None, None);
+        peer.attempts = 0;
         peer.letters.clear();
         peer.finished = false;
         state.news.push(News::Joined { worker });
@@ -214,12 +229,11 @@ impl Table {
         let next = state.next;
         if let Some(peer) = Self::on(&mut state, worker, id) {
             (peer.promise, peer.round) = (Some(round), peer.round.max(round));
-            // The round from which on both hold the link has been begun without it.
-            if round.max(peer.promised) < next {
-                peer.promised = next;
-                if let Some(connection) = &peer.connection {
-                    connection.say(Kind::Offer, next);
-                }
+            // The round from which on both hold the link has been begun without it, or is far away.
+            if peer.held_from().is_none_or(|from| from < next) && peer.promised < next {
+                // Later each time: a promise takes its time to arrive, and rounds go on.
+                peer.attempts += 1;
+                peer.promise_from(next + peer.attempts.min(BEHIND) - 1);
             }
         }
         self.bell.notify_all();
@@ -240,6 +254,7 @@ impl Table {
     /// A letter has come; those of one sender come in their order, each once.
     pub(crate) fn letter(&self, worker: usize, id: u64, letter: Letter) -> Result<(), LetterError> {
         let mut state = self.lock();
+        let next = state.next;
         if let Some(peer) = Self::on(&mut state, worker, id) {
             let turn = (letter.round, letter.exchange);
             if peer.last.is_some_and(|last| turn <= last) {
@@ -248,7 +263,10 @@ impl Table {
             }
             peer.last = Some(turn);
             peer.round = peer.round.max(letter.round);
-            peer.letters.push_back(letter);
+            // Nobody waits for what is over.
+            if letter.round + 1 >= next {
+                peer.letters.push_back(letter);
+            }
         }
         self.bell.notify_all();
         Ok(())
@@ -302,15 +320,17 @@ impl Table {
 
     // What the round loop does.
 
+    /// The first round, before anyone is told.
+    pub(crate) fn start_with(&self, round: u64) {
+        self.lock().next = round;
+    }
+
     /// Waits until all of these are connected and have promised something, or for so long.
-    pub(crate) fn gather(&self, workers: &[usize], round: u64, patience: Duration) {
+    pub(crate) fn gather(&self, workers: &[usize], patience: Duration) {
         let deadline = Instant::now() + patience;
         let mut state = self.lock();
-        self.set_next(&mut state, round);
-        while !workers
-            .iter()
-            .all(|&worker| state.peers[worker].held_from().is_some())
-        {
+        let is_there = |peer: &Peer| peer.connection.is_some() && peer.promise.is_some();
+        while !workers.iter().all(|&worker| is_there(&state.peers[worker])) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -320,29 +340,16 @@ impl Table {
         }
     }
 
-    /// The first round that has not been begun is this one: everyone is told whom that concerns.
-    fn set_next(&self, state: &mut State, next: u64) {
-        state.next = next;
-        for peer in &mut state.peers {
-            if let Some(connection) = &peer.connection
-                && peer.promised < next
-                && peer
-                    .promise
-                    .is_none_or(|promise| promise.max(peer.promised) < next)
-            {
-                peer.promised = next;
-                connection.say(Kind::Offer, next);
-            }
-        }
-    }
-
-    /// The largest round from which on a link would be held, and with whom; and whether any is held now.
+    /// The largest round that anyone has promised, and who; and whether any link is held now.
     pub(crate) fn farthest(&self, round: u64) -> (Option<(u64, usize)>, bool) {
         let state = self.lock();
+        let there = |peer: &Peer| peer.connection.as_ref().and(peer.promise);
         let peers = state.peers.iter().enumerate();
-        let held = peers.filter_map(|(worker, peer)| Some((peer.held_from()?, worker)));
-        let held: Vec<(u64, usize)> = held.collect();
-        let any = held.iter().any(|(from, _)| *from <= round);
+        let held: Vec<(u64, usize)> = peers
+            .filter_map(|(worker, peer)| Some((there(peer)?, worker)))
+            .collect();
+        let held_from = |peer: &Peer| peer.held_from().is_some_and(|from| from <= round);
+        let any = state.peers.iter().any(held_from);
         (
             held.into_iter()
                 .max_by_key(|(from, worker)| (*from, usize::MAX - worker)),
@@ -359,6 +366,10 @@ impl Table {
         };
         let held = state.peers.iter().map(connection).collect();
         state.next = round + 1;
+        for (peer, room) in state.peers.iter_mut().zip(&self.room) {
+            peer.letters.retain(|letter| letter.round >= round);
+            room.notify_one();
+        }
         held
     }
 
@@ -366,13 +377,10 @@ impl Table {
     pub(crate) fn jump(&self, round: u64) {
         let mut state = self.lock();
         state.next = round;
-        for peer in &mut state.peers {
-            if let Some(connection) = &peer.connection {
-                peer.promised = round;
-                connection.say(Kind::Offer, round);
-            }
-            let early = |letter: &Letter| letter.round >= round;
-            peer.letters.retain(early);
+        for (peer, room) in state.peers.iter_mut().zip(&self.room) {
+            peer.promise_from(round);
+            peer.letters.retain(|letter| letter.round >= round);
+            room.notify_one();
         }
     }
 
@@ -459,7 +467,7 @@ impl Table {
                 }
             }
             // It is gone, or has gone on to a later round.
-            if !is_on || peer.held_from().is_some_and(|from| from > round) {
+            if !is_on || peer.held_from().is_none_or(|from| from > round) {
                 return Awaited::Missing;
             }
             let left = deadline.saturating_duration_since(Instant::now());
