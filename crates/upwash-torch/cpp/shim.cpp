@@ -284,25 +284,55 @@ char *upwash_streams_join(void *streams) {
   });
 }
 
+namespace {
+
+// A recording, and the memory that it has to itself.
+struct Recording {
+  at::cuda::CUDAGraph graph;
+  at::cuda::MempoolId_t memory;
+};
+
+} // namespace
+
 char *upwash_graph_new(void **graph) {
-  return guarded([&] { *graph = new at::cuda::CUDAGraph(); });
+  return guarded([&] { *graph = new Recording{{}, at::cuda::graph_pool_handle()}; });
 }
 
-void upwash_graph_free(void *graph) { delete static_cast<at::cuda::CUDAGraph *>(graph); }
+void upwash_graph_free(void *graph) { delete static_cast<Recording *>(graph); }
 
 char *upwash_graph_begin(void *graph) {
   return guarded([&] {
-    static_cast<at::cuda::CUDAGraph *>(graph)->capture_begin({0, 0},
-                                                             cudaStreamCaptureModeThreadLocal);
+    auto &recording = *static_cast<Recording *>(graph);
+    recording.graph.capture_begin(recording.memory, cudaStreamCaptureModeThreadLocal);
   });
 }
 
 char *upwash_graph_end(void *graph) {
-  return guarded([&] { static_cast<at::cuda::CUDAGraph *>(graph)->capture_end(); });
+  return guarded([&] {
+    auto &recording = *static_cast<Recording *>(graph);
+    auto device = c10::cuda::current_device();
+    try {
+      recording.graph.capture_end();
+    } catch (...) {
+      // A capture that cannot be ended leaves its memory taken for good, unless it is given back here.
+      bool ended = true;
+      try {
+        recording.graph.pool();
+      } catch (...) {
+        ended = false;
+      }
+      if (!ended) {
+        auto *allocator = c10::cuda::CUDACachingAllocator::get();
+        allocator->endAllocateToPool(device, recording.memory);
+        allocator->releasePool(device, recording.memory);
+      }
+      throw;
+    }
+  });
 }
 
 char *upwash_graph_replay(void *graph) {
-  return guarded([&] { static_cast<at::cuda::CUDAGraph *>(graph)->replay(); });
+  return guarded([&] { static_cast<Recording *>(graph)->graph.replay(); });
 }
 
 namespace {
