@@ -65,11 +65,15 @@ fn key_file(out: &Path, worker: usize) -> PathBuf {
 
 /// A key for each, and an address on this machine that nobody else uses now.
 fn peers(out: &Path, workers: usize) -> Result<Vec<PeerConfig>> {
-    // All at once, so that no two are the same.
-    let free: std::io::Result<Vec<_>> = (0..workers)
-        .map(|_| std::net::TcpListener::bind("127.0.0.1:0"))
+    // All at once, so that no two are the same; and none that the system gives to whoever calls out,
+    // which it could do before a peer listens there.
+    let first = 10_000 + std::process::id() % 20_000;
+    let ports = (0..22_000).map(|next| 10_000 + (first + next) % 22_000);
+    let free: Vec<_> = ports
+        .filter_map(|port| std::net::TcpListener::bind(("127.0.0.1", port as u16)).ok())
+        .take(workers)
         .collect();
-    let free = free.context("no free port on this machine")?;
+    ensure!(free.len() == workers, "no free ports on this machine");
     let peer = |(worker, listener): (usize, &std::net::TcpListener)| {
         let file = key_file(out, worker);
         let key = match file.exists() {

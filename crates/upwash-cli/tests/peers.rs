@@ -1,0 +1,531 @@
+//! Peers that come and go: processes on loopback, connected through relays that can be cut.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const WORKERS: usize = 8;
+/// Notices losses quickly; no more than these tests can wait for.
+const NETWORK: &str = "heartbeat_seconds = 0.1\nsilence_seconds = 1.0\npatience_seconds = 10.0\n\
+                       gather_seconds = 20.0\n";
+
+/// Passes bytes on between one peer and another, as long as it is not cut.
+struct Relay {
+    address: SocketAddr,
+    cut: Arc<AtomicBool>,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Relay {
+    fn new(to: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let cut = Arc::new(AtomicBool::new(false));
+        let open: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+        let (is_cut, streams) = (Arc::clone(&cut), Arc::clone(&open));
+        std::thread::spawn(move || {
+            for caller in listener.incoming().flatten() {
+                if is_cut.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let Ok(callee) = TcpStream::connect(to) else {
+                    continue;
+                };
+                streams
+                    .lock()
+                    .unwrap()
+                    .extend([caller.try_clone().unwrap(), callee.try_clone().unwrap()]);
+                for (from, to) in [(&caller, &callee), (&callee, &caller)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    std::thread::spawn(move || pass_on(from, to));
+                }
+            }
+        });
+        Self { address, cut, open }
+    }
+
+    fn cut(&self) {
+        self.cut.store(true, Ordering::SeqCst);
+        for stream in self.open.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn mend(&self) {
+        self.cut.store(false, Ordering::SeqCst);
+    }
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream) {
+    to.set_nodelay(true).unwrap();
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+}
+
+/// Eight peers, each of which sees the others' addresses through relays of its own.
+struct Skein {
+    folder: tempfile::TempDir,
+    relays: Vec<Vec<Option<Relay>>>,
+    children: Vec<Option<Child>>,
+}
+
+impl Drop for Skein {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Skein {
+    fn new(config: &str, network: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let here = folder.path();
+        let mut keys = Vec::new();
+        let mut addresses = Vec::new();
+        // None that the system gives to whoever calls out: it could before a peer listens there.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let start = std::process::id().wrapping_mul(97);
+        let ports = std::iter::repeat_with(|| NEXT.fetch_add(1, Ordering::Relaxed));
+        let reserved: Vec<TcpListener> = ports
+            .map(|next| 10_000 + start.wrapping_add(next) % 22_000)
+            .filter_map(|port| TcpListener::bind(("127.0.0.1", port as u16)).ok())
+            .take(WORKERS)
+            .collect();
+        for (worker, listener) in reserved.iter().enumerate() {
+            let file = here.join(format!("{worker}.key"));
+            let output = upwash(here, &["keys", "new", file.to_str().unwrap()]);
+            keys.push(output.trim().to_owned());
+            addresses.push(listener.local_addr().unwrap());
+        }
+        let mut relays = Vec::new();
+        for from in 0..WORKERS {
+            // Of two, the one with the lower number calls.
+            let relay = |to: usize| (to > from).then(|| Relay::new(addresses[to]));
+            let own: Vec<Option<Relay>> = (0..WORKERS).map(relay).collect();
+            let mut text = format!("{config}\n[network]\n{network}\n");
+            for (to, relay) in own.iter().enumerate() {
+                let address = relay.as_ref().map_or(addresses[to], |relay| relay.address);
+                text += &format!(
+                    "[[network.peers]]\naddress = \"{address}\"\nkey = \"{}\"\n",
+                    keys[to]
+                );
+            }
+            std::fs::write(here.join(format!("{from}.toml")), text).unwrap();
+            relays.push(own);
+        }
+        let children = (0..WORKERS).map(|_| None).collect();
+        Self {
+            folder,
+            relays,
+            children,
+        }
+    }
+
+    fn start(&mut self, worker: usize) {
+        let here = self.folder.path();
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(here.join(format!("{worker}.log")))
+            .unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_upwash"))
+            .current_dir(here)
+            .args([
+                "peer",
+                &format!("{worker}.toml"),
+                "--id",
+                &worker.to_string(),
+            ])
+            .args([
+                "--key",
+                &format!("{worker}.key"),
+                "--out",
+                &format!("out-{worker}"),
+            ])
+            .args(["--threads", "1"])
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .stdin(Stdio::null())
+            .spawn();
+        self.children[worker] = Some(child.unwrap());
+    }
+
+    fn start_all(&mut self) {
+        (0..WORKERS).for_each(|worker| self.start(worker));
+    }
+
+    fn kill(&mut self, worker: usize) {
+        let mut child = self.children[worker].take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn signal(&self, worker: usize, signal: &str) {
+        let id = self.children[worker].as_ref().unwrap().id().to_string();
+        assert!(
+            Command::new("kill")
+                .args([signal, &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    fn out(&self, worker: usize) -> PathBuf {
+        self.folder.path().join(format!("out-{worker}"))
+    }
+
+    fn events(&self, worker: usize) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.out(worker).join("events.jsonl"));
+        let text = text.unwrap_or_default();
+        // The last line may be half written.
+        let lines = text.lines();
+        lines
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
+    }
+
+    /// The last epoch that a worker has completed.
+    fn epoch(&self, worker: usize) -> u64 {
+        let events = self.events(worker);
+        let epochs = events
+            .iter()
+            .rev()
+            .filter_map(|event| event["epoch"].as_u64());
+        epochs.max().unwrap_or(0)
+    }
+
+    fn wait_for_epoch(&self, worker: usize, epoch: u64) {
+        let began = Instant::now();
+        while self.epoch(worker) < epoch {
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "worker {worker} does not get to epoch {epoch}:\n{}",
+                self.log(worker)
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn log(&self, worker: usize) -> String {
+        std::fs::read_to_string(self.folder.path().join(format!("{worker}.log")))
+            .unwrap_or_default()
+    }
+
+    /// Waits for the end of all, but not for ever.
+    fn finish(&mut self) {
+        let began = Instant::now();
+        for worker in 0..WORKERS {
+            let Some(mut child) = self.children[worker].take() else {
+                continue;
+            };
+            while child.try_wait().unwrap().is_none() {
+                if began.elapsed() > Duration::from_secs(120) {
+                    let _ = child.kill();
+                    panic!("worker {worker} hangs:\n{}", self.log(worker));
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let status = child.wait().unwrap();
+            assert!(
+                status.success(),
+                "worker {worker}: {status}\n{}",
+                self.log(worker)
+            );
+        }
+    }
+
+    fn accuracy(&self, worker: usize) -> f64 {
+        let text = std::fs::read_to_string(self.out(worker).join("summary.json")).unwrap();
+        let summary: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(summary["status"], "finished", "worker {worker}");
+        summary["mean_accuracy"].as_f64().unwrap()
+    }
+
+    /// Whether a worker has said something of another.
+    fn has_news(&self, worker: usize, news: &str, of: usize) -> bool {
+        let events = self.events(worker);
+        let mut news = events.iter().filter(|event| event["news"] == news);
+        news.any(|event| event["worker"] == of)
+    }
+}
+
+fn upwash(folder: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_upwash"));
+    let output = command
+        .current_dir(folder)
+        .args(arguments)
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What the undisturbed run comes to.
+fn undisturbed(config: &str) -> f64 {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("c.toml"), config).unwrap();
+    upwash(folder.path(), &["train", "c.toml", "--out", "one"]);
+    let text = std::fs::read_to_string(folder.path().join("one/summary.json")).unwrap();
+    let summary: Value = serde_json::from_str(&text).unwrap();
+    summary["mean_accuracy"].as_f64().unwrap()
+}
+
+fn check(skein: &Skein, config: &str) {
+    let known = undisturbed(config);
+    for worker in 0..WORKERS {
+        let found = skein.accuracy(worker);
+        assert!(
+            found > known - 0.02,
+            "worker {worker}: {found} instead of {known}"
+        );
+    }
+}
+
+const LONG: &str = "[training]\nepochs = 400\ncheckpoint_every = 50\n";
+
+#[test]
+fn peers_have_the_same_losses_as_one_process() {
+    for (config, exact) in [
+        ("[graph]\ncopies = 3\n[training]\nepochs = 3\n", true),
+        (
+            "[algorithm]\nbase = \"matcha\"\noverlap = true\n[training]\nepochs = 3\n",
+            true,
+        ),
+        (
+            "[algorithm]\nbase = \"choco\"\n[training]\nepochs = 3\n",
+            true,
+        ),
+        (
+            "[algorithm]\nname = \"sgp\"\n[training]\nepochs = 3\n",
+            true,
+        ),
+        (
+            "[algorithm]\nname = \"lsgd\"\n[training]\nepochs = 3\n",
+            true,
+        ),
+        (
+            "[algorithm]\nname = \"all-reduce\"\n[training]\nepochs = 3\n",
+            false,
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let here = folder.path();
+        std::fs::write(here.join("c.toml"), config).unwrap();
+        upwash(here, &["train", "c.toml", "--out", "one"]);
+        upwash(here, &["launch", "-n", "8", "c.toml", "--out", "all"]);
+        let rounds = |path: &str| -> Vec<Value> {
+            let text = std::fs::read_to_string(here.join(path).join("events.jsonl")).unwrap();
+            let events = text.lines().map(|line| serde_json::from_str(line).unwrap());
+            events
+                .filter(|event: &Value| event["event"] == "round")
+                .collect()
+        };
+        let one = rounds("one");
+        for worker in 0..WORKERS {
+            let all = rounds(&format!("all/peer-{worker}"));
+            assert_eq!(all.len(), one.len());
+            for (a, b) in all.iter().zip(&one) {
+                let [a, b] = [a, b].map(|event| event["losses"][worker].as_f64().unwrap());
+                let near = (a - b).abs() <= 1e-5 * b.abs();
+                assert!(
+                    a == b || !exact && near,
+                    "{config}: worker {worker}: {a} {b}"
+                );
+            }
+        }
+    }
+}
+
+/// Any one of them, at any time, again and again; with its disk and without.
+#[test]
+fn twenty_kills_do_no_harm() {
+    let config = "[training]\nepochs = 800\ncheckpoint_every = 50\n";
+    let mut skein = Skein::new(config, NETWORK);
+    skein.start_all();
+    let mut random = 12345u64;
+    for kill in 0..20 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let worker = (random >> 33) as usize % WORKERS;
+        let other = (worker + 1) % WORKERS;
+        let epoch = skein.epoch(other);
+        skein.wait_for_epoch(other, epoch + 1 + (random >> 50) % 3);
+        skein.kill(worker);
+        if kill % 2 == 1 {
+            std::fs::remove_dir_all(skein.out(worker)).unwrap();
+        }
+        skein.start(worker);
+    }
+    assert!(skein.epoch(0) < 800, "it was over too soon");
+    skein.finish();
+    check(&skein, config);
+}
+
+#[test]
+fn who_is_lost_or_stopped_is_done_without() {
+    let mut skein = Skein::new(LONG, NETWORK);
+    skein.start_all();
+    skein.wait_for_epoch(0, 5);
+    // One is stopped and comes back; one dies for good.
+    skein.signal(3, "-STOP");
+    skein.kill(5);
+    let began = Instant::now();
+    while !skein.has_news(1, "lost", 3) || !skein.has_news(1, "lost", 5) {
+        assert!(
+            began.elapsed() < Duration::from_secs(30),
+            "{}",
+            skein.log(1)
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let status = upwash_status(&skein);
+    assert!(status.contains("3  not there: no answer"), "{status}");
+    assert!(status.contains("5  not there"), "{status}");
+    skein.signal(3, "-CONT");
+    skein.finish();
+    let known = undisturbed(LONG);
+    for worker in (0..WORKERS).filter(|&worker| worker != 5) {
+        let found = skein.accuracy(worker);
+        assert!(
+            found > known - 0.02,
+            "worker {worker}: {found} instead of {known}"
+        );
+    }
+    assert!(skein.has_news(1, "joined", 3));
+}
+
+fn upwash_status(skein: &Skein) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_upwash"));
+    command
+        .current_dir(skein.folder.path())
+        .args(["status", "0.toml", "--key", "0.key"]);
+    String::from_utf8(command.output().unwrap().stdout).unwrap()
+}
+
+#[test]
+fn links_that_are_cut_and_halves_that_are_split_find_each_other_again() {
+    let mut skein = Skein::new(LONG, NETWORK);
+    skein.start_all();
+    skein.wait_for_epoch(0, 5);
+    let cut = |a: usize, b: usize| skein.relays[a.min(b)][a.max(b)].as_ref().unwrap();
+    cut(1, 3).cut();
+    skein.wait_for_epoch(0, 10);
+    let halves = |part: &dyn Fn(&Relay)| {
+        for a in 0..4 {
+            (4..8).for_each(|b| part(cut(a, b)));
+        }
+    };
+    halves(&Relay::cut);
+    let epoch = skein.epoch(0).max(skein.epoch(7));
+    // Both halves train on.
+    skein.wait_for_epoch(0, epoch + 10);
+    skein.wait_for_epoch(7, epoch + 10);
+    halves(&Relay::mend);
+    cut(1, 3).mend();
+    skein.finish();
+    check(&skein, LONG);
+    assert!(skein.has_news(0, "lost", 7) && skein.has_news(3, "lost", 1));
+    let joined = |worker: usize, of: usize| {
+        let events = skein.events(worker);
+        let joined = events
+            .iter()
+            .filter(|e| e["news"] == "joined" && e["worker"] == of);
+        joined.count()
+    };
+    assert!(
+        joined(0, 7) >= 2 && joined(3, 1) >= 2,
+        "they did not find each other again"
+    );
+}
+
+#[test]
+fn all_of_them_go_on_from_their_checkpoints() {
+    let mut skein = Skein::new(LONG, NETWORK);
+    skein.start_all();
+    for worker in 0..WORKERS {
+        skein.wait_for_epoch(worker, 20);
+        skein.kill(worker);
+    }
+    skein.start_all();
+    skein.finish();
+    check(&skein, LONG);
+    for worker in 0..WORKERS {
+        let started = skein.events(worker);
+        let started = started.iter().filter(|event| event["event"] == "started");
+        let last = started.filter_map(|event| event["round"].as_u64()).max();
+        assert!(last.unwrap() >= 50, "worker {worker} began anew");
+    }
+}
+
+#[test]
+fn bf16_on_the_wire_is_half_the_bytes() {
+    let config = "[training]\nepochs = 20\n";
+    let sent = |network: &str| {
+        let mut skein = Skein::new(config, &format!("{NETWORK}{network}"));
+        skein.start_all();
+        skein.finish();
+        check(&skein, config);
+        let text = std::fs::read_to_string(skein.out(1).join("summary.json")).unwrap();
+        let summary: Value = serde_json::from_str(&text).unwrap();
+        summary["bytes_sent"].as_f64().unwrap()
+    };
+    let (whole, half) = (sent(""), sent("precision = \"bf16\"\n"));
+    assert!((0.45..0.55).contains(&(half / whole)), "{half} of {whole}");
+}
+
+#[test]
+fn mistakes_are_named_with_their_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("c.toml"), "").unwrap();
+    let error = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_upwash"));
+        let output = command.current_dir(here).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    upwash(here, &["keys", "new"]);
+    let said = error(&["keys", "new"]);
+    assert!(said.contains("upwash.key: File exists"), "{said}");
+    let said = error(&["peer", "c.toml", "--id", "0"]);
+    assert!(said.contains("network.peers lists 0 workers"), "{said}");
+    assert!(said.contains("upwash launch -n 8"), "{said}");
+    let said = error(&["launch", "-n", "5", "c.toml"]);
+    assert!(
+        said.contains("-n 5: the graph `paper:L1` has 8 workers"),
+        "{said}"
+    );
+    let show = upwash(here, &["keys", "show"]);
+    assert!(show.starts_with("sha256:"), "{show}");
+    use std::os::unix::fs::PermissionsExt;
+    let open = std::fs::Permissions::from_mode(0o644);
+    std::fs::set_permissions(here.join("upwash.key"), open).unwrap();
+    let said = error(&["keys", "show"]);
+    assert!(
+        said.contains("others can read it (mode 644): chmod 600 it"),
+        "{said}"
+    );
+    let said = error(&["train", "c.toml", "--set", "network.silence_seconds=1"]);
+    assert!(said.contains("at least three heartbeats"), "{said}");
+    let text = "[[network.peers]]\naddress = \"127.0.0.1:1\"\nkey = \"abc\"\n";
+    std::fs::write(here.join("k.toml"), text).unwrap();
+    let said = error(&["peer", "k.toml", "--id", "0"]);
+    assert!(said.contains("worker 0: `abc` is no fingerprint"), "{said}");
+}
