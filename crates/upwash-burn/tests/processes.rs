@@ -32,6 +32,9 @@ struct Channels {
     traffic: Traffic,
     taken: BTreeMap<usize, usize>,
     arrived: BTreeMap<usize, usize>,
+    /// Where losses are survived: who sends what is no number in which round, and who was refused.
+    poison: Option<(usize, u64)>,
+    refused: Vec<usize>,
 }
 
 impl Channels {
@@ -52,6 +55,8 @@ impl Channels {
             traffic: Traffic::default(),
             taken: BTreeMap::new(),
             arrived: BTreeMap::new(),
+            poison: None,
+            refused: vec![],
         };
         from.into_iter().enumerate().map(one).collect()
     }
@@ -75,7 +80,7 @@ impl Channels {
 impl Transport for Channels {
     fn promises(&self) -> Promises {
         Promises {
-            survives_loss: false,
+            survives_loss: self.poison.is_some(),
             authenticated: false,
             progresses: true,
         }
@@ -83,6 +88,11 @@ impl Transport for Channels {
 
     fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    fn refuse(&mut self, worker: usize, why: String) {
+        assert!(why.contains("not finite"), "{why}");
+        self.refused.push(worker);
     }
 
     fn may_begin(&mut self, round: u64, stop: bool) -> Result<Begin, TransportError> {
@@ -125,6 +135,10 @@ impl Transport for Channels {
             };
             assert_eq!(letter.round, self.round);
             *self.taken.entry(from).or_default() += 1;
+            let mut letter = letter;
+            if self.poison == Some((from, self.round)) {
+                letter.numbers[7] = f32::NAN;
+            }
             found.push(letter);
         }
         Ok(found)
@@ -316,4 +330,35 @@ fn so_are_every_way_to_compress_overlap_and_averaged_statistics() {
         let text = config(algorithm, "statistics = \"averaged\"\n");
         check(&format!("{small}{text}"), 4, !algorithm.contains("reduce"));
     }
+}
+
+/// A neighbour's model that is not finite does no harm where losses are survived.
+#[test]
+fn what_is_no_number_is_refused() {
+    let experiment = prepare(&config("name = \"al-dsgd\"", ""));
+    let network = Arc::new(BurnNetwork::new(experiment.network.clone()));
+    let refused: usize = std::thread::scope(|scope| {
+        let all: Vec<_> = Channels::all(8, 8)
+            .into_iter()
+            .map(|mut transport| {
+                let (network, experiment) = (Arc::clone(&network), &experiment);
+                scope.spawn(move || {
+                    transport.poison = Some((5, 3));
+                    let own: Vec<usize> = transport.placement().own().collect();
+                    let mut engine = Fleet::new(network, &Crew::of(experiment).only(&own));
+                    let start = Progress::start(8);
+                    let outcome = run_with(experiment, &mut engine, &mut transport, start, &mut ());
+                    assert_eq!(
+                        outcome.unwrap().summary.status,
+                        upwash::run::Status::Finished
+                    );
+                    assert!(engine.state()[0].1.iter().all(|x| x.is_finite()));
+                    assert!(transport.refused.iter().all(|&worker| worker == 5));
+                    transport.refused.len()
+                })
+            })
+            .collect();
+        all.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert!(refused > 0);
 }

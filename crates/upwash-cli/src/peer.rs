@@ -105,6 +105,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         listen: args.listen.clone(),
         neighbours: experiment.acquaintances(args.id),
         run: experiment.run_number(),
+        rounds: experiment.rounds(),
         limits,
         timings: timings(&experiment)?,
     })?;

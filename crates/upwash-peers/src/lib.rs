@@ -6,6 +6,8 @@
 //! on without it; whoever comes back is given a neighbour's model and joins at the current round.
 
 mod frame;
+#[cfg(test)]
+mod hostile;
 mod keys;
 mod link;
 mod table;
@@ -71,6 +73,8 @@ pub struct PeersConfig {
     pub neighbours: Vec<usize>,
     /// A number that is the same for all who run the same configuration on the same data.
     pub run: u64,
+    /// How many rounds there are.
+    pub rounds: u64,
     /// How much may come.
     pub limits: Limits,
     /// How long to wait for what.
@@ -105,6 +109,7 @@ impl Peers {
             listen,
             neighbours,
             run,
+            rounds,
             limits,
             timings,
         } = config;
@@ -123,6 +128,7 @@ impl Peers {
             key,
             keys,
             run,
+            rounds,
             limits,
             timings,
             table: Table::new(workers, own),

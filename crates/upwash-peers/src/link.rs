@@ -34,6 +34,7 @@ pub(crate) struct House {
     pub(crate) keys: Vec<Fingerprint>,
     pub(crate) addresses: Vec<String>,
     pub(crate) run: u64,
+    pub(crate) rounds: u64,
     pub(crate) limits: Limits,
     pub(crate) timings: Timings,
     pub(crate) table: Table,
@@ -391,12 +392,24 @@ async fn hear(
             return Err(LinkError::Refused(why));
         }
         match header.kind {
-            Kind::Offer => house.table.promise(worker, id, parse_round(&content)?),
-            Kind::Beat => house.table.beat(worker, id, parse_round(&content)?),
+            Kind::Offer | Kind::Beat => {
+                let round = parse_round(&content)?;
+                // Nobody shall make us skip what there is to train.
+                if round > house.rounds {
+                    let why = format!("it is in round {round} of {}", house.rounds);
+                    return Err(LinkError::Refused(why));
+                }
+                match header.kind {
+                    Kind::Offer => house.table.promise(worker, id, round),
+                    _ => house.table.beat(worker, id, round),
+                }
+            }
             Kind::Fetch => house.table.fetch(worker),
             Kind::Model => {
                 let (round, model) = parse_model(&content)?;
-                house.table.model(round, model);
+                if round > house.rounds || !house.table.model(worker, round, model) {
+                    return Err(LinkError::Refused("a model that nobody asked for".into()));
+                }
             }
             Kind::Goodbye => house.table.goodbye(worker, id),
             Kind::Hello | Kind::Ask | Kind::Answer | Kind::Letter => {

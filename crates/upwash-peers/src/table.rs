@@ -96,6 +96,8 @@ pub(crate) struct State {
     news: Vec<News>,
     /// Who asks for a model.
     asking: Vec<usize>,
+    /// Who was asked for a model, and what came.
+    asked: Option<usize>,
     adopted: Option<(u64, EngineState)>,
 }
 
@@ -293,10 +295,15 @@ impl Table {
         }
     }
 
-    /// A model has come; only if one was asked for.
-    pub(crate) fn model(&self, round: u64, model: EngineState) {
-        self.lock().adopted = Some((round, model));
+    /// A model has come; whether it was asked for.
+    pub(crate) fn model(&self, worker: usize, round: u64, model: EngineState) -> bool {
+        let mut state = self.lock();
+        let expected = state.asked == Some(worker);
+        if expected {
+            (state.asked, state.adopted) = (None, Some((round, model)));
+        }
         self.bell.notify_all();
+        expected
     }
 
     pub(crate) fn status(&self) -> StatusReport {
@@ -387,7 +394,7 @@ impl Table {
     /// Asks a worker for its model, and waits for it.
     pub(crate) fn ask(&self, worker: usize, patience: Duration) -> Option<(u64, EngineState)> {
         let mut state = self.lock();
-        state.adopted = None;
+        (state.asked, state.adopted) = (Some(worker), None);
         let connection = state.peers[worker].connection.clone()?;
         connection.send(Parcel::Small(Kind::Fetch, vec![]));
         let deadline = Instant::now() + patience;

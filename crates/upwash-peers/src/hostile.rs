@@ -1,0 +1,358 @@
+//! What strangers, and peers that misbehave, can do to a peer: nothing but be refused.
+#![allow(clippy::unwrap_used)]
+
+use crate::frame::{FRAME_HEADER, FrameHeader, Hello, Kind, Limits, VERSION};
+use crate::keys::{Fingerprint, Key};
+use crate::{Peers, PeersConfig, Timings, tls};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use upwash::algorithm::Report;
+use upwash::transport::{Begin, Letter, News, Transport};
+
+const RUN: u64 = 77;
+const WIDTH: usize = 50_000;
+
+/// Two honest peers, 0 and 1, that exchange letters all the time; 2 is ours.
+struct Scene {
+    address: String,
+    keys: Vec<Key>,
+    listed: Vec<(String, Fingerprint)>,
+    rounds: Arc<AtomicU64>,
+    news: Arc<Mutex<Vec<News>>>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+fn letter(from: usize, round: u64, width: usize) -> Letter {
+    Letter {
+        from,
+        round,
+        exchange: 1,
+        report: Report {
+            loss: Some(1.0),
+            degree: 1,
+            number: 1.0,
+        },
+        whole: true,
+        fresh: false,
+        numbers: vec![1.0; width],
+    }
+}
+
+fn timings() -> Timings {
+    Timings {
+        heartbeat: Duration::from_millis(50),
+        silence: Duration::from_millis(600),
+        patience: Duration::from_secs(20),
+        gather: Duration::from_millis(500),
+        handshake: Duration::from_secs(1),
+    }
+}
+
+fn config(own: usize, keys: &[Key], listed: &[(String, Fingerprint)]) -> PeersConfig {
+    PeersConfig {
+        own,
+        key: keys[own].clone(),
+        peers: listed.to_vec(),
+        listen: None,
+        neighbours: (0..3).filter(|&other| other != own).collect(),
+        run: RUN,
+        rounds: 1 << 41,
+        limits: Limits {
+            letter: WIDTH,
+            model: 4 * WIDTH,
+        },
+        timings: timings(),
+    }
+}
+
+impl Scene {
+    fn new() -> Self {
+        let keys: Vec<Key> = (0..3).map(|_| Key::generate()).collect();
+        let ports: Vec<_> = (0..3)
+            .map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let address = |port: &std::net::TcpListener| port.local_addr().unwrap().to_string();
+        let listed: Vec<(String, Fingerprint)> = ports
+            .iter()
+            .zip(&keys)
+            .map(|(port, key)| (address(port), key.fingerprint()))
+            .collect();
+        drop(ports);
+        let (rounds, stop) = (
+            Arc::new(AtomicU64::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let news: Arc<Mutex<Vec<News>>> = Arc::default();
+        let threads = (0..2)
+            .map(|own| {
+                let mut transport = Peers::new(config(own, &keys, &listed)).unwrap();
+                let (rounds, stop, news) = (rounds.clone(), stop.clone(), news.clone());
+                std::thread::spawn(move || {
+                    let mut round = 0;
+                    while !stop.load(Ordering::SeqCst) {
+                        let begin = transport.may_begin(round, false).unwrap();
+                        assert_eq!(begin, Begin::Go, "an attacker cannot make us jump");
+                        if own == 0 {
+                            news.lock().unwrap().extend(transport.news());
+                        }
+                        let mine = letter(own, round, WIDTH);
+                        transport
+                            .begin(vec![(mine, vec![1 - own])], &[1 - own])
+                            .unwrap();
+                        let found = transport.finish(1).unwrap();
+                        if own == 0 && !found.is_empty() {
+                            rounds.fetch_add(1, Ordering::SeqCst);
+                        }
+                        round += 1;
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                })
+            })
+            .collect();
+        let scene = Self {
+            address: listed[0].0.clone(),
+            keys,
+            listed,
+            rounds,
+            news,
+            stop,
+            threads,
+        };
+        scene.goes_on();
+        scene
+    }
+
+    /// The honest ones exchange some more letters.
+    fn goes_on(&self) {
+        let (before, began) = (self.rounds.load(Ordering::SeqCst), Instant::now());
+        while self.rounds.load(Ordering::SeqCst) < before + 20 {
+            assert!(began.elapsed() < Duration::from_secs(20), "they stopped");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until something of the kind was refused.
+    fn refused(&self, what: &str) {
+        let began = Instant::now();
+        loop {
+            let news = std::mem::take(&mut *self.news.lock().unwrap());
+            let said: Vec<String> = news
+                .iter()
+                .filter_map(|news| match news {
+                    News::Refused { what } => Some(what.clone()),
+                    News::Lost { worker: 2, why } => Some(why.clone()),
+                    _ => None,
+                })
+                .collect();
+            if said.iter().any(|said| said.contains(what)) {
+                return;
+            }
+            assert!(
+                began.elapsed() < Duration::from_secs(10),
+                "`{what}` was not refused, but {said:?}"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// A connection with some key, over which anything can be written.
+    fn connect(&self, key: &Key) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
+        let config = tls::client(key, self.listed[0].1).unwrap();
+        let name = "upwash".try_into().unwrap();
+        let connection = rustls::ClientConnection::new(config, name).unwrap();
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
+        rustls::StreamOwned::new(connection, stream)
+    }
+
+    /// The same, after a hello as worker 2 that was answered.
+    fn connect_as_two(&self) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
+        let mut stream = self.connect(&self.keys[2]);
+        stream.write_all(&frame(Kind::Hello, &hello(2))).unwrap();
+        let mut answer = [0; FRAME_HEADER + 14];
+        stream.read_exact(&mut answer).unwrap();
+        stream
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        for thread in self.threads.drain(..) {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking());
+        }
+    }
+}
+
+fn hello(worker: u32) -> Vec<u8> {
+    let version = VERSION;
+    Hello {
+        version,
+        worker,
+        run: RUN,
+    }
+    .to_bytes()
+}
+
+fn frame(kind: Kind, content: &[u8]) -> Vec<u8> {
+    let mut bytes = FrameHeader::of(kind, &[content]).to_bytes().to_vec();
+    bytes.extend(content);
+    bytes
+}
+
+fn letter_frame(letter: &Letter) -> Vec<u8> {
+    let mut content = letter.header().to_vec();
+    content.extend(letter.numbers.iter().flat_map(|x| x.to_le_bytes()));
+    frame(Kind::Letter, &content)
+}
+
+fn memory_in_use() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse::<usize>().ok());
+    pages.unwrap_or(0) * 4096
+}
+
+#[test]
+fn whoever_misbehaves_is_refused_and_training_goes_on() {
+    let scene = Scene::new();
+    let before = memory_in_use();
+
+    // Not TLS at all.
+    let mut stream = TcpStream::connect(&scene.address).unwrap();
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nHost: there\r\n\r\n")
+        .unwrap();
+    scene.refused("a connection from 127.0.0.1");
+    scene.goes_on();
+
+    // One byte a second.
+    let mut slow = TcpStream::connect(&scene.address).unwrap();
+    slow.write_all(&[22]).unwrap();
+    scene.refused("it did not say who it is within 1 seconds");
+
+    // A key that nobody knows. The handshake may seem to succeed: what counts is that nothing is said.
+    let mut stream = scene.connect(&Key::generate());
+    let _ = stream.write_all(&frame(Kind::Hello, &hello(2)));
+    assert!(
+        stream.read_exact(&mut [0; 1]).is_err(),
+        "a stranger was answered"
+    );
+    scene.refused("a connection from 127.0.0.1");
+
+    // A known key that speaks as another, in its hello and in a letter.
+    let mut stream = scene.connect(&scene.keys[2]);
+    stream.write_all(&frame(Kind::Hello, &hello(1))).unwrap();
+    scene.refused("the key of worker 2 spoke as worker 1");
+    let mut stream = scene.connect_as_two();
+    stream.write_all(&letter_frame(&letter(1, 0, 10))).unwrap();
+    scene.refused("it spoke as worker 1");
+    scene.goes_on();
+
+    // Another run, another version.
+    for (wrong, said) in [
+        (
+            [1, 0, 2, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9],
+            "another configuration",
+        ),
+        (
+            [9, 0, 2, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0],
+            "speaks version 9",
+        ),
+    ] {
+        let mut stream = scene.connect(&scene.keys[2]);
+        stream.write_all(&frame(Kind::Hello, &wrong)).unwrap();
+        scene.refused(said);
+    }
+
+    // A round that there is not, which would end our run; and a model that nobody asked for.
+    let mut stream = scene.connect_as_two();
+    stream
+        .write_all(&frame(Kind::Offer, &(1u64 << 62).to_le_bytes()))
+        .unwrap();
+    scene.refused("it is in round 4611686018427387904");
+    let mut stream = scene.connect_as_two();
+    let model = crate::model_to_bytes(0, &vec![("models".into(), vec![0.0; 10])]);
+    stream.write_all(&frame(Kind::Model, &model)).unwrap();
+    scene.refused("a model that nobody asked for");
+
+    // Garbage, and frames that say that they are enormous.
+    let mut stream = scene.connect_as_two();
+    stream.write_all(&[0xab; 64]).unwrap();
+    scene.refused("garbage instead of a frame");
+    for kind in [Kind::Letter, Kind::Model, Kind::Beat] {
+        let mut stream = scene.connect_as_two();
+        let huge = FrameHeader {
+            kind,
+            length: 1 << 63,
+            checksum: 0,
+        };
+        stream.write_all(&huge.to_bytes()).unwrap();
+        scene.refused("a frame of 9223372036854775808 bytes");
+    }
+    // A letter that says it is as long as is allowed, and then does not come.
+    let mut stream = scene.connect_as_two();
+    let long = FrameHeader {
+        kind: Kind::Letter,
+        length: (64 + 4 * WIDTH) as u64,
+        checksum: 0,
+    };
+    stream.write_all(&long.to_bytes()).unwrap();
+    scene.refused("nothing was heard for 0.6 seconds");
+    // Changed on its way.
+    let mut stream = scene.connect_as_two();
+    let mut bytes = letter_frame(&letter(2, 0, 10));
+    *bytes.last_mut().unwrap() ^= 1;
+    stream.write_all(&bytes).unwrap();
+    scene.refused("checksum is wrong");
+    // The same letter twice.
+    let mut stream = scene.connect_as_two();
+    let far = letter_frame(&letter(2, 1 << 40, 10));
+    stream.write_all(&far).unwrap();
+    stream.write_all(&far).unwrap();
+    scene.refused("out of its turn");
+    scene.goes_on();
+
+    // A million tiny frames: it is cut off long before.
+    let mut stream = scene.connect_as_two();
+    let beat = frame(Kind::Beat, &0u64.to_le_bytes());
+    let many = beat.repeat(1000);
+    let sent = (0..1000)
+        .take_while(|_| stream.write_all(&many).is_ok())
+        .count();
+    assert!(sent < 1000, "a million frames were taken");
+    scene.refused("small frames in a second");
+    // Letters of rounds that are far away are kept, but only a few.
+    let mut stream = scene.connect_as_two();
+    stream
+        .sock
+        .set_write_timeout(Some(Duration::from_millis(500)))
+        .unwrap();
+    let kept = (0..2000u64)
+        .take_while(|k| {
+            stream
+                .write_all(&letter_frame(&letter(2, (1 << 40) + k, WIDTH)))
+                .is_ok()
+        })
+        .count();
+    assert!(kept < 2000, "400 MB of letters were taken");
+    drop(stream);
+    // Many who say nothing.
+    let idle: Vec<TcpStream> = (0..200)
+        .filter_map(|_| TcpStream::connect(&scene.address).ok())
+        .collect();
+    scene.goes_on();
+    drop(idle);
+    let grown = memory_in_use().saturating_sub(before);
+    assert!(grown < 32 << 20, "memory has grown by {} MB", grown >> 20);
+    scene.goes_on();
+}
