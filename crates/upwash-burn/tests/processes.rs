@@ -144,6 +144,15 @@ impl Transport for Channels {
         Ok(found)
     }
 
+    fn send(&mut self, to: usize, letter: Letter) -> Result<bool, TransportError> {
+        let place = self.placement.process_of(to);
+        Ok(self.to[place].send(letter).is_ok())
+    }
+
+    fn receive(&mut self, wait: Duration) -> Result<Vec<Letter>, TransportError> {
+        Ok(self.from.recv_timeout(wait).into_iter().collect())
+    }
+
     fn all_reduce(&mut self, _: u32, numbers: &mut [f32]) -> Result<(), TransportError> {
         let wide: Vec<f64> = numbers.iter().map(|&x| f64::from(x)).collect();
         let sums = self.summed(&wide);
@@ -361,4 +370,37 @@ fn what_is_no_number_is_refused() {
         all.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     assert!(refused > 0);
+}
+
+/// Without rounds, every worker in a process of its own.
+#[test]
+fn asynchronous_algorithms_learn_between_processes() {
+    for name in ["ad-psgd", "gosgd", "async-easgd", "downpour"] {
+        let centred = matches!(name, "async-easgd" | "downpour");
+        let graph = if centred { "star:6" } else { "paper:L1" };
+        let text = format!(
+            "[graph]\ntopology = \"{graph}\"\n[algorithm]\nname = \"{name}\"\n[training]\nepochs = 30\n"
+        );
+        let experiment = prepare(&text);
+        let workers = experiment.workers();
+        for (losses, state, summary) in apart(&experiment, workers) {
+            assert_eq!(summary.status, upwash::run::Status::Finished);
+            assert!(
+                summary.mean_accuracy > 0.9,
+                "{name}: {}",
+                summary.mean_accuracy
+            );
+            let (mean, found) = (summary.averaged_model_accuracy, summary.nodes.len());
+            assert!(mean > 0.9, "{name}: {mean}");
+            assert_eq!(found, workers);
+            assert!(
+                state
+                    .iter()
+                    .all(|(_, array)| array.iter().all(|x| x.is_finite()))
+            );
+            // Everyone but a centre has computed its own gradients.
+            let rounds = experiment.rounds() as usize;
+            assert!(losses.len() == rounds || losses.is_empty() && centred);
+        }
+    }
 }

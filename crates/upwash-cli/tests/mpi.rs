@@ -205,3 +205,37 @@ fn whoever_cannot_go_on_ends_the_job_with_its_reason() {
     assert_eq!(code, Some(2));
     assert!(text.contains("rank 2: cannot make full/rank-2"), "{text}");
 }
+
+#[test]
+fn algorithms_without_rounds_run_with_a_worker_a_rank() {
+    for (config, ranks) in [
+        ("[algorithm]\nname = \"ad-psgd\"\n", 8),
+        (
+            "[graph]\ntopology = \"star:5\"\n[algorithm]\nname = \"downpour\"\n",
+            5,
+        ),
+    ] {
+        let folder = folder(config);
+        let here = folder.path();
+        let output = finish(mpirun(here, ranks, &["c.toml", "--out", "all"]));
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}");
+        let summary = summary(&here.join("all"));
+        assert_eq!(summary["status"], "finished");
+        assert!(
+            summary["mean_accuracy"].as_f64().unwrap() > 0.9,
+            "{summary}"
+        );
+        assert!(
+            summary["averaged_model_accuracy"].as_f64().unwrap() > 0.9,
+            "{summary}"
+        );
+    }
+    let folder = folder("[algorithm]\nname = \"ad-psgd\"\n");
+    let output = finish(mpirun(folder.path(), 3, &["c.toml"]));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        text.contains("start as many processes as there are workers, or one"),
+        "{text}"
+    );
+}

@@ -474,6 +474,23 @@ fn all_of_them_go_on_from_their_checkpoints() {
     }
 }
 
+/// Without rounds: one dies for good, one is stopped for a while.
+#[test]
+fn nobody_waits_for_all() {
+    let config = "[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 300\n";
+    let mut skein = Skein::new(config, NETWORK);
+    skein.start_all();
+    skein.wait_for_epoch(0, 5);
+    skein.kill(3);
+    skein.signal(6, "-STOP");
+    skein.wait_for_epoch(1, skein.epoch(1) + 20);
+    skein.signal(6, "-CONT");
+    skein.finish();
+    for worker in (0..WORKERS).filter(|&worker| worker != 3) {
+        assert!(skein.accuracy(worker) > 0.94, "worker {worker}");
+    }
+}
+
 #[test]
 fn bf16_on_the_wire_is_half_the_bytes() {
     let config = "[training]\nepochs = 20\n";

@@ -235,6 +235,31 @@ impl Transport for Mpi {
         Ok(found)
     }
 
+    fn send(&mut self, to: usize, letter: Letter) -> Result<bool, TransportError> {
+        let places = vec![self.placement.process_of(to)];
+        self.begin(vec![(letter, places)], &[])?;
+        Ok(true)
+    }
+
+    fn receive(&mut self, wait: Duration) -> Result<Vec<Letter>, TransportError> {
+        let mut found: Vec<Letter> = Vec::new();
+        let deadline = Instant::now() + wait;
+        loop {
+            // The first may take its time; the rest is there or not.
+            let until = if found.is_empty() {
+                deadline
+            } else {
+                Instant::now()
+            };
+            match self.listen(until, self.placement.this()) {
+                Ok(Signal::Letter(letter)) => found.push(letter),
+                Ok(_) => {}
+                Err(TransportError::Silence { .. }) => return Ok(found),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     fn all_reduce(&mut self, _: u32, numbers: &mut [f32]) -> Result<(), TransportError> {
         self.ask(Errand::Sum(numbers.to_vec()))?;
         let deadline = Instant::now() + self.patience;

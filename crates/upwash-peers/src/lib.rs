@@ -301,6 +301,26 @@ impl Transport for Peers {
         Ok(self.collect(&expected, (self.round, exchange)))
     }
 
+    fn send(&mut self, to: usize, letter: Letter) -> Result<bool, TransportError> {
+        let table = &self.house.table;
+        let Some(connection) = table.connection(to) else {
+            return Ok(false);
+        };
+        if !table.post(to, &connection, &Arc::new(letter)) {
+            table.drop_connection(to, connection.id, "it takes letters too slowly".into());
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn receive(&mut self, wait: Duration) -> Result<Vec<Letter>, TransportError> {
+        Ok(self.house.table.whatever(wait))
+    }
+
+    fn is_there(&self, worker: usize) -> bool {
+        self.house.table.connection(worker).is_some()
+    }
+
     fn refuse(&mut self, worker: usize, why: String) {
         let what = format!("worker {worker}: {why}");
         self.house.table.tell(News::Refused { what });

@@ -445,6 +445,30 @@ impl Table {
         true
     }
 
+    /// The connection to a worker, if there is one.
+    pub(crate) fn connection(&self, worker: usize) -> Option<Connection> {
+        self.lock().peers[worker].connection.clone()
+    }
+
+    /// All letters that have come, or the first to come within so long.
+    pub(crate) fn whatever(&self, wait: Duration) -> Vec<Letter> {
+        let deadline = Instant::now() + wait;
+        let mut state = self.lock();
+        loop {
+            let mut found = Vec::new();
+            for (peer, room) in state.peers.iter_mut().zip(&self.room) {
+                found.extend(peer.letters.drain(..));
+                room.notify_one();
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !found.is_empty() || left.is_zero() {
+                return found;
+            }
+            let waited = self.bell.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// Waits for a letter over a connection.
     pub(crate) fn wait_for(
         &self,

@@ -2,6 +2,7 @@
 
 mod correspondence;
 mod course;
+mod meetings;
 mod report;
 mod rounds;
 mod team;
@@ -35,9 +36,9 @@ pub enum RunError {
     /// The other processes cannot be reached, or not be understood.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// An algorithm that has no rounds, in several processes.
-    #[error("{0} has no rounds, and is run in one process")]
-    Asynchronous(String),
+    /// An algorithm that has no rounds, in fewer processes than there are workers.
+    #[error("{0} has no rounds: start as many processes as there are workers, or one")]
+    OneEach(String),
     /// The engine's workers cannot be on threads of their own.
     #[error(
         "training.asynchronous = \"threads\" needs workers on the CPU: leave it out, or use --device cpu"
@@ -84,7 +85,12 @@ pub fn run_with(
             }
         }
         Method::Asynchronous(algorithm) if !placement.is_whole() => {
-            return Err(RunError::Asynchronous(algorithm.words()));
+            match meetings::run(&mut course, &**algorithm, &mut team) {
+                Err(RunError::Transport(TransportError::Diverged { worker, round })) => {
+                    Status::Diverged { worker, round }
+                }
+                status => status?,
+            }
         }
         Method::Asynchronous(algorithm) => match experiment.config.training.asynchronous {
             Execution::VirtualTime => virtual_time::run(&mut course, &**algorithm, team.engine),

@@ -166,6 +166,17 @@ pub trait Transport {
     /// The model for who asks: the state before round `round`.
     fn answer(&mut self, _round: u64, _state: State) {}
 
+    /// Without rounds: sends a letter to a worker in another process; whether that is there.
+    fn send(&mut self, to: usize, letter: Letter) -> Result<bool, TransportError>;
+
+    /// Without rounds: whatever has come, or comes within so long.
+    fn receive(&mut self, wait: std::time::Duration) -> Result<Vec<Letter>, TransportError>;
+
+    /// Whether a worker is there now.
+    fn is_there(&self, _worker: usize) -> bool {
+        true
+    }
+
     /// The sum over all processes, in all of them; `exchange` is larger than that of what was sent before
     /// in the same round.
     fn all_reduce(&mut self, exchange: u32, numbers: &mut [f32]) -> Result<(), TransportError>;
@@ -219,6 +230,14 @@ impl Transport for InProcess {
     }
 
     fn finish(&mut self, _: u32) -> Result<Vec<Letter>, TransportError> {
+        Ok(vec![])
+    }
+
+    fn send(&mut self, _: usize, _: Letter) -> Result<bool, TransportError> {
+        Ok(false)
+    }
+
+    fn receive(&mut self, _: std::time::Duration) -> Result<Vec<Letter>, TransportError> {
         Ok(vec![])
     }
 

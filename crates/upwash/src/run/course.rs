@@ -225,6 +225,11 @@ impl<'a> Course<'a> {
         }
     }
 
+    /// Whatever was measured last, it was not by all at the same time.
+    pub(super) fn forget_tests(&mut self) {
+        self.tested = None;
+    }
+
     /// Goes on with a later round, where others are.
     pub(super) fn jump(&mut self, round: u64) {
         self.progress.round = round;

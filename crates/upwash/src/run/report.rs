@@ -3,7 +3,7 @@
 use super::Flight;
 use crate::engine::{Score, State};
 use crate::model::Replica;
-use crate::transport::News;
+use crate::transport::{News, Traffic};
 use serde::{Deserialize, Serialize};
 
 /// How a run ended. A run that diverges is no error: it is a result.
@@ -114,6 +114,15 @@ pub struct Sent {
 }
 
 impl Sent {
+    /// This, and what has really been sent since, in so long.
+    pub(super) fn after(self, traffic: Traffic, time: std::time::Duration) -> Self {
+        Self {
+            bytes_sent: self.bytes_sent + traffic.bytes,
+            messages_sent: self.messages_sent + traffic.letters,
+            simulated_seconds: self.simulated_seconds + time.as_secs_f64(),
+        }
+    }
+
     /// What two processes have sent.
     pub fn with(self, other: Self) -> Self {
         Self {

@@ -189,10 +189,7 @@ pub(super) fn run(
         }
         if elsewhere {
             // What has really been sent, and how long it really took.
-            let (traffic, sent) = (team.transport.traffic(), &mut course.progress.sent);
-            sent.bytes_sent = before.bytes_sent + traffic.bytes;
-            sent.messages_sent = before.messages_sent + traffic.letters;
-            sent.simulated_seconds = before.simulated_seconds + began.elapsed().as_secs_f64();
+            course.progress.sent = before.after(team.transport.traffic(), began.elapsed());
         } else {
             let clocks = course.training.iter().map(|&i| course.progress.clocks[i]);
             course.progress.sent.simulated_seconds = clocks.fold(0.0, f64::max);
