@@ -118,7 +118,8 @@ impl Courier {
                 finalise();
                 return;
             }
-            looks = if busy { 0 } else { looks + 1 };
+            // While something is on its way, it needs us: MPI moves nothing without being called.
+            looks = if busy || self.is_occupied() { 0 } else { looks + 1 };
             if looks > LOOKS {
                 match self.todo.recv_timeout(REST) {
                     Ok(errand) => self.do_errand(errand),
@@ -130,6 +131,12 @@ impl Courier {
                 std::thread::yield_now();
             }
         }
+    }
+
+    /// Whether anything large is on its way.
+    fn is_occupied(&self) -> bool {
+        let arriving = self.arriving.iter().any(|queue| !queue.is_empty());
+        arriving || !self.sending.is_empty() || self.sum.is_some()
     }
 
     fn run_errands(&mut self) -> bool {

@@ -1,0 +1,192 @@
+//! An AL-DSGD exchange between eight ranks beside MPI_Allreduce of the same: see peers/exchange.sh.
+
+#[cfg(not(feature = "mpi"))]
+fn main() {
+    println!("built without the feature `mpi`");
+}
+
+#[cfg(feature = "mpi")]
+fn main() {
+    with_mpi::main();
+}
+
+#[cfg(feature = "mpi")]
+#[allow(unsafe_code)]
+mod with_mpi {
+    use mpi::ffi;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+    use upwash::config::Config;
+    use upwash::crew::Crew;
+    use upwash::data::Batch;
+    use upwash::engine::Score;
+    use upwash::experiment::{Experiment, Folders};
+    use upwash::fleet::{Fleet, Model};
+    use upwash::model::{Layout, Slot};
+    use upwash::run::{Event, Next, Progress, run_with};
+    use upwash::transport::Transport;
+    use upwash_mpi::Mpi;
+
+    /// So many numbers, whose gradients cost nothing.
+    struct Numbers {
+        layout: Layout,
+        work: Duration,
+    }
+
+    impl Numbers {
+        fn new(count: usize, work: Duration) -> Self {
+            let slot = Slot {
+                name: "numbers".into(),
+                shape: vec![count],
+                offset: 0,
+            };
+            let layout = Layout {
+                parameters: vec![slot],
+                statistics: vec![],
+            };
+            Self { layout, work }
+        }
+    }
+
+    impl Model for Numbers {
+        fn layout(&self) -> &Layout {
+            &self.layout
+        }
+        fn start(&self, _: u64, worker: u64) -> Vec<f32> {
+            vec![worker as f32; self.layout.parameter_count()]
+        }
+        fn start_statistics(&self) -> Vec<f32> {
+            vec![]
+        }
+        fn gradient(&self, x: &[f32], _: &mut [f32], batch: &Batch, _: &mut [f32]) -> Score {
+            // Works, and does not sleep: a core is busy, as with a gradient.
+            let began = Instant::now();
+            let mut sum = 0.0;
+            while began.elapsed() < self.work {
+                sum += x.iter().take(1000).sum::<f32>();
+            }
+            std::hint::black_box(sum);
+            Score {
+                loss: 1.0,
+                correct: 0,
+                images: batch.labels.len(),
+            }
+        }
+        fn score(&self, _: &[f32], _: &[f32], batch: &Batch) -> Score {
+            Score {
+                loss: 1.0,
+                correct: 0,
+                images: batch.labels.len(),
+            }
+        }
+        fn batch_statistics(&self, _: &[f32], _: &Batch) -> Vec<f32> {
+            vec![]
+        }
+    }
+
+    /// Milliseconds of a sum over all ranks, the median of some.
+    fn all_reduce(count: usize, times: usize) -> f64 {
+        let (own, mut sum) = (vec![1.0f32; count], vec![0.0f32; count]);
+        let mut found = Vec::new();
+        for _ in 0..times + 2 {
+            let began = Instant::now();
+            // SAFETY: nobody else makes MPI calls yet; both buffers have so many numbers.
+            unsafe {
+                ffi::MPI_Allreduce(
+                    own.as_ptr().cast(),
+                    sum.as_mut_ptr().cast(),
+                    count as i32,
+                    ffi::RSMPI_FLOAT,
+                    ffi::RSMPI_SUM,
+                    ffi::RSMPI_COMM_WORLD,
+                );
+            }
+            found.push(began.elapsed().as_secs_f64() * 1e3);
+        }
+        median(found.split_off(2))
+    }
+
+    fn median(mut times: Vec<f64>) -> f64 {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    }
+
+    fn prepare(graph: &str, algorithm: &str, rounds: usize) -> Experiment {
+        let workers = if graph == "paper:L1" { 8 } else { 2 };
+        let images = workers * rounds;
+        let text = format!(
+            "[data]\nname = \"synthetic:shape=1x1x1,train={images},test=1\"\npartition = \"iid\"\n[graph]\n\
+             topology = \"{graph}\"\n[algorithm]\n{algorithm}\n[training]\nepochs = 1\nbatch = 1\nmomentum = 0.0\n"
+        );
+        let config = Config::parse(&text, &[]).expect("a configuration");
+        Experiment::prepare(config, &Folders::default()).expect("an experiment")
+    }
+
+    /// Milliseconds of a round, the median of some.
+    fn rounds(transport: &mut Mpi, experiment: &Experiment, model: &Arc<Numbers>) -> f64 {
+        let own: Vec<usize> = transport.placement().own().collect();
+        let crew = Crew::of(experiment).only(&own);
+        let mut engine = Fleet::new(Arc::clone(model) as Arc<dyn Model>, &crew);
+        let mut ends = Vec::new();
+        let mut clock = |event: &Event| {
+            if let Event::Round { .. } = event {
+                ends.push(Instant::now());
+            }
+            Next::Continue
+        };
+        let start = Progress::start(experiment.workers());
+        run_with(experiment, &mut engine, transport, start, &mut clock).expect("a run");
+        let times = ends
+            .windows(2)
+            .map(|two| (two[1] - two[0]).as_secs_f64() * 1e3);
+        median(times.skip(2).collect())
+    }
+
+    pub(crate) fn main() {
+        let rank = upwash_mpi::join().expect("mpirun");
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let speaks = rank.number == 0;
+        let patience = Duration::from_secs(120);
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(1)
+            .build_global()
+            .expect("a pool");
+        if arguments.iter().any(|argument| argument == "overlap") {
+            // Two ranks; the gradient takes as long as is said.
+            let numbers = |k: usize| arguments[k].parse::<usize>().expect("a number");
+            let (count, work) = (numbers(1), Duration::from_micros(numbers(2) as u64));
+            let model = Arc::new(Numbers::new(count, work));
+            let mut transport = Mpi::new(rank, 2, patience).expect("a transport");
+            for (name, algorithm) in [
+                ("D-PSGD", "name = \"dpsgd\""),
+                ("AL-DSGD", "name = \"al-dsgd\""),
+                ("AL-DSGD, overlap", "name = \"al-dsgd\"\noverlap = true"),
+            ] {
+                let experiment = prepare("path:2", algorithm, 40);
+                let time = rounds(&mut transport, &experiment, &model);
+                if speaks {
+                    let gradient = work.as_secs_f64() * 1e3;
+                    println!(
+                        "{name:<18} {time:>8.1} ms a round, {:.2} times the gradient",
+                        time / gradient
+                    );
+                }
+            }
+            return;
+        }
+        let sizes = [(500_000, 60), (25_000_000, 10)];
+        let reduced = sizes.map(|(count, times)| all_reduce(count, times));
+        let mut transport = Mpi::new(rank, 8, patience).expect("a transport");
+        for ((count, times), reduced) in sizes.into_iter().zip(reduced) {
+            let model = Arc::new(Numbers::new(count, Duration::ZERO));
+            let experiment = prepare("paper:L1", "name = \"al-dsgd\"", times);
+            let time = rounds(&mut transport, &experiment, &model);
+            if speaks {
+                println!(
+                    "{count} numbers: AL-DSGD round {time:.1} ms, MPI_Allreduce {reduced:.1} ms: {:.2} times as fast",
+                    reduced / time
+                );
+            }
+        }
+    }
+}
