@@ -119,7 +119,11 @@ impl Courier {
                 return;
             }
             // While something is on its way, it needs us: MPI moves nothing without being called.
-            looks = if busy || self.is_occupied() { 0 } else { looks + 1 };
+            looks = if busy || self.is_occupied() {
+                0
+            } else {
+                looks + 1
+            };
             if looks > LOOKS {
                 match self.todo.recv_timeout(REST) {
                     Ok(errand) => self.do_errand(errand),
