@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use upwash::checkpoint::{Checkpoint, CheckpointError};
 use upwash::config::Config;
 use upwash::engine::Engine;
@@ -18,11 +19,16 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Makes Ctrl-C (and a polite kill) end runs cleanly from now on.
 pub(crate) fn end_cleanly_when_interrupted() -> Result<()> {
-    let stop = || {
-        if INTERRUPTED.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
+    let mut first: Option<Instant> = None;
+    let stop = move || {
+        INTERRUPTED.store(true, Ordering::Relaxed);
+        // Some who end processes send their signal twice in a row: that is no impatience.
+        match first {
+            None => eprintln!("stopping; Ctrl-C once more stops at once"),
+            Some(first) if first.elapsed() < Duration::from_millis(500) => {}
+            Some(_) => std::process::exit(130),
         }
-        eprintln!("stopping; Ctrl-C once more stops at once");
+        first.get_or_insert_with(Instant::now);
     };
     ctrlc::set_handler(stop).context("cannot listen for Ctrl-C")
 }
@@ -395,7 +401,7 @@ pub(crate) fn execute_with(
     folder: &mut RunFolder,
     display: ProgressDisplay,
 ) -> Result<Summary> {
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     // Of a run that was stopped and goes on, all parts count.
     let before = match &folder.resumed {
         Some(_) => summary_in(&folder.top)["wall_seconds"].as_f64(),
