@@ -459,9 +459,7 @@ fn a_run_that_was_interrupted_ends_as_if_it_had_not_been() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let id = child.id().to_string();
-    // Twice in a row, as some who end processes do: that is not impatience.
-    let twice = ["-INT", &id, &id];
-    Command::new("kill").args(twice).status().unwrap();
+    Command::new("kill").args(["-INT", &id]).status().unwrap();
     let stopped = child.wait_with_output().unwrap().status;
     assert_eq!(
         stopped.code(),
