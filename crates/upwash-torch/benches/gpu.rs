@@ -451,10 +451,11 @@ mod with_torch {
             };
             let what = format!("{}: GPU and CPU, small CNN", experiment.algorithm_name());
             // Left to themselves they drift apart: see `compare`.
-            // And a number near a tie is sent whole or not at all.
-            let is_steady =
-                experiment.method.synchronous().is_some() && experiment.audience.is_none();
-            let most = if is_steady { 1e-3 } else { 1e-2 };
+            let most = if experiment.method.synchronous().is_some() {
+                1e-3
+            } else {
+                1e-2
+            };
             table.line(&what, &format!("{apart:.1e}"), apart < most);
         }
     }

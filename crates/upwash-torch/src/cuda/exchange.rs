@@ -217,17 +217,19 @@ impl CudaFleet {
     ) -> Result<Vec<f32>, TorchError> {
         self.take_steps()?;
         let mut content = self.combined(worker, message);
-        if let Some((copy, compression)) = message.public_copy {
-            content -= self.extras[copy].buffer.get(worker as i64);
+        if let Some((_, compression)) = message.public_copy {
             content = self.arrives(&content, compression, &terms.draw(worker));
         }
         Ok(self.models.in_host_order(&content))
     }
 
-    /// A combination of a worker's own vectors.
+    /// A message's content, less its public copy where it has one.
     fn combined(&self, worker: usize, message: &Message) -> Tensor {
         let row = |rows: &Rows| rows.buffer.get(worker as i64);
-        let mut sum = row(&self.models).zeros_like();
+        let mut sum = match message.public_copy {
+            Some((copy, _)) => -row(&self.extras[copy]),
+            None => row(&self.models).zeros_like(),
+        };
         for (vector, weight) in &message.content {
             let own = match vector {
                 Vector::Model => row(&self.models),
@@ -322,7 +324,7 @@ impl CudaFleet {
                     continue;
                 };
                 let mut copy = self.extras[copy].buffer.get(part.worker as i64);
-                let difference = self.combined(part.worker, message) - &copy;
+                let difference = self.combined(part.worker, message);
                 let draw = terms.draw(part.worker);
                 copy += self.arrives(&difference, compression, &draw);
             }
