@@ -507,6 +507,35 @@ fn bf16_on_the_wire_is_half_the_bytes() {
     assert!((0.45..0.55).contains(&(half / whole)), "{half} of {whole}");
 }
 
+/// An algorithm that cannot do without someone ends with an error when that one is lost.
+#[test]
+fn who_needs_everyone_says_so() {
+    let config = "[graph]\ntopology = \"star:8\"\n[algorithm]\nname = \"parameter-server\"\n[training]\n\
+                  epochs = 1000\n";
+    let mut skein = Skein::new(config, NETWORK);
+    skein.start_all();
+    skein.wait_for_epoch(1, 3);
+    skein.kill(0);
+    for worker in 1..WORKERS {
+        let mut child = skein.children[worker].take().unwrap();
+        let began = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "{}",
+                skein.log(worker)
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(2));
+        let said = skein.log(worker);
+        assert!(
+            said.contains("worker 0 is lost, and this algorithm needs everyone"),
+            "{said}"
+        );
+    }
+}
+
 #[test]
 fn mistakes_are_named_with_their_remedy() {
     let folder = tempfile::tempdir().unwrap();

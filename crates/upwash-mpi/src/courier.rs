@@ -4,12 +4,12 @@
 //! arrive in the order in which they were posted, because MPI keeps messages of one sender in order.
 
 use crate::Rank;
-use crate::raw::{Group, Receiving, Sending, finalise};
+use crate::raw::{Group, Receiving, Sending, abort, finalise};
 use std::collections::VecDeque;
 use std::os::raw::c_int;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use upwash::transport::{HEADER, Letter};
 
 const HEADERS: c_int = 1;
@@ -19,6 +19,8 @@ const NOTES: c_int = 3;
 /// How often it looks around without a pause before it rests.
 const LOOKS: u32 = 100;
 const REST: Duration = Duration::from_micros(50);
+/// Who has said goodbye waits so long for the others to do so.
+const FAREWELL: Duration = Duration::from_secs(600);
 
 /// What the main thread wants done.
 pub(crate) enum Errand {
@@ -107,16 +109,26 @@ impl Courier {
 
     /// Until everyone has said goodbye.
     pub(crate) fn run(mut self) {
-        let mut looks = 0;
+        let (mut looks, mut left) = (0, None);
         loop {
             let mut busy = self.run_errands();
             busy |= self.send_on();
             busy |= self.take_in();
             busy |= self.reduce();
             busy |= self.read_notes();
-            if self.leaving && self.is_gone() {
-                finalise();
-                return;
+            if self.leaving {
+                if self.is_gone() {
+                    finalise();
+                    return;
+                }
+                let since = *left.get_or_insert_with(Instant::now);
+                if since.elapsed() > FAREWELL {
+                    let seconds = FAREWELL.as_secs();
+                    eprintln!(
+                        "error: the other ranks did not end within {seconds} seconds of this one"
+                    );
+                    abort(2);
+                }
             }
             // While something is on its way, it needs us: MPI moves nothing without being called.
             looks = if busy || self.is_occupied() {

@@ -143,7 +143,12 @@ impl Peers {
         let address = listen.unwrap_or_else(|| house.addresses[own].clone());
         let listener = runtime
             .block_on(tokio::net::TcpListener::bind(&address))
-            .map_err(|error| broken(format!("cannot listen on {address}: {error}")))?;
+            .map_err(|error| {
+                broken(format!(
+                    "cannot listen on {address}: {error} (is this peer running already? --listen takes \
+                     another address)"
+                ))
+            })?;
         let acceptor = tokio_rustls::TlsAcceptor::from(server);
         Ok(Self {
             door: Some((listener, acceptor)),

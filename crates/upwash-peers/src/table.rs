@@ -21,7 +21,7 @@ pub(crate) const BEHIND: u64 = 10;
 /// Letters of one sender that are kept before they are due; then nothing more is read from it.
 pub(crate) const KEPT: usize = 8;
 /// Letters to one receiver that may be on their way; it is too slow if there are more.
-const UNDER_WAY: u64 = 64;
+const UNDER_WAY: u64 = KEPT as u64;
 
 /// What goes out over a connection.
 pub(crate) enum Parcel {

@@ -11,8 +11,8 @@ use rustls::server::AlwaysResolvesServerRawPublicKeys;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error,
-    PeerIncompatible, ServerConfig, SignatureScheme, version::TLS13,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
+    SignatureScheme, version::TLS13,
 };
 use std::sync::Arc;
 
@@ -61,9 +61,7 @@ impl ServerCertVerifier for Listed {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::PeerIncompatible(
-            PeerIncompatible::Tls13RequiredForQuic,
-        ))
+        Err(Error::General("only TLS 1.3 is spoken here".into()))
     }
 
     fn verify_tls13_signature(
@@ -105,9 +103,7 @@ impl ClientCertVerifier for Listed {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::PeerIncompatible(
-            PeerIncompatible::Tls13RequiredForQuic,
-        ))
+        Err(Error::General("only TLS 1.3 is spoken here".into()))
     }
 
     fn verify_tls13_signature(

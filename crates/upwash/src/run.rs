@@ -2,6 +2,7 @@
 
 mod correspondence;
 mod course;
+mod heard;
 mod meetings;
 mod report;
 mod rounds;

@@ -1,12 +1,13 @@
 //! Exchanges whose workers are in several processes: what is sent where, and what is heard.
 
+use super::heard::Heard;
 use crate::algorithm::{Algorithm, Exchange, Message, Part, Report, Setting, View};
 use crate::config::WirePrecision;
 use crate::engine::Engine;
 use crate::experiment::Experiment;
 use crate::mix::{Guest, Terms};
 use crate::transport::{Coding, Letter, LetterError, Placement, Transport, TransportError};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use upwash_topology::Round;
 
 /// One exchange of one round, as all processes know it.
@@ -25,21 +26,14 @@ impl Occasion<'_> {
     fn number(&self) -> u32 {
         2 * self.setting.exchange as u32 + 1
     }
-}
 
-/// What was heard in an exchange.
-#[derive(Default)]
-pub(super) struct Heard {
-    /// Whom from: row by row behind those of this process.
-    pub(super) senders: Vec<usize>,
-    pub(super) guests: Vec<Guest>,
-    /// Their statistics, if they came along.
-    pub(super) statistics: Vec<Vec<f32>>,
-    /// What each said of itself, and who of them holds all of its links.
-    pub(super) reports: BTreeMap<usize, Report>,
-    whole: BTreeSet<usize>,
-    /// The mean of all is the last guest.
-    pub(super) has_mean: bool,
+    /// How many statistics go along.
+    fn statistic_count(&self, engine: &dyn Engine) -> usize {
+        match self.statistics {
+            true => engine.layout().statistic_count(),
+            false => 0,
+        }
+    }
 }
 
 /// What is kept from exchange to exchange.
@@ -164,14 +158,17 @@ impl<'a> Correspondence<'a> {
     }
 
     /// The processes in which someone hears a worker of this one.
-    fn places(&self, worker: usize, hears: &dyn Fn(usize) -> Vec<usize>) -> Vec<usize> {
-        let others = (0..self.placement.processes()).filter(|&p| p != self.placement.this());
+    fn places(&self, worker: usize, hears: &[Vec<usize>]) -> Vec<usize> {
         let hears = |process: &usize| {
-            self.placement
-                .of(*process)
-                .any(|w| hears(w).contains(&worker))
+            let mut there = hears[self.placement.of(*process)].iter();
+            there.any(|senders| senders.contains(&worker))
         };
-        others.filter(hears).collect()
+        self.other_processes().filter(hears).collect()
+    }
+
+    fn other_processes(&self) -> impl Iterator<Item = usize> + use<> {
+        let this = self.placement.this();
+        (0..self.placement.processes()).filter(move |&process| process != this)
     }
 
     fn is_here(&self, worker: usize) -> bool {
@@ -195,13 +192,27 @@ impl<'a> Correspondence<'a> {
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<(), TransportError> {
-        let hears = |worker| match transport.holds(worker) {
-            true => self.senders(worker, occasion),
-            false => vec![],
-        };
+        let hears: Vec<Vec<usize>> = (0..reports.len())
+            .map(|worker| match transport.holds(worker) {
+                true => self.senders(worker, occasion),
+                false => vec![],
+            })
+            .collect();
+        self.post(occasion, reports, &hears, engine, transport)
+    }
+
+    /// Posts letters to those who hear the workers here, and says from whom those here hear.
+    fn post(
+        &mut self,
+        occasion: &Occasion<'_>,
+        reports: &[Report],
+        hears: &[Vec<usize>],
+        engine: &mut dyn Engine,
+        transport: &mut dyn Transport,
+    ) -> Result<(), TransportError> {
         let mut outgoing = Vec::new();
         for worker in self.placement.own() {
-            let places = self.places(worker, &hears);
+            let places = self.places(worker, hears);
             if !places.is_empty() {
                 let letters = self.letters(worker, reports[worker], places, occasion, engine);
                 outgoing.extend(letters);
@@ -211,12 +222,9 @@ impl<'a> Correspondence<'a> {
             let here = places.iter().map(|&place| (letter.from, place));
             self.introduced.extend(here);
         }
-        let expected: BTreeSet<usize> = self
-            .placement
-            .own()
-            .flat_map(|worker| self.senders(worker, occasion))
-            .filter(|&sender| !self.is_here(sender) && transport.holds(sender))
-            .collect();
+        let heard = hears[self.placement.own()].iter().flatten().copied();
+        let expected = heard.filter(|&sender| !self.is_here(sender) && transport.holds(sender));
+        let expected: BTreeSet<usize> = expected.collect();
         let expected: Vec<usize> = expected.into_iter().collect();
         transport.begin(outgoing, &expected)
     }
@@ -296,7 +304,8 @@ impl<'a> Correspondence<'a> {
             let (from, report, whole) = (letter.from, letter.report, letter.whole);
             let opened = self.open(letter, occasion, engine).and_then(|opened| {
                 let is_finite = |vector: &Vec<f32>| vector.iter().all(|x| x.is_finite());
-                let usable = opened.0.iter().chain([&opened.1]).all(is_finite);
+                let finite = opened.0.iter().chain([&opened.1]).all(is_finite);
+                let usable = finite && report.number.is_finite() && report.number > 0.0;
                 match usable || !survives {
                     true => Ok(opened),
                     false => Err(LetterError::NotFinite),
@@ -329,10 +338,7 @@ impl<'a> Correspondence<'a> {
         engine: &dyn Engine,
     ) -> Result<(Vec<Vec<f32>>, Vec<f32>), LetterError> {
         let width = engine.layout().parameter_count();
-        let statistics = match occasion.statistics {
-            true => engine.layout().statistic_count(),
-            false => 0,
-        };
+        let statistics = occasion.statistic_count(engine);
         let sent = self.messages(letter.from, letter.report, occasion);
         let codings = sent.iter().map(|m| self.coding_of(m, letter.fresh));
         let codings: Vec<Coding> = codings.collect();
@@ -381,9 +387,7 @@ impl<'a> Correspondence<'a> {
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<Heard, TransportError> {
-        let everywhere: Vec<usize> = (0..self.placement.processes())
-            .filter(|&process| process != self.placement.this())
-            .collect();
+        let everywhere: Vec<usize> = self.other_processes().collect();
         let card = |worker: usize| Letter {
             from: worker,
             round: occasion.terms.round,
@@ -396,7 +400,14 @@ impl<'a> Correspondence<'a> {
         let cards = self.placement.own().map(|w| (card(w), everywhere.clone()));
         let others: Vec<usize> = (0..reports.len()).filter(|&w| !self.is_here(w)).collect();
         transport.begin(cards.collect(), &others)?;
-        for letter in transport.finish(occasion.number() - 1)? {
+        let cards = transport.finish(occasion.number() - 1)?;
+        // Everyone must choose from the same.
+        let came: Vec<usize> = cards.iter().map(|letter| letter.from).collect();
+        if let Some(&from) = others.iter().find(|other| !came.contains(other)) {
+            let round = occasion.terms.round;
+            return Err(TransportError::Missing { from, round });
+        }
+        for letter in cards {
             reports[letter.from] = letter.report;
         }
         let Occasion {
@@ -406,32 +417,13 @@ impl<'a> Correspondence<'a> {
             ..
         } = occasion;
         let parts = exchange.parts(*algorithm, setting, reports);
-        let used = |worker: usize| -> Vec<usize> {
-            let used = parts[worker]
-                .plan
-                .assignments
-                .iter()
-                .flat_map(|a| &a.messages);
-            used.map(|entry| entry.0)
-                .filter(|&from| from != worker)
-                .collect()
+        let used = |(worker, part): (usize, &Part)| -> Vec<usize> {
+            let used = part.plan.assignments.iter().flat_map(|sum| &sum.messages);
+            let others = used.map(|entry| entry.0).filter(|&from| from != worker);
+            others.collect()
         };
-        let mut outgoing = Vec::new();
-        for worker in self.placement.own() {
-            let places = self.places(worker, &used);
-            if !places.is_empty() {
-                let letters = self.letters(worker, reports[worker], places, occasion, engine);
-                outgoing.extend(letters);
-            }
-        }
-        let chosen: BTreeSet<usize> = self
-            .placement
-            .own()
-            .flat_map(used)
-            .filter(|&sender| !self.is_here(sender))
-            .collect();
-        let chosen: Vec<usize> = chosen.into_iter().collect();
-        transport.begin(outgoing, &chosen)?;
+        let hears: Vec<Vec<usize>> = parts.iter().enumerate().map(used).collect();
+        self.post(occasion, reports, &hears, engine, transport)?;
         self.hear(occasion, engine, transport)
     }
 
@@ -468,10 +460,7 @@ impl<'a> Correspondence<'a> {
             }
             count += 1.0;
         }
-        let statistics = match occasion.statistics {
-            true => engine.layout().statistic_count(),
-            false => 0,
-        };
+        let statistics = occasion.statistic_count(engine);
         sum.resize(numbers * width + statistics, 0.0);
         sum.push(count);
         transport.all_reduce(occasion.number(), &mut sum)?;
@@ -491,78 +480,5 @@ impl<'a> Correspondence<'a> {
             has_mean: true,
             ..Heard::default()
         })
-    }
-}
-
-impl Heard {
-    /// Algorithms that do not go by links cannot do without anyone.
-    pub(super) fn complete(
-        &self,
-        own: std::ops::Range<usize>,
-        exchange: Exchange,
-        setting: &Setting<'_>,
-        placement: &Placement,
-    ) -> Result<(), TransportError> {
-        if matches!(exchange, Exchange::Nothing | Exchange::Chosen) {
-            return Ok(());
-        }
-        let mut senders = own.flat_map(|worker| exchange.senders(worker, setting));
-        let missing = senders.find(|sender| {
-            placement.row_of(*sender).is_none() && !self.reports.contains_key(sender)
-        });
-        match missing {
-            Some(from) => Err(TransportError::Missing {
-                from,
-                round: setting.round.index(),
-            }),
-            None => Ok(()),
-        }
-    }
-
-    /// The row of a worker in an engine with these guests.
-    fn row(&self, worker: usize, placement: &Placement) -> usize {
-        placement.row_of(worker).unwrap_or_else(|| {
-            let found = self.senders.binary_search(&worker);
-            let guest = found.unwrap_or_else(|_| panic!("worker {worker} was not heard"));
-            placement.own().len() + guest
-        })
-    }
-
-    /// Parts and weights by the rows of an engine instead of the workers' numbers.
-    pub(super) fn localise(&self, parts: &mut [Part], placement: &Placement) {
-        let mean = placement.own().len() + self.guests.len().saturating_sub(1);
-        for part in parts {
-            part.worker = self.row(part.worker, placement);
-            for assignment in &mut part.plan.assignments {
-                // What has no weight was perhaps not even sent.
-                assignment.messages.retain(|entry| entry.1 != 0.0);
-                for entry in &mut assignment.messages {
-                    entry.0 = self.row(entry.0, placement);
-                }
-                if self.has_mean && assignment.mean != 0.0 {
-                    assignment.messages.push((mean, assignment.mean));
-                    assignment.mean = 0.0;
-                }
-            }
-        }
-    }
-
-    /// The rows of this process out of weights for all workers.
-    pub(super) fn weights(
-        &self,
-        all: Vec<Vec<(usize, f64)>>,
-        placement: &Placement,
-    ) -> Vec<Vec<(usize, f64)>> {
-        let own = placement.own();
-        if self.has_mean {
-            return vec![vec![(own.len(), 1.0)]; own.len()];
-        }
-        let rows = all.into_iter().skip(own.start).take(own.len());
-        let localise = |row: Vec<(usize, f64)>| {
-            let row = row.into_iter();
-            row.map(|(sender, weight)| (self.row(sender, placement), weight))
-                .collect()
-        };
-        rows.map(localise).collect()
     }
 }

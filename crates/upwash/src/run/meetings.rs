@@ -10,6 +10,7 @@ use super::RunError;
 use super::course::{Course, Models};
 use super::report::{Moment, Next, Progress, Status};
 use super::team::Team;
+use super::threads::lock;
 use crate::algorithm::{Asynchronous, Message, Part as Participant, Report, Turn};
 use crate::engine::{Part, Score, Turn as Gradient};
 use crate::experiment::Experiment;
@@ -18,7 +19,7 @@ use crate::mix::{Guest, Row, Terms, exchange};
 use crate::transport::{Letter, Transport, TransportError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 /// How long the calling thread listens before it looks up.
@@ -60,10 +61,6 @@ enum Told {
     },
     /// A gradient is applied.
     Step(Score),
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(super) fn run(

@@ -1,8 +1,9 @@
 //! The round loop.
 
 use super::RunError;
-use super::correspondence::{Correspondence, Heard, Occasion};
+use super::correspondence::{Correspondence, Occasion};
 use super::course::Course;
+use super::heard::Heard;
 use super::report::{Event, Next, Status};
 use super::team::Team;
 use crate::algorithm::{Algorithm, Exchange, Message, Part, Report, Setting, Vector};
@@ -152,9 +153,6 @@ pub(super) fn run(
                 round: mended.as_ref().unwrap_or(&up),
                 ..occasion.setting
             };
-            if elsewhere && !by_links && exchange != Exchange::Mean {
-                heard.complete(own.clone(), exchange, setting, &placement)?;
-            }
             let mut parts = exchange.parts_of(own.clone(), algorithm, setting, &reports);
             for part in &parts {
                 if let Some(number) = part.plan.number {
@@ -162,7 +160,7 @@ pub(super) fn run(
                 }
             }
             if elsewhere {
-                heard.localise(&mut parts, &placement);
+                heard.localise(&mut parts, &placement, round)?;
             }
             let guests = std::mem::take(&mut heard.guests);
             team.engine.exchange_with(&parts, guests, occasion.terms);
@@ -170,7 +168,7 @@ pub(super) fn run(
             if occasion.statistics {
                 let mut weights = exchange.safe_weights(setting);
                 if elsewhere {
-                    weights = heard.weights(weights, &placement);
+                    weights = heard.weights(weights, &placement, round)?;
                 }
                 let guests = std::mem::take(&mut heard.statistics);
                 team.engine.mix_statistics(&weights, guests);

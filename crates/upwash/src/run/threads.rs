@@ -74,7 +74,7 @@ impl Drop for StopOnPanic<'_> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Whoever panicked has stopped everyone: what is left is to get to the end.
     mutex.lock().unwrap_or_else(|error| error.into_inner())
 }

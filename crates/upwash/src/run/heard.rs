@@ -1,0 +1,87 @@
+//! What was heard from other processes in an exchange, and the rows of an engine that it has there.
+
+use crate::algorithm::{Part, Report};
+use crate::mix::Guest;
+use crate::transport::{Placement, TransportError};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What was heard in an exchange.
+#[derive(Default)]
+pub(super) struct Heard {
+    /// Whom from: row by row behind those of this process.
+    pub(super) senders: Vec<usize>,
+    pub(super) guests: Vec<Guest>,
+    /// Their statistics, if they came along.
+    pub(super) statistics: Vec<Vec<f32>>,
+    /// What each said of itself, and who of them holds all of its links.
+    pub(super) reports: BTreeMap<usize, Report>,
+    pub(super) whole: BTreeSet<usize>,
+    /// The mean of all is the last guest.
+    pub(super) has_mean: bool,
+}
+
+impl Heard {
+    /// The row of a worker in an engine with these guests; an error where it was not heard, which only
+    /// algorithms meet that do not go by links.
+    fn row(
+        &self,
+        worker: usize,
+        placement: &Placement,
+        round: u64,
+    ) -> Result<usize, TransportError> {
+        let from = worker;
+        match (
+            placement.row_of(worker),
+            self.senders.binary_search(&worker),
+        ) {
+            (Some(row), _) => Ok(row),
+            (None, Ok(guest)) => Ok(placement.own().len() + guest),
+            (None, Err(_)) => Err(TransportError::Missing { from, round }),
+        }
+    }
+
+    /// Parts by the rows of an engine instead of the workers' numbers.
+    pub(super) fn localise(
+        &self,
+        parts: &mut [Part],
+        placement: &Placement,
+        round: u64,
+    ) -> Result<(), TransportError> {
+        let mean = placement.own().len() + self.guests.len().saturating_sub(1);
+        for part in parts {
+            part.worker = self.row(part.worker, placement, round)?;
+            for assignment in &mut part.plan.assignments {
+                // What has no weight was perhaps not even sent.
+                assignment.messages.retain(|entry| entry.1 != 0.0);
+                for entry in &mut assignment.messages {
+                    entry.0 = self.row(entry.0, placement, round)?;
+                }
+                if self.has_mean && assignment.mean != 0.0 {
+                    assignment.messages.push((mean, assignment.mean));
+                    assignment.mean = 0.0;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of this process out of weights for all workers.
+    pub(super) fn weights(
+        &self,
+        all: Vec<Vec<(usize, f64)>>,
+        placement: &Placement,
+        round: u64,
+    ) -> Result<Vec<Vec<(usize, f64)>>, TransportError> {
+        let own = placement.own();
+        if self.has_mean {
+            return Ok(vec![vec![(own.len(), 1.0)]; own.len()]);
+        }
+        let mut rows = all;
+        rows.truncate(own.end);
+        rows.drain(..own.start);
+        for entry in rows.iter_mut().flatten() {
+            entry.0 = self.row(entry.0, placement, round)?;
+        }
+        Ok(rows)
+    }
+}
