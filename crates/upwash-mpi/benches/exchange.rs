@@ -1,4 +1,5 @@
-//! An AL-DSGD exchange between eight ranks beside MPI_Allreduce of the same: see peers/exchange.sh.
+//! An AL-DSGD exchange between eight ranks beside MPI_Allreduce of the same, and beside peers/exchange.py:
+//! see peers/exchange.sh. And a round with and without overlap: see peers/overlap.sh.
 
 #[cfg(not(feature = "mpi"))]
 fn main() {
@@ -16,15 +17,17 @@ mod with_mpi {
     use mpi::ffi;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
+    use upwash::algorithm::{Assignment, Message, Part, Report, Vector};
     use upwash::config::Config;
     use upwash::crew::Crew;
     use upwash::data::Batch;
     use upwash::engine::Score;
     use upwash::experiment::{Experiment, Folders};
     use upwash::fleet::{Fleet, Model};
+    use upwash::mix::{Guest, Row, Terms, exchange};
     use upwash::model::{Layout, Slot};
     use upwash::run::{Event, Next, Progress, run_with};
-    use upwash::transport::Transport;
+    use upwash::transport::{Letter, Transport};
     use upwash_mpi::Mpi;
 
     /// So many numbers, whose gradients cost nothing.
@@ -89,8 +92,10 @@ mod with_mpi {
         let (own, mut sum) = (vec![1.0f32; count], vec![0.0f32; count]);
         let mut found = Vec::new();
         for _ in 0..times + 2 {
+            // SAFETY: nobody else makes MPI calls yet.
+            unsafe { ffi::MPI_Barrier(ffi::RSMPI_COMM_WORLD) };
             let began = Instant::now();
-            // SAFETY: nobody else makes MPI calls yet; both buffers have so many numbers.
+            // SAFETY: the same; both buffers have so many numbers.
             unsafe {
                 ffi::MPI_Allreduce(
                     own.as_ptr().cast(),
@@ -122,6 +127,65 @@ mod with_mpi {
         Experiment::prepare(config, &Folders::default()).expect("an experiment")
     }
 
+    /// Milliseconds from everyone's message in memory to everyone's mixture in memory, as an all-reduce
+    /// goes from buffer to buffer; the median of some.
+    fn exchange_alone(transport: &mut Mpi, experiment: &Experiment, count: usize) -> f64 {
+        let worker = transport.placement().this();
+        let neighbours: Vec<usize> = experiment.graph.neighbours(worker).to_vec();
+        let weight = 1.0 / (neighbours.len() + 1) as f64;
+        let (mut x, u) = (vec![worker as f32; count], vec![0.0f32; count]);
+        let mut weights = vec![(0, weight)];
+        weights.extend((1..=neighbours.len()).map(|row| (row, weight)));
+        let message = Message::stepped();
+        let mixed = Assignment::mixed(Vector::Model, weights);
+        let mut found = Vec::new();
+        for round in 0..experiment.rounds() {
+            let report = Report {
+                loss: Some(1.0),
+                degree: neighbours.len(),
+                number: 1.0,
+            };
+            let mut numbers = transport.page(count);
+            numbers.copy_from_slice(&x);
+            let letter = Letter {
+                from: worker,
+                round,
+                exchange: 1,
+                report,
+                whole: true,
+                fresh: false,
+                numbers,
+            };
+            transport.may_begin(round, false).expect("go");
+            // Everyone has its message.
+            transport.sum(0.0).expect("a barrier");
+            let began = Instant::now();
+            let outgoing = vec![(letter, neighbours.clone())];
+            transport.begin(outgoing, &neighbours).expect("sent");
+            let letters = transport.finish(1).expect("received").into_iter();
+            let guest = |letter: Letter| Guest {
+                messages: vec![letter.numbers],
+            };
+            let guests: Vec<Guest> = letters.map(guest).collect();
+            let own = Part {
+                worker: 0,
+                messages: vec![message.clone()],
+                plan: mixed.clone().into(),
+            };
+            let mut parts = vec![own];
+            parts.extend((1..).zip(&guests).map(|(row, guest)| guest.part(row)));
+            let row = Row {
+                model: &mut x,
+                step: &u,
+                extras: vec![],
+            };
+            exchange(vec![row], &guests, &parts, Terms::default());
+            drop(guests);
+            found.push(began.elapsed().as_secs_f64() * 1e3);
+        }
+        median(found.split_off(2))
+    }
+
     /// Milliseconds of a round, the median of some.
     fn rounds(transport: &mut Mpi, experiment: &Experiment, model: &Arc<Numbers>) -> f64 {
         let own: Vec<usize> = transport.placement().own().collect();
@@ -136,15 +200,14 @@ mod with_mpi {
         };
         let start = Progress::start(experiment.workers());
         run_with(experiment, &mut engine, transport, start, &mut clock).expect("a run");
-        let times = ends
-            .windows(2)
-            .map(|two| (two[1] - two[0]).as_secs_f64() * 1e3);
-        median(times.skip(2).collect())
+        let times = ends.windows(2).map(|two| two[1] - two[0]).skip(2);
+        median(times.map(|time| time.as_secs_f64() * 1e3).collect())
     }
 
     pub(crate) fn main() {
         let rank = upwash_mpi::join().expect("mpirun");
         let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let number = |argument: &String| argument.parse::<usize>().expect("a number");
         let speaks = rank.number == 0;
         let patience = Duration::from_secs(120);
         rayon::ThreadPoolBuilder::new()
@@ -153,8 +216,8 @@ mod with_mpi {
             .expect("a pool");
         if arguments.iter().any(|argument| argument == "overlap") {
             // Two ranks; the gradient takes as long as is said.
-            let numbers = |k: usize| arguments[k].parse::<usize>().expect("a number");
-            let (count, work) = (numbers(1), Duration::from_micros(numbers(2) as u64));
+            let work = Duration::from_micros(number(&arguments[2]) as u64);
+            let count = number(&arguments[1]);
             let model = Arc::new(Numbers::new(count, work));
             let mut transport = Mpi::new(rank, 2, patience).expect("a transport");
             for (name, algorithm) in [
@@ -174,17 +237,26 @@ mod with_mpi {
             }
             return;
         }
-        let sizes = [(500_000, 60), (25_000_000, 10)];
-        let reduced = sizes.map(|(count, times)| all_reduce(count, times));
+        let sizes = match arguments.as_slice() {
+            [count, times] => vec![(number(count), number(times))],
+            _ => vec![(500_000, 60), (25_000_000, 10)],
+        };
+        let reduced = sizes.clone().into_iter();
+        let reduced: Vec<f64> = reduced
+            .map(|(count, times)| all_reduce(count, times))
+            .collect();
         let mut transport = Mpi::new(rank, 8, patience).expect("a transport");
         for ((count, times), reduced) in sizes.into_iter().zip(reduced) {
             let model = Arc::new(Numbers::new(count, Duration::ZERO));
             let experiment = prepare("paper:L1", "name = \"al-dsgd\"", times);
-            let time = rounds(&mut transport, &experiment, &model);
+            let time = exchange_alone(&mut transport, &experiment, count);
+            let round = rounds(&mut transport, &experiment, &model);
             if speaks {
                 println!(
-                    "{count} numbers: AL-DSGD round {time:.1} ms, MPI_Allreduce {reduced:.1} ms: {:.2} times as fast",
-                    reduced / time
+                    "{count} numbers: AL-DSGD's exchange {time:.1} ms, a whole round {round:.1} ms; MPI_Allreduce \
+                     {reduced:.1} ms: {:.2} and {:.2} times as fast",
+                    reduced / time,
+                    reduced / round
                 );
             }
         }

@@ -1,23 +1,28 @@
 //! The thread that makes all MPI calls.
 //!
-//! A letter is two messages: its header, and its numbers as they lie in memory. Letters of one rank
+//! A letter is two messages: its header, and its numbers as they lie in memory. To a rank of the same
+//! machine the header goes alone, and says [where](crate::pages) the numbers are. Letters of one rank
 //! arrive in the order in which they were posted, because MPI keeps messages of one sender in order.
 
 use crate::Rank;
+use crate::pages::{Address, Known, Sheet};
 use crate::raw::{Group, Receiving, Sending, abort, finalise};
 use std::collections::VecDeque;
 use std::os::raw::c_int;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
-use upwash::transport::{HEADER, Letter};
+use upwash::transport::{HEADER, Letter, Numbers};
 
 const HEADERS: c_int = 1;
 const NUMBERS: c_int = 2;
 const NOTES: c_int = 3;
 
+/// A header, and where its numbers are: nowhere, if they come as a message.
+const ENVELOPE: usize = HEADER + Address::LENGTH;
+
 /// How often it looks around without a pause before it rests.
-const LOOKS: u32 = 100;
+const LOOKS: u32 = 10;
 const REST: Duration = Duration::from_micros(50);
 /// Who has said goodbye waits so long for the others to do so.
 const FAREWELL: Duration = Duration::from_secs(600);
@@ -66,16 +71,22 @@ pub(crate) struct Courier {
     group: Group,
     council: Group,
     headers: Vec<Sending<Arc<Vec<u8>>>>,
-    sending: Vec<Sending<Arc<Vec<f32>>>>,
+    sending: Vec<Sending<Arc<Numbers>>>,
+    /// Who is on this machine, and what of theirs has been read.
+    here: Vec<bool>,
+    known: Known,
     notes: Vec<Sending<Arc<Vec<u64>>>>,
     /// Letters on their way in, of each rank in their order.
-    arriving: Vec<VecDeque<(Letter, Option<Receiving<f32>>)>>,
+    arriving: Vec<VecDeque<Arriving>>,
     sum: Option<Receiving<f32>>,
     sum_wide: Option<Receiving<f64>>,
     agreement: Option<Receiving<u64>>,
     farewell: Option<Receiving<u8>>,
     leaving: bool,
 }
+
+/// A letter on its way in, and the numbers that are still to come.
+type Arriving = (Letter, Option<Receiving<f32>>);
 
 /// What a note says: the first number.
 const STOP: u64 = 1;
@@ -84,11 +95,14 @@ const DIVERGED: u64 = 2;
 impl Courier {
     pub(crate) fn new(
         rank: Rank,
+        here: Vec<bool>,
         todo: Receiver<Errand>,
         tell: Sender<Signal>,
         shared: Arc<Shared>,
     ) -> Self {
         Self {
+            here,
+            known: Known::default(),
             rank,
             todo,
             tell,
@@ -173,16 +187,30 @@ impl Courier {
     fn do_errand(&mut self, errand: Errand) {
         match errand {
             Errand::Post { letter, places } => {
-                let header = Arc::new(letter.header().to_vec());
+                let header = letter.header();
+                let envelope =
+                    |address: [u8; Address::LENGTH]| Arc::new([&header[..], &address].concat());
                 let numbers = Arc::new(letter.numbers);
-                for to in places {
-                    let header = Arc::clone(&header);
-                    self.headers
-                        .push(self.group.send::<u8, _>(header, to, HEADERS));
+                let sheet: Option<&Sheet> = numbers.as_lent();
+                let (near, far): (Vec<usize>, Vec<usize>) = match sheet {
+                    Some(_) => places.into_iter().partition(|&to| self.here[to]),
+                    None => (vec![], places),
+                };
+                if let Some(sheet) = sheet {
+                    sheet.lend(near.len() as u32);
+                    let envelope = envelope(sheet.address().to_bytes());
+                    for to in near {
+                        let sending = self.group.send(Arc::clone(&envelope), to, HEADERS);
+                        self.headers.push(sending);
+                    }
+                }
+                let envelope = envelope([0; Address::LENGTH]);
+                for to in far {
+                    let sending = self.group.send(Arc::clone(&envelope), to, HEADERS);
+                    self.headers.push(sending);
                     if !numbers.is_empty() {
-                        let numbers = Arc::clone(&numbers);
-                        self.sending
-                            .push(self.group.send::<f32, _>(numbers, to, NUMBERS));
+                        let sending = self.group.send(Arc::clone(&numbers), to, NUMBERS);
+                        self.sending.push(sending);
                     }
                 }
             }
@@ -199,7 +227,7 @@ impl Courier {
     fn tell_all(&mut self, note: &[u64]) {
         let note = Arc::new(note.to_vec());
         for to in (0..self.rank.count).filter(|&to| to != self.rank.number) {
-            let note = self.group.send::<u64, _>(Arc::clone(&note), to, NOTES);
+            let note = self.group.send(Arc::clone(&note), to, NOTES);
             self.notes.push(note);
         }
     }
@@ -229,19 +257,13 @@ impl Courier {
         let mut busy = false;
         while let Some((from, _)) = self.group.probe(HEADERS) {
             busy = true;
-            let mut header = self.group.receive::<u8>(HEADER, from, HEADERS);
-            while !header.is_done() {
+            let mut envelope = self.group.receive::<u8>(ENVELOPE, from, HEADERS);
+            while !envelope.is_done() {
                 std::hint::spin_loop();
             }
-            let mut bytes = [0; HEADER];
-            bytes.copy_from_slice(&header.into_numbers());
-            let (letter, length) = match Letter::from_header(&bytes) {
-                Ok(read) => read,
-                Err(error) => panic!("from rank {from}: {error}"),
-            };
-            let numbers =
-                (length > 0).then(|| self.group.receive::<f32>(length as usize, from, NUMBERS));
-            self.arriving[from.unsigned_abs() as usize].push_back((letter, numbers));
+            let arriving = self.open(&envelope.into_numbers(), from);
+            let arriving = arriving.unwrap_or_else(|error| panic!("from rank {from}: {error}"));
+            self.arriving[from.unsigned_abs() as usize].push_back(arriving);
         }
         for queue in &mut self.arriving {
             while let Some((_, numbers)) = queue.front_mut() {
@@ -250,13 +272,31 @@ impl Courier {
                 }
                 busy = true;
                 if let Some((mut letter, numbers)) = queue.pop_front() {
-                    letter.numbers = numbers.map_or(vec![], Receiving::into_numbers);
+                    if let Some(numbers) = numbers {
+                        letter.numbers = numbers.into_numbers().into();
+                    }
                     // Nobody listens any more once the run is over.
                     let _ = self.tell.send(Signal::Letter(letter));
                 }
             }
         }
         busy
+    }
+
+    fn open(&self, envelope: &[u8], from: c_int) -> Result<Arriving, String> {
+        let (header, address) = envelope.split_at(HEADER);
+        let header = header.try_into().map_err(|_| "no header")?;
+        let address = address.try_into().map_err(|_| "no address")?;
+        let read = Letter::from_header(&header).map_err(|error| error.to_string());
+        let (mut letter, length) = read?;
+        let length = length as usize;
+        let mut numbers = None;
+        if address != [0; Address::LENGTH] {
+            letter.numbers = self.known.read(Address::from_bytes(address), length)?;
+        } else if length > 0 {
+            numbers = Some(self.group.receive::<f32>(length, from, NUMBERS));
+        }
+        Ok((letter, numbers))
     }
 
     fn reduce(&mut self) -> bool {

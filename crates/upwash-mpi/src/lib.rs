@@ -9,15 +9,17 @@
 #![allow(unsafe_code)]
 
 mod courier;
+mod pages;
 mod raw;
 
 use courier::{Courier, Errand, Shared, Signal};
+use pages::{Address, Pages, Trial};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use upwash::transport::{
-    Begin, Letter, LetterError, Placement, Promises, Traffic, Transport, TransportError,
+    Begin, Letter, LetterError, Numbers, Placement, Promises, Traffic, Transport, TransportError,
 };
 
 /// This process's place in the job.
@@ -53,6 +55,27 @@ pub fn abort(code: i32) -> ! {
     raw::abort(code)
 }
 
+/// Who can read this rank's memory: all others of its machine, if every one of them can read every
+/// other's, which is tried.
+fn readers(rank: Rank) -> Vec<bool> {
+    let machine = raw::Group::of_machine(rank.number);
+    let ranks = machine.gather(rank.number as u64);
+    let trial = Trial::new();
+    let own = trial
+        .address()
+        .map_or([0; Address::LENGTH], Address::to_bytes);
+    let all = machine.gather(u64::from_le_bytes(own));
+    let address = |bytes: &u64| Address::from_bytes(bytes.to_le_bytes());
+    let readable = all.iter().map(address).all(Trial::is_readable);
+    let agreed = machine.gather(u64::from(readable));
+    let mut here = vec![false; rank.count];
+    if !agreed.contains(&0) {
+        let others = ranks.iter().filter(|&&other| other != rank.number as u64);
+        others.for_each(|&other| here[other as usize] = true);
+    }
+    here
+}
+
 /// The transport. Dropping it says goodbye to the others.
 pub struct Mpi {
     placement: Placement,
@@ -64,6 +87,8 @@ pub struct Mpi {
     /// Letters that came before they were asked for, of each sender in their order.
     waiting: BTreeMap<usize, VecDeque<Letter>>,
     expected: Vec<usize>,
+    /// What others of this machine read, if there are any who can.
+    pages: Option<Pages>,
     round: u64,
     traffic: Traffic,
     /// Someone's loss is lost.
@@ -83,9 +108,11 @@ impl Mpi {
         let (tell, signals) = channel();
         let shared = Arc::new(Shared::default());
         let known = Arc::clone(&shared);
+        let here = readers(rank);
+        let pages = here.contains(&true).then(Pages::default);
         let courier = std::thread::Builder::new()
             .name("mpi".into())
-            .spawn(move || Courier::new(rank, todo, tell, known).run())
+            .spawn(move || Courier::new(rank, here, todo, tell, known).run())
             .map_err(|error| TransportError::Broken(format!("no thread for MPI: {error}")))?;
         Ok(Self {
             placement: Placement::new(workers, rank.count, rank.number),
@@ -96,6 +123,7 @@ impl Mpi {
             courier: Some(courier),
             waiting: BTreeMap::new(),
             expected: vec![],
+            pages,
             round: 0,
             traffic: Traffic::default(),
             diverged: None,
@@ -196,6 +224,13 @@ impl Transport for Mpi {
     fn leave(&mut self, worker: usize, round: u64) -> Result<(), TransportError> {
         self.diverged = Some((worker, round));
         self.ask(Errand::Diverged { worker, round })
+    }
+
+    fn page(&mut self, length: usize) -> Numbers {
+        match &mut self.pages {
+            Some(pages) => pages.page(length),
+            None => vec![0.0; length].into(),
+        }
     }
 
     fn begin(

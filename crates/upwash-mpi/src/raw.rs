@@ -4,6 +4,7 @@
 use crate::Rank;
 use mpi::ffi;
 use std::os::raw::{c_int, c_void};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What can be summed over all ranks.
@@ -41,7 +42,7 @@ impl Element for u8 {
 
 /// Starts MPI.
 pub(crate) fn initialise() -> Result<Rank, String> {
-    let (mut provided, mut number, mut count, mut here) = (0, 0, 0, 0);
+    let (mut provided, mut number, mut count) = (0, 0, 0);
     // SAFETY: called once, before any other call; the places are ones to write to.
     unsafe {
         let none = std::ptr::null_mut();
@@ -52,21 +53,12 @@ pub(crate) fn initialise() -> Result<Rank, String> {
         }
         ffi::MPI_Comm_rank(ffi::RSMPI_COMM_WORLD, &mut number);
         ffi::MPI_Comm_size(ffi::RSMPI_COMM_WORLD, &mut count);
-        let mut machine = ffi::RSMPI_COMM_WORLD;
-        ffi::MPI_Comm_split_type(
-            ffi::RSMPI_COMM_WORLD,
-            ffi::RSMPI_COMM_TYPE_SHARED,
-            number,
-            ffi::RSMPI_INFO_NULL,
-            &mut machine,
-        );
-        ffi::MPI_Comm_size(machine, &mut here);
-        ffi::MPI_Comm_free(&mut machine);
     }
+    let number = number.unsigned_abs() as usize;
     Ok(Rank {
-        number: number.unsigned_abs() as usize,
+        number,
         count: count.unsigned_abs() as usize,
-        neighbours_here: here.unsigned_abs() as usize,
+        neighbours_here: Group::of_machine(number).gather(0).len(),
     })
 }
 
@@ -86,13 +78,44 @@ pub(crate) fn abort(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// A group of all ranks in which collectives have an order of their own.
+/// A group of ranks in which collectives have an order of their own.
 pub(crate) struct Group(ffi::MPI_Comm);
 
 // SAFETY: a handle; calls with it come from one thread at a time.
 unsafe impl Send for Group {}
 
 impl Group {
+    /// Those on this machine.
+    pub(crate) fn of_machine(number: usize) -> Self {
+        // SAFETY: all ranks make the same ones in the same order.
+        unsafe {
+            let mut group = ffi::RSMPI_COMM_WORLD;
+            ffi::MPI_Comm_split_type(
+                ffi::RSMPI_COMM_WORLD,
+                ffi::RSMPI_COMM_TYPE_SHARED,
+                number as c_int,
+                ffi::RSMPI_INFO_NULL,
+                &mut group,
+            );
+            Self(group)
+        }
+    }
+
+    /// Everyone's number, in the order of their ranks; waits for all.
+    pub(crate) fn gather(&self, own: u64) -> Vec<u64> {
+        let mut size = 0;
+        // SAFETY: the place is one to write to.
+        unsafe { ffi::MPI_Comm_size(self.0, &mut size) };
+        let mut all = vec![0u64; size.unsigned_abs() as usize];
+        // SAFETY: one number from everyone, and room for all of them.
+        unsafe {
+            let (from, to) = ((&raw const own).cast(), all.as_mut_ptr().cast());
+            ffi::MPI_Allgather(from, 1, u64::kind(), to, 1, u64::kind(), self.0);
+        }
+        all
+    }
+
+    /// All ranks.
     pub(crate) fn new() -> Self {
         // SAFETY: all ranks make the same ones in the same order.
         unsafe {
@@ -119,12 +142,12 @@ impl Group {
     }
 
     /// Begins to send: the numbers stay where they are until that is done.
-    pub(crate) fn send<T: Element, B: std::ops::Deref<Target = Vec<T>>>(
+    pub(crate) fn send<T: Element, B: std::ops::Deref<Target = [T]>>(
         &self,
-        what: B,
+        what: Arc<B>,
         to: usize,
         tag: c_int,
-    ) -> Sending<B> {
+    ) -> Sending<Arc<B>> {
         let numbers: &[T] = &what;
         // SAFETY: the buffer is kept in what is returned, on the heap, for as long as it takes.
         let request = unsafe {

@@ -38,7 +38,7 @@ fn letter(from: usize, round: u64, width: usize) -> Letter {
         },
         whole: true,
         fresh: false,
-        numbers: vec![1.0; width],
+        numbers: vec![1.0; width].into(),
     }
 }
 

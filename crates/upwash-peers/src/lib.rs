@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use table::{Awaited, BEHIND, Connection, Table};
 use upwash::engine::State;
 use upwash::transport::{
-    Begin, Letter, News, Placement, Promises, Traffic, Transport, TransportError,
+    Begin, Letter, News, Numbers, Placement, Promises, Traffic, Transport, TransportError,
 };
 
 /// How long to wait for what. A heartbeat must be several times shorter than the silence that is
@@ -348,11 +348,11 @@ impl Transport for Peers {
             },
             whole: true,
             fresh: false,
-            numbers: numbers.to_vec(),
+            numbers: numbers.to_vec().into(),
         };
         let everyone: Vec<usize> = (0..self.held.len()).collect();
         self.post(letter, &everyone);
-        let mut sums: BTreeMap<usize, Vec<f32>> = BTreeMap::new();
+        let mut sums: BTreeMap<usize, Numbers> = BTreeMap::new();
         for letter in self.collect(&everyone, (round, exchange)) {
             let usable = letter.numbers.len() == numbers.len();
             if usable && letter.numbers.iter().all(|number| number.is_finite()) {
@@ -361,12 +361,12 @@ impl Transport for Peers {
                 self.refuse(letter.from, "a sum that is none".into());
             }
         }
-        sums.insert(self.house.own, numbers.to_vec());
+        sums.insert(self.house.own, numbers.to_vec().into());
         numbers.fill(0.0);
         for theirs in sums.into_values() {
             numbers
                 .iter_mut()
-                .zip(theirs)
+                .zip(theirs.iter())
                 .for_each(|(sum, x)| *sum += x);
         }
         Ok(())

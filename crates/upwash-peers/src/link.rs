@@ -488,7 +488,7 @@ async fn read_letter(
     if hash.finalize() != frame.checksum {
         return Err(FrameError::Checksum.into());
     }
-    letter.numbers = numbers;
+    letter.numbers = numbers.into();
     Ok(letter)
 }
 

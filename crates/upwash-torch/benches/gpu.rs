@@ -477,7 +477,7 @@ mod with_torch {
         let message = algorithm::Message::stepped();
         let visitors: Vec<Guest> = (4..8)
             .map(|worker| Guest {
-                messages: vec![whole.outgoing(worker, &message, terms)],
+                messages: vec![whole.outgoing(worker, &message, terms).into()],
             })
             .collect();
         let statistics = (4..8).map(|worker| whole.statistics(worker)).collect();

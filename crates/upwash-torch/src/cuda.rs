@@ -590,10 +590,10 @@ impl Engine for CudaFleet {
         expect(done.and_then(|done| done));
     }
 
-    fn outgoing(&mut self, worker: usize, message: &Message, terms: Terms) -> Vec<f32> {
+    fn write_outgoing(&mut self, worker: usize, message: &Message, terms: Terms, into: &mut [f32]) {
         let streams = Rc::clone(&self.streams);
         let done = streams.on_main(|| self.outgoing_row(worker, message, terms));
-        expect(done.and_then(|done| done))
+        into.copy_from_slice(&expect(done.and_then(|done| done)));
     }
 
     fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>], guests: Vec<Vec<f32>>) {

@@ -104,7 +104,7 @@ fn mixing_time(experiment: &Experiment, parameters: usize) -> Option<(Duration, 
                 }));
             }
             let here = parts.iter().filter_map(|part| rows[part.worker].take());
-            exchange(here.collect(), parts, Terms::default());
+            exchange(here.collect(), &[], parts, Terms::default());
         }
     });
     Some((time, all.len()))

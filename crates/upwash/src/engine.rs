@@ -87,9 +87,22 @@ pub trait Engine {
         self.exchange_with(parts, vec![], terms);
     }
 
-    /// What a worker's message would be on its way to another process: its content, or the compressed
+    /// Writes what a worker's message is on its way to another process: its content, or the compressed
     /// difference from its public copy.
-    fn outgoing(&mut self, worker: usize, message: &algorithm::Message, terms: Terms) -> Vec<f32>;
+    fn write_outgoing(
+        &mut self,
+        worker: usize,
+        message: &algorithm::Message,
+        terms: Terms,
+        into: &mut [f32],
+    );
+
+    /// The same as a vector.
+    fn outgoing(&mut self, worker: usize, message: &algorithm::Message, terms: Terms) -> Vec<f32> {
+        let mut vector = vec![0.0; self.layout().parameter_count()];
+        self.write_outgoing(worker, message, terms, &mut vector);
+        vector
+    }
 
     /// Everyone's running statistics become this weighted sum of others': a row for each worker. Guests'
     /// statistics have the numbers behind all workers.

@@ -309,33 +309,31 @@ impl Engine for Fleet {
         scores
     }
 
-    fn exchange_with(&mut self, parts: &[Participant], mut guests: Vec<Guest>, terms: Terms) {
+    fn exchange_with(&mut self, parts: &[Participant], guests: Vec<Guest>, terms: Terms) {
         let (all, workers): (_, Vec<usize>) = (
             self.workers(),
             parts.iter().map(|part| part.worker).collect(),
         );
         let (_, lanes) = self.lanes_of(&workers);
-        let mut rows: Vec<Row<'_>> = lanes.into_iter().map(Lane::into_row).collect();
-        if guests.is_empty() {
-            return exchange(rows, parts, terms);
-        }
+        let rows = lanes.into_iter().map(Lane::into_row).collect();
         let mut parts = parts.to_vec();
         parts.extend((all..).zip(&guests).map(|(row, guest)| guest.part(row)));
-        rows.extend(guests.iter_mut().filter_map(Guest::row));
-        exchange(rows, &parts, terms);
+        exchange(rows, &guests, &parts, terms);
     }
 
-    fn outgoing(&mut self, worker: usize, message: &Message, terms: Terms) -> Vec<f32> {
+    fn write_outgoing(&mut self, worker: usize, message: &Message, terms: Terms, into: &mut [f32]) {
         let (_, lanes) = self.lanes_of(&[worker]);
-        let row = lanes.into_iter().map(Lane::into_row).next();
-        row.map_or(vec![], |row| row.outgoing(message, &terms.draw(worker)))
+        for lane in lanes {
+            let row = lane.into_row();
+            row.write_outgoing(message, &terms.draw(worker), into);
+        }
     }
 
     fn statistics(&mut self, worker: usize) -> Vec<f32> {
         self.row(&self.statistics, worker).to_vec()
     }
 
-    fn mix_statistics(&mut self, weights: &[Vec<(usize, f64)>], mut guests: Vec<Vec<f32>>) {
+    fn mix_statistics(&mut self, weights: &[Vec<(usize, f64)>], guests: Vec<Vec<f32>>) {
         let workers: Vec<usize> = (0..self.workers()).collect();
         let statistics = rows(&mut self.statistics, workers.len(), &workers);
         let row = |model| Row {
@@ -348,17 +346,15 @@ impl Engine for Fleet {
             messages: vec![Message::model()],
             plan: Assignment::mixed(Vector::Model, messages.clone()).into(),
         };
-        let heard = |(worker, _)| Participant {
-            worker,
-            messages: vec![Message::model()],
-            plan: Default::default(),
+        let guest = |statistics: Vec<f32>| Guest {
+            messages: vec![statistics.into()],
         };
+        let guests: Vec<Guest> = guests.into_iter().map(guest).collect();
         let mut parts: Vec<_> = weights.iter().enumerate().map(part).collect();
-        parts.extend((workers.len()..).zip(&guests).map(heard));
-        let statistics = statistics.into_iter();
-        let guests = guests.iter_mut().map(Vec::as_mut_slice);
-        let rows = statistics.chain(guests).map(row).collect();
-        exchange(rows, &parts, Terms::default());
+        let heard = (workers.len()..).zip(&guests);
+        parts.extend(heard.map(|(row, guest)| guest.part(row)));
+        let rows = statistics.into_iter().map(row).collect();
+        exchange(rows, &guests, &parts, Terms::default());
     }
 
     fn score(&mut self, worker: usize, part: Part) -> Score {

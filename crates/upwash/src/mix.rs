@@ -7,6 +7,7 @@
 //! Only compression needs a pass of its own: it looks at a whole vector.
 
 use crate::algorithm::{Message, Part, Plan, Vector};
+use crate::transport::Numbers;
 use rayon::prelude::*;
 
 /// Bytes of a block's models, updates and messages together: about half of a core's L2 cache.
@@ -38,7 +39,8 @@ pub struct Terms {
     pub more: bool,
 }
 
-/// Carries out an exchange between these workers: a row for each part. All rows are of the same length.
+/// Carries out an exchange between these workers: a row for each part, but for the last parts, which are
+/// the guests'. All rows and messages are of the same length.
 ///
 /// # Panics
 /// If rows and parts do not fit together, or a part names a worker that has none.
@@ -53,21 +55,24 @@ pub struct Terms {
 ///     Row { model: &mut a, step: &u, extras: vec![] },
 ///     Row { model: &mut b, step: &u, extras: vec![] },
 /// ];
-/// exchange(rows, &[part(0), part(1)], Default::default());
+/// exchange(rows, &[], &[part(0), part(1)], Default::default());
 /// assert_eq!((a, b), ([2.0], [2.0])); // the mean of 2 - 1 and 4 - 1
 /// ```
-pub fn exchange(mut rows: Vec<Row<'_>>, parts: &[Part], terms: Terms) {
-    assert_eq!(rows.len(), parts.len(), "a row for every part");
+pub fn exchange(mut rows: Vec<Row<'_>>, guests: &[Guest], parts: &[Part], terms: Terms) {
+    let all = rows.len() + guests.len();
+    assert_eq!(all, parts.len(), "a row or a guest for every part");
     let width = rows.first().map_or(0, |row| row.model.len());
     if width == 0 {
         return;
     }
     compress(&mut rows, parts, terms);
-    let program = Program::new(parts, terms.centre);
+    let program = Program::new(parts, guests, terms.centre);
     let block = (BLOCK_BYTES / (3 * rows.len().max(program.messages.len()) * size_of::<f32>()))
         .clamp(16, 16 * 1024);
-    if terms.alone || width <= block {
-        program.run(&mut rows, block);
+    // One thread: this one, which need not wake another.
+    let alone = terms.alone || rayon::current_num_threads() == 1;
+    if alone || width <= block {
+        program.run(&mut rows, 0, block);
         return;
     }
     // The same columns of every row, as one task's own.
@@ -81,7 +86,8 @@ pub fn exchange(mut rows: Vec<Row<'_>>, parts: &[Part], terms: Terms) {
     pieces.push(rows);
     pieces
         .par_iter_mut()
-        .for_each(|rows| program.run(rows, block));
+        .enumerate()
+        .for_each(|(number, rows)| program.run(rows, number * piece, block));
 }
 
 impl Terms {
@@ -95,31 +101,18 @@ impl Terms {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Guest {
     /// Its messages as they arrived.
-    pub messages: Vec<Vec<f32>>,
+    pub messages: Vec<Numbers>,
 }
 
 impl Guest {
     /// Its part in an exchange as row `worker`: it is heard, and nothing becomes of it here.
     pub fn part(&self, worker: usize) -> Part {
-        let own = |number| match number {
-            0 => Message::model(),
-            _ => Message::of([(Vector::Extra(number - 1), 1.0)]),
-        };
         Part {
             worker,
-            messages: (0..self.messages.len()).map(own).collect(),
+            // What they are made of is not known here, and not needed.
+            messages: vec![Message::of([]); self.messages.len()],
             plan: Plan::default(),
         }
-    }
-
-    /// Its messages as a row's vectors, as [`part`](Self::part) names them.
-    pub fn row(&mut self) -> Option<Row<'_>> {
-        let (model, extras) = self.messages.split_first_mut()?;
-        Some(Row {
-            model,
-            step: &[],
-            extras: extras.iter_mut().map(Vec::as_mut_slice).collect(),
-        })
     }
 }
 
@@ -128,13 +121,18 @@ impl<'a> Row<'a> {
     /// the public copy.
     pub fn outgoing(&self, message: &Message, draw: &[u64]) -> Vec<f32> {
         let mut content = vec![0.0; self.model.len()];
-        combine_own(&mut content, &message.content, self, 0);
+        self.write_outgoing(message, draw, &mut content);
+        content
+    }
+
+    /// Writes [that](Self::outgoing) to a place of the same length.
+    pub fn write_outgoing(&self, message: &Message, draw: &[u64], content: &mut [f32]) {
+        combine_own(content, &message.content, self, 0);
         if let Some((copy, compression)) = message.public_copy {
             let copy = self.extras[copy].iter();
             content.iter_mut().zip(copy).for_each(|(d, c)| *d -= c);
-            compression.apply(&mut content, draw);
+            compression.apply(content, draw);
         }
-        content
     }
 
     /// Some columns of one of its vectors.
@@ -211,12 +209,25 @@ fn add(sum: &mut [f32], vector: &[f32], weight: f32) {
 }
 
 /// An exchange in single precision, with places instead of numbers of workers.
-struct Program {
-    /// The row and what it sends, for each message that anyone reads.
-    messages: Vec<(usize, Vec<(Vector, f64)>)>,
+struct Program<'a> {
+    /// Each message that anyone reads.
+    messages: Vec<Source<'a>>,
+    /// How many of them are formed here.
+    formed: usize,
     /// Which of them make a mean of all.
     means: Vec<Vec<usize>>,
     rows: Vec<Vec<Sum>>,
+}
+
+enum Source<'a> {
+    /// A row's own vectors make it, in this place among those that are formed.
+    Formed {
+        row: usize,
+        content: Vec<(Vector, f64)>,
+        place: usize,
+    },
+    /// It has come from elsewhere.
+    Guest(&'a [f32]),
 }
 
 struct Sum {
@@ -226,8 +237,8 @@ struct Sum {
     mean: Option<(usize, f32)>,
 }
 
-impl Program {
-    fn new(parts: &[Part], centre: Option<usize>) -> Self {
+impl<'a> Program<'a> {
+    fn new(parts: &[Part], guests: &'a [Guest], centre: Option<usize>) -> Self {
         let largest = parts.iter().map(|part| part.worker).max().unwrap_or(0);
         let mut rows = vec![usize::MAX; largest + 1];
         for (row, part) in parts.iter().enumerate() {
@@ -237,12 +248,21 @@ impl Program {
         let numbers = numbers.unwrap_or(0);
         // Messages that nobody reads are not formed.
         let mut places = vec![usize::MAX; parts.len() * numbers];
-        let mut messages = Vec::new();
+        let (mut messages, mut formed) = (Vec::new(), 0);
+        let here = parts.len() - guests.len();
         let mut place = |row: usize, number: usize| {
             let place = &mut places[row * numbers + number];
             if *place == usize::MAX {
                 *place = messages.len();
-                messages.push((row, received(&parts[row].messages[number])));
+                messages.push(match row.checked_sub(here) {
+                    Some(guest) => Source::Guest(&guests[guest].messages[number]),
+                    None => Source::Formed {
+                        row,
+                        content: received(&parts[row].messages[number]),
+                        place: formed,
+                    },
+                });
+                formed += usize::from(row < here);
             }
             *place
         };
@@ -283,32 +303,48 @@ impl Program {
         }
         Self {
             messages,
+            formed,
             means,
             rows: programs,
         }
     }
 
-    fn run(&self, rows: &mut [Row<'_>], block: usize) {
+    /// For rows that begin at this column.
+    fn run(&self, rows: &mut [Row<'_>], column: usize, block: usize) {
         let width = rows[0].model.len();
-        let mut scratch = vec![0.0; (self.messages.len() + self.means.len()) * block.min(width)];
+        let places = self.formed + self.means.len();
+        let mut scratch = vec![0.0; places * block.min(width)];
         for from in (0..width).step_by(block) {
             let length = block.min(width - from);
-            let scratch = &mut scratch[..(self.messages.len() + self.means.len()) * length];
-            let (messages, means) = scratch.split_at_mut(self.messages.len() * length);
-            for (sent, (row, content)) in messages.chunks_exact_mut(length).zip(&self.messages) {
-                combine_own(sent, content, &rows[*row], from);
+            let scratch = &mut scratch[..places * length];
+            let (formed, means) = scratch.split_at_mut(self.formed * length);
+            for message in &self.messages {
+                if let Source::Formed {
+                    row,
+                    content,
+                    place,
+                } = message
+                {
+                    let sent = &mut formed[place * length..][..length];
+                    combine_own(sent, content, &rows[*row], from);
+                }
             }
+            let message = |source: &Source<'a>| match source {
+                Source::Formed { place, .. } => &formed[place * length..][..length],
+                Source::Guest(numbers) => &numbers[column + from..][..length],
+            };
+            let messages: Vec<&[f32]> = self.messages.iter().map(message).collect();
             for (mean, counted) in means.chunks_exact_mut(length).zip(&self.means) {
                 mean.fill(0.0);
-                for place in counted {
-                    add(mean, &messages[place * length..][..length], 1.0);
+                for &place in counted {
+                    add(mean, messages[place], 1.0);
                 }
                 let part = 1.0 / counted.len() as f32;
                 mean.iter_mut().for_each(|x| *x *= part);
             }
             for (row, sums) in rows.iter_mut().zip(&self.rows) {
                 for sum in sums {
-                    sum.carry_out(row, from, length, messages, means);
+                    sum.carry_out(row, from, length, &messages, means);
                 }
             }
         }
@@ -329,7 +365,7 @@ impl Sum {
         row: &mut Row<'_>,
         from: usize,
         length: usize,
-        messages: &[f32],
+        messages: &[&[f32]],
         means: &[f32],
     ) {
         // The target is taken out of the row, so that the row's others can be read.
@@ -357,17 +393,16 @@ impl Sum {
         for (vector, weight) in rest.skip(done) {
             add(target, row.own(*vector, from, length), *weight);
         }
-        let message = |place: usize| &messages[place * length..][..length];
         // Two messages are taken at a time: half of the passes over the block.
         let mut pairs = self.messages.chunks_exact(2);
         for pair in &mut pairs {
             let ((a, wa), (b, wb)) = (pair[0], pair[1]);
-            for ((x, p), q) in target.iter_mut().zip(message(a)).zip(message(b)) {
+            for ((x, p), q) in target.iter_mut().zip(messages[a]).zip(messages[b]) {
                 *x += wa * p + wb * q;
             }
         }
         for &(place, weight) in pairs.remainder() {
-            add(target, message(place), weight);
+            add(target, messages[place], weight);
         }
         if let Some((place, weight)) = self.mean {
             add(target, &means[place * length..][..length], weight);

@@ -193,15 +193,17 @@ impl Engine for EngineShare {
         self.call(move |engine| engine.exchange_with(&parts, guests, terms));
     }
 
-    fn outgoing(
+    fn write_outgoing(
         &mut self,
         worker: usize,
         message: &algorithm::Message,
         mut terms: Terms,
-    ) -> Vec<f32> {
+        into: &mut [f32],
+    ) {
         let (worker, message) = (worker + self.first, message.clone());
         terms.offset -= self.first as isize;
-        self.call(move |engine| engine.outgoing(worker, &message, terms))
+        let outgoing = self.call(move |engine| engine.outgoing(worker, &message, terms));
+        into.copy_from_slice(&outgoing);
     }
 
     fn statistics(&mut self, worker: usize) -> Vec<f32> {

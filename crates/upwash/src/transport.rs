@@ -6,10 +6,12 @@
 
 mod coding;
 mod letter;
+mod numbers;
 mod placement;
 
 pub use coding::Coding;
 pub use letter::{HEADER, Letter, LetterError};
+pub use numbers::{Lent, Numbers};
 pub use placement::Placement;
 
 use crate::engine::State;
@@ -141,6 +143,11 @@ pub trait Transport {
     /// Whether letters from this worker can be hoped for in the next round.
     fn holds(&self, _worker: usize) -> bool {
         true
+    }
+
+    /// Room for the numbers of a letter, to be filled in: where sending costs least.
+    fn page(&mut self, length: usize) -> Numbers {
+        vec![0.0; length].into()
     }
 
     /// Posts letters, each to some processes, and says from whom letters of the same exchange of the

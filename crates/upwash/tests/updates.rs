@@ -266,7 +266,7 @@ fn the_kernel_mixes_as_the_plans_say() {
             step,
             extras: vec![],
         });
-        exchange(rows.collect(), &parts, Terms::default());
+        exchange(rows.collect(), &[], &parts, Terms::default());
         for column in (0..width).step_by(997) {
             let pick = |buffer: &[f32]| -> Vec<f64> {
                 (0..4)

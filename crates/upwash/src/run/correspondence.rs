@@ -6,7 +6,9 @@ use crate::config::WirePrecision;
 use crate::engine::Engine;
 use crate::experiment::Experiment;
 use crate::mix::{Guest, Terms};
-use crate::transport::{Coding, Letter, LetterError, Placement, Transport, TransportError};
+use crate::transport::{
+    Coding, Letter, LetterError, Numbers, Placement, Transport, TransportError,
+};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use upwash_topology::Round;
 
@@ -214,7 +216,8 @@ impl<'a> Correspondence<'a> {
         for worker in self.placement.own() {
             let places = self.places(worker, hears);
             if !places.is_empty() {
-                let letters = self.letters(worker, reports[worker], places, occasion, engine);
+                let report = reports[worker];
+                let letters = self.letters(worker, report, places, occasion, engine, transport);
                 outgoing.extend(letters);
             }
         }
@@ -237,6 +240,7 @@ impl<'a> Correspondence<'a> {
         places: Vec<usize>,
         occasion: &Occasion<'_>,
         engine: &mut dyn Engine,
+        transport: &mut dyn Transport,
     ) -> Vec<(Letter, Vec<usize>)> {
         let Some(row) = self.placement.row_of(worker) else {
             return vec![];
@@ -250,9 +254,19 @@ impl<'a> Correspondence<'a> {
             if places.is_empty() {
                 continue;
             }
-            let mut numbers = Vec::new();
-            for message in &messages {
-                let coding = self.coding_of(message, fresh);
+            let width = engine.layout().parameter_count();
+            let codings: Vec<Coding> = messages.iter().map(|m| self.coding_of(m, fresh)).collect();
+            let units = codings.iter().map(|coding| coding.units(width));
+            let length = units.sum::<usize>() + occasion.statistic_count(engine);
+            let mut numbers = transport.page(length);
+            let mut rest = &mut numbers[..];
+            for (message, coding) in messages.iter().zip(codings) {
+                let (into, after) = rest.split_at_mut(coding.units(width));
+                rest = after;
+                if message.public_copy.is_none() && coding == Coding::Exact {
+                    engine.write_outgoing(row, message, occasion.terms, into);
+                    continue;
+                }
                 let mut vector = engine.outgoing(row, message, occasion.terms);
                 if let (Some((copy, _)), true) = (message.public_copy, fresh) {
                     let copy = Message::of([(crate::algorithm::Vector::Extra(copy), 1.0)]);
@@ -260,14 +274,10 @@ impl<'a> Correspondence<'a> {
                     vector.iter_mut().zip(copy).for_each(|(d, c)| *d += c);
                 }
                 let units = coding.encode(vector, &occasion.terms.draw(row));
-                if numbers.is_empty() {
-                    numbers = units;
-                } else {
-                    numbers.extend(units);
-                }
+                into.copy_from_slice(&units);
             }
             if occasion.statistics {
-                numbers.extend(engine.statistics(row));
+                rest.copy_from_slice(&engine.statistics(row));
             }
             let letter = Letter {
                 from: worker,
@@ -303,10 +313,10 @@ impl<'a> Correspondence<'a> {
         for letter in transport.finish(occasion.number())? {
             let (from, report, whole) = (letter.from, letter.report, letter.whole);
             let opened = self.open(letter, occasion, engine).and_then(|opened| {
-                let is_finite = |vector: &Vec<f32>| vector.iter().all(|x| x.is_finite());
-                let finite = opened.0.iter().chain([&opened.1]).all(is_finite);
-                let usable = finite && report.number.is_finite() && report.number > 0.0;
-                match usable || !survives {
+                let is_finite = |vector: &Numbers| vector.iter().all(|x| x.is_finite());
+                let finite = || opened.0.iter().chain([&opened.1]).all(is_finite);
+                let usable = || report.number.is_finite() && report.number > 0.0 && finite();
+                match !survives || usable() {
                     true => Ok(opened),
                     false => Err(LetterError::NotFinite),
                 }
@@ -324,7 +334,7 @@ impl<'a> Correspondence<'a> {
             }
             heard.senders.push(from);
             heard.guests.push(Guest { messages });
-            heard.statistics.push(statistics);
+            heard.statistics.push(statistics.into_vec());
             heard.reports.insert(from, report);
         }
         Ok(heard)
@@ -336,7 +346,7 @@ impl<'a> Correspondence<'a> {
         letter: Letter,
         occasion: &Occasion<'_>,
         engine: &dyn Engine,
-    ) -> Result<(Vec<Vec<f32>>, Vec<f32>), LetterError> {
+    ) -> Result<(Vec<Numbers>, Numbers), LetterError> {
         let width = engine.layout().parameter_count();
         let statistics = occasion.statistic_count(engine);
         let sent = self.messages(letter.from, letter.report, occasion);
@@ -350,7 +360,7 @@ impl<'a> Correspondence<'a> {
         }
         // The usual case: one vector as it is, which need not be copied.
         if sent.len() == 1 && statistics == 0 && codings[0] == Coding::Exact && !letter.fresh {
-            return Ok((vec![letter.numbers], vec![]));
+            return Ok((vec![letter.numbers], Numbers::default()));
         }
         let draw = [letter.from as u64, letter.round];
         let (mut rest, mut messages) = (&letter.numbers[..], Vec::new());
@@ -361,22 +371,22 @@ impl<'a> Correspondence<'a> {
                 .decode(units, width, &draw)
                 .ok_or(LetterError::Header)?;
             if message.public_copy.is_none() {
-                messages.push(vector);
+                messages.push(vector.into());
                 continue;
             }
             let key = (letter.from, number);
             if letter.fresh {
                 self.copies.insert(key, vector.clone());
-                messages.push(vector);
+                messages.push(vector.into());
             } else {
                 let (round, exchange) = (letter.round, letter.exchange);
                 let copy = self.copies.get_mut(&key);
                 let copy = copy.ok_or(LetterError::Turn { round, exchange })?;
                 copy.iter_mut().zip(vector).for_each(|(c, d)| *c += d);
-                messages.push(copy.clone());
+                messages.push(copy.clone().into());
             }
         }
-        Ok((messages, rest.to_vec()))
+        Ok((messages, rest.to_vec().into()))
     }
 
     /// Everyone tells everyone how it did; then the models that are used by someone travel.
@@ -395,7 +405,7 @@ impl<'a> Correspondence<'a> {
             report: reports[worker],
             whole: true,
             fresh: false,
-            numbers: vec![],
+            numbers: Numbers::default(),
         };
         let cards = self.placement.own().map(|w| (card(w), everywhere.clone()));
         let others: Vec<usize> = (0..reports.len()).filter(|&w| !self.is_here(w)).collect();
@@ -468,10 +478,10 @@ impl<'a> Correspondence<'a> {
         sum.iter_mut().for_each(|x| *x *= part);
         let statistics = sum.split_off(numbers * width);
         let messages = match numbers {
-            1 => vec![sum],
+            1 => vec![sum.into()],
             _ => sum
                 .chunks_exact(width.max(1))
-                .map(<[f32]>::to_vec)
+                .map(|message| message.to_vec().into())
                 .collect(),
         };
         Ok(Heard {

@@ -16,7 +16,7 @@ use crate::engine::{Part, Score, Turn as Gradient};
 use crate::experiment::Experiment;
 use crate::fleet::{Lane, Lanes, Shared};
 use crate::mix::{Guest, Row, Terms, exchange};
-use crate::transport::{Letter, Transport, TransportError};
+use crate::transport::{Letter, Numbers, Transport, TransportError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
@@ -234,7 +234,7 @@ impl Field<'_> {
             },
             whole: true,
             fresh: false,
-            numbers,
+            numbers: numbers.into(),
         }
     }
 
@@ -244,28 +244,29 @@ impl Field<'_> {
         parts: &[Participant],
         mut model: Vec<f32>,
         update: &[f32],
-        other: Option<(usize, Vec<f32>)>,
+        other: Option<(usize, Numbers)>,
     ) -> (Vec<f32>, Option<f64>) {
         let Some(part) = parts.iter().find(|part| part.worker == self.worker) else {
             return (model, None);
         };
-        let mut rows = vec![Row {
+        let rows = vec![Row {
             model: &mut model,
             step: update,
             extras: vec![],
         }];
         let mut all = vec![part.clone()];
-        let mut guest = Guest::default();
+        let mut guests = Vec::new();
         if let Some((worker, numbers)) = other {
-            guest.messages.push(numbers);
+            let messages = vec![numbers];
+            let guest = Guest { messages };
             all.push(guest.part(worker));
+            guests.push(guest);
         }
-        rows.extend(guest.row());
         let terms = Terms {
             alone: true,
             ..Default::default()
         };
-        exchange(rows, &all, terms);
+        exchange(rows, &guests, &all, terms);
         (model, part.plan.number)
     }
 }

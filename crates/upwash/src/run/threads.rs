@@ -334,7 +334,7 @@ impl Field<'_> {
             alone: true,
             ..Default::default()
         };
-        exchange(taking_part, &parts, terms);
+        exchange(taking_part, &[], &parts, terms);
         lock(&self.steps)[worker] += 1;
         News {
             worker,

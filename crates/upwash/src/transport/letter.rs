@@ -1,5 +1,6 @@
 //! What one worker sends others in an exchange: a header of fixed size, and numbers.
 
+use super::Numbers;
 use crate::algorithm::Report;
 
 /// Bytes of a header.
@@ -23,7 +24,7 @@ pub struct Letter {
     /// Whether a public copy comes whole, and not as a difference from what was sent before.
     pub fresh: bool,
     /// Vectors, one after the other, as they were [coded](super::Coding).
-    pub numbers: Vec<f32>,
+    pub numbers: Numbers,
 }
 
 /// Why bytes are no letter.
@@ -119,7 +120,7 @@ impl Letter {
             report,
             whole: flags & 1 != 0,
             fresh: flags & 2 != 0,
-            numbers: vec![],
+            numbers: Numbers::default(),
         };
         Ok((letter, length))
     }
@@ -149,7 +150,7 @@ mod tests {
                 },
                 whole: true,
                 fresh: false,
-                numbers: vec![1.0, 2.0],
+                numbers: vec![1.0, 2.0].into(),
             };
             let (read, length) = Letter::from_header(&letter.header()).unwrap();
             assert_eq!(length, 2);
