@@ -2,40 +2,12 @@
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used)]
 
-use serde_json::Value;
+mod common;
+
+use common::{finish, losses, mpirun, summary};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
-
-/// `mpirun -np RANKS upwash train ARGUMENTS --transport mpi`, not started yet.
-fn mpirun(folder: &Path, ranks: usize, arguments: &[&str]) -> Command {
-    let mut command = Command::new("mpirun");
-    command
-        .current_dir(folder)
-        .args(["--allow-run-as-root", "--oversubscribe", "-np"])
-        .arg(ranks.to_string())
-        .arg(env!("CARGO_BIN_EXE_upwash"))
-        .arg("train")
-        .args(arguments)
-        .args(["--transport", "mpi"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    command
-}
-
-/// Waits for its end, but not for ever.
-fn finish(mut command: Command) -> Output {
-    let mut child = command.spawn().expect("mpirun: install openmpi-bin");
-    let began = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if began.elapsed() > Duration::from_secs(120) {
-            child.kill().unwrap();
-            panic!("mpirun hangs");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    child.wait_with_output().unwrap()
-}
 
 fn train(folder: &Path, arguments: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_upwash"));
@@ -48,93 +20,10 @@ fn train(folder: &Path, arguments: &[&str]) {
     );
 }
 
-fn summary(folder: &Path) -> Value {
-    let text = std::fs::read_to_string(folder.join("summary.json")).unwrap();
-    serde_json::from_str(&text).unwrap()
-}
-
-/// Losses by (round, worker) of all processes' events.
-fn losses(folder: &Path) -> Vec<Vec<f64>> {
-    let mut found: Vec<Vec<f64>> = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    let inside = std::fs::read_dir(folder).unwrap();
-    folders.extend(
-        inside
-            .map(|entry| entry.unwrap().path())
-            .filter(|path| path.is_dir()),
-    );
-    for folder in folders {
-        let Ok(text) = std::fs::read_to_string(folder.join("events.jsonl")) else {
-            continue;
-        };
-        for line in text.lines() {
-            let event: Value = serde_json::from_str(line).unwrap();
-            if event["event"] != "round" {
-                continue;
-            }
-            let round = event["round"].as_u64().unwrap() as usize;
-            let all = event["losses"].as_array().unwrap();
-            if found.len() <= round {
-                found.resize(round + 1, vec![f64::NAN; all.len()]);
-            }
-            for (worker, loss) in all.iter().enumerate() {
-                if let Some(loss) = loss.as_f64() {
-                    found[round][worker] = loss;
-                }
-            }
-        }
-    }
-    found
-}
-
 fn folder(config: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("c.toml"), config).unwrap();
     folder
-}
-
-#[test]
-fn ranks_have_the_same_losses_as_one_process() {
-    for (config, exact) in [
-        ("[graph]\ncopies = 3\n[training]\nepochs = 2\n", true),
-        (
-            "[algorithm]\nbase = \"matcha\"\noverlap = true\n[training]\nepochs = 2\n",
-            true,
-        ),
-        (
-            "[algorithm]\nbase = \"choco\"\n[training]\nepochs = 2\n",
-            true,
-        ),
-        (
-            "[algorithm]\nname = \"lsgd\"\n[training]\nepochs = 2\n",
-            true,
-        ),
-        (
-            "[algorithm]\nname = \"all-reduce\"\n[training]\nepochs = 2\n",
-            false,
-        ),
-    ] {
-        let folder = folder(config);
-        let here = folder.path();
-        train(here, &["c.toml", "--out", "one"]);
-        let known = losses(&here.join("one"));
-        for ranks in [3, 8] {
-            let out = format!("of-{ranks}");
-            let output = finish(mpirun(here, ranks, &["c.toml", "--out", &out]));
-            let text = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success(), "{text}");
-            let found = losses(&here.join(&out));
-            assert_eq!(found.len(), known.len());
-            for (a, b) in found.iter().flatten().zip(known.iter().flatten()) {
-                let near = (a - b).abs() <= 1e-5 * b.abs();
-                assert!(a == b || !exact && near, "{config}, {ranks} ranks: {a} {b}");
-            }
-            let (one, all) = (summary(&here.join("one")), summary(&here.join(&out)));
-            assert_eq!(all["status"], "finished");
-            assert_eq!(all["nodes"].as_array().unwrap().len(), 8);
-            assert_eq!(all["mean_accuracy"], one["mean_accuracy"]);
-        }
-    }
 }
 
 #[test]

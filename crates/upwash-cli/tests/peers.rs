@@ -300,60 +300,6 @@ fn check(skein: &Skein, config: &str) {
 const LONG: &str = "[training]\nepochs = 400\ncheckpoint_every = 50\n";
 
 #[test]
-fn peers_have_the_same_losses_as_one_process() {
-    for (config, exact) in [
-        ("[graph]\ncopies = 3\n[training]\nepochs = 3\n", true),
-        (
-            "[algorithm]\nbase = \"matcha\"\noverlap = true\n[training]\nepochs = 3\n",
-            true,
-        ),
-        (
-            "[algorithm]\nbase = \"choco\"\n[training]\nepochs = 3\n",
-            true,
-        ),
-        (
-            "[algorithm]\nname = \"sgp\"\n[training]\nepochs = 3\n",
-            true,
-        ),
-        (
-            "[algorithm]\nname = \"lsgd\"\n[training]\nepochs = 3\n",
-            true,
-        ),
-        (
-            "[algorithm]\nname = \"all-reduce\"\n[training]\nepochs = 3\n",
-            false,
-        ),
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        let here = folder.path();
-        std::fs::write(here.join("c.toml"), config).unwrap();
-        upwash(here, &["train", "c.toml", "--out", "one"]);
-        upwash(here, &["launch", "-n", "8", "c.toml", "--out", "all"]);
-        let rounds = |path: &str| -> Vec<Value> {
-            let text = std::fs::read_to_string(here.join(path).join("events.jsonl")).unwrap();
-            let events = text.lines().map(|line| serde_json::from_str(line).unwrap());
-            events
-                .filter(|event: &Value| event["event"] == "round")
-                .collect()
-        };
-        let one = rounds("one");
-        for worker in 0..WORKERS {
-            let all = rounds(&format!("all/peer-{worker}"));
-            assert_eq!(all.len(), one.len());
-            for (a, b) in all.iter().zip(&one) {
-                let [a, b] = [a, b].map(|event| event["losses"][worker].as_f64().unwrap());
-                let near = (a - b).abs() <= 1e-5 * b.abs();
-                assert!(
-                    a == b || !exact && near,
-                    "{config}: worker {worker}: {a} {b}"
-                );
-            }
-        }
-    }
-}
-
-/// Any one of them, at any time, again and again; with its disk and without.
-#[test]
 fn twenty_kills_do_no_harm() {
     let config = "[training]\nepochs = 800\ncheckpoint_every = 50\n";
     let mut skein = Skein::new(config, NETWORK);

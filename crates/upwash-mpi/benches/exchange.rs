@@ -30,14 +30,23 @@ mod with_mpi {
     use upwash::transport::{Letter, Transport};
     use upwash_mpi::Mpi;
 
-    /// So many numbers, whose gradients cost nothing.
+    /// So many numbers, whose gradients are some pieces of work.
     struct Numbers {
         layout: Layout,
-        work: Duration,
+        work: Work,
+    }
+
+    /// What a gradient costs.
+    #[derive(Clone, Copy)]
+    enum Work {
+        /// Pieces that keep a core busy.
+        Pieces(u64),
+        /// Only time.
+        Nap(Duration),
     }
 
     impl Numbers {
-        fn new(count: usize, work: Duration) -> Self {
+        fn new(count: usize, work: Work) -> Self {
             let slot = Slot {
                 name: "numbers".into(),
                 shape: vec![count],
@@ -61,14 +70,11 @@ mod with_mpi {
         fn start_statistics(&self) -> Vec<f32> {
             vec![]
         }
-        fn gradient(&self, x: &[f32], _: &mut [f32], batch: &Batch, _: &mut [f32]) -> Score {
-            // Works, and does not sleep: a core is busy, as with a gradient.
-            let began = Instant::now();
-            let mut sum = 0.0;
-            while began.elapsed() < self.work {
-                sum += x.iter().take(1000).sum::<f32>();
+        fn gradient(&self, _: &[f32], _: &mut [f32], batch: &Batch, _: &mut [f32]) -> Score {
+            match self.work {
+                Work::Pieces(pieces) => work_for(pieces),
+                Work::Nap(time) => std::thread::sleep(time),
             }
-            std::hint::black_box(sum);
             Score {
                 loss: 1.0,
                 correct: 0,
@@ -204,6 +210,59 @@ mod with_mpi {
         median(times.map(|time| time.as_secs_f64() * 1e3).collect())
     }
 
+    /// Two ranks over a network, with a gradient that takes as long as an exchange.
+    fn overlap(rank: upwash_mpi::Rank, count: usize, patience: Duration) {
+        let mut transport = Mpi::new(rank, 2, patience).expect("a transport");
+        let timed = |transport: &mut Mpi, algorithm: &str, work: Work| {
+            let experiment = prepare("path:2", algorithm, 20);
+            let model = Arc::new(Numbers::new(count, work));
+            let own = rounds(transport, &experiment, &model);
+            // The mean of both ranks, for both.
+            transport.sum(own).expect("a sum").expect("known") / 2.0
+        };
+        // As it comes in rounds: with pauses, in which the network is idle.
+        let pause = 200.0;
+        let nap = Work::Nap(Duration::from_millis(pause as u64));
+        let exchange = timed(&mut transport, "name = \"dpsgd\"", nap) - pause;
+        let trial = 1000;
+        let began = Instant::now();
+        work_for(trial);
+        let piece = began.elapsed().as_secs_f64() * 1e3 / trial as f64;
+        let work = Work::Pieces((exchange / piece) as u64);
+        let alone = timed(
+            &mut transport,
+            "name = \"local-sgd\"\nperiod = 1000000",
+            work,
+        );
+        if rank.number == 0 {
+            println!(
+                "{count} numbers: exchange alone {exchange:.0} ms, gradient alone {alone:.0} ms"
+            );
+        }
+        for (name, algorithm) in [
+            ("D-PSGD", "name = \"dpsgd\""),
+            ("AL-DSGD", "name = \"al-dsgd\""),
+            ("AL-DSGD, overlap", "name = \"al-dsgd\"\noverlap = true"),
+        ] {
+            let time = timed(&mut transport, algorithm, work);
+            if rank.number == 0 {
+                let ratio = time / alone;
+                println!("{name:<18} {time:>6.0} ms a round, {ratio:.2} times the gradient");
+            }
+        }
+    }
+
+    /// Some work that keeps a core busy.
+    fn work_for(pieces: u64) {
+        let mut sum = 1.0f32;
+        for _ in 0..pieces {
+            for _ in 0..10_000 {
+                sum = std::hint::black_box(sum * 1.000_001);
+            }
+        }
+        std::hint::black_box(sum);
+    }
+
     pub(crate) fn main() {
         let rank = upwash_mpi::join().expect("mpirun");
         let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -214,27 +273,10 @@ mod with_mpi {
             .num_threads(1)
             .build_global()
             .expect("a pool");
-        if arguments.iter().any(|argument| argument == "overlap") {
-            // Two ranks; the gradient takes as long as is said.
-            let work = Duration::from_micros(number(&arguments[2]) as u64);
-            let count = number(&arguments[1]);
-            let model = Arc::new(Numbers::new(count, work));
-            let mut transport = Mpi::new(rank, 2, patience).expect("a transport");
-            for (name, algorithm) in [
-                ("D-PSGD", "name = \"dpsgd\""),
-                ("AL-DSGD", "name = \"al-dsgd\""),
-                ("AL-DSGD, overlap", "name = \"al-dsgd\"\noverlap = true"),
-            ] {
-                let experiment = prepare("path:2", algorithm, 40);
-                let time = rounds(&mut transport, &experiment, &model);
-                if speaks {
-                    let gradient = work.as_secs_f64() * 1e3;
-                    println!(
-                        "{name:<18} {time:>8.1} ms a round, {:.2} times the gradient",
-                        time / gradient
-                    );
-                }
-            }
+        if let [_, count] = arguments.as_slice()
+            && arguments[0] == "overlap"
+        {
+            overlap(rank, number(count), patience);
             return;
         }
         let sizes = match arguments.as_slice() {
@@ -247,7 +289,7 @@ mod with_mpi {
             .collect();
         let mut transport = Mpi::new(rank, 8, patience).expect("a transport");
         for ((count, times), reduced) in sizes.into_iter().zip(reduced) {
-            let model = Arc::new(Numbers::new(count, Duration::ZERO));
+            let model = Arc::new(Numbers::new(count, Work::Pieces(0)));
             let experiment = prepare("paper:L1", "name = \"al-dsgd\"", times);
             let time = exchange_alone(&mut transport, &experiment, count);
             let round = rounds(&mut transport, &experiment, &model);

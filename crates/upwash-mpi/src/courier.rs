@@ -6,7 +6,7 @@
 
 use crate::Rank;
 use crate::pages::{Address, Known, Sheet};
-use crate::raw::{Group, Receiving, Sending, abort, finalise};
+use crate::raw::{Group, Receiving, Sending, abort, finalise, prefer_short_turns};
 use std::collections::VecDeque;
 use std::os::raw::c_int;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
@@ -123,6 +123,7 @@ impl Courier {
 
     /// Until everyone has said goodbye.
     pub(crate) fn run(mut self) {
+        prefer_short_turns();
         let (mut looks, mut left) = (0, None);
         loop {
             let mut busy = self.run_errands();
@@ -144,13 +145,11 @@ impl Courier {
                     abort(2);
                 }
             }
-            // While something is on its way, it needs us: MPI moves nothing without being called.
-            looks = if busy || self.is_occupied() {
-                0
-            } else {
-                looks + 1
-            };
+            // MPI moves nothing without being called. But who sleeps a little is let in at once when it
+            // wakes, where who only gives way waits until a gradient on the same core has had its turn.
+            looks = if busy { 0 } else { looks + 1 };
             if looks > LOOKS {
+                looks = 0;
                 match self.todo.recv_timeout(REST) {
                     Ok(errand) => self.do_errand(errand),
                     Err(RecvTimeoutError::Timeout) => {}
@@ -161,12 +160,6 @@ impl Courier {
                 std::thread::yield_now();
             }
         }
-    }
-
-    /// Whether anything large is on its way.
-    fn is_occupied(&self) -> bool {
-        let arriving = self.arriving.iter().any(|queue| !queue.is_empty());
-        arriving || !self.sending.is_empty() || self.sum.is_some()
     }
 
     fn run_errands(&mut self) -> bool {

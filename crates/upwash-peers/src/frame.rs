@@ -145,7 +145,8 @@ impl FrameHeader {
 
     /// Whether this is its content.
     pub fn check(&self, content: &[u8]) -> Result<(), FrameError> {
-        match crc32fast::hash(content) == self.checksum {
+        // Nobody guesses checksums; a fuzzer shall look behind them.
+        match crc32fast::hash(content) == self.checksum || cfg!(fuzzing) {
             true => Ok(()),
             false => Err(FrameError::Checksum),
         }

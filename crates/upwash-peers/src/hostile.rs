@@ -26,7 +26,7 @@ struct Scene {
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
-fn letter(from: usize, round: u64, width: usize) -> Letter {
+pub(crate) fn letter(from: usize, round: u64, width: usize) -> Letter {
     Letter {
         from,
         round,
@@ -69,19 +69,36 @@ fn config(own: usize, keys: &[Key], listed: &[(String, Fingerprint)]) -> PeersCo
     }
 }
 
+/// Keys, and a free port for each.
+fn listed(count: usize) -> (Vec<Key>, Vec<(String, Fingerprint)>) {
+    let keys: Vec<Key> = (0..count).map(|_| Key::generate()).collect();
+    let ports: Vec<_> = (0..count)
+        .map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect();
+    let address = |port: &std::net::TcpListener| port.local_addr().unwrap().to_string();
+    let listed = ports.iter().zip(&keys);
+    let listed = listed.map(|(port, key)| (address(port), key.fingerprint()));
+    let listed = listed.collect();
+    (keys, listed)
+}
+
+/// Two honest peers alone, for letters of such a width.
+pub(crate) fn two(width: usize) -> [PeersConfig; 2] {
+    let (keys, listed) = listed(2);
+    [0, 1].map(|own| PeersConfig {
+        neighbours: vec![1 - own],
+        limits: Limits {
+            letter: width,
+            model: 4 * width,
+        },
+        timings: Timings::default(),
+        ..config(own, &keys, &listed)
+    })
+}
+
 impl Scene {
     fn new() -> Self {
-        let keys: Vec<Key> = (0..3).map(|_| Key::generate()).collect();
-        let ports: Vec<_> = (0..3)
-            .map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap())
-            .collect();
-        let address = |port: &std::net::TcpListener| port.local_addr().unwrap().to_string();
-        let listed: Vec<(String, Fingerprint)> = ports
-            .iter()
-            .zip(&keys)
-            .map(|(port, key)| (address(port), key.fingerprint()))
-            .collect();
-        drop(ports);
+        let (keys, listed) = listed(3);
         let (rounds, stop) = (
             Arc::new(AtomicU64::new(0)),
             Arc::new(AtomicBool::new(false)),

@@ -6,11 +6,15 @@
 //! on without it; whoever comes back is given a neighbour's model and joins at the current round.
 
 mod frame;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 #[cfg(test)]
 mod hostile;
 mod keys;
 mod link;
 mod table;
+#[cfg(test)]
+mod throughput;
 mod tls;
 
 pub use frame::{FrameError, FrameHeader, Hello, Kind, Limits};
@@ -26,7 +30,7 @@ use std::time::{Duration, Instant};
 use table::{Awaited, BEHIND, Connection, Table};
 use upwash::engine::State;
 use upwash::transport::{
-    Begin, Letter, News, Numbers, Placement, Promises, Traffic, Transport, TransportError,
+    Begin, Letter, News, Numbers, Placement, Pool, Promises, Traffic, Transport, TransportError,
 };
 
 /// How long to wait for what. A heartbeat must be several times shorter than the silence that is
@@ -132,6 +136,7 @@ impl Peers {
             limits,
             timings,
             table: Table::new(workers, own),
+            pool: Pool::new(neighbours.len() + 2),
             addresses,
         });
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -287,6 +292,10 @@ impl Transport for Peers {
 
     fn holds(&self, worker: usize) -> bool {
         worker == self.house.own || self.held[worker].is_some()
+    }
+
+    fn page(&mut self, length: usize) -> Numbers {
+        self.house.pool.page(length)
     }
 
     fn begin(

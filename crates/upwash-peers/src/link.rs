@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
-use upwash::transport::{HEADER, Letter, News};
+use upwash::transport::{HEADER, Letter, News, Pool};
 
 /// Connections that have not proved yet who they are: more must wait.
 const STRANGERS: usize = 32;
@@ -38,6 +38,8 @@ pub(crate) struct House {
     pub(crate) limits: Limits,
     pub(crate) timings: Timings,
     pub(crate) table: Table,
+    /// Memory of letters, on their way out and in.
+    pub(crate) pool: Pool,
 }
 
 /// Why a connection ended.
@@ -359,7 +361,7 @@ async fn speak(
     }
 }
 
-async fn hear(
+pub(crate) async fn hear(
     house: &House,
     worker: usize,
     id: u64,
@@ -372,7 +374,7 @@ async fn hear(
         let read = timeout(silence, read_header(&mut stream, &house.limits)).await;
         let header = read.map_err(|_| LinkError::Silent(silence))??;
         if header.kind == Kind::Letter {
-            let letter = read_letter(&mut stream, header, silence).await?;
+            let letter = read_letter(&mut stream, header, silence, &house.pool).await?;
             if letter.from != worker {
                 let why = format!("it spoke as worker {}", letter.from);
                 return Err(LinkError::Refused(why));
@@ -462,6 +464,7 @@ async fn read_letter(
     stream: &mut (impl AsyncRead + Unpin),
     frame: FrameHeader,
     silence: Duration,
+    pool: &Pool,
 ) -> Result<Letter, LinkError> {
     let length = frame.length as usize;
     if length < HEADER || !length.is_multiple_of(4) {
@@ -472,23 +475,26 @@ async fn read_letter(
     read.map_err(|_| LinkError::Silent(silence))??;
     let count = (length - HEADER) / 4;
     let mut letter = parse_letter(&header, count)?;
-    let mut numbers: Vec<f32> = Vec::new();
+    // Memory that is there already, or takes as much as comes: all at once would let a promise alone
+    // take it.
+    let mut numbers = pool.spare(count).unwrap_or_default();
     let mut hash = crc32fast::Hasher::new();
     hash.update(&header);
-    while numbers.len() < count {
-        let from = numbers.len();
-        // All at once would let a promise alone take memory.
-        numbers.reserve_exact((count - from).min((from + PIECE).max(PIECE)));
-        numbers.resize(count.min(numbers.capacity()).min(from + PIECE / 4), 0.0);
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut numbers[from..]);
+    for from in (0..count).step_by(PIECE / 4) {
+        let to = count.min(from + PIECE / 4);
+        if numbers.len() < to {
+            numbers.reserve_exact((count - from).min((from + PIECE).max(PIECE)));
+            numbers.resize(to, 0.0);
+        }
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut numbers[from..to]);
         let read = timeout(silence, stream.read_exact(bytes)).await;
         read.map_err(|_| LinkError::Silent(silence))??;
         hash.update(bytes);
     }
-    if hash.finalize() != frame.checksum {
+    if hash.finalize() != frame.checksum && !cfg!(fuzzing) {
         return Err(FrameError::Checksum.into());
     }
-    letter.numbers = numbers.into();
+    letter.numbers = pool.lend(numbers);
     Ok(letter)
 }
 

@@ -4,6 +4,7 @@ mod correspondence;
 mod course;
 mod heard;
 mod meetings;
+mod mending;
 mod report;
 mod rounds;
 mod team;

@@ -11,7 +11,7 @@ mod placement;
 
 pub use coding::Coding;
 pub use letter::{HEADER, Letter, LetterError};
-pub use numbers::{Lent, Numbers};
+pub use numbers::{Lent, Numbers, Pool};
 pub use placement::Placement;
 
 use crate::engine::State;

@@ -10,7 +10,6 @@ use crate::transport::{
     Coding, Letter, LetterError, Numbers, Placement, Transport, TransportError,
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
-use upwash_topology::Round;
 
 /// One exchange of one round, as all processes know it.
 #[derive(Clone, Copy)]
@@ -41,7 +40,7 @@ impl Occasion<'_> {
 /// What is kept from exchange to exchange.
 pub(super) struct Correspondence<'a> {
     experiment: &'a Experiment,
-    placement: Placement,
+    pub(super) placement: Placement,
     /// How vectors travel that are not compressed by the algorithm.
     coding: Coding,
     /// Others' public copies, by sender and message.
@@ -49,7 +48,7 @@ pub(super) struct Correspondence<'a> {
     /// Who (of here) has sent its public copy whole to which process.
     introduced: HashSet<(usize, usize)>,
     /// Who (of here) does not hold all links that it should have in this round.
-    broken: HashSet<usize>,
+    pub(super) broken: HashSet<usize>,
 }
 
 impl<'a> Correspondence<'a> {
@@ -74,81 +73,8 @@ impl<'a> Correspondence<'a> {
         self.copies.retain(|(sender, _), _| *sender != worker);
     }
 
-    /// Counts the links that are held: everyone's degree here, and who is without some.
-    pub(super) fn take_stock(
-        &mut self,
-        occasion: &Occasion<'_>,
-        reports: &mut [Report],
-        transport: &dyn Transport,
-    ) {
-        self.broken.clear();
-        if !transport.promises().survives_loss {
-            return;
-        }
-        for worker in self.placement.own() {
-            let lost = |other: &usize| !self.is_here(*other) && !transport.holds(*other);
-            let deaf = self.senders(worker, occasion).iter().any(lost);
-            let round = occasion.setting.round;
-            let hears = |other: usize| round.mixing().row(other).iter().any(|e| e.0 == worker);
-            let everyone = 0..self.placement.workers();
-            let unheard = everyone.filter(|&other| other != worker && hears(other));
-            let unheard = unheard.filter(lost).count();
-            if deaf || unheard > 0 {
-                self.broken.insert(worker);
-            }
-            reports[worker].degree -= unheard.min(reports[worker].degree);
-        }
-    }
-
-    /// The round as it is when links have failed; none if all are there. A link counts the smaller of
-    /// its configured and its Metropolis weight where one of its ends does not hold all of its links:
-    /// both ends know that of both, so that the weight is the same for them, and no eigenvalue of W gets
-    /// out of the range that the configured weights keep it in.
-    pub(super) fn mended(
-        &self,
-        up: &Round,
-        reports: &[Report],
-        heard: &Heard,
-        transport: &dyn Transport,
-    ) -> Option<Round> {
-        if !transport.promises().survives_loss {
-            return None;
-        }
-        let mut rows = Vec::new();
-        for worker in self.placement.own() {
-            let whole = !self.broken.contains(&worker);
-            let (mut row, mut own) = (Vec::new(), 1.0);
-            for &(other, weight) in up.mixing().row(worker) {
-                if other == worker {
-                    continue;
-                }
-                let weight = match (self.is_here(other), heard.reports.get(&other)) {
-                    (true, _) => weight,
-                    (_, Some(_)) if whole && heard.whole.contains(&other) => weight,
-                    (_, Some(theirs)) => {
-                        let most = theirs.degree.max(reports[worker].degree);
-                        weight.min(1.0 / (1 + most) as f64)
-                    }
-                    (_, None) => continue,
-                };
-                own -= weight;
-                row.push((other, weight));
-            }
-            let place = row.partition_point(|entry: &(usize, f64)| entry.0 < worker);
-            row.insert(place, (worker, own));
-            let known = up.mixing().row(worker);
-            let same = |(a, b): (&(usize, f64), &(usize, f64))| {
-                a.0 == b.0 && (a.0 == worker || a.1 == b.1)
-            };
-            if row.len() != known.len() || !row.iter().zip(known).all(same) {
-                rows.push((worker, row));
-            }
-        }
-        (!rows.is_empty()).then(|| up.with_rows(rows))
-    }
-
     /// Whom a worker hears, wherever they are.
-    fn senders(&self, worker: usize, occasion: &Occasion<'_>) -> Vec<usize> {
+    pub(super) fn senders(&self, worker: usize, occasion: &Occasion<'_>) -> Vec<usize> {
         match (occasion.exchange, &self.experiment.audience) {
             // Public copies are kept up to date wherever they will be needed.
             (Exchange::Neighbours | Exchange::Early, Some(senders)) => senders[worker].clone(),
@@ -173,7 +99,7 @@ impl<'a> Correspondence<'a> {
         (0..self.placement.processes()).filter(move |&process| process != this)
     }
 
-    fn is_here(&self, worker: usize) -> bool {
+    pub(super) fn is_here(&self, worker: usize) -> bool {
         self.placement.row_of(worker).is_some()
     }
 

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Numbers that a transport has lent: in memory that other processes see as well, say.
 pub trait Lent: Any + Send + Sync {
@@ -103,5 +104,81 @@ impl PartialEq for Numbers {
 impl std::fmt::Debug for Numbers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self[..].fmt(f)
+    }
+}
+
+/// Vectors that are used again: new memory costs as much as sending what is in it.
+///
+/// ```
+/// let pool = upwash::transport::Pool::new(2);
+/// let mut page = pool.page(3);
+/// page.copy_from_slice(&[1.0, 2.0, 3.0]);
+/// drop(page);
+/// assert_eq!(pool.page(3).to_vec(), [1.0, 2.0, 3.0]); // as it was left
+/// assert_eq!(pool.page(2).to_vec(), [0.0, 0.0]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Pool {
+    spare: Arc<Mutex<Vec<Vec<f32>>>>,
+    most: usize,
+}
+
+impl Pool {
+    /// Keeps at most so many that are not in use.
+    pub fn new(most: usize) -> Self {
+        Self {
+            spare: Arc::default(),
+            most,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Vec<f32>>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One of this length that was used before, if there is one.
+    pub fn spare(&self, length: usize) -> Option<Vec<f32>> {
+        let mut spare = self.lock();
+        let place = spare.iter().position(|page| page.len() == length)?;
+        Some(spare.swap_remove(place))
+    }
+
+    /// These numbers; when nobody needs them any more, their memory is used again.
+    pub fn lend(&self, numbers: Vec<f32>) -> Numbers {
+        Numbers::lent(Pooled {
+            numbers,
+            pool: self.clone(),
+        })
+    }
+
+    /// Room for so many numbers, whatever is in it.
+    pub fn page(&self, length: usize) -> Numbers {
+        self.lend(self.spare(length).unwrap_or_else(|| vec![0.0; length]))
+    }
+}
+
+struct Pooled {
+    numbers: Vec<f32>,
+    pool: Pool,
+}
+
+impl Lent for Pooled {
+    fn numbers(&self) -> &[f32] {
+        &self.numbers
+    }
+
+    fn numbers_mut(&mut self) -> Option<&mut [f32]> {
+        Some(&mut self.numbers)
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        let mut spare = self.pool.lock();
+        // What is longest unused goes: lengths may have changed.
+        if spare.len() >= self.pool.most {
+            spare.remove(0);
+        }
+        spare.push(std::mem::take(&mut self.numbers));
     }
 }

@@ -1,0 +1,76 @@
+//! What tests of runs in several processes have in common.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// `mpirun -np RANKS upwash train ARGUMENTS --transport mpi`, not started yet.
+pub fn mpirun(folder: &Path, ranks: usize, arguments: &[&str]) -> Command {
+    let mut command = Command::new("mpirun");
+    command
+        .current_dir(folder)
+        .args(["--allow-run-as-root", "--oversubscribe", "-np"])
+        .arg(ranks.to_string())
+        .arg(env!("CARGO_BIN_EXE_upwash"))
+        .arg("train")
+        .args(arguments)
+        .args(["--transport", "mpi"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Waits for its end, but not for ever.
+pub fn finish(mut command: Command) -> Output {
+    let mut child = command.spawn().expect("mpirun: install openmpi-bin");
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if began.elapsed() > Duration::from_secs(120) {
+            child.kill().unwrap();
+            panic!("mpirun hangs");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
+
+pub fn summary(folder: &Path) -> Value {
+    let text = std::fs::read_to_string(folder.join("summary.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Losses by (round, worker) of all processes' events.
+pub fn losses(folder: &Path) -> Vec<Vec<f64>> {
+    let mut found: Vec<Vec<f64>> = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    let inside = std::fs::read_dir(folder).unwrap();
+    folders.extend(
+        inside
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.is_dir()),
+    );
+    for folder in folders {
+        let Ok(text) = std::fs::read_to_string(folder.join("events.jsonl")) else {
+            continue;
+        };
+        for line in text.lines() {
+            let event: Value = serde_json::from_str(line).unwrap();
+            if event["event"] != "round" {
+                continue;
+            }
+            let round = event["round"].as_u64().unwrap() as usize;
+            let all = event["losses"].as_array().unwrap();
+            if found.len() <= round {
+                found.resize(round + 1, vec![f64::NAN; all.len()]);
+            }
+            for (worker, loss) in all.iter().enumerate() {
+                if let Some(loss) = loss.as_f64() {
+                    found[round][worker] = loss;
+                }
+            }
+        }
+    }
+    found
+}

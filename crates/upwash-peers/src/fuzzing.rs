@@ -1,0 +1,81 @@
+//! For the fuzz target alone (`--cfg fuzzing`): a listed peer may send any bytes. Checksums are not looked at then.
+
+use crate::Timings;
+use crate::frame::{Limits, parse_model};
+use crate::keys::Key;
+use crate::link::{House, hear};
+use crate::table::{Connection, Table};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use upwash::compress::Compression;
+use upwash::transport::{Coding, Pool};
+
+const LIMITS: Limits = Limits {
+    letter: 256,
+    model: 2048,
+};
+
+/// What a peer that has proved who it is can send. Panics are what is looked for.
+pub fn receive(bytes: &[u8]) {
+    thread_local! {
+        static TOOLS: (tokio::runtime::Runtime, Key) = (
+            tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime"),
+            Key::generate(),
+        );
+    }
+    TOOLS.with(|(runtime, key)| {
+        let house = House {
+            own: 0,
+            key: key.clone(),
+            keys: vec![],
+            addresses: vec![],
+            run: 1,
+            rounds: 100,
+            limits: LIMITS,
+            timings: Timings::default(),
+            table: Table::new(2, 0),
+            pool: Pool::new(2),
+        };
+        let (outbox, _parcels) = tokio::sync::mpsc::unbounded_channel();
+        let under_way = Arc::new(AtomicU64::new(0));
+        let id = house.table.new_id();
+        let connection = Connection {
+            id,
+            outbox,
+            under_way,
+        };
+        house.table.connected(1, connection);
+        // Who has sent as many letters as are kept waits for someone to read them: nobody does here.
+        let heard = hear(&house, 1, id, bytes);
+        let _ =
+            runtime.block_on(async { tokio::time::timeout(Duration::from_millis(1), heard).await });
+    });
+}
+
+/// The parts of it alone, which get farther without frames around them.
+pub fn decode(bytes: &[u8]) {
+    if let Ok((round, state)) = parse_model(bytes) {
+        let again = crate::frame::model_to_bytes(round, &state);
+        assert_eq!(again, bytes, "a model is read as it is written");
+    }
+    let Some((&[count, which], rest)) = bytes.split_first_chunk() else {
+        return;
+    };
+    let units: Vec<f32> = rest
+        .as_chunks()
+        .0
+        .iter()
+        .map(|four| f32::from_le_bytes(*four))
+        .collect();
+    let coding = match which % 6 {
+        0 => Coding::Exact,
+        1 => Coding::Half,
+        2 => Coding::Compressed(Compression::TopK(0.1)),
+        3 => Coding::Compressed(Compression::RandomK(0.1)),
+        4 => Coding::Compressed(Compression::Sign),
+        _ => Coding::Compressed(Compression::EightBit),
+    };
+    let decoded = coding.decode(&units, count.into(), &[1, 2]);
+    assert!(decoded.is_none_or(|vector| vector.len() == usize::from(count)));
+}

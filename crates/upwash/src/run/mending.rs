@@ -1,0 +1,258 @@
+//! Rounds in which links have failed: who knows what of them, and what weights are left.
+
+use super::correspondence::{Correspondence, Occasion};
+use super::heard::Heard;
+use crate::algorithm::Report;
+use crate::transport::Transport;
+use upwash_topology::Round;
+
+impl Correspondence<'_> {
+    /// Counts the links that are held: everyone's degree here, and who is without some.
+    pub(super) fn take_stock(
+        &mut self,
+        occasion: &Occasion<'_>,
+        reports: &mut [Report],
+        transport: &dyn Transport,
+    ) {
+        self.broken.clear();
+        if !transport.promises().survives_loss {
+            return;
+        }
+        for worker in self.placement.own() {
+            let lost = |other: &usize| !self.is_here(*other) && !transport.holds(*other);
+            let deaf = self.senders(worker, occasion).iter().any(lost);
+            let round = occasion.setting.round;
+            let hears = |other: usize| round.mixing().row(other).iter().any(|e| e.0 == worker);
+            let everyone = 0..self.placement.workers();
+            let unheard = everyone.filter(|&other| other != worker && hears(other));
+            let unheard = unheard.filter(lost).count();
+            if deaf || unheard > 0 {
+                self.broken.insert(worker);
+            }
+            reports[worker].degree -= unheard.min(reports[worker].degree);
+        }
+    }
+
+    /// The round as it is when links have failed; none if all are there. A link counts the smaller of
+    /// its configured and its Metropolis weight where one of its ends does not hold all of its links:
+    /// both ends know that of both, so that the weight is the same for them, and no eigenvalue of W gets
+    /// out of the range that the configured weights keep it in.
+    pub(super) fn mended(
+        &self,
+        up: &Round,
+        reports: &[Report],
+        heard: &Heard,
+        transport: &dyn Transport,
+    ) -> Option<Round> {
+        if !transport.promises().survives_loss {
+            return None;
+        }
+        let mut rows = Vec::new();
+        for worker in self.placement.own() {
+            let whole = !self.broken.contains(&worker);
+            let (mut row, mut own) = (Vec::new(), 1.0);
+            for &(other, weight) in up.mixing().row(worker) {
+                if other == worker {
+                    continue;
+                }
+                let weight = match (self.is_here(other), heard.reports.get(&other)) {
+                    (true, _) => weight,
+                    (_, Some(_)) if whole && heard.whole.contains(&other) => weight,
+                    (_, Some(theirs)) => {
+                        let most = theirs.degree.max(reports[worker].degree);
+                        weight.min(1.0 / (1 + most) as f64)
+                    }
+                    (_, None) => continue,
+                };
+                own -= weight;
+                row.push((other, weight));
+            }
+            let place = row.partition_point(|entry: &(usize, f64)| entry.0 < worker);
+            row.insert(place, (worker, own));
+            let known = up.mixing().row(worker);
+            let same = |(a, b): (&(usize, f64), &(usize, f64))| {
+                a.0 == b.0 && (a.0 == worker || a.1 == b.1)
+            };
+            if row.len() != known.len() || !row.iter().zip(known).all(same) {
+                rows.push((worker, row));
+            }
+        }
+        (!rows.is_empty()).then(|| up.with_rows(rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::algorithm::{Exchange, Setting};
+    use crate::config::Config;
+    use crate::experiment::{Experiment, Folders};
+    use crate::mix::Terms;
+    use crate::transport::{
+        Begin, InProcess, Letter, Placement, Promises, Traffic, TransportError,
+    };
+    use upwash_topology::random::Stream;
+
+    /// A transport that knows which links are up, and moves nothing.
+    struct Links {
+        placement: Placement,
+        up: Vec<bool>,
+    }
+
+    impl Transport for Links {
+        fn promises(&self) -> Promises {
+            Promises {
+                survives_loss: true,
+                ..InProcess::new(1).promises()
+            }
+        }
+        fn placement(&self) -> &Placement {
+            &self.placement
+        }
+        fn holds(&self, worker: usize) -> bool {
+            self.up[worker]
+        }
+        fn may_begin(&mut self, _: u64, _: bool) -> Result<Begin, TransportError> {
+            Ok(Begin::Go)
+        }
+        fn begin(
+            &mut self,
+            _: Vec<(Letter, Vec<usize>)>,
+            _: &[usize],
+        ) -> Result<(), TransportError> {
+            Ok(())
+        }
+        fn finish(&mut self, _: u32) -> Result<Vec<Letter>, TransportError> {
+            Ok(vec![])
+        }
+        fn send(&mut self, _: usize, _: Letter) -> Result<bool, TransportError> {
+            Ok(false)
+        }
+        fn receive(&mut self, _: std::time::Duration) -> Result<Vec<Letter>, TransportError> {
+            Ok(vec![])
+        }
+        fn all_reduce(&mut self, _: u32, _: &mut [f32]) -> Result<(), TransportError> {
+            Ok(())
+        }
+        fn fill_in(&mut self, _: &mut [f64]) -> Result<(), TransportError> {
+            Ok(())
+        }
+        fn sum(&mut self, _: f64) -> Result<Option<f64>, TransportError> {
+            Ok(None)
+        }
+        fn traffic(&self) -> Traffic {
+            Traffic::default()
+        }
+    }
+
+    /// Everyone's row when some links have failed, each from what it knows.
+    fn mended(experiment: &Experiment, up: &Round, is_up: &dyn Fn(usize, usize) -> bool) -> Round {
+        let workers = experiment.workers();
+        let algorithm = experiment.method.synchronous().unwrap();
+        let occasion = Occasion {
+            algorithm,
+            exchange: Exchange::Neighbours,
+            setting: Setting::new(up, 0.1),
+            terms: Terms::default(),
+            statistics: false,
+        };
+        let degrees = up.receiver_counts();
+        let mut reports: Vec<Report> = (0..workers)
+            .map(|worker| Report {
+                loss: None,
+                degree: degrees[worker],
+                number: 1.0,
+            })
+            .collect();
+        // What everyone finds out about itself, and says in its letters.
+        let mut desks: Vec<(Correspondence<'_>, Links)> = (0..workers)
+            .map(|worker| {
+                let placement = Placement::new(workers, workers, worker);
+                let up = (0..workers).map(|other| is_up(worker, other)).collect();
+                let links = Links {
+                    placement: placement.clone(),
+                    up,
+                };
+                (Correspondence::new(experiment, placement), links)
+            })
+            .collect();
+        for (desk, links) in &mut desks {
+            desk.take_stock(&occasion, &mut reports, links);
+        }
+        let whole: Vec<bool> = desks
+            .iter()
+            .map(|(desk, _)| desk.broken.is_empty())
+            .collect();
+        let row = |worker: usize| {
+            let (desk, links) = &desks[worker];
+            let mut heard = Heard::default();
+            for sender in up.senders(worker).filter(|&sender| is_up(worker, sender)) {
+                heard.reports.insert(sender, reports[sender]);
+                if whole[sender] {
+                    heard.whole.insert(sender);
+                }
+            }
+            let round = desk.mended(up, &reports, &heard, links);
+            let round = round.as_ref().unwrap_or(up);
+            (worker, round.mixing().row(worker).to_vec())
+        };
+        up.with_rows((0..workers).map(row).collect::<Vec<_>>())
+    }
+
+    /// W stays symmetric, its rows sum to 1, and no eigenvalue leaves the range of the configured W.
+    #[test]
+    fn what_is_left_of_w_is_as_good_as_it_was() {
+        let mut stream = Stream::new(7, "links", &[]);
+        let mut failures = 0;
+        for weights in ["optimal", "metropolis"] {
+            for graph in [
+                "paper:L1",
+                "ring:6",
+                "erdos-renyi:12,p=0.4,seed=3,connected",
+                "star:7",
+            ] {
+                let text = format!(
+                    "[data]\nname = \"synthetic:shape=1x1x1,train=24,test=1\"\npartition = \"iid\"\n\
+                     [graph]\ntopology = \"{graph}\"\nweights = \"{weights}\"\n[algorithm]\nname = \"dpsgd\"\n\
+                     [training]\nbatch = 1\n"
+                );
+                let config = Config::parse(&text, &[]).unwrap();
+                let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
+                let up = experiment.schedule.round(0);
+                let configured = up.mixing().smallest_eigenvalue();
+                for _ in 0..40 {
+                    let links = up.links().to_vec();
+                    let part = stream.below(4) as f64 / 4.0;
+                    let lost: Vec<bool> = links
+                        .iter()
+                        .map(|_| (stream.below(1000) as f64) < 1000.0 * part)
+                        .collect();
+                    failures += lost.iter().filter(|lost| **lost).count();
+                    let is_up = |a: usize, b: usize| {
+                        let at = links.iter().position(|link| {
+                            [(link.0, link.1), (link.1, link.0)].contains(&(a, b))
+                        });
+                        at.is_none_or(|at| !lost[at])
+                    };
+                    let left = mended(&experiment, &up, &is_up);
+                    let w = left.mixing();
+                    assert!(w.is_symmetric(), "{graph}, {weights}");
+                    for worker in 0..experiment.workers() {
+                        let sum: f64 = w.row(worker).iter().map(|entry| entry.1).sum();
+                        assert!((sum - 1.0).abs() < 1e-12, "{graph}, {weights}");
+                        let others = w.row(worker).iter().filter(|entry| entry.0 != worker);
+                        assert!(others.clone().all(|entry| entry.1 > 0.0));
+                        assert!(others.clone().all(|entry| is_up(worker, entry.0)));
+                    }
+                    let smallest = w.smallest_eigenvalue();
+                    assert!(
+                        smallest >= configured - 1e-9,
+                        "{graph}, {weights}: {smallest}"
+                    );
+                }
+            }
+        }
+        assert!(failures > 500, "only {failures} links failed");
+    }
+}

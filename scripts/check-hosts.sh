@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Trains on three hosts (network namespaces at 100 Mbit/s), over MPI and between peers, and checks that all end with the
+# same losses as one process. UPWASH is the program, built with `--features mpi`. Needs root.
+set -euo pipefail
+upwash=$(realpath "${UPWASH:?the path of the program, built with --features mpi}")
+source "$(dirname "$0")/hosts.sh"
+make_hosts 3 100mbit
+work=$(mktemp -d)
+cd "$work"
+cat > config.toml << 'EOF'
+model = "mlp:64"
+[data]
+partition = "iid"
+[graph]
+topology = "path:3"
+[training]
+epochs = 3
+batch = 16
+EOF
+"$upwash" train config.toml --out one > one.log
+
+mpirun_on 3 "$upwash" train config.toml --transport mpi --out mpi > mpi.log
+losses() { python3 -c 'import json, sys; print([n["train_loss"] for n in json.load(open(sys.argv[1]))["nodes"]])' "$1/summary.json"; }
+[[ $(losses one) == "$(losses mpi)" ]] || { echo "MPI between hosts has other losses than one process"; exit 1; }
+echo "MPI on three hosts: the losses of one process"
+
+{ cat config.toml; echo '[network]'; echo 'gather_seconds = 60.0'; } > peers.toml
+for id in 0 1 2; do
+  mkdir "host-$id"
+  key=$(cd "host-$id" && "$upwash" keys new | grep -o 'sha256:[0-9a-zA-Z+/=]*' | head -1)
+  printf '[[network.peers]]\naddress = "%s:7101"\nkey = "%s"\n' "$(address_of $id)" "$key" >> peers.toml
+done
+sent() { on_host "$1" cat /sys/class/net/eth0/statistics/tx_bytes; }
+before=$(sent 1)
+peers=()
+for id in 0 1 2; do
+  cp peers.toml "host-$id/config.toml"
+  (cd "host-$id" && on_host "$id" timeout 120 "$upwash" peer config.toml --id "$id" --out out > log 2>&1) &
+  peers+=($!)
+done
+for id in 0 1 2; do
+  wait "${peers[$id]}" || { cat "host-$id/log"; exit 1; }
+done
+python3 - $(($(sent 1) - before)) << 'EOF'
+import json, sys
+one = [n["train_loss"] for n in json.load(open("one/summary.json"))["nodes"]]
+for worker in range(3):
+    own = json.load(open(f"host-{worker}/out/summary.json"))["nodes"][worker]["train_loss"]
+    assert own == one[worker], (worker, own, one[worker])
+# The kernel counts headers and acknowledgements as well.
+counted = json.load(open("host-1/out/summary.json"))["bytes_sent"]
+more = int(sys.argv[1]) / counted - 1
+print(f"worker 1 counted {counted} bytes, the kernel {100 * more:.2f} % more")
+assert abs(more) < 0.02, more
+EOF
+echo "peers on three hosts: the losses of one process"
+cd /; rm -rf "$work"
