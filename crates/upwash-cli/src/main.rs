@@ -10,6 +10,7 @@ mod keys;
 mod launch;
 mod peer;
 mod progress;
+mod report;
 mod runs;
 mod topology;
 mod train;
@@ -35,6 +36,12 @@ enum Command {
     Train(train::Args),
     /// Train as several configurations say, and compare
     Compare(compare::Args),
+    /// Draw runs as a page to open in a browser, one file that needs nothing else
+    Report(report::ReportArgs),
+    /// Print a run's table and how its losses went
+    Show(report::ShowArgs),
+    /// Write runs' numbers for other programs
+    Export(report::ExportArgs),
     /// Train as one worker among peers on other machines, which may come and go
     Peer(peer::Args),
     /// Run all peers of a configuration on this machine, keys included
@@ -63,6 +70,9 @@ fn main() -> ExitCode {
         Command::Demo => demo::run(&mut out).map(|()| ExitCode::SUCCESS),
         Command::Train(args) => train::run(&args, &mut out),
         Command::Compare(args) => compare::run(&args, &mut out),
+        Command::Report(args) => report::report(&args, &mut out).map(|()| ExitCode::SUCCESS),
+        Command::Show(args) => report::print(&args, &mut out).map(|()| ExitCode::SUCCESS),
+        Command::Export(args) => report::export(&args, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Peer(args) => peer::run(&args, &mut out),
         Command::Launch(args) => launch::run(&args, &mut out),
         Command::Status(args) => peer::status(&args, &mut out),

@@ -1,0 +1,33 @@
+//! Numbers for other programs.
+
+use crate::Run;
+use std::fmt::Write;
+
+/// Every epoch of every worker, a line each.
+pub fn csv(runs: &[Run]) -> String {
+    let mut text = String::from(
+        "run,epoch,worker,train_loss,test_accuracy,consensus_distance,bytes_sent,simulated_seconds\n",
+    );
+    let number = |number: Option<f64>| number.map_or(String::new(), |number| number.to_string());
+    for run in runs {
+        for epoch in &run.epochs {
+            for worker in (0..run.workers).filter(|worker| Some(*worker) != run.centre) {
+                let accuracy = epoch.accuracies.as_ref().and_then(|all| *all.get(worker)?);
+                let loss = epoch.losses.get(worker).copied().flatten();
+                // A name may hold anything.
+                let name = run.name.replace('"', "\"\"");
+                let _ = writeln!(
+                    text,
+                    "\"{name}\",{},{worker},{},{},{},{},{}",
+                    epoch.epoch,
+                    number(loss),
+                    number(accuracy),
+                    number(epoch.consensus),
+                    epoch.bytes,
+                    epoch.seconds
+                );
+            }
+        }
+    }
+    text
+}

@@ -1,0 +1,109 @@
+//! Event files that TensorBoard opens: records with checksums, each a small protocol buffer.
+
+use crate::Run;
+
+/// A file's content for each worker, and for what all have in common: its name and its bytes.
+pub fn tensorboard(run: &Run) -> Vec<(String, Vec<u8>)> {
+    let mut files = Vec::new();
+    for worker in (0..run.workers).filter(|worker| Some(*worker) != run.centre) {
+        let mut file = Records::new();
+        for epoch in &run.epochs {
+            let loss = epoch.losses.get(worker).copied().flatten();
+            let accuracy = epoch.accuracies.as_ref();
+            let accuracy = accuracy.and_then(|all| all.get(worker).copied().flatten());
+            let values = [("train/loss", loss), ("test/accuracy", accuracy)];
+            file.epoch(epoch.epoch, epoch.seconds, &values);
+        }
+        files.push((format!("worker-{worker}"), file.bytes));
+    }
+    let mut file = Records::new();
+    for epoch in &run.epochs {
+        let values = [
+            ("all/consensus_distance", epoch.consensus),
+            ("all/gigabytes_sent", Some(epoch.bytes as f64 / 1e9)),
+            ("all/simulated_seconds", Some(epoch.seconds)),
+        ];
+        file.epoch(epoch.epoch, epoch.seconds, &values);
+    }
+    files.push(("all".into(), file.bytes));
+    files
+}
+
+struct Records {
+    bytes: Vec<u8>,
+}
+
+impl Records {
+    fn new() -> Self {
+        let mut records = Self { bytes: vec![] };
+        // Event.file_version, its third field.
+        let mut event = Vec::new();
+        double(&mut event, 1, 0.0);
+        bytes(&mut event, 3, b"brain.Event:2");
+        records.push(&event);
+        records
+    }
+
+    /// Event { wall_time = 1, step = 2, summary = 5 { value = 1 { tag = 1, simple_value = 2 } } }.
+    fn epoch(&mut self, step: u64, seconds: f64, values: &[(&str, Option<f64>)]) {
+        let mut summary = Vec::new();
+        for (tag, number) in values {
+            let Some(number) = number else {
+                continue;
+            };
+            let mut value = Vec::new();
+            bytes(&mut value, 1, tag.as_bytes());
+            float(&mut value, 2, *number as f32);
+            bytes(&mut summary, 1, &value);
+        }
+        let mut event = Vec::new();
+        double(&mut event, 1, seconds);
+        key(&mut event, 2, 0);
+        varint(&mut event, step);
+        bytes(&mut event, 5, &summary);
+        self.push(&event);
+    }
+
+    /// Length and content, each with its masked CRC-32C.
+    fn push(&mut self, event: &[u8]) {
+        let length = (event.len() as u64).to_le_bytes();
+        self.bytes.extend(length);
+        self.bytes.extend(masked(&length).to_le_bytes());
+        self.bytes.extend(event);
+        self.bytes.extend(masked(event).to_le_bytes());
+    }
+}
+
+fn masked(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+        .rotate_right(15)
+        .wrapping_add(0xa282_ead8)
+}
+
+fn varint(to: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        to.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    to.push(number as u8);
+}
+
+fn key(to: &mut Vec<u8>, field: u64, kind: u64) {
+    varint(to, field << 3 | kind);
+}
+
+fn double(to: &mut Vec<u8>, field: u64, number: f64) {
+    key(to, field, 1);
+    to.extend(number.to_le_bytes());
+}
+
+fn float(to: &mut Vec<u8>, field: u64, number: f32) {
+    key(to, field, 5);
+    to.extend(number.to_le_bytes());
+}
+
+fn bytes(to: &mut Vec<u8>, field: u64, content: &[u8]) {
+    key(to, field, 2);
+    varint(to, content.len() as u64);
+    to.extend(content);
+}

@@ -1,0 +1,83 @@
+//! The page as a browser shows it.
+#![allow(clippy::unwrap_used)]
+
+mod browser;
+
+use browser::Browser;
+use std::path::PathBuf;
+use upwash_report::{Run, page};
+
+const WORKERS: usize = 8;
+
+/// A run's folder, with made-up losses.
+fn folder(parent: &std::path::Path, name: &str) -> PathBuf {
+    let folder = parent.join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut lines = vec![format!(
+        r#"{{"event":"started","round":0,"algorithm":"D-PSGD","graph":"paper:L1","workers":{WORKERS},"parameters":10,"rounds":100,"rounds_per_epoch":10,"batch":8}}"#
+    )];
+    for epoch in 1..=10 {
+        let number = |worker: usize| (1.0 + worker as f64 / 10.0) / f64::from(epoch);
+        let losses: Vec<f64> = (0..WORKERS).map(number).collect();
+        let accuracies: Vec<f64> = losses.iter().map(|loss| 1.0 - loss / 2.0).collect();
+        lines.push(format!(
+            r#"{{"event":"epoch","epoch":{epoch},"train_losses":{losses:?},"test_accuracies":{accuracies:?},"consensus_distance":0.1,"bytes_sent":{epoch}000,"messages_sent":1,"simulated_seconds":{epoch}}}"#
+        ));
+    }
+    std::fs::write(folder.join("events.jsonl"), lines.join("\n") + "\n").unwrap();
+    std::fs::write(
+        folder.join("config.toml"),
+        "[graph]\ntopology = \"paper:L1\"\n",
+    )
+    .unwrap();
+    folder
+}
+
+/// Lines that are drawn in a chart: what is not filled and has bent corners.
+fn drawn(chart: &str) -> String {
+    format!(
+        "document.querySelectorAll('#{chart} svg path[fill=\"none\"][stroke-linejoin=\"bevel\"]').length"
+    )
+}
+
+#[test]
+fn a_report_opens_from_disk_and_answers_to_the_mouse() {
+    let Some(mut browser) = Browser::start(1440, 1000) else {
+        return;
+    };
+    let place = tempfile::tempdir().unwrap();
+    let folders = ["first", "<script>alert(1)<x>"].map(|name| folder(place.path(), name));
+    let runs = Run::read_all(&folders).unwrap();
+    let file = place.path().join("report.html");
+    std::fs::write(&file, page(&runs)).unwrap();
+    browser.open(&format!("file://{}", file.display()));
+    // Two graphs, losses and accuracies of two runs, six charts of both.
+    assert_eq!(
+        browser.evaluate("document.querySelectorAll('.chart svg').length"),
+        12
+    );
+    // A line for each worker, and the mean.
+    let lines = browser.evaluate(&drawn("loss-0"));
+    assert_eq!(lines, WORKERS + 1);
+    let legend = "[...document.querySelectorAll('#loss-0 svg text')].find((e) => e.textContent === 'worker 3')";
+    browser.click(legend);
+    browser.wait_for(&format!("{} === {WORKERS}", drawn("loss-0")));
+    browser.click(legend);
+    browser.wait_for(&format!("{} === {}", drawn("loss-0"), WORKERS + 1));
+    // Twelve links, and names that are only text.
+    let links = "upwash.charts[0].instance.getOption().series[0].links.length";
+    assert_eq!(browser.evaluate(links), 12);
+    assert_eq!(
+        browser.evaluate("document.querySelectorAll('#table th')[2].textContent"),
+        "<script>alert(1)<x>"
+    );
+    // Values under the pointer.
+    browser.click("document.querySelector('#by-rounds svg')");
+    browser.wait_for("[...document.querySelectorAll('#by-rounds > div')].some((e) => e.textContent.includes('first'))");
+    // No wider than a phone.
+    let size =
+        serde_json::json!({ "width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": false });
+    browser.call("Emulation.setDeviceMetricsOverride", size);
+    browser.wait_for("document.documentElement.scrollWidth <= 390");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
