@@ -1,10 +1,10 @@
 //! `upwash report`, `show` and `export`: runs to look at. None of them changes a run.
 
 use crate::files;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use std::io::Write;
 use std::path::PathBuf;
-use upwash_report::{Run, csv, page, show, tensorboard};
+use upwash_report::{Run, csv, figures, page, show, tensorboard};
 
 /// What `upwash report` is asked for.
 #[derive(clap::Args)]
@@ -15,6 +15,9 @@ pub(crate) struct ReportArgs {
     /// The page to write: one file, which needs nothing else
     #[arg(short, long, default_value = "report.html", value_name = "FILE")]
     output: PathBuf,
+    /// Write the figures as PNG and SVG into this folder instead, for a paper
+    #[arg(long, value_name = "DIR")]
+    png: Option<PathBuf>,
 }
 
 /// What `upwash show` is asked for.
@@ -46,10 +49,25 @@ fn read(folders: &[PathBuf]) -> Result<Vec<Run>> {
 /// Writes the page.
 pub(crate) fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<()> {
     let runs = read(&args.runs)?;
-    files::write(&args.output, page(&runs).as_bytes())?;
     for notice in runs.iter().flat_map(|run| &run.notices) {
         writeln!(out, "note: {notice}")?;
     }
+    if let Some(folder) = &args.png {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+        for figure in figures(&runs) {
+            let place = folder.join(&figure.name);
+            let failed = |error| anyhow!("{}: {error}", figure.name);
+            files::write(
+                &place.with_extension("svg"),
+                figure.svg().map_err(failed)?.as_bytes(),
+            )?;
+            files::write(&place.with_extension("png"), &figure.png().map_err(failed)?)?;
+            writeln!(out, "{}.svg and .png", place.display())?;
+        }
+        return Ok(());
+    }
+    files::write(&args.output, page(&runs).as_bytes())?;
     writeln!(out, "{}: open it in a browser", args.output.display())?;
     Ok(())
 }

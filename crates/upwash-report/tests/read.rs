@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use upwash_report::{Ending, ReadError, Run, csv, page, show};
+use upwash_report::{Ending, ReadError, Run, csv, figures, page, show};
 
 const STARTED: &str = r#"{"event":"started","round":0,"algorithm":"D-PSGD","graph":"ring:3","workers":3,"parameters":10,"rounds":4,"rounds_per_epoch":2,"batch":8}"#;
 
@@ -136,4 +136,32 @@ fn runs_of_the_same_name_are_told_apart_and_names_are_only_text() {
     assert!(!page.contains("<script>alert"), "a name became a tag");
     assert_eq!(page.matches("<script").count(), 3, "{}", page.len());
     assert!(!page.contains("{{"), "a place was not filled in");
+}
+
+#[test]
+fn figures_have_a_line_for_each_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &events(), "\n");
+    let figures = figures(&[Run::read(folder.path()).unwrap()]);
+    let names: Vec<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
+    // There is no consensus distance in these events: nothing to draw.
+    let expected = [
+        "loss",
+        "accuracy",
+        "worst-loss",
+        "worst-accuracy",
+        "accuracy-rounds",
+        "accuracy-bytes",
+        "accuracy-time",
+    ];
+    assert_eq!(names, expected);
+    let svg = figures[0].svg().unwrap();
+    let named = |name: &str| svg.contains(name);
+    assert!(named("worker 0") && named("worker 2") && named("mean") && named("training loss"));
+    // Three workers and the mean, each with its sign in the legend; axes and grid are lines of two points.
+    let lines = svg.matches("<polyline").count();
+    assert!(lines >= 2 * 4, "{lines}");
+    let png = figures[0].png().unwrap();
+    assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
+    assert_eq!(png[16..24], [0, 0, 7, 128, 0, 0, 4, 236]); // 1920 x 1260
 }

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Makes the README's pictures of pages anew. UPWASH is the program; needs Chromium.
+set -euo pipefail
+upwash=$(realpath "${UPWASH:?the path of the program}")
+cd "$(dirname "$0")/.."
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+runs=results/cifar10-thin-resnet50-200-epochs
+"$upwash" report $runs/dpsgd-released/seed-1 $runs/al-dsgd-dpsgd-sound/seed-1 -o "$place/report.html"
+chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$place/profile" --window-size=1440,1640 \
+  --virtual-time-budget=3000 --screenshot="$PWD/docs/images/report.png" "file://$place/report.html" 2> /dev/null
