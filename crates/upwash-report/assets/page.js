@@ -39,8 +39,17 @@
   const chart = (parent, id, options) => {
     const element = make("div", parent, undefined, "chart");
     element.id = id;
-    const entry = { element, options, instance: null };
+    const entry = { element, options, instance: null, picture: () => entry.instance.getDataURL({ type: "svg", backgroundColor: colour("--paper") }) };
     charts.push(entry);
+    const save = make("button", parent, "SVG", "save");
+    save.title = "Save this chart as SVG";
+    save.addEventListener("click", () => {
+      const link = make("a", document.body);
+      link.href = entry.picture();
+      link.download = `${id}.svg`;
+      link.click();
+      link.remove();
+    });
     draw(entry);
     return element;
   };
@@ -52,16 +61,15 @@
     if (selected && options.legend) options.legend.selected = selected;
     entry.instance.setOption(options);
   };
-  const frame = (name, x, series, more = {}) => {
+  const frame = (x, series, more = {}) => {
     const ink = colour("--ink"), soft = colour("--soft"), line = colour("--line");
     const axis = { nameTextStyle: { color: soft }, axisLabel: { color: soft }, axisLine: { lineStyle: { color: line } }, splitLine: { lineStyle: { color: line } } };
     return {
       animation: false,
       textStyle: { color: ink, fontFamily: "system-ui, sans-serif" },
       aria: { enabled: true },
-      toolbox: { right: 4, top: 0, iconStyle: { borderColor: soft }, feature: { saveAsImage: { type: "svg", name, title: "Save as SVG", backgroundColor: colour("--paper") } } },
       tooltip: { trigger: "axis", confine: true, backgroundColor: colour("--paper"), borderColor: line, textStyle: { color: ink }, valueFormatter: more.format || short },
-      legend: { type: "scroll", top: 0, left: 4, right: 48, itemWidth: 14, itemGap: 8, textStyle: { color: ink }, pageTextStyle: { color: soft }, pageIconColor: soft, data: more.legend },
+      legend: { type: "scroll", top: 0, left: 4, right: 8, itemWidth: 14, itemGap: 8, textStyle: { color: ink }, pageTextStyle: { color: soft }, pageIconColor: soft, data: more.legend },
       grid: { left: 58, right: 18, top: 38, bottom: 74 },
       dataZoom: [{ type: "inside" }, { type: "slider", height: 16, bottom: 8, borderColor: line, textStyle: { color: soft } }],
       xAxis: { ...axis, type: "value", name: x, nameLocation: "middle", nameGap: 26, min: more.from ?? "dataMin", max: "dataMax", splitLine: { show: false }, axisLabel: { ...axis.axisLabel, hideOverlap: true, showMinLabel: true, showMaxLabel: false } },
@@ -100,11 +108,11 @@
       const band = { type: "line", stack: "band", silent: true, showSymbol: false, lineStyle: { opacity: 0 }, tooltip: { show: false } };
       series.push({ ...band, name: "_low", data: low }, { ...band, name: "_span", data: span, areaStyle: { color: ink, opacity: 0.1 } });
     }
-    return frame(`${run.name}-${key}`, "epoch", series, { log, format, legend: [...workers.map((worker) => `worker ${worker}`), "mean"] });
+    return frame("epoch", series, { log, format, legend: [...workers.map((worker) => `worker ${worker}`), "mean"] });
   };
 
   const graph = (run) => () => {
-    const base = frame(`${run.name}-graph`, "", []);
+    const base = frame("", []);
     const accuracies = new Map();
     const tested = [...run.epochs].reverse().find((epoch) => epoch.accuracies);
     trains(run).forEach((worker) => {
@@ -120,7 +128,7 @@
     const size = run.workers > 100 ? [4, 12] : [18, 44];
     const [ink, line] = [colour("--ink"), colour("--line")];
     return {
-      animation: false, textStyle: base.textStyle, aria: base.aria, toolbox: base.toolbox,
+      animation: false, textStyle: base.textStyle, aria: base.aria,
       tooltip: { ...base.tooltip, trigger: "item" },
       visualMap: all.length ? { min: low, max: high === low ? low + 1e-9 : high, orient: "horizontal", left: "center", bottom: 0, itemHeight: 120, calculable: true, seriesIndex: 0,
         inRange: { color: ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"] }, formatter: percent, textStyle: { color: ink }, text: [`accuracy`, ""] } : undefined,
@@ -144,7 +152,7 @@
   };
 
   // Several runs in one chart.
-  const together = (name, x, value, at, more = {}) => () => frame(name, x, runs.map((run, index) => lines(
+  const together = (x, value, at, more = {}) => () => frame(x, runs.map((run, index) => lines(
     run.label, run.epochs.map((epoch) => [at(run, epoch), value(run, epoch)]).filter((point) => point[1] !== null && point[1] !== undefined), index)), more);
   const accuracy = (run, epoch) => (epoch.accuracies ? mean(trains(run).map((worker) => epoch.accuracies[worker])) : null);
   const worstAccuracy = (run, epoch) => (epoch.accuracies ? worst(trains(run).map((worker) => epoch.accuracies[worker])) : null);
@@ -197,13 +205,13 @@
     runs.forEach((run, number) => chart(panel(grid, run), `accuracy-${number}`, perWorker(run, number, "accuracies", false, percent)));
   }
   grid = section("The worst worker", runs.length > 1 ? "Worst against worst: the largest loss and the smallest accuracy of any worker." : "The largest loss and the smallest accuracy of any worker.");
-  chart(panel(grid, null, "Largest training loss"), "worst-loss", together("worst-loss", "epoch", worstLoss, epochOf, { log: true }));
-  chart(panel(grid, null, "Smallest test accuracy"), "worst-accuracy", together("worst-accuracy", "epoch", worstAccuracy, epochOf, { format: percent }));
+  chart(panel(grid, null, "Largest training loss"), "worst-loss", together("epoch", worstLoss, epochOf, { log: true }));
+  chart(panel(grid, null, "Smallest test accuracy"), "worst-accuracy", together("epoch", worstAccuracy, epochOf, { format: percent }));
   grid = section("What it cost", "Mean accuracy against rounds, bytes that all workers have sent, and time on the configured network.");
-  chart(panel(grid, null, "Mean accuracy, by rounds"), "by-rounds", together("accuracy-rounds", "rounds", accuracy, (run, epoch) => epoch.epoch * run.rounds_per_epoch, { format: percent }));
-  chart(panel(grid, null, "Mean accuracy, by bytes"), "by-bytes", together("accuracy-bytes", "GB sent", accuracy, (_, epoch) => epoch.bytes / 1e9, { format: percent, from: 0 }));
-  chart(panel(grid, null, "Mean accuracy, by time"), "by-time", together("accuracy-time", "simulated seconds", accuracy, (_, epoch) => epoch.seconds, { format: percent, from: 0 }));
-  chart(panel(grid, null, "Distance of the models from their average"), "consensus", together("consensus", "epoch", (_, epoch) => epoch.consensus || null, epochOf, { log: true }));
+  chart(panel(grid, null, "Mean accuracy, by rounds"), "by-rounds", together("rounds", accuracy, (run, epoch) => epoch.epoch * run.rounds_per_epoch, { format: percent }));
+  chart(panel(grid, null, "Mean accuracy, by bytes"), "by-bytes", together("GB sent", accuracy, (_, epoch) => epoch.bytes / 1e9, { format: percent, from: 0 }));
+  chart(panel(grid, null, "Mean accuracy, by time"), "by-time", together("simulated seconds", accuracy, (_, epoch) => epoch.seconds, { format: percent, from: 0 }));
+  chart(panel(grid, null, "Distance of the models from their average"), "consensus", together("epoch", (_, epoch) => epoch.consensus || null, epochOf, { log: true }));
 
   make("h2", main, "Configuration");
   runs.forEach((run) => {

@@ -71,6 +71,14 @@ fn a_report_opens_from_disk_and_answers_to_the_mouse() {
         browser.evaluate("document.querySelectorAll('#table th')[2].textContent"),
         "<script>alert(1)<x>"
     );
+    // Each can be saved as SVG.
+    assert_eq!(
+        browser.evaluate("document.querySelectorAll('.panel .save').length"),
+        12
+    );
+    let picture = browser.evaluate("decodeURIComponent(upwash.charts[2].picture())");
+    let picture = picture.as_str().unwrap();
+    assert!(picture.starts_with("data:image/svg+xml") && picture.contains("worker 3"));
     // Values under the pointer.
     browser.click("document.querySelector('#by-rounds svg')");
     browser.wait_for("[...document.querySelectorAll('#by-rounds > div')].some((e) => e.textContent.includes('first'))");
