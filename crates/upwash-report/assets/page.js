@@ -30,7 +30,6 @@
     if (value === null || value === undefined) return "–";
     return Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 1e-3) ? value.toExponential(2) : String(+value.toPrecision(4));
   };
-  const trains = (run) => [...Array(run.workers).keys()].filter((worker) => worker !== run.centre);
   const known = (values) => values.filter((value) => value !== null && value !== undefined);
   const mean = (values) => (known(values).length ? known(values).reduce((a, b) => a + b, 0) / known(values).length : null);
   const worst = (values) => (known(values).length ? Math.min(...known(values)) : null);
@@ -95,16 +94,16 @@
 
   // Each run's workers: lines, their mean, and the band between lowest and highest.
   const perWorker = (run, number, key, log, format) => () => {
-    const rows = run.epochs.map((epoch) => [epoch.epoch, epoch[key]]).filter((row) => row[1]);
-    const workers = trains(run);
-    const values = (row) => workers.map((worker) => row[1][worker]);
-    const series = workers.map((worker) => lines(`worker ${worker}`, rows.map((row) => [row[0], row[1][worker]]), worker));
+    const rows = run.epochs.filter((epoch) => epoch[key]);
+    const spread = (epoch) => (key === "losses" ? epoch.loss : epoch.accuracy);
+    const workers = run.drawn;
+    const series = workers.map((worker, place) => lines(`worker ${worker}`, rows.map((epoch) => [epoch.epoch, epoch[key][place]]), place));
     const ink = colour("--ink");
-    series.push(lines("mean", rows.map((row) => [row[0], mean(values(row))]), 0, { line: { width: 3, color: ink, type: "solid" }, item: { color: ink } }));
+    series.push(lines("mean", rows.map((epoch) => [epoch.epoch, spread(epoch)?.mean ?? null]), 0, { line: { width: 3, color: ink, type: "solid" }, item: { color: ink } }));
     // On a logarithmic scale bands cannot be stacked: the lines themselves show it there.
     if (!log && workers.length > 1) {
-      const low = rows.map((row) => [row[0], worst(values(row))]);
-      const span = rows.map((row, index) => [row[0], low[index][1] === null ? null : Math.max(...known(values(row))) - low[index][1]]);
+      const low = rows.map((epoch) => [epoch.epoch, spread(epoch)?.low ?? null]);
+      const span = rows.map((epoch) => [epoch.epoch, spread(epoch) ? spread(epoch).high - spread(epoch).low : null]);
       const band = { type: "line", stack: "band", silent: true, showSymbol: false, lineStyle: { opacity: 0 }, tooltip: { show: false } };
       series.push({ ...band, name: "_low", data: low }, { ...band, name: "_span", data: span, areaStyle: { color: ink, opacity: 0.1 } });
     }
@@ -113,14 +112,8 @@
 
   const graph = (run) => () => {
     const base = frame("", []);
-    const accuracies = new Map();
-    const tested = [...run.epochs].reverse().find((epoch) => epoch.accuracies);
-    trains(run).forEach((worker) => {
-      const end = run.nodes.find((node) => node.id === worker);
-      const value = end?.test_accuracy ?? tested?.accuracies[worker];
-      if (value !== null && value !== undefined) accuracies.set(worker, value);
-    });
-    const all = [...accuracies.values()];
+    const accuracies = run.ends;
+    const all = known(run.ends);
     const [low, high] = all.length ? [Math.min(...all), Math.max(...all)] : [0, 1];
     const degree = Array(run.workers).fill(0);
     run.graph.matchings.flat().forEach(([a, b]) => { degree[a] += 1; degree[b] += 1; });
@@ -137,10 +130,10 @@
         label: { show: run.workers <= 100, color: ink, position: "right" },
         data: run.graph.positions.map(([x, y], worker) => ({
           // In large units: lines whose ends are less than one apart are made straight.
-          name: String(worker), x: 1000 * x, y: 1000 * y, value: accuracies.get(worker) ?? null,
+          name: String(worker), x: 1000 * x, y: 1000 * y, value: accuracies[worker],
           symbolSize: size[0] + (size[1] - size[0]) * degree[worker] / largest,
           itemStyle: { borderColor: ink, borderWidth: 1 },
-          tooltip: { formatter: () => `worker ${worker}<br>degree ${degree[worker]}<br>accuracy ${percent(accuracies.get(worker))}` },
+          tooltip: { formatter: () => `worker ${worker}<br>degree ${degree[worker]}<br>accuracy ${percent(accuracies[worker])}` },
         })),
         links: run.graph.matchings.flatMap((matching, index) => matching.map(([a, b]) => ({
           source: a, target: b, lineStyle: { ...style(index), width: run.workers > 100 ? 0.6 : 2.5, opacity: 0.9 },
@@ -154,9 +147,9 @@
   // Several runs in one chart.
   const together = (x, value, at, more = {}) => () => frame(x, runs.map((run, index) => lines(
     run.label, run.epochs.map((epoch) => [at(run, epoch), value(run, epoch)]).filter((point) => point[1] !== null && point[1] !== undefined), index)), more);
-  const accuracy = (run, epoch) => (epoch.accuracies ? mean(trains(run).map((worker) => epoch.accuracies[worker])) : null);
-  const worstAccuracy = (run, epoch) => (epoch.accuracies ? worst(trains(run).map((worker) => epoch.accuracies[worker])) : null);
-  const worstLoss = (run, epoch) => { const values = known(trains(run).map((worker) => epoch.losses[worker])); return values.length ? Math.max(...values) : null; };
+  const accuracy = (_, epoch) => epoch.accuracy?.mean;
+  const worstAccuracy = (_, epoch) => epoch.accuracy?.low;
+  const worstLoss = (_, epoch) => epoch.loss?.high;
   const epochOf = (_, epoch) => epoch.epoch;
 
   document.getElementById("lead").textContent = runs.length === 1 ? `${runs[0].name}: ${runs[0].algorithm} on ${runs[0].graph_name}` : `${runs.length} runs: ${runs.map((run) => run.label).join(", ")}`;
@@ -170,20 +163,17 @@
   make("th", head, "worker");
   runs.forEach((run) => make("th", head, run.label));
   const body = make("tbody", table);
-  const ends = runs.map((run) => {
-    const tested = [...run.epochs].reverse().find((epoch) => epoch.accuracies);
-    return trains(run).map((worker) => [worker, run.nodes.find((node) => node.id === worker)?.test_accuracy ?? tested?.accuracies[worker] ?? null]);
-  });
   const rows = Math.max(...runs.map((run) => run.workers));
   for (let worker = 0; worker < Math.min(rows, 64); worker += 1) {
     const row = make("tr", body);
     make("td", row, String(worker));
-    ends.forEach((end) => make("td", row, percent(end.find((entry) => entry[0] === worker)?.[1])));
+    runs.forEach((run) => make("td", row, percent(run.ends[worker])));
   }
-  [["mean", (end) => mean(end.map((entry) => entry[1]))], ["worst", (end) => worst(end.map((entry) => entry[1]))]].forEach(([name, value]) => {
+  if (rows > 64) make("td", make("tr", body), `… and ${rows - 64} more`);
+  [["mean", mean], ["worst", worst]].forEach(([name, value]) => {
     const row = make("tr", body, undefined, "sum");
     make("td", row, name);
-    ends.forEach((end) => make("td", row, percent(value(end))));
+    runs.forEach((run) => make("td", row, percent(value(run.ends))));
   });
   const averaged = make("tr", body, undefined, "sum");
   make("td", averaged, "averaged model");
@@ -198,10 +188,11 @@
       if (run.graph.copies > 1) make("p", place, `${run.graph.copies} copies of this graph, with the workers in other places, take turns.`, "words");
     });
   }
-  let grid = section("Training loss", "Each worker's mean over an epoch's batches; the thick line is the mean of all.");
+  const few = runs.some((run) => run.workers > run.drawn.length + 1) ? " Of many workers some are drawn; mean and band are of all." : "";
+  let grid = section("Training loss", `Each worker's mean over an epoch's batches; the thick line is the mean of all.${few}`);
   runs.forEach((run, number) => chart(panel(grid, run), `loss-${number}`, perWorker(run, number, "losses", true)));
   if (runs.some((run) => run.epochs.some((epoch) => epoch.accuracies))) {
-    grid = section("Test accuracy", "Of each worker's own model; the band is between the worst and the best.");
+    grid = section("Test accuracy", `Of each worker's own model; the band is between the worst and the best.${few}`);
     runs.forEach((run, number) => chart(panel(grid, run), `accuracy-${number}`, perWorker(run, number, "accuracies", false, percent)));
   }
   grid = section("The worst worker", runs.length > 1 ? "Worst against worst: the largest loss and the smallest accuracy of any worker." : "The largest loss and the smallest accuracy of any worker.");
@@ -220,7 +211,8 @@
     make("pre", details, run.config || "not found");
   });
 
-  window.addEventListener("resize", () => charts.forEach((entry) => entry.instance.resize()));
+  const resized = new ResizeObserver((changes) => changes.forEach((change) => charts.find((entry) => entry.element === change.target)?.instance.resize()));
+  charts.forEach((entry) => resized.observe(entry.element));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach(draw));
   matchMedia("print").addEventListener("change", () => charts.forEach((entry) => { draw(entry); entry.instance.resize(); }));
   window.upwash = { charts, runs };

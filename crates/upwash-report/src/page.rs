@@ -1,6 +1,7 @@
 //! The page: one file that needs nothing else.
 
-use crate::Run;
+use crate::{Epoch, Graph, Run};
+use serde::Serialize;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
 const STYLE: &str = include_str!("../assets/page.css");
@@ -10,12 +11,14 @@ const CHARTS: &str = include_str!("../assets/echarts.min.js");
 
 /// Points of a line: more would not be seen.
 const POINTS: usize = 400;
+/// Workers whose lines are drawn: beyond that the band and the mean tell more.
+const LINES: usize = 32;
 
 /// A page with these runs side by side.
 pub fn page(runs: &[Run]) -> String {
-    let thinned: Vec<Run> = runs.iter().map(thinned).collect();
+    let views: Vec<View<'_>> = runs.iter().map(View::new).collect();
     // Within a script nothing may look like a tag, whatever a run is called.
-    let data = serde_json::to_string(&thinned).unwrap_or_else(|_| "[]".into());
+    let data = serde_json::to_string(&views).unwrap_or_else(|_| "[]".into());
     let data = data.replace('<', "\\u003c");
     let title = runs
         .iter()
@@ -51,22 +54,117 @@ fn escaped(text: &str) -> String {
     text.replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// At most so many epochs, the last among them, and all in which models were tested while those are few enough.
-fn thinned(run: &Run) -> Run {
-    let mut run = run.clone();
-    let count = run.epochs.len();
-    if count > POINTS {
-        let step = count.div_ceil(POINTS);
-        let tested = run
-            .epochs
-            .iter()
-            .filter(|epoch| epoch.accuracies.is_some())
-            .count();
-        let mut place = 0;
-        run.epochs.retain(|epoch| {
-            place += 1;
-            place % step == 0 || place == count || (tested <= POINTS && epoch.accuracies.is_some())
-        });
+/// A run as the page needs it: no more lines and points than can be seen.
+#[derive(Serialize)]
+struct View<'a> {
+    name: &'a str,
+    algorithm: &'a str,
+    graph_name: &'a str,
+    graph: &'a Option<Graph>,
+    workers: usize,
+    rounds_per_epoch: u64,
+    /// Whose lines are drawn.
+    drawn: Vec<usize>,
+    epochs: Vec<Row>,
+    /// Everyone's accuracy in the end, or the last time it was tested.
+    ends: Vec<Option<f64>>,
+    averaged_accuracy: Option<f64>,
+    config: &'a str,
+    notices: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Row {
+    epoch: u64,
+    /// Of those who are drawn.
+    losses: Vec<Option<f64>>,
+    accuracies: Option<Vec<Option<f64>>>,
+    /// Of all.
+    loss: Option<Spread>,
+    accuracy: Option<Spread>,
+    consensus: Option<f64>,
+    bytes: u64,
+    seconds: f64,
+}
+
+#[derive(Serialize)]
+struct Spread {
+    low: f64,
+    mean: f64,
+    high: f64,
+}
+
+impl<'a> View<'a> {
+    fn new(run: &'a Run) -> Self {
+        let trains: Vec<usize> = (0..run.workers)
+            .filter(|worker| Some(*worker) != run.centre)
+            .collect();
+        let step = trains.len().div_ceil(LINES).max(1);
+        let drawn: Vec<usize> = trains.iter().copied().step_by(step).collect();
+        let mut ends = vec![None; run.workers];
+        run.last_accuracies()
+            .into_iter()
+            .for_each(|(worker, accuracy)| ends[worker] = Some(accuracy));
+        let of = |workers: &[usize], values: &[Option<f64>]| -> Vec<Option<f64>> {
+            workers
+                .iter()
+                .map(|&worker| values.get(worker).copied().flatten())
+                .collect()
+        };
+        let row = |epoch: &Epoch| Row {
+            epoch: epoch.epoch,
+            losses: of(&drawn, &epoch.losses),
+            accuracies: epoch.accuracies.as_ref().map(|all| of(&drawn, all)),
+            loss: Spread::of(&of(&trains, &epoch.losses)),
+            accuracy: epoch
+                .accuracies
+                .as_ref()
+                .and_then(|all| Spread::of(&of(&trains, all))),
+            consensus: epoch.consensus,
+            bytes: epoch.bytes,
+            seconds: epoch.seconds,
+        };
+        Self {
+            name: &run.name,
+            algorithm: &run.algorithm,
+            graph_name: &run.graph_name,
+            graph: &run.graph,
+            workers: run.workers,
+            rounds_per_epoch: run.rounds_per_epoch,
+            epochs: thinned(&run.epochs).into_iter().map(row).collect(),
+            drawn,
+            ends,
+            averaged_accuracy: run.averaged_accuracy,
+            config: &run.config,
+            notices: &run.notices,
+        }
     }
-    run
+}
+
+impl Spread {
+    fn of(values: &[Option<f64>]) -> Option<Self> {
+        let known: Vec<f64> = values.iter().flatten().copied().collect();
+        Some(Self {
+            low: known.iter().copied().reduce(f64::min)?,
+            mean: known.iter().sum::<f64>() / known.len() as f64,
+            high: known.iter().copied().reduce(f64::max)?,
+        })
+    }
+}
+
+/// At most so many epochs, the last among them, and all in which models were tested while those are few enough.
+fn thinned(epochs: &[Epoch]) -> Vec<&Epoch> {
+    let count = epochs.len();
+    let step = count.div_ceil(POINTS).max(1);
+    let tested = epochs
+        .iter()
+        .filter(|epoch| epoch.accuracies.is_some())
+        .count();
+    let keep = |(place, epoch): &(usize, &Epoch)| {
+        (place + 1) % step == 0
+            || place + 1 == count
+            || (tested <= POINTS && epoch.accuracies.is_some())
+    };
+    let kept = epochs.iter().enumerate().filter(keep);
+    kept.map(|(_, epoch)| epoch).collect()
 }

@@ -11,14 +11,24 @@ const WORKERS: usize = 8;
 
 /// A run's folder, with made-up losses.
 fn folder(parent: &std::path::Path, name: &str) -> PathBuf {
+    folder_of(parent, name, "paper:L1", WORKERS, 10)
+}
+
+fn folder_of(
+    parent: &std::path::Path,
+    name: &str,
+    graph: &str,
+    workers: usize,
+    epochs: u32,
+) -> PathBuf {
     let folder = parent.join(name);
     std::fs::create_dir_all(&folder).unwrap();
     let mut lines = vec![format!(
-        r#"{{"event":"started","round":0,"algorithm":"D-PSGD","graph":"paper:L1","workers":{WORKERS},"parameters":10,"rounds":100,"rounds_per_epoch":10,"batch":8}}"#
+        r#"{{"event":"started","round":0,"algorithm":"D-PSGD","graph":"{graph}","workers":{workers},"parameters":10,"rounds":100,"rounds_per_epoch":10,"batch":8}}"#
     )];
-    for epoch in 1..=10 {
-        let number = |worker: usize| (1.0 + worker as f64 / 10.0) / f64::from(epoch);
-        let losses: Vec<f64> = (0..WORKERS).map(number).collect();
+    for epoch in 1..=epochs {
+        let number = |worker: usize| (1.0 + worker as f64 / workers as f64) / f64::from(epoch);
+        let losses: Vec<f64> = (0..workers).map(number).collect();
         let accuracies: Vec<f64> = losses.iter().map(|loss| 1.0 - loss / 2.0).collect();
         lines.push(format!(
             r#"{{"event":"epoch","epoch":{epoch},"train_losses":{losses:?},"test_accuracies":{accuracies:?},"consensus_distance":0.1,"bytes_sent":{epoch}000,"messages_sent":1,"simulated_seconds":{epoch}}}"#
@@ -27,7 +37,7 @@ fn folder(parent: &std::path::Path, name: &str) -> PathBuf {
     std::fs::write(folder.join("events.jsonl"), lines.join("\n") + "\n").unwrap();
     std::fs::write(
         folder.join("config.toml"),
-        "[graph]\ntopology = \"paper:L1\"\n",
+        format!("[graph]\ntopology = \"{graph}\"\n"),
     )
     .unwrap();
     folder
@@ -87,5 +97,26 @@ fn a_report_opens_from_disk_and_answers_to_the_mouse() {
         serde_json::json!({ "width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": false });
     browser.call("Emulation.setDeviceMetricsOverride", size);
     browser.wait_for("document.documentElement.scrollWidth <= 390");
+    assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+#[test]
+fn a_thousand_workers_are_drawn_too() {
+    let Some(mut browser) = Browser::start(1440, 1000) else {
+        return;
+    };
+    let place = tempfile::tempdir().unwrap();
+    let folder = folder_of(place.path(), "many", "torus:25x40", 1000, 1000);
+    let run = Run::read(&folder).unwrap();
+    let page = page(&[run]);
+    assert!(page.len() < 4 << 20, "{} bytes", page.len());
+    let file = place.path().join("report.html");
+    std::fs::write(&file, page).unwrap();
+    browser.open(&format!("file://{}", file.display()));
+    let lines = browser.evaluate(&drawn("loss-0")).as_u64().unwrap();
+    assert!((20..=40).contains(&lines), "{lines}");
+    // For who wants to know: loading, and drawing.
+    let took = browser.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd");
+    println!("loaded and drawn in {took} ms");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
