@@ -11,7 +11,7 @@ use tungstenite::{Message, WebSocket};
 
 /// A browser with one page.
 pub struct Browser {
-    process: Child,
+    _process: Running,
     socket: WebSocket<MaybeTlsStream<TcpStream>>,
     next: u64,
     /// Requests other than for files and data, errors, and messages of the console.
@@ -55,6 +55,7 @@ impl Browser {
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let process = Running(process);
         let began = Instant::now();
         let port = loop {
             assert!(
@@ -89,7 +90,7 @@ impl Browser {
                 .unwrap();
         }
         let mut browser = Self {
-            process,
+            _process: process,
             socket,
             next: 0,
             complaints: vec![],
@@ -189,10 +190,13 @@ impl Browser {
     }
 }
 
-impl Drop for Browser {
+/// Ends with the test, however that ends.
+struct Running(Child);
+
+impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
