@@ -59,7 +59,7 @@ mpirun_on() {
   local count=$1 list="" host
   shift
   for ((host = 0; host < count; host++)); do list+="${list:+,}$(address_of "$host"):1"; done
-  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 on_host 0 mpirun \
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 on_host 0 timeout 300 mpirun \
     --mca plm_rsh_agent "$agent" --mca routed direct --mca pml ob1 --mca btl tcp,self \
     --mca btl_tcp_if_include 10.213.77.0/24 --mca oob_tcp_if_include 10.213.77.0/24 \
     --host "$list" -np "$count" --map-by node ${MPI_ARGS:-} "$@"

@@ -276,7 +276,7 @@ impl Courier {
         busy
     }
 
-    fn open(&self, envelope: &[u8], from: c_int) -> Result<Arriving, String> {
+    fn open(&mut self, envelope: &[u8], from: c_int) -> Result<Arriving, String> {
         let (header, address) = envelope.split_at(HEADER);
         let header = header.try_into().map_err(|_| "no header")?;
         let address = address.try_into().map_err(|_| "no address")?;

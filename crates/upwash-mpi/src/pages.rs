@@ -10,8 +10,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use upwash::transport::{Lent, Numbers};
 
 /// Bytes before the numbers.
@@ -184,7 +184,10 @@ impl Pages {
         let fits = |own: &&Arc<Own>| own.mapping.bytes == FRONT + 4 * numbers;
         let is_free = |own: &&Arc<Own>| {
             let readers = own.mapping.readers().load(Ordering::Acquire);
-            readers == 0 && Arc::strong_count(own) == 1
+            let free = readers == 0 && Arc::strong_count(own) == 1;
+            // Whoever gave it back has read it before we write it.
+            fence(Ordering::Acquire);
+            free
         };
         let fitting = self.own.iter().filter(fits);
         if let Some(own) = fitting.clone().find(is_free) {
@@ -205,18 +208,17 @@ impl Pages {
 }
 
 /// Pages of other ranks, as they lie in this process's memory.
-#[derive(Clone, Default)]
-pub(crate) struct Known(Arc<Mutex<HashMap<Address, Arc<Mapping>>>>);
+#[derive(Default)]
+pub(crate) struct Known(HashMap<Address, Arc<Mapping>>);
 
 impl Known {
     /// The numbers of a page of another rank, which counts this one among its readers.
-    pub(crate) fn read(&self, address: Address, numbers: usize) -> Result<Numbers, String> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mapping = match known.get(&address) {
+    pub(crate) fn read(&mut self, address: Address, numbers: usize) -> Result<Numbers, String> {
+        let mapping = match self.0.get(&address) {
             Some(mapping) if mapping.bytes == FRONT + 4 * numbers => Arc::clone(mapping),
             _ => {
                 let mapping = Arc::new(map(address, numbers)?);
-                known.insert(address, Arc::clone(&mapping));
+                self.0.insert(address, Arc::clone(&mapping));
                 mapping
             }
         };
@@ -269,7 +271,7 @@ mod tests {
     /// What is written is read, and a page is written anew only when nobody reads it.
     #[test]
     fn pages_are_lent_and_come_back() {
-        let (mut pages, known) = (Pages::default(), Known::default());
+        let (mut pages, mut known) = (Pages::default(), Known::default());
         let count = 2 * SHORT;
         let mut first = pages.page(count);
         first.fill(1.0);

@@ -93,7 +93,7 @@
   };
 
   // Each run's workers: lines, their mean, and the band between lowest and highest.
-  const perWorker = (run, number, key, log, format) => () => {
+  const perWorker = (run, key, log, format) => () => {
     const rows = run.epochs.filter((epoch) => epoch[key]);
     const spread = (epoch) => (key === "losses" ? epoch.loss : epoch.accuracy);
     const workers = run.drawn;
@@ -190,10 +190,10 @@
   }
   const few = runs.some((run) => run.workers > run.drawn.length + 1) ? " Of many workers some are drawn; mean and band are of all." : "";
   let grid = section("Training loss", `Each worker's mean over an epoch's batches; the thick line is the mean of all.${few}`);
-  runs.forEach((run, number) => chart(panel(grid, run), `loss-${number}`, perWorker(run, number, "losses", true)));
+  runs.forEach((run, number) => chart(panel(grid, run), `loss-${number}`, perWorker(run, "losses", true)));
   if (runs.some((run) => run.epochs.some((epoch) => epoch.accuracies))) {
     grid = section("Test accuracy", `Of each worker's own model; the band is between the worst and the best.${few}`);
-    runs.forEach((run, number) => chart(panel(grid, run), `accuracy-${number}`, perWorker(run, number, "accuracies", false, percent)));
+    runs.forEach((run, number) => chart(panel(grid, run), `accuracy-${number}`, perWorker(run, "accuracies", false, percent)));
   }
   grid = section("The worst worker", runs.length > 1 ? "Worst against worst: the largest loss and the smallest accuracy of any worker." : "The largest loss and the smallest accuracy of any worker.");
   chart(panel(grid, null, "Largest training loss"), "worst-loss", together("epoch", worstLoss, epochOf, { log: true }));

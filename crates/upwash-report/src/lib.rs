@@ -10,7 +10,7 @@ mod text;
 
 pub use figure::{Figure, figures};
 pub use page::page;
-pub use read::{Ending, Epoch, Graph, Node, ReadError, Run};
+pub use read::{Epoch, Graph, Node, ReadError, Run};
 pub use table::csv;
 pub use tensorboard::tensorboard;
 pub use text::show;

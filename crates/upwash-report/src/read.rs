@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use upwash::run::Status;
 use upwash_topology::GraphSpec;
 
 /// Why a folder cannot be shown.
@@ -56,7 +57,7 @@ pub struct Run {
     /// What happened in each epoch.
     pub epochs: Vec<Epoch>,
     /// How it ended, if it has.
-    pub ending: Option<Ending>,
+    pub ending: Option<Status>,
     /// Each worker at the end.
     pub nodes: Vec<Node>,
     /// The accuracy of the averaged model.
@@ -93,26 +94,6 @@ pub struct Epoch {
     pub bytes: u64,
     /// Simulated seconds so far.
     pub seconds: f64,
-}
-
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "status", rename_all = "kebab-case")]
-pub enum Ending {
-    /// All rounds were run.
-    Finished,
-    /// A loss was lost.
-    Diverged {
-        /// Whose.
-        worker: usize,
-        /// When.
-        round: u64,
-    },
-    /// Someone asked for an end.
-    Interrupted {
-        /// The first round that was not run.
-        round: u64,
-    },
 }
 
 /// A worker at the end.
@@ -156,7 +137,7 @@ enum Line {
     },
     Ended {
         #[serde(flatten)]
-        ending: Ending,
+        ending: Status,
     },
     #[serde(other)]
     Unknown,

@@ -1,7 +1,8 @@
 //! A run in a terminal, 80 columns wide.
 
-use crate::{Ending, Run};
+use crate::Run;
 use std::fmt::Write;
+use upwash::run::Status;
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Columns of a small chart.
@@ -16,11 +17,11 @@ pub fn show(run: &Run) -> String {
         run.name, run.algorithm, run.graph_name
     );
     let state = match &run.ending {
-        Some(Ending::Finished) => "finished".to_string(),
-        Some(Ending::Diverged { worker, round }) => {
+        Some(Status::Finished) => "finished".to_string(),
+        Some(Status::Diverged { worker, round }) => {
             format!("worker {worker} diverged in round {round}")
         }
-        Some(Ending::Interrupted { round }) => format!("stopped before round {round}"),
+        Some(Status::Interrupted { round }) => format!("stopped before round {round}"),
         None => "going on, or cut off".into(),
     };
     let _ = writeln!(

@@ -3,7 +3,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use upwash_report::{Ending, ReadError, Run, csv, figures, page, show};
+use upwash::run::Status;
+use upwash_report::{ReadError, Run, csv, figures, page, show};
 
 const STARTED: &str = r#"{"event":"started","round":0,"algorithm":"D-PSGD","graph":"ring:3","workers":3,"parameters":10,"rounds":4,"rounds_per_epoch":2,"batch":8}"#;
 
@@ -43,7 +44,7 @@ fn a_run_is_read_and_shown() {
     write(folder.path(), &events(), "\n");
     let run = Run::read(folder.path()).unwrap();
     assert_eq!((run.workers, run.rounds_run, run.epochs.len()), (3, 4, 2));
-    assert_eq!(run.ending, Some(Ending::Finished));
+    assert_eq!(run.ending, Some(Status::Finished));
     assert_eq!(run.graph.as_ref().unwrap().copies, 2);
     let links: usize = run
         .graph

@@ -7,7 +7,7 @@ use crate::transport::{News, Traffic};
 use serde::{Deserialize, Serialize};
 
 /// How a run ended. A run that diverges is no error: it is a result.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "kebab-case")]
 pub enum Status {
     /// All rounds were run.
