@@ -15,6 +15,7 @@ mod runs;
 mod topology;
 mod train;
 mod transports;
+mod watch;
 
 use clap::{Parser, Subcommand};
 use std::io::Write;
@@ -38,6 +39,8 @@ enum Command {
     Compare(compare::Args),
     /// Draw runs as a page to open in a browser, one file that needs nothing else
     Report(report::ReportArgs),
+    /// Show a run in a browser while it goes on, with buttons to pause, keep and stop it
+    Watch(watch::Args),
     /// Print a run's table and how its losses went
     Show(report::ShowArgs),
     /// Write runs' numbers for other programs
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(&args, &mut out),
         Command::Compare(args) => compare::run(&args, &mut out),
         Command::Report(args) => report::report(&args, &mut out).map(|()| ExitCode::SUCCESS),
+        Command::Watch(args) => watch::run(&args, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Show(args) => report::print(&args, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => report::export(&args, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Peer(args) => peer::run(&args, &mut out),

@@ -2,7 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use std::io::IsTerminal;
-use upwash::run::Event;
+use upwash::run::{Event, Wish};
 use upwash::transport::News;
 
 pub(crate) struct ProgressDisplay {
@@ -55,6 +55,17 @@ impl ProgressDisplay {
                 self.bar.set_position(*round);
                 self.bar.reset_eta();
                 self.bar.set_prefix(algorithm.clone());
+            }
+            Event::Graph { .. } => {}
+            Event::Asked { round, what } => {
+                let said = match what {
+                    Wish::Pause => "paused",
+                    Wish::Continue => "goes on",
+                    Wish::Checkpoint => "checkpoint written",
+                    Wish::Stop => "stopping",
+                };
+                self.bar
+                    .suspend(|| eprintln!("before round {round}, as asked: {said}"));
             }
             Event::Warning { message } => self.bar.suspend(|| eprintln!("warning: {message}")),
             Event::Peer { round, news } => {

@@ -8,11 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use upwash::checkpoint::{Checkpoint, CheckpointError};
-use upwash::config::Config;
+use upwash::config::{Config, Execution};
 use upwash::engine::Engine;
 use upwash::experiment::{Experiment, Folders};
-use upwash::run::{Event, Moment, Next, Observer, Outcome, Progress, Summary, run_with};
+use upwash::run::{Event, Moment, Next, Observer, Outcome, Progress, Summary, Wish, run_with};
 use upwash::transport::{InProcess, Placement, Transport};
+
+/// How long someone who watches is kept waiting.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Set by Ctrl-C: the run ends after its round, with a checkpoint.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -98,6 +101,7 @@ pub(crate) struct RunFolder {
     path: PathBuf,
     home: Home,
     events: BufWriter<File>,
+    flushed: Instant,
     config: String,
     resumed: Option<Checkpoint>,
 }
@@ -143,6 +147,7 @@ impl RunFolder {
             path: path.to_owned(),
             home: home.clone(),
             events,
+            flushed: Instant::now(),
             config,
             resumed: None,
         })
@@ -227,6 +232,7 @@ impl RunFolder {
             path,
             home: home.clone(),
             events,
+            flushed: Instant::now(),
             config,
             resumed: Some(checkpoint),
         })
@@ -235,9 +241,10 @@ impl RunFolder {
     fn record(&mut self, event: &Event) -> Result<()> {
         serde_json::to_writer(&mut self.events, event)?;
         self.events.write_all(b"\n")?;
-        // A round is worth buffering; what people wait for is not.
-        if !matches!(event, Event::Round { .. }) {
+        // A round is worth buffering, but not for long: someone may be watching.
+        if !matches!(event, Event::Round { .. }) || self.flushed.elapsed() > PATIENCE {
             self.events.flush()?;
+            self.flushed = Instant::now();
         }
         Ok(())
     }
@@ -282,7 +289,8 @@ fn forget_what_comes_again(events: &mut File, round: u64, rounds_per_epoch: u64)
             Some("round") => number("round") < round,
             Some("epoch") => number("epoch").saturating_mul(rounds_per_epoch) <= round,
             Some("peer") => number("round") <= round,
-            Some("started" | "warning") => true,
+            Some("asked") => number("round") <= round,
+            Some("started" | "graph" | "warning") => true,
             _ => false,
         }
     };
@@ -316,6 +324,11 @@ struct Recorder<'a> {
     folder: &'a mut RunFolder,
     display: ProgressDisplay,
     checkpoint_every: u64,
+    /// Why the run can neither pause nor keep its state on demand, if so.
+    stops_only: Option<&'static str>,
+    /// When wishes were looked for.
+    looked: Instant,
+    stopping: bool,
     failure: Option<anyhow::Error>,
 }
 
@@ -339,9 +352,43 @@ impl Recorder<'_> {
         Ok(())
     }
 
+    /// Does what someone who watches has asked for, and waits while that is to wait.
+    fn grant_wishes(&mut self, round: u64, moment: &mut dyn FnMut() -> Moment) -> Result<()> {
+        if self.looked.elapsed() < PATIENCE {
+            return Ok(());
+        }
+        let mut paused = false;
+        loop {
+            self.looked = Instant::now();
+            if let Some(wish) = Wish::take(&self.folder.path) {
+                if let Some(why) = self.stops_only.filter(|_| wish != Wish::Stop) {
+                    let message = format!("asked to {}: {why}", wish.name());
+                    self.tell(&Event::Warning { message })?;
+                    return Ok(());
+                }
+                match wish {
+                    Wish::Pause => paused = true,
+                    Wish::Continue => paused = false,
+                    Wish::Checkpoint => self.save(moment, Checkpoint::write)?,
+                    Wish::Stop => self.stopping = true,
+                }
+                self.tell(&Event::Asked { round, what: wish })?;
+            }
+            if !paused || self.stopping || interrupted() {
+                return Ok(());
+            }
+            std::thread::sleep(PATIENCE);
+        }
+    }
+
+    fn tell(&mut self, event: &Event) -> Result<()> {
+        self.display.show(event);
+        self.folder.record(event)
+    }
+
     fn keep(&mut self, result: Result<()>) -> Next {
         match result {
-            Ok(()) if !interrupted() => Next::Continue,
+            Ok(()) if !interrupted() && !self.stopping => Next::Continue,
             Ok(()) => Next::Stop,
             Err(error) => {
                 self.failure.get_or_insert(error);
@@ -353,8 +400,7 @@ impl Recorder<'_> {
 
 impl Observer for Recorder<'_> {
     fn observe(&mut self, event: &Event) -> Next {
-        self.display.show(event);
-        let result = self.folder.record(event);
+        let result = self.tell(event);
         self.keep(result)
     }
 
@@ -364,6 +410,7 @@ impl Observer for Recorder<'_> {
             true => self.save(moment, Checkpoint::write),
             false => Ok(()),
         };
+        let result = result.and_then(|()| self.grant_wishes(round, moment));
         self.keep(result)
     }
 
@@ -419,11 +466,20 @@ pub(crate) fn execute_with(
             checkpoint.progress
         }
     };
-    let checkpoint_every = experiment.config.training.checkpoint_every;
+    let threads = experiment.config.training.asynchronous == Execution::Threads;
+    // What was asked of a run that is over is not asked of this one.
+    Wish::take(&folder.path);
     let mut recorder = Recorder {
+        checkpoint_every: experiment.config.training.checkpoint_every,
+        stops_only: match (folder.home.placement.is_whole(), threads) {
+            (false, _) => Some("a run of several processes can only be stopped"),
+            (_, true) => Some("workers on threads do not wait for each other; they can be stopped"),
+            _ => None,
+        },
         folder,
         display,
-        checkpoint_every,
+        looked: Instant::now(),
+        stopping: false,
         failure: None,
     };
     let outcome = run_with(experiment, engine, transport, progress, &mut recorder)?;

@@ -4,8 +4,10 @@ use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
 use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute_with, read_config};
 use crate::transports::{Job, TransportName};
+use crate::watch::{self, DEFAULT_ADDRESS};
 use anyhow::Result;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use upwash::crew::Crew;
@@ -35,6 +37,10 @@ pub(crate) struct Args {
     /// How workers in several processes talk: mpi, under mpirun or srun (built with `--features mpi`)
     #[arg(long, value_enum, default_value_t = TransportName::Process)]
     transport: TransportName,
+    /// Show the run in a browser while it goes on [default: 127.0.0.1:8230]
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true,
+          default_missing_value = DEFAULT_ADDRESS)]
+    watch: Option<SocketAddr>,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -78,10 +84,17 @@ fn train(
         apart: false,
     };
     let mut engine = args.engine.build(&Crew::of(experiment).only(&own))?;
+    let watched = args.watch.filter(|_| job.speaks());
+    let place = watched.map(watch::take).transpose()?;
     let mut results = if args.resume {
         RunFolder::resume(&args.out, experiment, &home)?
     } else {
         RunFolder::create(&args.out, experiment, &home)?
+    };
+    // As long as it is there, the run can be watched; then those who do are told how it ended.
+    let _watched = match place {
+        Some(place) => Some(watch::show(place, &args.out, &mut std::io::stderr())?),
+        None => None,
     };
     end_cleanly_when_interrupted()?;
     if job.speaks() {

@@ -71,3 +71,74 @@ fn mistakes_are_named_with_their_remedy() {
         assert!(error.contains(word), "{arguments:?}: {error}");
     }
 }
+
+/// What events say of a round, worked out again from its losses and links.
+#[test]
+fn events_say_over_which_links_models_went_and_who_led() {
+    use serde_json::Value;
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let config = "[graph]\ntopology = \"paper:L1\"\ncopies = 2\n[algorithm]\nbase = \"matcha\"\n\
+                  [training]\nepochs = 3\nbatch = 16\n";
+    std::fs::write(here.join("c.toml"), config).unwrap();
+    said(here, &["train", "c.toml", "--out", "run"]);
+    let text = std::fs::read_to_string(here.join("run/events.jsonl")).unwrap();
+    let events: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let pairs =
+        |value: &Value| -> Vec<(usize, usize)> { serde_json::from_value(value.clone()).unwrap() };
+    let (graph, mut links) = (&events[1], vec![]);
+    let mut leaders: Vec<Option<(usize, usize)>> = vec![];
+    assert_eq!(graph["event"], "graph");
+    let matchings = graph["matchings"].as_array().unwrap();
+    let all: Vec<(usize, usize)> = matchings.iter().flat_map(pairs).collect();
+    assert_eq!(all.len(), 12);
+    let places: Vec<Vec<usize>> = serde_json::from_value(graph["places"].clone()).unwrap();
+    assert_eq!(places.len(), 2);
+    let mut led_by_another = 0;
+    for event in events.iter().filter(|event| event["event"] == "round") {
+        if !event["links"].is_null() {
+            links = pairs(&event["links"]);
+        }
+        if !event["leaders"].is_null() {
+            leaders = serde_json::from_value(event["leaders"].clone()).unwrap();
+        }
+        let losses: Vec<f64> = serde_json::from_value(event["losses"].clone()).unwrap();
+        let copy = &places[event["round"].as_u64().unwrap() as usize % 2];
+        for &(a, b) in &links {
+            let (a, b) = (copy[a].min(copy[b]), copy[a].max(copy[b]));
+            assert!(all.contains(&(a, b)), "{a} {b} is no link of the graph");
+        }
+        let neighbours = |worker: usize| {
+            let other = move |&(a, b): &(usize, usize)| match worker {
+                _ if a == worker => Some(b),
+                _ if b == worker => Some(a),
+                _ => None,
+            };
+            links.iter().filter_map(other)
+        };
+        for (worker, pair) in leaders.iter().enumerate() {
+            let mut closed: Vec<usize> = neighbours(worker).chain([worker]).collect();
+            closed.sort_unstable();
+            let &Some((best, connected)) = pair else {
+                assert_eq!(closed, [worker], "it has neighbours, and follows nobody");
+                continue;
+            };
+            let lowest = closed
+                .iter()
+                .min_by(|a, b| losses[**a].total_cmp(&losses[**b]));
+            let degree = |worker: usize| neighbours(worker).count();
+            let most = closed.iter().map(|&other| degree(other)).max().unwrap();
+            let first = closed.iter().find(|&&other| degree(other) == most);
+            assert_eq!(
+                (Some(&best), Some(&connected)),
+                (lowest, first),
+                "worker {worker}"
+            );
+            led_by_another += usize::from(best != worker);
+        }
+    }
+    assert!(led_by_another > 20, "{led_by_another}");
+}

@@ -1,6 +1,9 @@
 "use strict";
 (() => {
-  const runs = JSON.parse(document.getElementById("data").textContent);
+  // Runs to draw; of a run that goes on there is nothing yet, and the server will tell.
+  const given = JSON.parse(document.getElementById("data").textContent);
+  const isLive = given === null;
+  let runs = given || [];
   const main = document.getElementById("main");
   // Okabe and Ito's colours, which people see apart whatever colours they see; then the same dashed.
   const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a8a00", "#7a7f87"];
@@ -9,13 +12,15 @@
     color: COLOURS[index % COLOURS.length],
     type: DASHES[Math.floor(index / COLOURS.length) % DASHES.length],
   });
-  const charts = [];
-  const names = new Map();
-  runs.forEach((run) => {
-    const seen = names.get(run.name) || 0;
-    names.set(run.name, seen + 1);
-    run.label = seen ? `${run.name} (${seen + 1})` : run.name;
-  });
+  let charts = [];
+  const nameRuns = () => {
+    const names = new Map();
+    runs.forEach((run) => {
+      const seen = names.get(run.name) || 0;
+      names.set(run.name, seen + 1);
+      run.label = seen ? `${run.name} (${seen + 1})` : run.name;
+    });
+  };
 
   const make = (tag, parent, text, className) => {
     const element = document.createElement(tag);
@@ -34,12 +39,24 @@
   const mean = (values) => (known(values).length ? known(values).reduce((a, b) => a + b, 0) / known(values).length : null);
   const worst = (values) => (known(values).length ? Math.min(...known(values)) : null);
 
-  // A chart is made anew when colours change, from what makes its options.
-  const chart = (parent, id, options) => {
+  const svg = (instance) => instance.getDataURL({ type: "svg", backgroundColor: colour("--paper") });
+  const resized = new ResizeObserver((changes) => changes.forEach((change) => charts.find((entry) => entry.element === change.target)?.instance?.resize()));
+  // A chart is made anew when colours change, from what makes its options. It changes with epochs, or with rounds; a
+  // large one is drawn in dots, which is faster, and as SVG when it is saved.
+  const chart = (parent, id, options, { changes = "epochs", large = false } = {}) => {
     const element = make("div", parent, undefined, "chart");
     element.id = id;
-    const entry = { element, options, instance: null, picture: () => entry.instance.getDataURL({ type: "svg", backgroundColor: colour("--paper") }) };
+    const picture = () => {
+      if (!large) return svg(drawn(entry));
+      const other = echarts.init(null, null, { renderer: "svg", ssr: true, width: element.clientWidth, height: element.clientHeight });
+      other.setOption(options());
+      const found = svg(other);
+      other.dispose();
+      return found;
+    };
+    const entry = { element, options, changes, large, instance: null, picture };
     charts.push(entry);
+    resized.observe(element);
     const save = make("button", parent, "SVG", "save");
     save.title = "Save this chart as SVG";
     save.addEventListener("click", () => {
@@ -49,13 +66,25 @@
       link.click();
       link.remove();
     });
-    draw(entry);
+    waiting.push(entry);
     return element;
+  };
+  // From the top, a little at a time: what is seen first is there first, and the page answers meanwhile.
+  let waiting = [];
+  const drawSome = (most = 50) => {
+    const began = performance.now();
+    while (waiting.length && performance.now() - began < most) draw(waiting.shift());
+    if (waiting.length) setTimeout(drawSome);
+    else performance.mark("drawn");
+  };
+  const drawn = (entry) => {
+    if (!entry.instance) draw(entry);
+    return entry.instance;
   };
   const draw = (entry) => {
     const selected = entry.instance && entry.instance.getOption().legend?.[0]?.selected;
     if (entry.instance) entry.instance.dispose();
-    entry.instance = echarts.init(entry.element, null, { renderer: "svg" });
+    entry.instance = echarts.init(entry.element, null, { renderer: entry.large ? "canvas" : "svg" });
     const options = entry.options();
     if (selected && options.legend) options.legend.selected = selected;
     entry.instance.setOption(options);
@@ -70,7 +99,7 @@
       tooltip: { trigger: "axis", confine: true, backgroundColor: colour("--paper"), borderColor: line, textStyle: { color: ink }, valueFormatter: more.format || short },
       legend: { type: "scroll", top: 0, left: 4, right: 8, itemWidth: 14, itemGap: 8, textStyle: { color: ink }, pageTextStyle: { color: soft }, pageIconColor: soft, data: more.legend },
       grid: { left: 58, right: 18, top: 38, bottom: 74 },
-      dataZoom: [{ type: "inside" }, { type: "slider", height: 16, bottom: 8, borderColor: line, textStyle: { color: soft } }],
+      dataZoom: [{ type: "inside" }, { type: "slider", height: 16, bottom: 8, showDataShadow: false, borderColor: line, textStyle: { color: soft } }],
       xAxis: { ...axis, type: "value", name: x, nameLocation: "middle", nameGap: 26, min: more.from ?? "dataMin", max: "dataMax", splitLine: { show: false }, axisLabel: { ...axis.axisLabel, hideOverlap: true, showMinLabel: true, showMaxLabel: false } },
       yAxis: { ...axis, type: more.log ? "log" : "value", scale: true, axisLabel: { ...axis.axisLabel, formatter: more.format || short } },
       series,
@@ -80,16 +109,30 @@
     name, type: "line", data: points, showSymbol: points.length < 3, symbolSize: 5, connectNulls: true,
     lineStyle: { width: 1.5, ...style(index), ...more.line }, itemStyle: { color: style(index).color, ...more.item }, ...more.series,
   });
-  const section = (title, note) => {
+  const section = (title, note, kind = "grid") => {
     make("h2", main, title);
     if (note) make("p", main, note, "note");
-    return make("div", main, undefined, "grid");
+    return make("div", main, undefined, kind);
   };
   const panel = (grid, run, title) => {
     const element = make("section", grid, undefined, "panel");
     if (title) make("h3", element, title);
     if (run) { make("h3", element, run.label); make("p", element, `${run.algorithm} on ${run.graph_name}`, "words"); }
     return element;
+  };
+
+  // Between the lowest and the highest: one shape, drawn with the first point that is seen.
+  const band = (points, log) => {
+    const usable = points.filter(([, low, high]) => low !== null && high !== null && (!log || low > 0));
+    const fill = colour("--ink");
+    return {
+      name: "_band", type: "custom", silent: true, clip: true, tooltip: { show: false }, data: usable, encode: { x: 0, y: [1, 2] }, z: 1,
+      renderItem: (params, api) => (params.dataIndexInside !== 0 ? null : {
+        type: "polygon",
+        shape: { points: [...usable.map(([x, , high]) => api.coord([x, high])), ...usable.map(([x, low]) => api.coord([x, low])).reverse()] },
+        style: { fill, opacity: 0.1 },
+      }),
+    };
   };
 
   // Each run's workers: lines, their mean, and the band between lowest and highest.
@@ -100,45 +143,102 @@
     const series = workers.map((worker, place) => lines(`worker ${worker}`, rows.map((epoch) => [epoch.epoch, epoch[key][place]]), place));
     const ink = colour("--ink");
     series.push(lines("mean", rows.map((epoch) => [epoch.epoch, spread(epoch)?.mean ?? null]), 0, { line: { width: 3, color: ink, type: "solid" }, item: { color: ink } }));
-    // On a logarithmic scale bands cannot be stacked: the lines themselves show it there.
-    if (!log && workers.length > 1) {
-      const low = rows.map((epoch) => [epoch.epoch, spread(epoch)?.low ?? null]);
-      const span = rows.map((epoch) => [epoch.epoch, spread(epoch) ? spread(epoch).high - spread(epoch).low : null]);
-      const band = { type: "line", stack: "band", silent: true, showSymbol: false, lineStyle: { opacity: 0 }, tooltip: { show: false } };
-      series.push({ ...band, name: "_low", data: low }, { ...band, name: "_span", data: span, areaStyle: { color: ink, opacity: 0.1 } });
-    }
+    if (workers.length > 1) series.push(band(rows.map((epoch) => [epoch.epoch, spread(epoch)?.low ?? null, spread(epoch)?.high ?? null]), log));
     return frame("epoch", series, { log, format, legend: [...workers.map((worker) => `worker ${worker}`), "mean"] });
   };
 
-  const graph = (run) => () => {
+  // Losses of single rounds.
+  const perBatch = (run) => () => {
+    const rows = run.batches;
+    const ink = colour("--ink");
+    const series = run.drawn.map((worker, place) => lines(`worker ${worker}`, rows.map((row) => [row.round, row.losses[place]]), place, { line: { width: 0.8, opacity: 0.6 } }));
+    series.push(lines("mean", rows.map((row) => [row.round, row.loss?.mean ?? null]), 0, { line: { width: 3, color: ink, type: "solid" }, item: { color: ink } }));
+    return frame("round", series, { log: true, legend: [...run.drawn.map((worker) => `worker ${worker}`), "mean"] });
+  };
+
+  const isLarge = (run) => run.workers > 100;
+  const LEADERS = ["#d55e00", "#cc79a7"];
+  const goesOn = (run) => isLive && !run.ending;
+  const leaderNames = (run) => (run.algorithm.startsWith("LSGD") ? ["the best of its group", "the best of all"] : ["the best neighbour", "the best-connected"]);
+  // The graph as it is, or one of its copies, in which everyone stands elsewhere. While a run goes on, links over which
+  // models have just gone stand out, and arrows go from leaders to those who follow.
+  const graph = (run, copy) => () => {
     const base = frame("", []);
     const accuracies = run.ends;
     const all = known(run.ends);
     const [low, high] = all.length ? [Math.min(...all), Math.max(...all)] : [0, 1];
+    const places = copy === undefined ? run.graph.positions.map((_, worker) => worker) : run.graph.places[copy];
+    const workerAt = [];
+    places.forEach((place, worker) => { workerAt[place] = worker; });
     const degree = Array(run.workers).fill(0);
-    run.graph.matchings.flat().forEach(([a, b]) => { degree[a] += 1; degree[b] += 1; });
+    run.graph.matchings.flat().forEach(([a, b]) => { degree[workerAt[a]] += 1; degree[workerAt[b]] += 1; });
     const largest = Math.max(1, ...degree);
-    const size = run.workers > 100 ? [4, 12] : [18, 44];
+    const many = isLarge(run);
+    const size = [18, 44];
     const [ink, line] = [colour("--ink"), colour("--line")];
-    return {
+    const width = many ? 0.6 : 2.5;
+    const links = run.graph.matchings.flatMap((matching, index) => matching.map(([a, b]) => ({
+      source: workerAt[a], target: workerAt[b], lineStyle: { ...style(index), width, opacity: 0.9 },
+      words: `${workerAt[a]} – ${workerAt[b]}, matching ${index}`,
+    })));
+    if (copy === undefined && goesOn(run) && run.now.links) {
+      const key = (a, b) => `${Math.min(a, b)} ${Math.max(a, b)}`;
+      const up = new Map(run.now.links.map(([a, b]) => [key(a, b), [a, b]]));
+      links.forEach((link) => {
+        const found = up.delete(key(link.source, link.target));
+        Object.assign(link.lineStyle, found ? { width: 2 * width, opacity: 1 } : { opacity: 0.15 });
+      });
+      // Links of other copies.
+      up.forEach(([a, b]) => links.push({ source: a, target: b, lineStyle: { color: ink, width: 2 * width, opacity: 0.8 }, words: `${a} – ${b}` }));
+      if (!many) {
+        run.now.leaders.forEach((pair, worker) => (pair || []).forEach((leader, which) => {
+          if (leader === worker) return;
+          links.push({
+            source: leader, target: worker, symbol: ["none", "arrow"], symbolSize: 9, emphasis: { disabled: true },
+            lineStyle: { color: LEADERS[which], width: 1.6, type: DASHES[which], curveness: 0.16 + 0.14 * which, opacity: 1 },
+            words: `${leader} leads ${worker}: ${leaderNames(run)[which]}`,
+          });
+        }));
+      }
+    }
+    const shown = {
       animation: false, textStyle: base.textStyle, aria: base.aria,
-      tooltip: { ...base.tooltip, trigger: "item" },
+      tooltip: { ...base.tooltip, trigger: "item", formatter: (item) => (item.dataType === "edge" ? item.data.words
+        : `worker ${item.dataIndex}<br>degree ${degree[item.dataIndex]}<br>accuracy ${percent(accuracies[item.dataIndex])}`) },
       visualMap: all.length ? { min: low, max: high === low ? low + 1e-9 : high, orient: "horizontal", left: "center", bottom: 0, itemHeight: 120, calculable: true, seriesIndex: 0,
         inRange: { color: ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"] }, formatter: percent, textStyle: { color: ink }, text: [`accuracy`, ""] } : undefined,
+    };
+    // Many workers are dots and lines on a plain: a graph's own means would take half a second.
+    if (many) {
+      const at = (worker) => run.graph.positions[places[worker]];
+      const kinds = new Map();
+      links.forEach((link) => {
+        const look = JSON.stringify(link.lineStyle);
+        if (!kinds.has(look)) kinds.set(look, []);
+        kinds.get(look).push([at(link.source), at(link.target)]);
+      });
+      const axis = { type: "value", show: false, min: 0, max: 1 };
+      return {
+        ...shown, grid: { top: 44, bottom: 84, left: 40, right: 40 },
+        dataZoom: [{ type: "inside", xAxisIndex: 0, filterMode: "none" }, { type: "inside", yAxisIndex: 0, filterMode: "none" }],
+        xAxis: axis, yAxis: { ...axis, inverse: true },
+        series: [
+          { type: "scatter", z: 3, data: places.map((_, worker) => [...at(worker), accuracies[worker]]), symbolSize: run.workers > 300 ? 6 : 10, itemStyle: { color: ink } },
+          ...[...kinds].map(([look, alike]) => ({ type: "lines", coordinateSystem: "cartesian2d", silent: true, lineStyle: JSON.parse(look), data: alike })),
+        ],
+      };
+    }
+    return {
+      ...shown,
       series: [{
         type: "graph", layout: "none", roam: true, preserveAspect: "contain", top: 44, bottom: 84, left: 40, right: 40,
-        label: { show: run.workers <= 100, color: ink, position: "right" },
-        data: run.graph.positions.map(([x, y], worker) => ({
+        label: { show: true, color: ink, position: "right" },
+        data: places.map((place, worker) => ({
           // In large units: lines whose ends are less than one apart are made straight.
-          name: String(worker), x: 1000 * x, y: 1000 * y, value: accuracies[worker],
+          name: String(worker), x: 1000 * run.graph.positions[place][0], y: 1000 * run.graph.positions[place][1], value: accuracies[worker],
           symbolSize: size[0] + (size[1] - size[0]) * degree[worker] / largest,
-          itemStyle: { borderColor: ink, borderWidth: 1 },
-          tooltip: { formatter: () => `worker ${worker}<br>degree ${degree[worker]}<br>accuracy ${percent(accuracies[worker])}` },
         })),
-        links: run.graph.matchings.flatMap((matching, index) => matching.map(([a, b]) => ({
-          source: a, target: b, lineStyle: { ...style(index), width: run.workers > 100 ? 0.6 : 2.5, opacity: 0.9 },
-          tooltip: { formatter: () => `${a} – ${b}, matching ${index}` },
-        }))),
+        links, itemStyle: { borderColor: ink, borderWidth: many ? 0 : 1 },
         emphasis: { focus: "adjacency" }, lineStyle: { color: line },
       }],
     };
@@ -152,68 +252,256 @@
   const worstLoss = (_, epoch) => epoch.loss?.high;
   const epochOf = (_, epoch) => epoch.epoch;
 
-  document.getElementById("lead").textContent = runs.length === 1 ? `${runs[0].name}: ${runs[0].algorithm} on ${runs[0].graph_name}` : `${runs.length} runs: ${runs.map((run) => run.label).join(", ")}`;
-  runs.forEach((run) => run.notices.forEach((notice) => make("p", main, `${run.name}: ${notice}`, "notice")));
-
   // The final table, workers down and runs across as in the paper.
-  make("h2", main, "In the end");
-  const table = make("table", make("div", main, undefined, "scroll"));
-  table.id = "table";
-  const head = make("tr", make("thead", table));
-  make("th", head, "worker");
-  runs.forEach((run) => make("th", head, run.label));
-  const body = make("tbody", table);
-  const rows = Math.max(...runs.map((run) => run.workers));
-  for (let worker = 0; worker < Math.min(rows, 64); worker += 1) {
-    const row = make("tr", body);
-    make("td", row, String(worker));
-    runs.forEach((run) => make("td", row, percent(run.ends[worker])));
-  }
-  if (rows > 64) make("td", make("tr", body), `… and ${rows - 64} more`);
-  [["mean", mean], ["worst", worst]].forEach(([name, value]) => {
-    const row = make("tr", body, undefined, "sum");
-    make("td", row, name);
-    runs.forEach((run) => make("td", row, percent(value(run.ends))));
-  });
-  const averaged = make("tr", body, undefined, "sum");
-  make("td", averaged, "averaged model");
-  runs.forEach((run) => make("td", averaged, percent(run.averaged_accuracy)));
-
-  const drawn = runs.filter((run) => run.graph);
-  if (drawn.length) {
-    const grid = section("Graph", "Links in the colour of their matching, workers by degree (size) and final accuracy (colour).");
-    drawn.forEach((run, number) => {
-      const place = panel(grid, run);
-      chart(place, `graph-${number}`, graph(run));
-      if (run.graph.copies > 1) make("p", place, `${run.graph.copies} copies of this graph, with the workers in other places, take turns.`, "words");
+  const fillTable = (table) => {
+    table.replaceChildren();
+    const head = make("tr", make("thead", table));
+    make("th", head, "worker");
+    runs.forEach((run) => make("th", head, run.label));
+    const body = make("tbody", table);
+    const rows = Math.max(...runs.map((run) => run.workers));
+    for (let worker = 0; worker < Math.min(rows, 64); worker += 1) {
+      const row = make("tr", body);
+      make("td", row, String(worker));
+      runs.forEach((run) => make("td", row, percent(run.ends[worker])));
+    }
+    if (rows > 64) make("td", make("tr", body), `… and ${rows - 64} more`);
+    [["mean", mean], ["worst", worst]].forEach(([name, value]) => {
+      const row = make("tr", body, undefined, "sum");
+      make("td", row, name);
+      runs.forEach((run) => make("td", row, percent(value(run.ends))));
     });
-  }
-  const few = runs.some((run) => run.workers > run.drawn.length + 1) ? " Of many workers some are drawn; mean and band are of all." : "";
-  let grid = section("Training loss", `Each worker's mean over an epoch's batches; the thick line is the mean of all.${few}`);
-  runs.forEach((run, number) => chart(panel(grid, run), `loss-${number}`, perWorker(run, "losses", true)));
-  if (runs.some((run) => run.epochs.some((epoch) => epoch.accuracies))) {
-    grid = section("Test accuracy", `Of each worker's own model; the band is between the worst and the best.${few}`);
-    runs.forEach((run, number) => chart(panel(grid, run), `accuracy-${number}`, perWorker(run, "accuracies", false, percent)));
-  }
-  grid = section("The worst worker", runs.length > 1 ? "Worst against worst: the largest loss and the smallest accuracy of any worker." : "The largest loss and the smallest accuracy of any worker.");
-  chart(panel(grid, null, "Largest training loss"), "worst-loss", together("epoch", worstLoss, epochOf, { log: true }));
-  chart(panel(grid, null, "Smallest test accuracy"), "worst-accuracy", together("epoch", worstAccuracy, epochOf, { format: percent }));
-  grid = section("What it cost", "Mean accuracy against rounds, bytes that all workers have sent, and time on the configured network.");
-  chart(panel(grid, null, "Mean accuracy, by rounds"), "by-rounds", together("rounds", accuracy, (run, epoch) => epoch.epoch * run.rounds_per_epoch, { format: percent }));
-  chart(panel(grid, null, "Mean accuracy, by bytes"), "by-bytes", together("GB sent", accuracy, (_, epoch) => epoch.bytes / 1e9, { format: percent, from: 0 }));
-  chart(panel(grid, null, "Mean accuracy, by time"), "by-time", together("simulated seconds", accuracy, (_, epoch) => epoch.seconds, { format: percent, from: 0 }));
-  chart(panel(grid, null, "Distance of the models from their average"), "consensus", together("epoch", (_, epoch) => epoch.consensus || null, epochOf, { log: true }));
+    const averaged = make("tr", body, undefined, "sum");
+    make("td", averaged, "averaged model");
+    runs.forEach((run) => make("td", averaged, percent(run.averaged_accuracy)));
+  };
+  const fillNotices = (place) => {
+    place.replaceChildren();
+    runs.forEach((run) => run.notices.forEach((notice) => make("p", place, `${run.name}: ${notice}`, "notice")));
+  };
 
-  make("h2", main, "Configuration");
-  runs.forEach((run) => {
-    const details = make("details", main);
-    make("summary", details, run.label);
-    make("pre", details, run.config || "not found");
+  const drawTable = () => {
+    make("h2", main, isLive ? "So far" : "In the end");
+    const table = make("table", make("div", main, undefined, "scroll"));
+    table.id = "table";
+    fillTable(table);
+  };
+  const drawGraphs = () => {
+    const known = runs.filter((run) => run.graph);
+    if (!known.length && !isLive) return;
+    const grid = section(isLive ? "Now" : "Graph", "Links in the colour of their matching, workers by degree (size) and accuracy (colour).");
+    known.forEach((run, number) => {
+      const place = panel(grid, run);
+      chart(place, `graph-${number}`, graph(run), { changes: "rounds", large: isLarge(run) });
+      make("p", place, "", "words").id = `words-${number}`;
+      if (run.graph.places.length > 1) make("p", place, `${run.graph.places.length} copies of this graph, with the workers in other places, take turns.`, "words");
+    });
+    if (isLive) drawBatches(grid);
+  };
+  const drawBatches = (grid) => runs.forEach((run, number) => {
+    if (!isLive && (run.epochs.length >= 20 || run.batches.length < 2)) return;
+    chart(panel(grid, null, `${run.label}: loss on single batches`), `batches-${number}`, perBatch(run), { changes: "rounds" });
   });
+  // Where everyone stands in the other copies.
+  const drawCopies = () => {
+    const isSame = (places) => places.every((place, worker) => place === worker);
+    const others = (run) => (run.graph?.places || []).map((places, copy) => [places, copy]).filter(([places]) => !isSame(places));
+    const turning = runs.filter((run) => !isLarge(run) && others(run).length);
+    if (!turning.length) return;
+    const grid = section("Copies of the graph", "They take turns, so that nobody is always at the edge: the same graph, with the workers in other places.", "grid small");
+    turning.forEach((run) => others(run).slice(0, 6).forEach(([_, copy]) => {
+      const place = panel(grid, null, `${run.label}: copy ${copy + 1} of ${run.graph.places.length}`);
+      chart(place, `copy-${runs.indexOf(run)}-${copy}`, graph(run, copy));
+    }));
+  };
+  const drawLosses = () => {
+    const few = runs.some((run) => run.workers > run.drawn.length + 1) ? " Of many workers some are drawn; mean and band are of all." : "";
+    let grid = section("Training loss", `Each worker's mean over an epoch's batches; the thick line is the mean of all, the band between the lowest and the highest.${few}`);
+    if (!isLive) drawBatches(grid);
+    runs.forEach((run, number) => chart(panel(grid, run), `loss-${number}`, perWorker(run, "losses", true)));
+    if (isLive || runs.some((run) => run.epochs.some((epoch) => epoch.accuracies))) {
+      grid = section("Test accuracy", `Of each worker's own model; the band is between the worst and the best.${few}`);
+      runs.forEach((run, number) => chart(panel(grid, run), `accuracy-${number}`, perWorker(run, "accuracies", false, percent)));
+    }
+  };
+  const drawComparisons = () => {
+    let grid = section("The worst worker", runs.length > 1 ? "Worst against worst: the largest loss and the smallest accuracy of any worker." : "The largest loss and the smallest accuracy of any worker.");
+    chart(panel(grid, null, "Largest training loss"), "worst-loss", together("epoch", worstLoss, epochOf, { log: true }));
+    chart(panel(grid, null, "Smallest test accuracy"), "worst-accuracy", together("epoch", worstAccuracy, epochOf, { format: percent }));
+    grid = section("What it cost", "Mean accuracy against rounds, bytes that all workers have sent, and time on the configured network.");
+    chart(panel(grid, null, "Mean accuracy, by rounds"), "by-rounds", together("rounds", accuracy, (run, epoch) => epoch.epoch * run.rounds_per_epoch, { format: percent }));
+    chart(panel(grid, null, "Mean accuracy, by bytes"), "by-bytes", together("GB sent", accuracy, (_, epoch) => epoch.bytes / 1e9, { format: percent, from: 0 }));
+    chart(panel(grid, null, "Mean accuracy, by time"), "by-time", together("simulated seconds", accuracy, (_, epoch) => epoch.seconds, { format: percent, from: 0 }));
+    chart(panel(grid, null, "Distance of the models from their average"), "consensus", together("epoch", (_, epoch) => epoch.consensus || null, epochOf, { log: true }));
+  };
+  const drawConfigurations = () => {
+    make("h2", main, "Configuration");
+    runs.forEach((run) => {
+      const details = make("details", main);
+      make("summary", details, run.label);
+      make("pre", details, run.config || "not found");
+    });
+  };
 
-  const resized = new ResizeObserver((changes) => changes.forEach((change) => charts.find((entry) => entry.element === change.target)?.instance.resize()));
-  charts.forEach((entry) => resized.observe(entry.element));
+  // Everything from the beginning.
+  const build = () => {
+    nameRuns();
+    charts.forEach((entry) => { resized.unobserve(entry.element); entry.instance?.dispose(); });
+    charts = window.upwash.charts = [];
+    waiting = [];
+    window.upwash.runs = runs;
+    main.replaceChildren();
+    document.getElementById("lead").textContent = runs.length === 1 ? `${runs[0].name}: ${runs[0].algorithm} on ${runs[0].graph_name}` : `${runs.length} runs: ${runs.map((run) => run.label).join(", ")}`;
+    const notices = make("div", main);
+    notices.id = "notices";
+    fillNotices(notices);
+    // While a run goes on, what moves comes first.
+    const parts = isLive ? [drawGraphs, drawLosses, drawTable] : [drawTable, drawGraphs, drawLosses];
+    [...parts, drawComparisons, drawCopies, drawConfigurations].forEach((part) => part());
+    drawSome();
+  };
+
+  // A run that goes on: a whole view first, then what is new.
+  const live = () => {
+    const bar = document.getElementById("live");
+    bar.hidden = false;
+    const [done, state, said] = ["done", "state", "said"].map((id) => document.getElementById(id));
+    const buttons = ["pause", "checkpoint", "stop"].map((id) => document.getElementById(id));
+    const [pause, checkpoint, stop] = buttons;
+    let [pulse, refused, connected] = [{}, "", false];
+    const span = (seconds) => {
+      if (seconds < 90) return `${Math.round(seconds)} s`;
+      return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+    };
+    const ended = (run) => ({
+      finished: "finished",
+      interrupted: `stopped before round ${run.ending.round}; \`upwash train ... --resume\` goes on`,
+      diverged: `diverged: the loss of worker ${run.ending.worker} was lost in round ${run.ending.round}`,
+    })[run.ending.status] || run.ending.status;
+    const status = () => {
+      const run = runs[0];
+      if (!run) { state.textContent = connected ? "The run has not begun yet." : "Not connected."; return; }
+      const part = run.rounds ? run.rounds_run / run.rounds : 0;
+      done.style.width = `${100 * part}%`;
+      const words = [`round ${run.rounds_run.toLocaleString("en")} of ${run.rounds.toLocaleString("en")}`];
+      words.push(`epoch ${Math.floor(run.rounds_run / run.rounds_per_epoch)} of ${Math.round(run.rounds / run.rounds_per_epoch)}`);
+      if (run.ending) words.push(ended(run));
+      else if (run.now.paused) words.push("paused");
+      else if (pulse.pace) words.push(`${short(pulse.pace)} rounds a second`, `${span((run.rounds - run.rounds_run) / pulse.pace)} left`);
+      const loss = mean(run.now.losses);
+      if (loss !== null) words.push(`mean loss ${short(loss)}`);
+      state.textContent = words.join(" · ");
+      document.title = `${Math.floor(100 * part)} % · ${run.name} · Upwash`;
+      buttons.forEach((button) => { button.disabled = Boolean(run.ending) || !connected; });
+      pause.textContent = run.now.paused ? "Continue" : "Pause";
+      let news = run.now.checkpoint === null ? "" : `Checkpoint written before round ${run.now.checkpoint.toLocaleString("en")}.`;
+      if (run.now.stopping && !run.ending) news = "Stopping.";
+      if (pulse.waiting) news = "Asked; the run will see it after its round.";
+      if (pulse.silent && !run.ending && !run.now.paused) news = "Nothing has been heard of the run for a while: it is in a long round, or it was killed.";
+      if (!connected) news = run.ending ? "" : "Not connected: trying again.";
+      said.textContent = refused || news;
+    };
+    const overlay = () => {
+      const run = runs[0];
+      const words = document.getElementById("words-0");
+      if (!run || !words) return;
+      words.textContent = "";
+      if (!goesOn(run) || !run.now.links) return;
+      words.textContent = `Bright: the ${run.now.links.length} links over which models went in round ${(run.rounds_run - 1).toLocaleString("en")}. `;
+      if (!run.now.leaders.some(Boolean)) return;
+      leaderNames(run).forEach((name, which) => {
+        const followers = new Map();
+        run.now.leaders.forEach((pair, worker) => { if (pair && pair[which] !== worker) followers.set(pair[which], (followers.get(pair[which]) || 0) + 1); });
+        const most = [...followers].sort((a, b) => b[1] - a[1]).slice(0, 4).map(([leader, count]) => `${leader} leads ${count} other${count > 1 ? "s" : ""}`);
+        const swatch = make("span", words, which ? " ⇢ " : " → ");
+        swatch.style.color = LEADERS[which];
+        swatch.style.fontWeight = "bold";
+        words.append(`${name}: ${most.join(", ") || "everyone its own"}.`);
+      });
+    };
+    let [timer, changed, took] = [null, new Set(), 0];
+    const flush = () => {
+      timer = null;
+      const began = performance.now();
+      if (changed.has("all")) build();
+      else {
+        charts.filter((entry) => changed.has(entry.changes)).forEach((entry) => entry.instance?.setOption(entry.options()));
+        if (changed.has("epochs")) fillTable(document.getElementById("table"));
+        if (changed.has("notices")) fillNotices(document.getElementById("notices"));
+      }
+      changed = new Set();
+      overlay();
+      took = performance.now() - began;
+    };
+    const later = (...what) => {
+      what.forEach((kind) => changed.add(kind));
+      // Never more than a fifth of the time is spent on drawing.
+      if (!timer) timer = setTimeout(flush, changed.has("all") ? 0 : Math.max(200, 4 * took));
+    };
+    const add = (old, rows, key) => {
+      let news = false;
+      rows.forEach((row) => {
+        const place = old.findLastIndex((known) => known[key] <= row[key]);
+        const there = place >= 0 && old[place][key] === row[key];
+        if (there && JSON.stringify(old[place]) === JSON.stringify(row)) return;
+        old.splice(there ? place : place + 1, there ? 1 : 0, row);
+        news = true;
+      });
+      return news;
+    };
+    const source = new EventSource(`events${location.search}`);
+    const listen = (name, hear) => source.addEventListener(name, (event) => {
+      connected = true;
+      const message = JSON.parse(event.data);
+      if (message.pulse) pulse = message.pulse;
+      hear(message);
+      status();
+    });
+    listen("wait", () => { runs = []; });
+    const shape = (run) => JSON.stringify([run.algorithm, run.graph_name, run.workers, run.graph]);
+    listen("view", (run) => {
+      // Most often the same run, with fewer points: charts stay as someone has arranged them.
+      if (runs[0] && shape(runs[0]) === shape(run)) {
+        Object.assign(runs[0], run);
+        later("epochs", "rounds", "notices");
+      } else {
+        runs = [run];
+        later("all");
+      }
+    });
+    listen("more", (more) => {
+      const run = runs[0];
+      if (!run) return;
+      if (add(run.epochs, more.epochs, "epoch") || JSON.stringify(run.ends) !== JSON.stringify(more.ends)) later("epochs", "rounds");
+      if (add(run.batches, more.batches, "round") || more.rounds_run !== run.rounds_run || Boolean(more.ending) !== Boolean(run.ending)) later("rounds");
+      if (more.notices.length !== run.notices.length) later("notices");
+      ["rounds_run", "ends", "averaged_accuracy", "notices", "now", "ending"].forEach((key) => { run[key] = more[key]; });
+    });
+    source.addEventListener("error", () => {
+      connected = false;
+      // Whoever showed a run that is over is most likely gone with it.
+      if (runs[0]?.ending) source.close();
+      status();
+    });
+    const ask = async (what) => {
+      refused = "";
+      try {
+        const answer = await fetch(`wish/${what}${location.search}`, { method: "POST", headers: { "x-upwash": "wish" } });
+        if (!answer.ok) refused = await answer.text();
+      } catch (error) {
+        refused = `Not asked: ${error.message}`;
+      }
+      status();
+    };
+    pause.addEventListener("click", () => ask(runs[0]?.now.paused ? "continue" : "pause"));
+    checkpoint.addEventListener("click", () => ask("checkpoint"));
+    stop.addEventListener("click", () => ask("stop"));
+    status();
+  };
+
+  window.upwash = { charts, runs };
+  if (isLive) live(); else build();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach(draw));
   matchMedia("print").addEventListener("change", () => charts.forEach((entry) => { draw(entry); entry.instance.resize(); }));
-  window.upwash = { charts, runs };
+  addEventListener("beforeprint", () => drawSome(Infinity));
 })();

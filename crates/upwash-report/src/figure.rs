@@ -1,6 +1,7 @@
 //! Figures for papers, as SVG and PNG: those of the page.
 
 use crate::Run;
+use crate::drawing::Drawing;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
@@ -9,7 +10,7 @@ use std::sync::Once;
 /// Letters of PNG figures: none need be installed.
 const FONT: &[u8] = include_bytes!("../assets/DejaVuSans.ttf");
 /// Okabe and Ito's colours, as on the page.
-const COLOURS: [RGBColor; 8] = [
+pub(crate) const COLOURS: [RGBColor; 8] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xe6, 0x9f, 0x00),
     RGBColor(0x00, 0x9e, 0x73),
@@ -23,11 +24,21 @@ const COLOURS: [RGBColor; 8] = [
 const SIZE: (u32, u32) = (640, 420);
 const DOTS: u32 = 3;
 
-/// A chart of lines.
+/// A picture of runs.
 pub struct Figure {
     /// What it is called, as a file's name.
     pub name: String,
     title: String,
+    content: Content,
+}
+
+enum Content {
+    Graph(Drawing),
+    Chart(Chart),
+}
+
+/// A chart of lines.
+struct Chart {
     across: &'static str,
     up: &'static str,
     log: bool,
@@ -84,22 +95,28 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
             lines
         };
         let title = format!("{}: {}", run.name, run.algorithm);
-        figures.push(Figure {
-            name: file("loss"),
-            title: title.clone(),
-            across: "epoch",
-            up: "training loss",
-            log: true,
-            lines: lines(&losses),
-        });
-        figures.push(Figure {
-            name: file("accuracy"),
-            title,
-            across: "epoch",
-            up: "test accuracy, %",
-            log: false,
-            lines: lines(&accuracies),
-        });
+        for (name, drawing) in Drawing::of(run) {
+            figures.push(Figure {
+                name: file(&name),
+                title: title.clone(),
+                content: Content::Graph(drawing),
+            });
+        }
+        let mut add = |name: &str, up, log, lines| {
+            let across = "epoch";
+            figures.push(Figure {
+                name: file(name),
+                title: title.clone(),
+                content: Content::Chart(Chart {
+                    across,
+                    up,
+                    log,
+                    lines,
+                }),
+            });
+        };
+        add("loss", "training loss", true, lines(&losses));
+        add("accuracy", "test accuracy, %", false, lines(&accuracies));
     }
     type Point = fn(&Run, &crate::Epoch) -> Option<(f64, f64)>;
     let together: [(&str, &str, &'static str, &'static str, bool, Point); 6] = [
@@ -171,13 +188,18 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
         figures.push(Figure {
             name: name.into(),
             title: title.into(),
-            across,
-            up,
-            log,
-            lines: runs.iter().enumerate().map(line).collect(),
+            content: Content::Chart(Chart {
+                across,
+                up,
+                log,
+                lines: runs.iter().enumerate().map(line).collect(),
+            }),
         });
     }
-    figures.retain(|figure| figure.lines.iter().any(|line| !line.points.is_empty()));
+    figures.retain(|figure| match &figure.content {
+        Content::Graph(_) => true,
+        Content::Chart(chart) => chart.lines.iter().any(|line| !line.points.is_empty()),
+    });
     figures
 }
 
@@ -253,6 +275,41 @@ impl Figure {
         ONCE.call_once(|| {
             let _ = register_font("sans-serif", FontStyle::Normal, FONT);
         });
+        match &self.content {
+            Content::Graph(drawing) => drawing.draw(area, &self.title, scale),
+            Content::Chart(chart) => chart.draw(area, &self.title, scale),
+        }
+    }
+}
+
+impl Chart {
+    /// Between the lowest and the highest of those around a mean.
+    fn band(&self, usable: impl Fn(f64) -> bool) -> Option<Vec<(f64, f64)>> {
+        let mean = self.lines.iter().find(|line| line.wide)?;
+        let others = || self.lines.iter().filter(|line| !line.wide);
+        let mut edges = [vec![], vec![]];
+        for &(x, _) in &mean.points {
+            let here = |line: &Line| line.points.iter().find(|point| point.0 == x).copied();
+            let all = others().filter_map(here).filter(|point| usable(point.1));
+            let (low, high) = all
+                .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (_, y)| {
+                    (low.min(y), high.max(y))
+                });
+            if low <= high {
+                edges[0].push((x, high));
+                edges[1].insert(0, (x, low));
+            }
+        }
+        let shape = edges.concat();
+        (shape.len() > 2).then_some(shape)
+    }
+
+    fn draw<B: DrawingBackend>(
+        &self,
+        area: &DrawingArea<B, Shift>,
+        title: &str,
+        scale: u32,
+    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
         let usable = |y: f64| y.is_finite() && (!self.log || y > 0.0);
         let points = || {
             self.lines
@@ -279,8 +336,8 @@ impl Figure {
             .margin_right(22 * scale)
             .x_label_area_size(42 * scale)
             .y_label_area_size(62 * scale);
-        if !self.title.is_empty() {
-            builder.caption(&self.title, font(15));
+        if !title.is_empty() {
+            builder.caption(title, font(15));
         }
         // The two kinds of axes are of different types, and what is done with them the same.
         macro_rules! finish {
@@ -299,6 +356,9 @@ impl Figure {
                     .x_desc(self.across)
                     .y_desc(self.up)
                     .draw()?;
+                if let Some(band) = self.band(usable) {
+                    chart.draw_series([Polygon::new(band, BLACK.mix(0.1))])?;
+                }
                 for line in &self.lines {
                     let style =
                         line.colour

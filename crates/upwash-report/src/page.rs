@@ -1,7 +1,8 @@
 //! The page: one file that needs nothing else.
 
-use crate::{Epoch, Graph, Run};
+use crate::{Epoch, Graph, Now, Run};
 use serde::Serialize;
+use upwash::run::Status;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
 const STYLE: &str = include_str!("../assets/page.css");
@@ -10,21 +11,27 @@ const SCRIPT: &str = include_str!("../assets/page.js");
 const CHARTS: &str = include_str!("../assets/echarts.min.js");
 
 /// Points of a line: more would not be seen.
-const POINTS: usize = 400;
+pub(crate) const POINTS: usize = 400;
 /// Workers whose lines are drawn: beyond that the band and the mean tell more.
 const LINES: usize = 32;
 
 /// A page with these runs side by side.
 pub fn page(runs: &[Run]) -> String {
     let views: Vec<View<'_>> = runs.iter().map(View::new).collect();
-    // Within a script nothing may look like a tag, whatever a run is called.
     let data = serde_json::to_string(&views).unwrap_or_else(|_| "[]".into());
+    let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
+    put_together(&names.join(", "), &data, "")
+}
+
+/// The same page for a run that goes on: it asks the server that it came from for [messages](crate::Viewer) at
+/// `events`, and tells it wishes at `wish/...`.
+pub fn live_page(name: &str) -> String {
+    put_together(name, "null", "connect-src 'self'; ")
+}
+
+fn put_together(title: &str, data: &str, policy: &str) -> String {
+    // Within a script nothing may look like a tag, whatever a run is called.
     let data = data.replace('<', "\\u003c");
-    let title = runs
-        .iter()
-        .map(|run| run.name.as_str())
-        .collect::<Vec<_>>()
-        .join(", ");
     let mut page = String::with_capacity(CHARTS.len() + data.len() + 64 * 1024);
     let mut rest = TEMPLATE;
     // What is put in is not looked at again: it may hold anything.
@@ -38,10 +45,11 @@ pub fn page(runs: &[Run]) -> String {
             "script" => SCRIPT,
             "charts" => CHARTS,
             "data" => &data,
+            "policy" => policy,
             _ => "",
         });
         if name == "title" {
-            page.push_str(&escaped(&title));
+            page.push_str(&escaped(title));
         }
         rest = after;
     }
@@ -56,21 +64,43 @@ fn escaped(text: &str) -> String {
 
 /// A run as the page needs it: no more lines and points than can be seen.
 #[derive(Serialize)]
-struct View<'a> {
+pub(crate) struct View<'a> {
     name: &'a str,
     algorithm: &'a str,
     graph_name: &'a str,
     graph: &'a Option<Graph>,
     workers: usize,
+    rounds: u64,
     rounds_per_epoch: u64,
     /// Whose lines are drawn.
     drawn: Vec<usize>,
+    config: &'a str,
+    #[serde(flatten)]
+    more: More<'a>,
+}
+
+/// What changes while a run goes on.
+#[derive(Serialize)]
+pub(crate) struct More<'a> {
+    rounds_run: u64,
     epochs: Vec<Row>,
+    /// Losses of some rounds.
+    batches: Vec<Batch>,
     /// Everyone's accuracy in the end, or the last time it was tested.
     ends: Vec<Option<f64>>,
     averaged_accuracy: Option<f64>,
-    config: &'a str,
     notices: &'a [String],
+    now: &'a Now,
+    ending: &'a Option<Status>,
+}
+
+#[derive(Serialize)]
+struct Batch {
+    round: u64,
+    /// Of those who are drawn.
+    losses: Vec<Option<f64>>,
+    /// Of all.
+    loss: Option<Spread>,
 }
 
 #[derive(Serialize)]
@@ -95,12 +125,26 @@ struct Spread {
 }
 
 impl<'a> View<'a> {
-    fn new(run: &'a Run) -> Self {
-        let trains: Vec<usize> = (0..run.workers)
-            .filter(|worker| Some(*worker) != run.centre)
-            .collect();
-        let step = trains.len().div_ceil(LINES).max(1);
-        let drawn: Vec<usize> = trains.iter().copied().step_by(step).collect();
+    pub(crate) fn new(run: &'a Run) -> Self {
+        Self {
+            name: &run.name,
+            algorithm: &run.algorithm,
+            graph_name: &run.graph_name,
+            graph: &run.graph,
+            workers: run.workers,
+            rounds: run.rounds,
+            rounds_per_epoch: run.rounds_per_epoch,
+            drawn: drawn(run),
+            config: &run.config,
+            more: More::new(run, thinned(&run.epochs), 0),
+        }
+    }
+}
+
+impl<'a> More<'a> {
+    /// With these epochs, and rounds from this one on.
+    pub(crate) fn new(run: &'a Run, epochs: Vec<&Epoch>, first: u64) -> Self {
+        let (trains, drawn) = (trains(run), drawn(run));
         let mut ends = vec![None; run.workers];
         run.last_accuracies()
             .into_iter()
@@ -124,21 +168,38 @@ impl<'a> View<'a> {
             bytes: epoch.bytes,
             seconds: epoch.seconds,
         };
+        let rows = &run.batches.rows;
+        let batches = rows[rows.partition_point(|row| row.0 < first)..].iter();
+        let batch = |(round, losses): &(u64, Vec<Option<f64>>)| Batch {
+            round: *round,
+            losses: of(&drawn, losses),
+            loss: Spread::of(&of(&trains, losses)),
+        };
         Self {
-            name: &run.name,
-            algorithm: &run.algorithm,
-            graph_name: &run.graph_name,
-            graph: &run.graph,
-            workers: run.workers,
-            rounds_per_epoch: run.rounds_per_epoch,
-            epochs: thinned(&run.epochs).into_iter().map(row).collect(),
-            drawn,
+            rounds_run: run.rounds_run,
+            epochs: epochs.into_iter().map(row).collect(),
+            batches: batches.map(batch).collect(),
             ends,
             averaged_accuracy: run.averaged_accuracy,
-            config: &run.config,
             notices: &run.notices,
+            now: &run.now,
+            ending: &run.ending,
         }
     }
+}
+
+/// All but a centre.
+fn trains(run: &Run) -> Vec<usize> {
+    (0..run.workers)
+        .filter(|worker| Some(*worker) != run.centre)
+        .collect()
+}
+
+/// Whose lines are drawn.
+fn drawn(run: &Run) -> Vec<usize> {
+    let trains = trains(run);
+    let step = trains.len().div_ceil(LINES).max(1);
+    trains.into_iter().step_by(step).collect()
 }
 
 impl Spread {

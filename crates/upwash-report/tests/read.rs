@@ -45,7 +45,7 @@ fn a_run_is_read_and_shown() {
     let run = Run::read(folder.path()).unwrap();
     assert_eq!((run.workers, run.rounds_run, run.epochs.len()), (3, 4, 2));
     assert_eq!(run.ending, Some(Status::Finished));
-    assert_eq!(run.graph.as_ref().unwrap().copies, 2);
+    assert_eq!(run.graph.as_ref().unwrap().places.len(), 2);
     let links: usize = run
         .graph
         .as_ref()
@@ -147,6 +147,8 @@ fn figures_have_a_line_for_each_worker() {
     let names: Vec<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
     // There is no consensus distance in these events: nothing to draw.
     let expected = [
+        "graph",
+        "graph-copy-2",
         "loss",
         "accuracy",
         "worst-loss",
@@ -156,7 +158,15 @@ fn figures_have_a_line_for_each_worker() {
         "accuracy-time",
     ];
     assert_eq!(names, expected);
-    let svg = figures[0].svg().unwrap();
+    // Three workers with their edges, three links.
+    let graph = figures[0].svg().unwrap();
+    assert_eq!(graph.matches("<circle").count(), 6, "{graph}");
+    assert_eq!(graph.matches("<polyline").count(), 3, "{graph}");
+    assert!(
+        graph.contains("60.00 % (dark) to 90.00 % (bright)"),
+        "{graph}"
+    );
+    let svg = figures[2].svg().unwrap();
     let named = |name: &str| svg.contains(name);
     assert!(named("worker 0") && named("worker 2") && named("mean") && named("training loss"));
     // Three workers and the mean, each with its sign in the legend; axes and grid are lines of two points.

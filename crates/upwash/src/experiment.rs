@@ -36,6 +36,8 @@ pub struct Experiment {
     pub graph: Graph,
     /// Which links are up when.
     pub schedule: Schedule,
+    /// Where everyone stands in each of the graph's copies, where there are several.
+    pub places: Vec<Vec<usize>>,
     /// What is done over them.
     pub method: Method,
     /// Who has no data but everyone's attention, where the algorithm needs one.
@@ -159,7 +161,9 @@ impl Experiment {
             shares.images.insert(centre, vec![]);
         }
         let sampler = Sampler::new(shares, config.training.batch, config.seed);
-        let schedule = links::schedule(&config, &method, &graph, sampler.rounds_per_epoch())?;
+        let places = links::places(&config.graph, &method, &graph)?;
+        let epoch = sampler.rounds_per_epoch();
+        let schedule = links::schedule(&config, &method, &graph, &places, epoch)?;
         let network = config.model.network(data.train.shape, data.classes);
         check_size(&config, &network, graph.nodes(), method.extras().len())?;
         let clock = Clock::new(&config.clock, graph.nodes(), centre, config.seed)?;
@@ -173,6 +177,7 @@ impl Experiment {
             audience,
             graph,
             schedule,
+            places,
             sampler,
             network,
             warnings,

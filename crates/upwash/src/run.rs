@@ -10,9 +10,11 @@ mod rounds;
 mod team;
 mod threads;
 mod virtual_time;
+mod wish;
 
 pub use report::{Event, Moment, Next, Node, Observer, Outcome, Progress, Sent, Status, Summary};
 pub use virtual_time::Flight;
+pub use wish::Wish;
 
 use crate::algorithm::Method;
 use crate::config::Execution;

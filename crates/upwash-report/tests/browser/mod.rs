@@ -1,6 +1,7 @@
 //! Chromium, driven by its own protocol.
-#![allow(clippy::unwrap_used)]
+#![allow(dead_code, clippy::unwrap_used)]
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,6 +17,8 @@ pub struct Browser {
     next: u64,
     /// Requests other than for files and data, errors, and messages of the console.
     pub complaints: Vec<String>,
+    /// How addresses begin of which it may ask.
+    allowed: Vec<String>,
     _profile: tempfile::TempDir,
 }
 
@@ -94,6 +97,9 @@ impl Browser {
             socket,
             next: 0,
             complaints: vec![],
+            allowed: ["file:", "data:", "blob:", "about:"]
+                .map(String::from)
+                .into(),
             _profile: profile,
         };
         for domain in ["Page", "Runtime", "Log", "Network"] {
@@ -133,10 +139,7 @@ impl Browser {
             }
             Some("Network.requestWillBeSent") => {
                 let url = params["request"]["url"].as_str().unwrap_or("");
-                match ["file:", "data:", "blob:", "about:"]
-                    .iter()
-                    .any(|local| url.starts_with(local))
-                {
+                match self.allowed.iter().any(|place| url.starts_with(place)) {
                     true => return,
                     false => format!("a request to {url}"),
                 }
@@ -146,10 +149,23 @@ impl Browser {
         self.complaints.push(complaint);
     }
 
-    /// Opens a page and waits until it is there.
+    /// Opens a page and waits until all of it is drawn.
     pub fn open(&mut self, url: &str) {
+        if let Some((server, _)) = url
+            .strip_prefix("http://")
+            .and_then(|url| url.split_once('/'))
+        {
+            self.allowed.push(format!("http://{server}/"));
+        }
         self.call("Page.navigate", json!({ "url": url }));
-        self.wait_for("document.readyState === 'complete' && !!window.upwash");
+        self.wait_for("performance.getEntriesByName('drawn').length > 0");
+    }
+
+    /// A picture of what is seen, PNG.
+    pub fn picture(&mut self) -> Vec<u8> {
+        let picture = self.call("Page.captureScreenshot", json!({}));
+        let letters = picture["data"].as_str().unwrap();
+        BASE64_STANDARD.decode(letters).unwrap()
     }
 
     /// What an expression comes to.

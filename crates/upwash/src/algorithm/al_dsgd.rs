@@ -82,6 +82,7 @@ impl Algorithm for AlDsgd {
             [best, degree],
             &*self.base,
         );
+        plan.leaders = Some([best, degree]);
         plan
     }
 

@@ -83,7 +83,8 @@ impl Algorithm for Lsgd {
             (Vector::Step, -1.0),
         ];
         let mut model = Assignment::of(Vector::Model, own);
-        for (leader, pull) in [(of_group, self.local), (best(&|_| true), self.global)] {
+        let leaders = [of_group, best(&|_| true)];
+        for (leader, pull) in leaders.into_iter().zip([self.local, self.global]) {
             // A leader need not send itself its own model.
             if leader == view.worker {
                 model.add_own(Vector::Model, pull);
@@ -91,7 +92,10 @@ impl Algorithm for Lsgd {
                 model.add(leader, pull);
             }
         }
-        model.into()
+        Plan {
+            leaders: Some(leaders),
+            ..model.into()
+        }
     }
 
     fn exchanges(&self, round: u64) -> Vec<Exchange> {

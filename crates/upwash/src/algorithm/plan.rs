@@ -240,6 +240,9 @@ pub struct Plan {
     pub assignments: Vec<Assignment>,
     /// The worker's new [number](super::Report::number), where it changes.
     pub number: Option<f64>,
+    /// Whom the worker follows, for those who watch: its best neighbour and its best-connected one, or
+    /// the leaders of its group and of all.
+    pub leaders: Option<[usize; 2]>,
 }
 
 impl From<Assignment> for Plan {
@@ -254,6 +257,7 @@ impl<const N: usize> From<[Assignment; N]> for Plan {
         Self {
             assignments,
             number: None,
+            leaders: None,
         }
     }
 }

@@ -89,6 +89,7 @@ impl Algorithm for SlowMo {
         Plan {
             assignments: all,
             number: Some(1.0),
+            leaders: None,
         }
     }
 

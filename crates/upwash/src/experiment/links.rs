@@ -2,7 +2,7 @@
 
 use super::ExperimentError;
 use crate::algorithm::{self, Exchange, Ground, Method, Report, Setting, View};
-use crate::config::{Config, CopyOrder, Execution, Links, Relabellings, Statistics};
+use crate::config::{Config, CopyOrder, Execution, GraphConfig, Links, Relabellings, Statistics};
 use std::collections::BTreeSet;
 use upwash_topology::{Graph, Matcha, Order, Rotation, Schedule, Weights, paper_relabellings};
 
@@ -149,11 +149,38 @@ pub(super) fn check(
     Ok(warnings)
 }
 
+/// Where everyone stands in each of the graph's copies, where there are several that are used.
+pub(super) fn places(
+    settings: &GraphConfig,
+    method: &Method,
+    graph: &Graph,
+) -> Result<Vec<Vec<usize>>, ExperimentError> {
+    if settings.copies == 1 || settings.arcs.is_some() || method.links() == algorithm::Links::None {
+        return Ok(vec![]);
+    }
+    Ok(
+        match settings.relabellings.unwrap_or(Relabellings::Balanced) {
+            Relabellings::Balanced => Rotation::balance(graph, settings.copies)?
+                .relabellings()
+                .to_vec(),
+            Relabellings::Paper => {
+                if graph.nodes() != 8 || settings.copies > 3 {
+                    return conflict(
+                        "graph.relabellings: the paper's are for 8 workers and at most 3 copies",
+                    );
+                }
+                paper_relabellings()[..settings.copies].to_vec()
+            }
+        },
+    )
+}
+
 /// Which links are up when, over one graph or its copies.
 pub(super) fn schedule(
     config: &Config,
     method: &Method,
     graph: &Graph,
+    places: &[Vec<usize>],
     epoch: u64,
 ) -> Result<Schedule, ExperimentError> {
     let (settings, seed) = (&config.graph, config.seed);
@@ -210,22 +237,9 @@ pub(super) fn schedule(
         })
     };
     let base = over(graph)?;
-    if settings.copies == 1 {
+    if places.is_empty() {
         return Ok(base);
     }
-    let relabellings = match settings.relabellings.unwrap_or(Relabellings::Balanced) {
-        Relabellings::Balanced => Rotation::balance(graph, settings.copies)?
-            .relabellings()
-            .to_vec(),
-        Relabellings::Paper => {
-            if graph.nodes() != 8 || settings.copies > 3 {
-                return conflict(
-                    "graph.relabellings: the paper's are for 8 workers and at most 3 copies",
-                );
-            }
-            paper_relabellings()[..settings.copies].to_vec()
-        }
-    };
     if settings.first_copy > 0 && settings.order != Some(CopyOrder::InTurn) {
         return conflict(
             "graph.first_copy: there is a first copy with graph.order = \"in-turn\" only",
@@ -240,7 +254,7 @@ pub(super) fn schedule(
             rounds_per_epoch: epoch,
         },
     };
-    Ok(base.rotating(&relabellings, order)?)
+    Ok(base.rotating(places, order)?)
 }
 
 /// What the rounds of a schedule have in common, from a good look at the first ones.

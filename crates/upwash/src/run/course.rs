@@ -7,6 +7,7 @@ use crate::experiment::Experiment;
 use crate::model::{Layout, Replica};
 use crate::optimizer::Rate;
 use crate::transport::{Placement, TransportError};
+use upwash_topology::Edge;
 
 /// A run on its way.
 pub(super) struct Course<'a> {
@@ -17,8 +18,29 @@ pub(super) struct Course<'a> {
     pub(super) here: Vec<usize>,
     observer: &'a mut dyn Observer,
     rate: Rate,
+    /// Over which links models have gone in this round so far.
+    pub(super) links: Told<Vec<Edge>>,
+    /// Whom everyone follows in it.
+    pub(super) leaders: Told<Vec<Option<[usize; 2]>>>,
     /// Of the models as they are now, where they have been tested.
     tested: Option<Tested>,
+}
+
+/// What is told of a round when it is not as it was.
+#[derive(Default)]
+pub(super) struct Told<T> {
+    pub(super) now: T,
+    told: Option<T>,
+}
+
+impl<T: Clone + PartialEq> Told<T> {
+    fn news(&mut self) -> Option<T> {
+        if self.told.as_ref() == Some(&self.now) {
+            return None;
+        }
+        self.told = Some(self.now.clone());
+        self.told.clone()
+    }
 }
 
 /// What can be measured of the workers' models, wherever they are.
@@ -73,6 +95,10 @@ impl<'a> Course<'a> {
             rounds_per_epoch: experiment.sampler.rounds_per_epoch(),
             batch: experiment.sampler.batch_size(),
         });
+        observer.observe(&Event::Graph {
+            matchings: experiment.graph.matchings().to_vec(),
+            places: experiment.places.clone(),
+        });
         for message in &experiment.warnings {
             let message = message.clone();
             observer.observe(&Event::Warning { message });
@@ -86,6 +112,12 @@ impl<'a> Course<'a> {
             training,
             observer,
             rate: experiment.config.training.rate(),
+            links: Told::default(),
+            // Where nobody follows anyone, there is nothing to tell.
+            leaders: Told {
+                told: Some(vec![None; experiment.workers()]),
+                now: vec![None; experiment.workers()],
+            },
             tested: None,
         }
     }
@@ -133,29 +165,40 @@ impl<'a> Course<'a> {
         losses: Vec<f64>,
         models: &mut dyn Models,
     ) -> Status {
-        let (round, sent) = (self.progress.round, self.progress.sent);
-        self.observer.observe(&Event::Round {
-            round,
-            losses,
-            sent,
-        });
+        self.tell_round(losses);
+        let round = self.progress.round;
         let progress = &self.progress;
         self.observer.diverged(&mut || models.moment(progress));
         Status::Diverged { worker, round }
+    }
+
+    /// Two workers have met in this round.
+    pub(super) fn met(&mut self, one: usize, other: usize) {
+        self.links.now.push((one.min(other), one.max(other)));
+    }
+
+    fn tell_round(&mut self, losses: Vec<f64>) -> Next {
+        self.links.now.sort_unstable();
+        self.links.now.dedup();
+        let event = Event::Round {
+            round: self.progress.round,
+            losses,
+            links: self.links.news(),
+            leaders: self.leaders.news(),
+            sent: self.progress.sent,
+        };
+        self.links.now.clear();
+        self.observer.observe(&event)
     }
 
     /// A round is over. Tells, tests at the end of an epoch, and asks whether to go on.
     pub(super) fn end_round(&mut self, losses: Vec<f64>, models: &mut dyn Models) -> Next {
         let training = &self.experiment.config.training;
         let epoch_rounds = self.experiment.sampler.rounds_per_epoch();
-        let (round, sent) = (self.progress.round, self.progress.sent);
+        let sent = self.progress.sent;
+        let mut next = self.tell_round(losses);
         self.progress.round += 1;
         self.tested = None;
-        let mut next = self.observer.observe(&Event::Round {
-            round,
-            losses,
-            sent,
-        });
         if self.progress.round.is_multiple_of(epoch_rounds) {
             let epoch = self.progress.round / epoch_rounds;
             if epoch.is_multiple_of(training.test_every) || epoch == training.epochs {

@@ -319,6 +319,7 @@ impl Desk<'_, '_> {
             loop {
                 match told.try_recv() {
                     Ok(Told::Request { to, step, letter }) => {
+                        course.met(self.field.worker, to);
                         if self.send(to, step, REQUEST, letter)? {
                             waiting = Some((to, step as u32));
                         } else {

@@ -1,10 +1,11 @@
 //! What happens in a run, who is told, and what it comes to.
 
-use super::Flight;
+use super::{Flight, Wish};
 use crate::engine::{Score, State};
 use crate::model::Replica;
 use crate::transport::{News, Traffic};
 use serde::{Deserialize, Serialize};
+use upwash_topology::Edge;
 
 /// How a run ended. A run that diverges is no error: it is a result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +58,22 @@ pub enum Event {
         /// What.
         message: String,
     },
+    /// The graph, right after `started`.
+    Graph {
+        /// Its links, matching by matching; a link is a pair of places.
+        matchings: Vec<Vec<Edge>>,
+        /// Copies of the graph that take turns, where there are several: in copy c, worker k stands at
+        /// place `places[c][k]`.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        places: Vec<Vec<usize>>,
+    },
+    /// Someone who watches has asked for something, and it was done before this round.
+    Asked {
+        /// The next round.
+        round: u64,
+        /// What.
+        what: Wish,
+    },
     /// Something has happened to another process.
     Peer {
         /// Before which round.
@@ -72,6 +89,13 @@ pub enum Event {
         /// Everyone's loss on its batch, before the step; no number for a centre. Without rounds: on
         /// its last batch, when all have computed as many gradients as there are workers.
         losses: Vec<f64>,
+        /// Over which links models went, where those are not the ones of the round before.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        links: Option<Vec<Edge>>,
+        /// [Whom](crate::algorithm::Plan::leaders) each worker followed, where someone follows another than
+        /// in the round before; none for a worker elsewhere.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        leaders: Option<Vec<Option<[usize; 2]>>>,
         /// What was sent by all workers together so far.
         #[serde(flatten)]
         sent: Sent,

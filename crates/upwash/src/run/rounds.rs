@@ -13,6 +13,7 @@ use crate::engine::Turn;
 use crate::mix::Terms;
 use crate::transport::{Begin, News};
 use std::collections::BTreeSet;
+use upwash_topology::Edge;
 
 pub(super) fn run(
     course: &mut Course<'_>,
@@ -119,6 +120,7 @@ pub(super) fn run(
             course.progress.clocks[worker] += experiment.clock.gradient(worker, round);
         }
 
+        course.leaders.now.fill(None);
         for (index, &exchange) in exchanges.iter().enumerate() {
             let occasion = occasion(index);
             let mut reports = match exchange {
@@ -158,7 +160,11 @@ pub(super) fn run(
                 if let Some(number) = part.plan.number {
                     course.progress.numbers[part.worker] = number;
                 }
+                if part.plan.leaders.is_some() {
+                    course.leaders.now[part.worker] = part.plan.leaders;
+                }
             }
+            add_links(&mut course.links.now, exchange, setting, &parts);
             if elsewhere {
                 heard.localise(&mut parts, &placement, round)?;
             }
@@ -198,6 +204,28 @@ pub(super) fn run(
         }
     }
     Ok(Status::Finished)
+}
+
+/// Over which links an exchange goes.
+fn add_links(all: &mut Vec<Edge>, exchange: Exchange, setting: &Setting<'_>, parts: &[Part]) {
+    match exchange {
+        Exchange::Neighbours | Exchange::Early => all.extend_from_slice(setting.round.links()),
+        Exchange::Centre | Exchange::ToCentre | Exchange::FromCentre => {
+            let others = (0..setting.workers()).filter(|worker| Some(*worker) != setting.centre);
+            let centre = setting.centre.into_iter();
+            all.extend(centre.flat_map(|centre| others.clone().map(move |other| (centre, other))));
+        }
+        Exchange::Chosen => {
+            let leaders = |part: &Part| {
+                part.plan
+                    .leaders
+                    .map(|of| of.map(|from| (from, part.worker)))
+            };
+            let pairs = parts.iter().filter_map(leaders).flatten();
+            all.extend(pairs.filter(|(from, to)| from != to));
+        }
+        Exchange::Mean | Exchange::Nothing => {}
+    }
 }
 
 /// Whether running statistics are averaged in such an exchange.

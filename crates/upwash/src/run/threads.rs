@@ -56,6 +56,7 @@ struct Field<'a> {
 /// What a worker tells when it has met.
 struct News {
     worker: usize,
+    partner: Option<usize>,
     score: Score,
     messages: u64,
     bytes: u64,
@@ -156,6 +157,7 @@ pub(super) fn run(
             for told in &news {
                 let News {
                     worker,
+                    partner,
                     score,
                     messages,
                     bytes,
@@ -163,6 +165,9 @@ pub(super) fn run(
                 } = told;
                 done += 1;
                 course.count(worker, score);
+                if let Some(partner) = partner {
+                    course.met(worker, partner);
+                }
                 course.progress.losses[worker] = Some(score.loss);
                 let known = course.progress.losses.iter();
                 let losses: Vec<f64> = known.map(|loss| loss.unwrap_or(f64::NAN)).collect();
@@ -338,6 +343,7 @@ impl Field<'_> {
         lock(&self.steps)[worker] += 1;
         News {
             worker,
+            partner,
             score,
             messages,
             bytes: messages * longest,

@@ -206,6 +206,9 @@ impl Simulation<'_, '_> {
             ..Default::default()
         };
         self.engine.exchange(&parts, terms);
+        if let [one, other] = &parts[..] {
+            self.course.met(one.worker, other.worker);
+        }
         for part in &parts {
             if let Some(number) = part.plan.number {
                 self.course.progress.numbers[part.worker] = number;

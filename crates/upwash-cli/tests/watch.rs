@@ -1,0 +1,222 @@
+//! `upwash watch` and `train --watch` as their user sees them.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../upwash-report/tests/browser/mod.rs"]
+mod browser;
+
+use browser::Browser;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A program that ends with the test, however that ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    /// Its exit status, when it has one.
+    fn end(&mut self) -> Option<i32> {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Starts it, and finds where it can be watched.
+fn start(folder: &Path, arguments: &[&str]) -> (Running, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_upwash"))
+        .args(arguments)
+        .current_dir(folder)
+        .env_remove("UPWASH_TOKEN")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let train = arguments[0] == "train";
+    let url = |stream: &mut dyn std::io::Read| {
+        let lines = BufReader::new(stream).lines().map_while(Result::ok);
+        let said = |line: String| line.strip_prefix("watch it at ").map(str::to_owned);
+        lines.filter_map(said).next()
+    };
+    let url = match train {
+        true => url(child.stderr.as_mut().unwrap()),
+        false => url(child.stdout.as_mut().unwrap()),
+    };
+    (Running(child), url.expect("where it can be watched"))
+}
+
+/// Longer than any test.
+const LONG: &str = "[graph]\ncopies = 3\n[training]\nepochs = 1000000\nbatch = 32\ntest_every = 10\ncheckpoint_every = 0\n";
+
+#[test]
+fn a_run_is_watched_paused_kept_and_stopped() {
+    let Some(mut browser) = Browser::start(1440, 1000) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("c.toml"), LONG).unwrap();
+    let arguments = ["train", "c.toml", "--out", "run", "--watch=127.0.0.1:0"];
+    let (mut training, url) = start(here, &arguments);
+    browser.open(&url);
+    // Events come as they happen.
+    let rounds = "upwash.runs[0].rounds_run";
+    let seen = browser.evaluate(rounds).as_u64().unwrap();
+    browser.wait_for(&format!("{rounds} > {seen}"));
+    browser.wait_for("document.getElementById('state').textContent.includes(' left')");
+    browser.wait_for("upwash.runs[0].batches.length > 20");
+    browser.wait_for(
+        "document.querySelectorAll('#batches-0 svg path[fill=\"none\"][stroke-linejoin=\"bevel\"]').length === 9",
+    );
+    // Links that are up, and leaders.
+    let series = "upwash.charts[0].instance.getOption().series[0]";
+    browser.wait_for(&format!(
+        "{series}.links.filter((link) => link.symbol).length > 0"
+    ));
+    browser.wait_for(&format!(
+        "{series}.links.filter((link) => !link.symbol && link.lineStyle.width > 4).length === upwash.runs[0].now.links.length"
+    ));
+    let state =
+        |word: &str| format!("document.getElementById('state').textContent.includes('{word}')");
+    browser.click("document.getElementById('pause')");
+    browser.wait_for(&state("paused"));
+    let paused = browser.evaluate(rounds);
+    browser.click("document.getElementById('checkpoint')");
+    browser
+        .wait_for("document.getElementById('said').textContent.startsWith('Checkpoint written')");
+    assert_eq!(browser.evaluate(rounds), paused);
+    let checkpoints = || {
+        let files = std::fs::read_dir(here.join("run")).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.ends_with(".upwash")).count()
+    };
+    assert_eq!(checkpoints(), 1);
+    browser.click("document.getElementById('pause')");
+    browser.wait_for(&format!("{rounds} > {paused}"));
+    browser.click("document.getElementById('stop')");
+    browser.wait_for(&state("stopped before round"));
+    assert_eq!(training.end(), Some(130));
+    assert_eq!(checkpoints(), 2);
+    assert_eq!(browser.complaints, Vec::<String>::new());
+    // What was asked is done, and no more: the run goes on where it was.
+    let (mut resumed, url) = start(here, &[&arguments[..], &["--resume"]].concat());
+    browser.open(&url);
+    let stopped = browser.evaluate(rounds);
+    browser.wait_for(&format!("{rounds} > {stopped}"));
+    browser.click("document.getElementById('stop')");
+    browser.wait_for(&state("stopped before round"));
+    assert_eq!(resumed.end(), Some(130));
+}
+
+#[test]
+fn a_run_is_watched_from_elsewhere_and_neither_changed_nor_locked() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("c.toml"), "[training]\nepochs = 2\n").unwrap();
+    let upwash = |arguments: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_upwash"));
+        program.args(arguments).current_dir(here).output().unwrap()
+    };
+    assert!(
+        upwash(&["train", "c.toml", "--out", "run"])
+            .status
+            .success()
+    );
+    let content = || -> Vec<(String, Vec<u8>)> {
+        let files = std::fs::read_dir(here.join("run")).unwrap();
+        let mut all: Vec<_> = files
+            .map(|file| file.unwrap().path())
+            .map(|path| (path.display().to_string(), std::fs::read(path).unwrap()))
+            .collect();
+        all.sort();
+        all
+    };
+    let before = content();
+    let (_watching, url) = start(here, &["watch", "run", "--listen", "0.0.0.0:0"]);
+    assert!(url.contains("/?token="), "{url}");
+    let (_other, _) = start(here, &["watch", "run", "--listen", "127.0.0.1:0"]);
+    let lock = std::fs::File::open(here.join("run/events.jsonl")).unwrap();
+    lock.try_lock().expect("watching locks the run");
+    if let Some(mut browser) = Browser::start(1440, 1000) {
+        browser.open(&url.replace("THIS-MACHINE", "127.0.0.1"));
+        let state = "document.getElementById('state').textContent";
+        browser.wait_for(&format!("{state}.includes('finished')"));
+        assert_eq!(
+            browser.evaluate("document.getElementById('stop').disabled"),
+            true
+        );
+        assert_eq!(browser.complaints, Vec::<String>::new());
+    }
+    assert_eq!(content(), before);
+}
+
+#[test]
+fn what_cannot_be_watched_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("c.toml"), "").unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let watch = format!("--watch={address}");
+    let cases: [(&[&str], &str, &str); 5] = [
+        (&["watch", "."], "", "is no run"),
+        (&["watch", "nowhere"], "", "is no run"),
+        (
+            &["train", "c.toml", "--out", "run", &watch],
+            "",
+            "is in use",
+        ),
+        (
+            &["watch", ".", "--listen", "here"],
+            "",
+            "invalid socket address",
+        ),
+        (
+            &["train", "c.toml", "--out", "run", "--watch=127.0.0.1:0"],
+            "short",
+            "16 to 128 letters",
+        ),
+    ];
+    for (arguments, token, expected) in cases {
+        let output = Command::new(env!("CARGO_BIN_EXE_upwash"))
+            .args(arguments)
+            .env("UPWASH_TOKEN", token)
+            .current_dir(here)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+    }
+    // Nothing was begun.
+    assert!(!here.join("run").exists());
+}
+
+/// The README's picture; see scripts/screenshots.sh.
+#[test]
+#[ignore = "makes a picture"]
+fn a_picture() {
+    let out = std::env::var("PICTURE").unwrap();
+    let mut browser = Browser::start(1440, 1180).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let config = LONG.replace("copies = 3", "copies = 3\n[algorithm]\nbase = \"matcha\"");
+    std::fs::write(here.join("c.toml"), config.replace("1000000", "1000")).unwrap();
+    let arguments = ["train", "c.toml", "--out", "digits", "--watch=127.0.0.1:0"];
+    let (_training, url) = start(here, &arguments);
+    browser.open(&url);
+    browser.wait_for("upwash.runs[0].rounds_run > 1500");
+    std::fs::write(out, browser.picture()).unwrap();
+}

@@ -1,0 +1,165 @@
+//! Reads a run's folder again and again, and says when there is something new.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use upwash::run::Wish;
+use upwash_report::{Follower, Pulse, ReadError, Viewer};
+
+/// From one look to the next.
+const GLANCE: Duration = Duration::from_millis(200);
+/// Over how long the pace is measured.
+const PACE: Duration = Duration::from_secs(20);
+/// How long a run may say nothing before that is said.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// Someone who reads.
+pub(crate) struct Reader {
+    follower: Arc<Mutex<Follower>>,
+}
+
+/// What is read, for those who watch.
+#[derive(Clone)]
+pub(crate) struct News {
+    follower: Arc<Mutex<Follower>>,
+    pulse: watch::Receiver<Pulse>,
+}
+
+impl Reader {
+    pub(crate) fn open(folder: &Path) -> Result<Self, ReadError> {
+        let mut follower = Follower::open(folder)?;
+        follower.read()?;
+        Ok(Self {
+            follower: Arc::new(Mutex::new(follower)),
+        })
+    }
+
+    /// Reads on a thread of its own until `stop`, and once more after it.
+    pub(crate) fn follow(self, stop: Arc<AtomicBool>) -> (News, JoinHandle<()>) {
+        let (sender, pulse) = watch::channel(Pulse::default());
+        let news = News {
+            follower: self.follower.clone(),
+            pulse,
+        };
+        let reading = std::thread::spawn(move || {
+            let mut pace = Pace::default();
+            loop {
+                let last = stop.load(Ordering::Relaxed);
+                let mut follower = lock(&self.follower);
+                // What cannot be read now may be there the next time.
+                let news = follower.read().unwrap_or(false);
+                let pulse = pace.measure(&follower, news);
+                drop(follower);
+                if news || *sender.borrow() != pulse {
+                    sender.send_replace(pulse);
+                }
+                if last {
+                    return;
+                }
+                std::thread::sleep(GLANCE);
+            }
+        });
+        (news, reading)
+    }
+}
+
+impl News {
+    /// Waits for something new; none when nothing more will come.
+    pub(crate) async fn wait(&mut self) -> Option<()> {
+        self.pulse.changed().await.ok()
+    }
+
+    pub(crate) async fn ended(mut self) {
+        while self.wait().await.is_some() {}
+    }
+
+    /// The next message for someone who watches.
+    pub(crate) fn tell(&self, viewer: &mut Viewer) -> (&'static str, String) {
+        viewer.next(&lock(&self.follower), *self.pulse.borrow())
+    }
+
+    pub(crate) fn name(&self) -> String {
+        lock(&self.follower).run().name.clone()
+    }
+
+    /// Leaves a wish for all processes of the run, or says why not.
+    pub(crate) fn wish(&self, wish: Wish) -> Result<(), String> {
+        let (folders, ended) = {
+            let follower = lock(&self.follower);
+            (folders(&follower), follower.run().ending.is_some())
+        };
+        if ended {
+            return Err("The run has ended.".into());
+        }
+        if folders.len() > 1 && wish != Wish::Stop {
+            return Err("A run of several processes can only be stopped.".into());
+        }
+        for folder in folders {
+            let left = wish.leave(&folder);
+            left.map_err(|error| format!("{}: {error}", folder.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the processes of a run look for wishes.
+fn folders(follower: &Follower) -> Vec<PathBuf> {
+    follower.folders().map(PathBuf::from).collect()
+}
+
+fn lock(follower: &Mutex<Follower>) -> MutexGuard<'_, Follower> {
+    follower.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How fast a run goes.
+#[derive(Default)]
+struct Pace {
+    rounds: VecDeque<(Instant, u64)>,
+    restarts: u64,
+    heard: Option<Instant>,
+}
+
+impl Pace {
+    fn measure(&mut self, follower: &Follower, news: bool) -> Pulse {
+        let (run, now) = (follower.run(), Instant::now());
+        if news || self.heard.is_none() {
+            self.heard = Some(now);
+        }
+        let stands = run.now.paused || run.ending.is_some();
+        if stands || self.restarts != follower.restarts() {
+            self.restarts = follower.restarts();
+            self.rounds.clear();
+        }
+        if !stands
+            && self
+                .rounds
+                .back()
+                .is_none_or(|last| last.1 != run.rounds_run)
+        {
+            self.rounds.push_back((now, run.rounds_run));
+        }
+        // Two are needed, however old they are.
+        while self.rounds.len() > 2 && now - self.rounds[1].0 > PACE {
+            self.rounds.pop_front();
+        }
+        let pace = match (self.rounds.front(), self.rounds.back()) {
+            (Some(first), Some(last)) if last.1 > first.1 => {
+                Some((last.1 - first.1) as f64 / (last.0 - first.0).as_secs_f64())
+            }
+            _ => None,
+        };
+        let slow = pace.map_or(0.0, |pace| 10.0 / pace);
+        let patience = SILENCE.max(Duration::try_from_secs_f64(slow).unwrap_or(SILENCE));
+        Pulse {
+            pace,
+            waiting: folders(follower)
+                .iter()
+                .any(|folder| Wish::is_waiting(folder)),
+            silent: !stands && self.heard.is_some_and(|heard| now - heard > patience),
+        }
+    }
+}
