@@ -5,8 +5,8 @@ upwash=$(realpath "${UPWASH:?the path of the program}")
 cd "$(dirname "$0")/.."
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
-runs=results/cifar10-thin-resnet50-200-epochs
-"$upwash" report $runs/dpsgd-released/seed-1 $runs/al-dsgd-dpsgd-sound/seed-1 -o "$place/report.html"
+runs=results/cifar10-200-epochs
+"$upwash" report $runs/dpsgd-released-13x1/seed-1 $runs/al-dsgd-dpsgd-sound-13x3/seed-1 -o "$place/report.html"
 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$place/profile" --window-size=1440,1640 \
   --virtual-time-budget=3000 --screenshot="$PWD/docs/images/report.png" "file://$place/report.html" 2> /dev/null
 # A run that goes on has to be driven: the tests know how.

@@ -157,11 +157,30 @@ impl EngineArgs {
         ])
     }
 
+    /// Whether a GPU computes.
+    pub(crate) fn is_gpu(&self) -> bool {
+        matches!(
+            (self.engine, self.device),
+            (EngineName::Torch, DeviceName::Cuda(_))
+        )
+    }
+
+    /// As results are kept with it.
+    pub(crate) fn words(&self) -> String {
+        match (self.engine, self.device) {
+            (EngineName::Burn, _) => "burn, cpu, f32".into(),
+            (EngineName::Torch, DeviceName::Cpu) => "torch, cpu, f32".into(),
+            (EngineName::Torch, DeviceName::Cuda(number)) => {
+                format!("torch, cuda:{number}, {:?}", self.precision).to_lowercase()
+            }
+        }
+    }
+
     /// Whose memory that is.
     pub(crate) fn place(&self) -> &'static str {
-        match (self.engine, self.device) {
-            (EngineName::Torch, DeviceName::Cuda(_)) => "the GPU's memory",
-            _ => "memory",
+        match self.is_gpu() {
+            true => "the GPU's memory",
+            false => "memory",
         }
     }
 

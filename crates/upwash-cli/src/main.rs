@@ -11,6 +11,7 @@ mod launch;
 mod peer;
 mod progress;
 mod report;
+mod reproduce;
 mod runs;
 mod topology;
 mod train;
@@ -37,6 +38,8 @@ enum Command {
     Train(train::Args),
     /// Train as several configurations say, and compare
     Compare(compare::Args),
+    /// Run the AL-DSGD paper's experiments, and show its numbers beside ours
+    Reproduce(reproduce::Args),
     /// Draw runs as a page to open in a browser, one file that needs nothing else
     Report(report::ReportArgs),
     /// Show a run in a browser while it goes on, with buttons to pause, keep and stop it
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Demo => demo::run(&mut out).map(|()| ExitCode::SUCCESS),
         Command::Train(args) => train::run(&args, &mut out),
         Command::Compare(args) => compare::run(&args, &mut out),
+        Command::Reproduce(args) => reproduce::run(&args, &mut out),
         Command::Report(args) => report::report(&args, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Watch(args) => watch::run(&args, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Show(args) => report::print(&args, &mut out).map(|()| ExitCode::SUCCESS),

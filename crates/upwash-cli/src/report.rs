@@ -3,8 +3,8 @@
 use crate::files;
 use anyhow::{Context, Result, anyhow, ensure};
 use std::io::Write;
-use std::path::PathBuf;
-use upwash_report::{Run, csv, figures, page, show, tensorboard};
+use std::path::{Path, PathBuf};
+use upwash_report::{Figure, Run, csv, figures, page, show, tensorboard};
 
 /// What `upwash report` is asked for.
 #[derive(clap::Args)]
@@ -56,20 +56,23 @@ pub(crate) fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<()> {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
         for figure in figures(&runs) {
-            let place = folder.join(&figure.name);
-            let failed = |error| anyhow!("{}: {error}", figure.name);
-            files::write(
-                &place.with_extension("svg"),
-                figure.svg().map_err(failed)?.as_bytes(),
-            )?;
-            files::write(&place.with_extension("png"), &figure.png().map_err(failed)?)?;
-            writeln!(out, "{}.svg and .png", place.display())?;
+            write_figure(&figure, folder)?;
+            writeln!(out, "{}.svg and .png", folder.join(&figure.name).display())?;
         }
         return Ok(());
     }
     files::write(&args.output, page(&runs).as_bytes())?;
     writeln!(out, "{}: open it in a browser", args.output.display())?;
     Ok(())
+}
+
+/// As SVG and as PNG.
+pub(crate) fn write_figure(figure: &Figure, folder: &Path) -> Result<()> {
+    let place = folder.join(&figure.name);
+    let failed = |error| anyhow!("{}: {error}", figure.name);
+    let svg = figure.svg().map_err(failed)?;
+    files::write(&place.with_extension("svg"), svg.as_bytes())?;
+    files::write(&place.with_extension("png"), &figure.png().map_err(failed)?)
 }
 
 /// Prints tables and small charts.

@@ -239,6 +239,35 @@ fn mean(lines: &[Line]) -> Vec<(f64, f64)> {
 }
 
 impl Figure {
+    /// A chart of these lines, by name; none where there is nothing to draw.
+    pub fn of_lines(
+        name: &str,
+        title: &str,
+        [across, up]: [&'static str; 2],
+        lines: Vec<(String, Vec<(f64, f64)>)>,
+    ) -> Option<Self> {
+        let line = |(number, (name, points)): (usize, (String, Vec<(f64, f64)>))| Line {
+            name,
+            points,
+            colour: COLOURS[number % COLOURS.len()],
+            wide: false,
+        };
+        let lines: Vec<Line> = lines.into_iter().enumerate().map(line).collect();
+        lines
+            .iter()
+            .any(|line| !line.points.is_empty())
+            .then(|| Self {
+                name: name.into(),
+                title: title.into(),
+                content: Content::Chart(Chart {
+                    across,
+                    up,
+                    log: false,
+                    lines,
+                }),
+            })
+    }
+
     /// As SVG.
     pub fn svg(&self) -> Result<String, String> {
         let mut text = String::new();

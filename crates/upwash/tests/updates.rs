@@ -132,6 +132,30 @@ fn al_dsgd_as_released() {
     );
 }
 
+/// With one matching up, everyone has one link: no neighbour is better connected, and the pull towards the
+/// best-connected one, which is half of the method, is a pull towards oneself.
+#[test]
+fn released_over_the_released_baseline_nobody_follows_a_better_connected_one() {
+    let l1 = "paper:L1".parse::<GraphSpec>().unwrap().build().unwrap();
+    let schedule = Schedule::released_flags(&l1).unwrap();
+    let algorithm = al_dsgd(Variant::Released);
+    for index in 0..4 {
+        let round = schedule.round(index);
+        let report = |worker: usize| Report {
+            loss: Some(1.0 / (1 + worker) as f64),
+            degree: round.degree(worker),
+            number: 1.0,
+        };
+        let reports: Vec<Report> = (0..8).map(report).collect();
+        let parts = Exchange::Neighbours.parts(&algorithm, &Setting::new(&round, RATE), &reports);
+        let led = parts.iter().filter(|part| part.plan.leaders.is_some());
+        assert!(led.clone().count() >= 4);
+        for part in led {
+            assert_eq!(part.plan.leaders.unwrap()[1], part.worker);
+        }
+    }
+}
+
 #[test]
 fn al_dsgd_sound() {
     check(

@@ -1,0 +1,466 @@
+//! `upwash reproduce`: the paper's experiments, its numbers beside ours.
+
+mod cells;
+mod claims;
+mod exhibits;
+mod outcomes;
+mod tables;
+
+use crate::engines::EngineArgs;
+use crate::files;
+use crate::progress::ProgressDisplay;
+use crate::report::write_figure;
+use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute, interrupted};
+use anyhow::{Context, Result, bail, ensure};
+use cells::{Cell, Scale, Task, Variant};
+use exhibits::Exhibit;
+use outcomes::Store;
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use tables::Shown;
+use upwash::config::Config;
+use upwash::crew::Crew;
+use upwash::experiment::{Experiment, Folders};
+use upwash::run::{Event, Next};
+use upwash_report::{Figure, Run};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Which tables and figures, as --list names them, or `all`
+    exhibits: Vec<String>,
+    /// List them, with what each needs and how long it would take here
+    #[arg(long)]
+    list: bool,
+    /// Which rules: the authors' code, their text to the letter, or the idea made sound
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Variants::Released, Variants::Sound])]
+    variant: Vec<Variants>,
+    /// Train for so many epochs, with the rate cut after a half and three quarters of them [default: 200]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    epochs: Option<u64>,
+    /// Images in a worker's batch [default: 128, as in the paper's text; the authors' code has 16]
+    #[arg(long, value_name = "N")]
+    batch: Option<std::num::NonZeroUsize>,
+    /// Run every experiment with the seeds 1 to K; of what is there already, all seeds count [default: 1; 3
+    /// with --quick]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: Option<u64>,
+    /// Show the rows of these workers alone
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    workers: Vec<usize>,
+    /// Count epochs until this training loss
+    #[arg(long, value_name = "LOSS", default_value_t = 0.5)]
+    loss: f64,
+    /// The shape of it all in minutes on a CPU: digits and a small network
+    #[arg(long)]
+    quick: bool,
+    /// Run nothing: show what is there
+    #[arg(long)]
+    show: bool,
+    /// Of every run that is over keep what the tables need: no events of single rounds, no models
+    #[arg(long)]
+    lean: bool,
+    /// The folder for runs and tables; what is done there is not run again, what was stopped goes on
+    #[arg(long, value_name = "DIR", default_value = "runs/paper")]
+    out: PathBuf,
+    /// Write the configuration of every run into this folder, for `upwash train`
+    #[arg(long, value_name = "DIR")]
+    configs: Option<PathBuf>,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Variants {
+    /// The authors' code
+    Released,
+    /// The paper's text
+    Written,
+    /// The idea, made sound
+    Sound,
+    /// All three
+    All,
+}
+
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
+    let batch = args.batch.map(Into::into);
+    let scale = Scale::new(args.quick, args.epochs, batch);
+    let all = exhibits::all();
+    if let Some(folder) = &args.configs {
+        return write_configs(folder, &scale, &all, out);
+    }
+    if args.list {
+        return list(args, &scale, &all, out);
+    }
+    let chosen = choose(&args.exhibits, all)?;
+    let variants = args.variants();
+    let store = Store {
+        folder: args.out.clone(),
+        scale,
+    };
+    if !args.show {
+        let status = run_what_is_missing(args, &store, &chosen, &variants, out)?;
+        if status != ExitCode::SUCCESS {
+            return Ok(status);
+        }
+    }
+    for exhibit in &chosen {
+        let shown = Shown {
+            store: &store,
+            variants: exhibit.variants(&variants),
+            workers: &args.workers,
+            low: args.loss,
+        };
+        let text = shown.text(exhibit)?;
+        writeln!(out, "{text}")?;
+        let folder = args.out.join(scale.folder(Task::Cifar10));
+        if !args.show {
+            std::fs::create_dir_all(&folder)
+                .with_context(|| format!("cannot make {}", folder.display()))?;
+            files::write(
+                &folder.join(format!("{}.md", exhibit.name)),
+                text.as_bytes(),
+            )?;
+            draw(&folder, exhibit, &store, shown.variants)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    fn seeds(&self) -> u64 {
+        self.seeds.unwrap_or(if self.quick { 3 } else { 1 })
+    }
+
+    fn variants(&self) -> Vec<Variant> {
+        let asked = |variant: &Variant| self.variant.iter().any(|asked| asked.covers(*variant));
+        Variant::ALL.into_iter().filter(asked).collect()
+    }
+}
+
+impl Variants {
+    fn covers(self, variant: Variant) -> bool {
+        match self {
+            Self::All => true,
+            Self::Released => variant == Variant::Released,
+            Self::Written => variant == Variant::Written,
+            Self::Sound => variant == Variant::Sound,
+        }
+    }
+}
+
+fn choose(names: &[String], all: Vec<Exhibit>) -> Result<Vec<Exhibit>> {
+    let known: Vec<&str> = all.iter().map(|exhibit| exhibit.name).collect();
+    ensure!(
+        !names.is_empty(),
+        "say which: {}, or all; --list says what they are",
+        known.join(", ")
+    );
+    for name in names {
+        ensure!(
+            name == "all" || known.contains(&name.as_str()),
+            "{name} is none of {}, all",
+            known.join(", ")
+        );
+    }
+    let asked = |exhibit: &Exhibit| {
+        names
+            .iter()
+            .any(|name| name == "all" || name == exhibit.name)
+    };
+    Ok(all.into_iter().filter(asked).collect())
+}
+
+/// One run.
+struct Due {
+    place: PathBuf,
+    name: String,
+    text: String,
+    task: Task,
+}
+
+/// All runs that exhibits need, each once: seed by seed, so that something of everything is there early.
+fn needed(exhibits: &[Exhibit], variants: &[Variant], store: &Store, seeds: u64) -> Vec<Due> {
+    let (mut seen, mut all) = (BTreeSet::new(), Vec::new());
+    for seed in 1..=seeds {
+        let pairs = exhibits
+            .iter()
+            .flat_map(|exhibit| exhibit.cells().into_iter().map(move |cell| (exhibit, cell)));
+        for (exhibit, cell) in pairs {
+            for &variant in exhibit.variants(variants) {
+                let place = store.place(&cell, variant, seed);
+                // On the digits there is but one task.
+                let other_task = store.scale.quick && cell.task != Task::Cifar10;
+                if !other_task && seen.insert(place.clone()) {
+                    all.push(Due {
+                        name: format!("{}, seed {seed}", cell.name(variant)),
+                        text: cell.config(variant, &store.scale, seed),
+                        task: cell.task,
+                        place,
+                    });
+                }
+            }
+        }
+    }
+    all
+}
+
+fn prepare(text: &str, name: &str) -> Result<Experiment> {
+    let config = Config::parse(text, &[]).with_context(|| name.to_owned())?;
+    Experiment::prepare(config, &Folders::standard()).with_context(|| name.to_owned())
+}
+
+fn run_what_is_missing(
+    args: &Args,
+    store: &Store,
+    exhibits: &[Exhibit],
+    variants: &[Variant],
+    out: &mut impl Write,
+) -> Result<ExitCode> {
+    let mut due = needed(exhibits, variants, store, args.seeds());
+    // CIFAR-100 is in no package: who does not have it does without.
+    if let Some(first) = due.iter().find(|run| run.task == Task::Cifar100)
+        && let Err(error) = prepare(&first.text, "CIFAR-100")
+    {
+        writeln!(out, "note: {error:#}; what needs it is left out")?;
+        due.retain(|run| run.task != Task::Cifar100);
+    }
+    end_cleanly_when_interrupted()?;
+    let count = due.len();
+    for (number, run) in due.iter().enumerate() {
+        let experiment = prepare(&run.text, &run.name)?;
+        let home = Home::whole(&experiment);
+        let Some(mut folder) = RunFolder::open(&run.place, &experiment, &home)? else {
+            continue;
+        };
+        eprintln!("run {} of {count}: {}", number + 1, run.name);
+        let mut engine = args.engine.build(&Crew::of(&experiment))?;
+        let display = ProgressDisplay::new(false);
+        execute(&experiment, &mut *engine, &mut folder, display)?;
+        drop(folder);
+        if interrupted() {
+            writeln!(
+                out,
+                "interrupted in {}: the same command goes on from there",
+                run.name
+            )?;
+            return Ok(ExitCode::from(130));
+        }
+        let about = serde_json::json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "commit": env!("UPWASH_COMMIT"),
+            "engine": args.engine.words(),
+        });
+        let text = serde_json::to_string_pretty(&about)? + "\n";
+        files::write(&run.place.join("run.json"), text.as_bytes())?;
+        if args.lean {
+            make_lean(&run.place)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Leaves out what only a report of single rounds, or more training, would need.
+fn make_lean(folder: &Path) -> Result<()> {
+    let events = folder.join("events.jsonl");
+    let text = std::fs::read_to_string(&events)
+        .with_context(|| format!("cannot read {}", events.display()))?;
+    let kept: String = text
+        .split_inclusive('\n')
+        .filter(|line| !line.starts_with("{\"event\":\"round\""))
+        .collect();
+    files::write(&events, kept.as_bytes())?;
+    for entry in std::fs::read_dir(folder)?.flatten() {
+        let path = entry.path();
+        let kind = path.extension().and_then(|kind| kind.to_str());
+        if matches!(kind, Some("upwash" | "safetensors")) {
+            std::fs::remove_file(&path)
+                .with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn write_configs(
+    folder: &Path,
+    scale: &Scale,
+    all: &[Exhibit],
+    out: &mut impl Write,
+) -> Result<ExitCode> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut names = BTreeSet::new();
+    for cell in all.iter().flat_map(Exhibit::cells) {
+        for variant in Variant::ALL {
+            let data = match cell.task {
+                Task::Cifar10 => "",
+                Task::Cifar100 => "cifar100-",
+            };
+            let name = format!("{data}{}.toml", cell.name(variant));
+            if names.insert(name.clone()) {
+                let text = cell.config(variant, scale, 1);
+                files::write(&folder.join(name), text.as_bytes())?;
+            }
+        }
+    }
+    writeln!(
+        out,
+        "{} configurations are in {}",
+        names.len(),
+        folder.display()
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(args: &Args, scale: &Scale, all: &[Exhibit], out: &mut impl Write) -> Result<ExitCode> {
+    let variants = args.variants();
+    let store = Store {
+        folder: args.out.clone(),
+        scale: *scale,
+    };
+    let (data, model) = match scale.quick {
+        true => ("digits, which are part of the program", "cnn"),
+        false => ("cifar10 (`upwash data get cifar10`)", "thin-resnet50"),
+    };
+    let rounds = rounds(scale);
+    let each = seconds_a_round(args, scale)? * rounds as f64;
+    writeln!(
+        out,
+        "Each run: {data}, {model}, 8 workers, batch {}, {} epochs of {} rounds; about {} here{}.\n",
+        scale.batch,
+        scale.epochs,
+        rounds / scale.epochs,
+        time(each),
+        match scale.quick {
+            true => "",
+            false => " (without its tests)",
+        }
+    )?;
+    for exhibit in all {
+        let runs = needed(
+            std::slice::from_ref(exhibit),
+            &variants,
+            &store,
+            args.seeds(),
+        );
+        let here = runs.iter().filter(|run| run.task == Task::Cifar10).count();
+        let also = runs.len() - here;
+        let missing = runs
+            .iter()
+            .filter(|run| run.task == Task::Cifar10 && !run.place.join("summary.json").exists())
+            .count();
+        writeln!(
+            out,
+            "{:<9} {}: {}",
+            exhibit.name, exhibit.label, exhibit.caption
+        )?;
+        write!(
+            out,
+            "          {here} runs, {missing} to be run: {}",
+            time(missing as f64 * each)
+        )?;
+        if also > 0 {
+            write!(out, "; and {also} of cifar100 with wrn28-10")?;
+        }
+        writeln!(out)?;
+    }
+    let names: Vec<&str> = variants.iter().map(|variant| variant.name()).collect();
+    writeln!(
+        out,
+        "\nwith --variant {} and --seeds {}. Runs are shared: what one table has run, another need not.",
+        names.join(","),
+        args.seeds()
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Rounds of a run.
+fn rounds(scale: &Scale) -> u64 {
+    let images = if scale.quick {
+        cells::QUICK_IMAGES
+    } else {
+        50_000
+    };
+    scale.epochs * (images / 8_u64).div_ceil(scale.batch as u64)
+}
+
+/// Measured: a few rounds of made-up images.
+fn seconds_a_round(args: &Args, scale: &Scale) -> Result<f64> {
+    // A CPU need not see whole batches: time goes by images.
+    let (rounds, batch) = match args.engine.is_gpu() {
+        true => (30, scale.batch),
+        false => (3, scale.batch.min(16)),
+    };
+    let cell = Cell::new(cells::Algorithm::Dpsgd, 13, 1);
+    let scale_here = Scale {
+        epochs: 1,
+        batch,
+        ..*scale
+    };
+    let shape = if scale.quick { "1x8x8" } else { "3x32x32" };
+    let data = format!(
+        "data.name=\"synthetic:train={},test=8,shape={shape}\"",
+        8 * batch * rounds
+    );
+    let config = Config::parse(&cell.config(Variant::Sound, &scale_here, 1), &[data])?;
+    let experiment = Experiment::prepare(config, &Folders::standard())?;
+    let mut engine = args.engine.build(&Crew::of(&experiment))?;
+    let mut times = Vec::new();
+    let mut watch = |event: &Event| {
+        if let Event::Round { .. } = event {
+            times.push(Instant::now());
+        }
+        Next::Continue
+    };
+    let progress = upwash::run::Progress::start(experiment.workers());
+    upwash::run::run(&experiment, &mut *engine, progress, &mut watch)?;
+    // The first rounds are those in which everything is done for the first time.
+    let steady = &times[times.len() / 3..];
+    let (Some(first), Some(last)) = (steady.first(), steady.last()) else {
+        bail!("no round was run");
+    };
+    let each = (*last - *first).as_secs_f64() / (steady.len() - 1).max(1) as f64;
+    Ok(each * scale.batch as f64 / batch as f64)
+}
+
+fn time(seconds: f64) -> String {
+    let whole = Duration::from_secs_f64(seconds.max(0.0)).as_secs();
+    match whole {
+        0..=89 => format!("{whole} s"),
+        90..=5399 => format!("{} min", (whole + 30) / 60),
+        5400..=172_799 => format!("{:.1} h", seconds / 3600.0),
+        _ => format!("{:.0} days", seconds / 86_400.0),
+    }
+}
+
+/// Accuracies over epochs, a line for each experiment: what the paper's figures are.
+fn draw(folder: &Path, exhibit: &Exhibit, store: &Store, variants: &[Variant]) -> Result<()> {
+    if !exhibit.name.starts_with("figure") {
+        return Ok(());
+    }
+    for &variant in variants {
+        let mut lines = Vec::new();
+        for column in &exhibit.columns {
+            let outcomes = store.outcomes(&column.cell, variant)?;
+            if let Some(outcome) = outcomes.into_values().next() {
+                lines.push((column.title.clone(), accuracies(&outcome.run)));
+            }
+        }
+        let name = format!("{}-{}", exhibit.name, variant.name());
+        let title = format!("{} ({})", exhibit.caption, variant.name());
+        let figure = Figure::of_lines(&name, &title, ["epoch", "mean test accuracy, %"], lines);
+        if let Some(figure) = figure {
+            write_figure(&figure, folder)?;
+        }
+    }
+    Ok(())
+}
+
+fn accuracies(run: &Run) -> Vec<(f64, f64)> {
+    let point = |epoch: &upwash_report::Epoch| {
+        let known: Option<Vec<f64>> = epoch.accuracies.as_ref()?.iter().copied().collect();
+        Some((epoch.epoch as f64, 100.0 * outcomes::mean(&known?)))
+    };
+    run.epochs.iter().filter_map(point).collect()
+}

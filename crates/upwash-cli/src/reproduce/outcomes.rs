@@ -1,0 +1,150 @@
+//! What runs came to, and what several of them say together.
+
+use super::cells::{Cell, Scale, Variant};
+use super::exhibits::Measure;
+use anyhow::{Context, Result};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use upwash::run::Status;
+use upwash_report::Run;
+
+/// A run that is over.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    pub(super) run: Run,
+    /// Each worker's test accuracy in percent.
+    pub(super) accuracies: Vec<f64>,
+    pub(super) seconds: Option<f64>,
+}
+
+/// Where runs are kept.
+pub(super) struct Store {
+    pub(super) folder: PathBuf,
+    pub(super) scale: Scale,
+}
+
+impl Store {
+    /// The folder of a run.
+    pub(super) fn place(&self, cell: &Cell, variant: Variant, seed: u64) -> PathBuf {
+        let runs = self.folder.join(self.scale.folder(cell.task));
+        runs.join(cell.name(variant)).join(format!("seed-{seed}"))
+    }
+
+    /// All of an experiment's runs that are over, by seed.
+    pub(super) fn outcomes(&self, cell: &Cell, variant: Variant) -> Result<BTreeMap<u64, Outcome>> {
+        let first = self.place(cell, variant, 1);
+        let Some(runs) = first.parent() else {
+            return Ok(BTreeMap::new());
+        };
+        let mut found = BTreeMap::new();
+        for entry in std::fs::read_dir(runs).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let seed = name.to_str().and_then(|name| name.strip_prefix("seed-"));
+            if let Some(seed) = seed.and_then(|seed| seed.parse().ok())
+                && let Some(outcome) = Outcome::read(&entry.path())?
+            {
+                found.insert(seed, outcome);
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Outcome {
+    /// None where it is not over.
+    fn read(folder: &Path) -> Result<Option<Self>> {
+        let Ok(text) = std::fs::read_to_string(folder.join("summary.json")) else {
+            return Ok(None);
+        };
+        let place = || folder.join("summary.json").display().to_string();
+        let summary: serde_json::Value = serde_json::from_str(&text).with_context(place)?;
+        let run = Run::read(folder)?;
+        let accuracies = run.last_accuracies();
+        Ok(match run.ending {
+            Some(Status::Finished | Status::Diverged { .. }) => Some(Self {
+                accuracies: accuracies.iter().map(|entry| 100.0 * entry.1).collect(),
+                seconds: summary["wall_seconds"].as_f64(),
+                run,
+            }),
+            _ => None,
+        })
+    }
+
+    pub(super) fn diverged(&self) -> Option<u64> {
+        match self.run.ending {
+            Some(Status::Diverged { round, .. }) => Some(round),
+            _ => None,
+        }
+    }
+
+    /// Everyone's training loss in an epoch.
+    pub(super) fn losses(&self, epoch: u64) -> Option<Vec<f64>> {
+        let found = self.run.epochs.iter().find(|known| known.epoch == epoch)?;
+        found.losses.iter().copied().collect()
+    }
+
+    /// More is better; none where it cannot be told.
+    pub(super) fn measure(&self, measure: Measure, low: f64) -> Option<f64> {
+        let all = || self.accuracies.iter().copied();
+        if self.diverged().is_some() || self.accuracies.is_empty() {
+            return None;
+        }
+        let worst = all().fold(f64::INFINITY, f64::min);
+        let epochs = |of: &dyn Fn(&[f64]) -> f64| {
+            let mut epochs = self.run.epochs.iter();
+            let found = epochs.find(|epoch| {
+                let known: Option<Vec<f64>> = epoch.losses.iter().copied().collect();
+                known.is_some_and(|losses| of(&losses) <= low)
+            });
+            found.map(|epoch| -(epoch.epoch as f64))
+        };
+        match measure {
+            Measure::MeanAccuracy => Some(mean(&self.accuracies)),
+            Measure::WorstAccuracy => Some(worst),
+            Measure::Evenness => Some(worst - all().fold(f64::NEG_INFINITY, f64::max)),
+            Measure::EpochsOfMean => epochs(&mean),
+            Measure::EpochsOfWorst => {
+                epochs(&|losses| losses.iter().copied().fold(f64::NEG_INFINITY, f64::max))
+            }
+        }
+    }
+}
+
+pub(super) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The standard deviation of a sample; none of a single one.
+pub(super) fn deviation(values: &[f64]) -> Option<f64> {
+    let (middle, count) = (mean(values), values.len());
+    let squares: f64 = values.iter().map(|value| (value - middle).powi(2)).sum();
+    (count > 1).then(|| (squares / (count - 1) as f64).sqrt())
+}
+
+/// Within how much of its mean the true one is, with 95 % confidence, by Student's t.
+pub(super) fn margin(values: &[f64]) -> Option<f64> {
+    /// For 1 to 30 degrees of freedom.
+    const T: [f64; 30] = [
+        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+        2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+        2.052, 2.048, 2.045, 2.042,
+    ];
+    let count = values.len();
+    let quantile = T.get(count.checked_sub(2)?).copied().unwrap_or(2.042);
+    Some(quantile * deviation(values)? / (count as f64).sqrt())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_student_s() {
+        // scipy.stats.t.interval(0.95, 4, 3.0, scipy.stats.sem([1, 2, 3, 4, 5])) = (1.0368, 4.9632)
+        let margin = margin(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        assert!((margin - 1.9632).abs() < 1e-3, "{margin}");
+        assert_eq!(deviation(&[2.0]), None);
+        assert!((deviation(&[1.0, 3.0]).unwrap() - 2.0_f64.sqrt()).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,340 @@
+//! An exhibit as a text: the paper's numbers beside ours, in Markdown.
+
+use super::cells::{Cell, Task, Variant};
+use super::claims::judge;
+use super::exhibits::{Column, Exhibit};
+use super::outcomes::{Outcome, Store, deviation, mean};
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// The paper's numbers of one algorithm in one table.
+#[derive(Deserialize)]
+struct Printed {
+    accuracies: Vec<f64>,
+    average: Option<f64>,
+    /// After half and all of the epochs.
+    losses: Option<Vec<Vec<f64>>>,
+}
+
+impl Printed {
+    fn all() -> Result<BTreeMap<String, Self>> {
+        toml::from_str(include_str!("paper.toml")).context("the paper's numbers")
+    }
+
+    /// What is printed as the average, or what it is.
+    fn average(&self) -> f64 {
+        self.average.unwrap_or_else(|| mean(&self.accuracies))
+    }
+}
+
+/// How an exhibit is shown.
+pub(super) struct Shown<'a> {
+    pub(super) store: &'a Store,
+    pub(super) variants: &'a [Variant],
+    /// The workers that have a row; all where there are none.
+    pub(super) workers: &'a [usize],
+    /// The training loss to which epochs are counted.
+    pub(super) low: f64,
+}
+
+/// Runs of one column, by variant.
+type Found = BTreeMap<Variant, Vec<Outcome>>;
+
+impl Shown<'_> {
+    /// The whole text.
+    pub(super) fn text(&self, exhibit: &Exhibit) -> Result<String> {
+        let printed = Printed::all()?;
+        // Its numbers are of its own scale.
+        let comparable = self.store.scale.is_the_paper_s();
+        let paper = |column: &Column| match comparable {
+            true => column.paper.and_then(|name| printed.get(name)),
+            false => None,
+        };
+        let mut text = format!("## {}: {}\n\n", exhibit.label, exhibit.caption);
+        let (mut columns, mut missing) = (Vec::new(), Vec::new());
+        // On the digits there is but one task.
+        let is_there = |cell: &Cell| !self.store.scale.quick || cell.task == Task::Cifar10;
+        for column in exhibit
+            .columns
+            .iter()
+            .filter(|column| is_there(&column.cell))
+        {
+            let found = self.found(column)?;
+            if found.values().any(|runs| !runs.is_empty()) {
+                columns.push((column, found));
+            } else {
+                missing.push(column.title.as_str());
+            }
+        }
+        if !missing.is_empty() {
+            writeln!(text, "Not run: {}.\n", missing.join("; "))?;
+        }
+        if columns.is_empty() {
+            return Ok(text);
+        }
+        if exhibit.by_node {
+            for (column, found) in &columns {
+                writeln!(text, "### {}\n", column.title)?;
+                self.by_node(&mut text, found, paper(column), exhibit.losses)?;
+            }
+        } else {
+            self.means(&mut text, &columns, &paper)?;
+        }
+        let mut judged = Vec::new();
+        for claim in exhibit
+            .claims
+            .iter()
+            .filter(|claim| claim.cells().iter().all(is_there))
+        {
+            let lines = judge(claim, self.store, self.variants, self.low)?;
+            if !lines.is_empty() {
+                judged.push((&claim.sentence, lines));
+            }
+        }
+        if !judged.is_empty() {
+            writeln!(
+                text,
+                "What is claimed (epochs are counted until a training loss of {}):\n",
+                self.low
+            )?;
+            for (sentence, lines) in judged {
+                writeln!(text, "- {sentence}")?;
+                for line in lines {
+                    writeln!(text, "  - {line}")?;
+                }
+            }
+            text.push('\n');
+        }
+        Ok(text)
+    }
+
+    fn found(&self, column: &Column) -> Result<Found> {
+        let runs = |&variant: &Variant| -> Result<(Variant, Vec<Outcome>)> {
+            let outcomes = self.store.outcomes(&column.cell, variant)?;
+            Ok((variant, outcomes.into_values().collect()))
+        };
+        self.variants.iter().map(runs).collect()
+    }
+
+    fn heading(&self, first: &str, has_paper: bool) -> Vec<String> {
+        let paper = has_paper.then_some("paper");
+        let variants = self.variants.iter().map(|variant| variant.name());
+        let names = [first].into_iter().chain(paper).chain(variants);
+        names.map(str::to_owned).collect()
+    }
+
+    /// A row for each worker.
+    fn by_node(
+        &self,
+        text: &mut String,
+        found: &Found,
+        paper: Option<&Printed>,
+        losses: bool,
+    ) -> Result<()> {
+        let nodes = found
+            .values()
+            .flatten()
+            .map(|outcome| outcome.accuracies.len());
+        let nodes = nodes.max().unwrap_or(0);
+        let is_shown = |node: &usize| self.workers.is_empty() || self.workers.contains(node);
+        let mut rows = vec![self.heading("worker", paper.is_some())];
+        let mut row = |name: &str,
+                       paper: Option<String>,
+                       value: &dyn Fn(&Outcome) -> Option<f64>,
+                       digits: usize| {
+            let mut cells = vec![name.to_owned()];
+            cells.extend(paper);
+            for variant in self.variants {
+                cells.push(spread(&found[variant], value, digits));
+            }
+            rows.push(cells);
+        };
+        let number = |value: f64| format!("{value:.2}");
+        for node in (0..nodes).filter(is_shown) {
+            let printed =
+                paper.map(|paper| paper.accuracies.get(node).map_or("".into(), |x| number(*x)));
+            let value = |outcome: &Outcome| outcome.accuracies.get(node).copied();
+            row(&node.to_string(), printed, &value, 2);
+        }
+        let average = |outcome: &Outcome| Some(mean(&outcome.accuracies));
+        row(
+            "mean",
+            paper.map(|paper| number(paper.average())),
+            &average,
+            2,
+        );
+        let worst = |all: &[f64]| all.iter().copied().reduce(f64::min);
+        let printed = paper.and_then(|paper| worst(&paper.accuracies)).map(number);
+        row("worst", printed, &|outcome| worst(&outcome.accuracies), 2);
+        if losses {
+            let epochs = self.store.scale.epochs;
+            for (place, epoch) in [epochs / 2, epochs].into_iter().enumerate() {
+                for node in (0..nodes).filter(is_shown) {
+                    let printed = paper.map(|paper| {
+                        let losses = paper
+                            .losses
+                            .as_ref()
+                            .and_then(|all| all.get(place)?.get(node));
+                        losses.map_or("".into(), |loss| format!("{loss:.3}"))
+                    });
+                    let value = |outcome: &Outcome| outcome.losses(epoch)?.get(node).copied();
+                    row(
+                        &format!("{node}, loss in epoch {epoch}"),
+                        printed,
+                        &value,
+                        3,
+                    );
+                }
+            }
+        }
+        rows.push(self.counts(found, paper.is_some()));
+        write_aligned(text, &rows)
+    }
+
+    /// How many seeds, and how long each took.
+    fn counts(&self, found: &Found, has_paper: bool) -> Vec<String> {
+        let mut cells = vec!["seeds".to_owned()];
+        if has_paper {
+            cells.push(String::new());
+        }
+        for variant in self.variants {
+            let runs = &found[variant];
+            let seconds: Vec<f64> = runs.iter().filter_map(|run| run.seconds).collect();
+            cells.push(match (runs.len(), seconds.is_empty()) {
+                (0, _) => "0".into(),
+                (count, true) => count.to_string(),
+                (count, false) => format!("{count} ({:.0} s each)", mean(&seconds)),
+            });
+        }
+        cells
+    }
+
+    /// A row for each experiment.
+    fn means<'p>(
+        &self,
+        text: &mut String,
+        columns: &[(&Column, Found)],
+        paper: &dyn Fn(&Column) -> Option<&'p Printed>,
+    ) -> Result<()> {
+        let has_paper = columns.iter().any(|(column, _)| paper(column).is_some());
+        let mut rows = vec![self.heading("mean test accuracy", has_paper)];
+        for (column, found) in columns {
+            let mut cells = vec![column.title.clone()];
+            if has_paper {
+                let printed = paper(column).map(|paper| format!("{:.2}", paper.average()));
+                cells.push(printed.unwrap_or_default());
+            }
+            for variant in self.variants {
+                let runs = &found[variant];
+                let mut cell = spread(runs, &|outcome| Some(mean(&outcome.accuracies)), 2);
+                if !runs.is_empty() {
+                    write!(cell, " ({})", runs.len())?;
+                }
+                cells.push(cell);
+            }
+            rows.push(cells);
+        }
+        write_aligned(text, &rows)?;
+        writeln!(text, "In brackets: seeds.\n")?;
+        Ok(())
+    }
+}
+
+/// The first row is the heading.
+fn write_aligned(text: &mut String, rows: &[Vec<String>]) -> Result<()> {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let columns = rows.first().map_or(0, Vec::len);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for (number, row) in rows.iter().enumerate() {
+        for (cell, width) in row.iter().zip(&widths) {
+            write!(text, "| {cell:<width$} ")?;
+        }
+        text.push_str("|\n");
+        if number == 0 {
+            for width in &widths {
+                write!(text, "|{}", "-".repeat(width + 2))?;
+            }
+            text.push_str("|\n");
+        }
+    }
+    text.push('\n');
+    Ok(())
+}
+
+/// A mean over seeds with its standard deviation.
+fn spread(runs: &[Outcome], value: &dyn Fn(&Outcome) -> Option<f64>, digits: usize) -> String {
+    if runs.is_empty() {
+        return "not run".into();
+    }
+    let lost: Vec<u64> = runs.iter().filter_map(Outcome::diverged).collect();
+    let going: Vec<&Outcome> = runs.iter().filter(|run| run.diverged().is_none()).collect();
+    let values: Vec<f64> = going.iter().filter_map(|run| value(run)).collect();
+    let diverged = match (lost.len(), lost.first()) {
+        (_, None) => String::new(),
+        (1, Some(round)) => format!("diverged in round {round}"),
+        (count, Some(round)) => format!("{count} diverged, the first in round {round}"),
+    };
+    if values.is_empty() {
+        return diverged;
+    }
+    let mut text = match deviation(&values) {
+        Some(deviation) => format!("{:.digits$} ± {deviation:.digits$}", mean(&values)),
+        None => format!("{:.digits$}", mean(&values)),
+    };
+    if !diverged.is_empty() {
+        text = format!("{text}; {diverged}");
+    }
+    text
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_printed_averages_are_not_the_averages() {
+        let wrong: Vec<String> = Printed::all()
+            .unwrap()
+            .into_iter()
+            .filter(|(_, printed)| (printed.average() - mean(&printed.accuracies)).abs() > 0.02)
+            .map(|(name, printed)| {
+                format!(
+                    "{name}: {:.2}, not {:.2}",
+                    mean(&printed.accuracies),
+                    printed.average()
+                )
+            })
+            .collect();
+        let expected = [
+            "table10.al-dsgd: 93.82, not 93.94",
+            "table10.matcha: 93.52, not 93.65",
+            "table5.5: 91.28, not 91.14",
+            "table9.9: 93.42, not 93.47",
+        ];
+        assert_eq!(wrong, expected);
+    }
+
+    #[test]
+    fn the_same_runs_are_printed_with_other_numbers() {
+        let all = Printed::all().unwrap();
+        let differ = |one: &str, other: &str| -> Vec<(usize, f64, f64)> {
+            let pairs = all[one]
+                .accuracies
+                .iter()
+                .zip(&all[other].accuracies)
+                .enumerate();
+            let pairs = pairs.map(|(worker, (a, b))| (worker, *a, *b));
+            pairs.filter(|(_, a, b)| a != b).collect()
+        };
+        assert_eq!(differ("table5.13", "table10.matcha"), [(3, 93.91, 92.91)]);
+        assert_eq!(differ("table6.13", "table10.al-dsgd"), [(1, 94.42, 93.42)]);
+        assert_eq!(differ("table1.matcha", "table5.13"), [(2, 93.76, 92.76)]);
+        assert_eq!(differ("table1.dpsgd", "table2.dpsgd"), []);
+    }
+}

@@ -1,0 +1,283 @@
+//! `upwash reproduce`, and that what the documents say is what the results are.
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use upwash::config::Config;
+use upwash::experiment::{Experiment, Folders};
+
+fn upwash(folder: &Path, arguments: &[&str]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_upwash"));
+    program
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .unwrap()
+}
+
+fn said(folder: &Path, arguments: &[&str]) -> String {
+    let output = upwash(folder, arguments);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn project() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let inside = std::fs::read_dir(path).unwrap();
+    let paths = inside.map(|entry| entry.unwrap().path());
+    let mut found: Vec<PathBuf> = paths.filter(|path| path.is_dir()).collect();
+    found.sort();
+    found
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_small_table_is_run_once_and_shown_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let quick = [
+        "reproduce",
+        "table2",
+        "--quick",
+        "--epochs",
+        "4",
+        "--seeds",
+        "2",
+        "--lean",
+    ];
+    let text = said(here, &quick);
+    for expected in [
+        "### D-PSGD, D = 13",
+        "### AL-DSGD over D-PSGD, D = 13, 3 graphs",
+        "| worker |",
+        "| mean ",
+        "of 2 seeds",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    assert!(!text.contains("D = 13, CIFAR-100"), "{text}");
+    let runs = here.join("runs/paper/digits-4-epochs");
+    assert_eq!(
+        std::fs::read_to_string(runs.join("table2.md")).unwrap(),
+        text[..text.len() - 1]
+    );
+    let all = [
+        "al-dsgd-dpsgd-released-13x3",
+        "al-dsgd-dpsgd-sound-13x3",
+        "dpsgd-released-13x1",
+        "dpsgd-sound-13x1",
+    ];
+    let found: Vec<String> = folders(&runs).iter().map(|path| name(path)).collect();
+    assert_eq!(found, all);
+    let files = || -> Vec<(String, Vec<u8>)> {
+        let run = runs.join("dpsgd-sound-13x1/seed-2");
+        let mut files: Vec<_> = std::fs::read_dir(run)
+            .unwrap()
+            .map(|file| file.unwrap().path())
+            .map(|path| (name(&path), std::fs::read(&path).unwrap()))
+            .collect();
+        files.sort();
+        files
+    };
+    let before = files();
+    let names: Vec<&str> = before.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["config.toml", "events.jsonl", "run.json", "summary.json"]
+    );
+    // What is done is not run again; what is shown is the same.
+    assert_eq!(said(here, &quick), text);
+    assert_eq!(files(), before);
+    let shown = said(
+        here,
+        &[
+            "reproduce",
+            "table2",
+            "--quick",
+            "--epochs",
+            "4",
+            "--show",
+            "--workers",
+            "0,4",
+        ],
+    );
+    assert!(
+        shown.contains("\n| 4 ") && !shown.contains("\n| 3 "),
+        "{shown}"
+    );
+}
+
+/// The released baseline leaves workers 0 and 4 on their own, and that is what the paper shows of them; with the whole
+/// graph they are as good as the others.
+#[test]
+fn workers_0_and_4_are_worse_in_the_released_baseline_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = said(
+        folder.path(),
+        &["reproduce", "table1", "--quick", "--seeds", "1"],
+    );
+    assert!(text.contains("released: in 1 of 1 seeds"), "{text}");
+    assert!(text.contains("sound: in 0 of 1 seeds"), "{text}");
+}
+
+#[test]
+fn mistakes_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, expected) in [
+        (&["reproduce"][..], "say which: table1,"),
+        (&["reproduce", "table11"], "table11 is none of table1,"),
+        (&["reproduce", "table2", "--seeds", "0"], "0 is not in"),
+        (
+            &["reproduce", "table2", "--variant", "good"],
+            "possible values",
+        ),
+    ] {
+        let output = upwash(folder.path(), arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn what_can_be_made_is_listed_with_what_it_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = said(
+        folder.path(),
+        &["reproduce", "--list", "--quick", "--variant", "all"],
+    );
+    for label in [
+        "Tab:1:", "Tab:2:", "Tab:7:", "Tab:8:", "Tab:9:", "Tab:10:", "Fig: 9:", "Fig: 18:",
+        "Fig: 10:",
+    ] {
+        assert!(text.contains(label), "{label}: {text}");
+    }
+    assert!(text.contains("batch 8, 60 epochs of 7 rounds"), "{text}");
+}
+
+#[test]
+fn the_configurations_are_those_of_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    said(folder.path(), &["reproduce", "--configs", "."]);
+    let read = |path: &Path| -> Vec<(String, String)> {
+        let files = std::fs::read_dir(path)
+            .unwrap()
+            .map(|file| file.unwrap().path());
+        let mut all: Vec<_> = files
+            .map(|path| (name(&path), std::fs::read_to_string(&path).unwrap()))
+            .collect();
+        all.sort();
+        all
+    };
+    let kept = read(&project().join("configs/paper"));
+    assert!(
+        kept == read(folder.path()),
+        "configs/paper is out of date: run `upwash reproduce --configs configs/paper`"
+    );
+}
+
+/// Stands for data that need not be here.
+const DATA: &str = "\"synthetic:train=1024,test=8,shape=3x32x32\"";
+
+/// Every stored run is the one that its folder is called after, is over, and says where it comes from.
+#[test]
+fn results_are_what_their_names_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut runs = 0;
+    for scale in folders(&project().join("results")) {
+        let words: Vec<String> = name(&scale).split('-').map(str::to_owned).collect();
+        assert_eq!(
+            (words[0].as_str(), words[2].as_str()),
+            ("cifar10", "epochs")
+        );
+        let configs = folder.path().join(name(&scale));
+        let place = configs.to_str().unwrap();
+        let mut arguments = vec!["reproduce", "--configs", place, "--epochs", &words[1]];
+        if let Some(batch) = words.get(4) {
+            arguments.extend(["--batch", batch]);
+        }
+        said(folder.path(), &arguments);
+        for experiment in folders(&scale) {
+            let text = std::fs::read_to_string(configs.join(name(&experiment) + ".toml"));
+            let text =
+                text.unwrap_or_else(|_| panic!("{}: no such experiment", experiment.display()));
+            for run in folders(&experiment) {
+                let seed = name(&run).replace("seed-", "seed=");
+                let config = Config::parse(&text, &[seed, format!("data.name={DATA}")]).unwrap();
+                let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
+                let config = experiment.config.to_toml().replace(DATA, "\"cifar10\"");
+                let stored = std::fs::read_to_string(run.join("config.toml")).unwrap();
+                let stored = stored.split("\n# checksum").next().unwrap();
+                assert_eq!(stored, config, "{}", run.display());
+                let json = |file: &str| -> serde_json::Value {
+                    let text = std::fs::read_to_string(run.join(file)).unwrap();
+                    serde_json::from_str(&text).unwrap()
+                };
+                let status = json("summary.json")["status"].clone();
+                assert!(
+                    status == "finished" || status == "diverged",
+                    "{}",
+                    run.display()
+                );
+                let commit = json("run.json")["commit"].as_str().unwrap().to_owned();
+                assert_eq!(commit.len(), 40, "{}: {commit}", run.display());
+                runs += 1;
+            }
+        }
+    }
+    assert!(runs > 30, "{runs}");
+}
+
+/// Every table in the document is what `upwash reproduce` makes of the stored runs. Between two such lines:
+/// `<!-- reproduce ARGUMENTS -->` and `<!-- end -->`.
+#[test]
+fn the_document_says_what_the_results_are() {
+    let text = std::fs::read_to_string(project().join("docs/reproduction.md")).unwrap();
+    let mut tables = 0;
+    for part in text.split("<!-- reproduce ").skip(1) {
+        let (arguments, rest) = part.split_once(" -->\n").unwrap();
+        let (there, _) = rest.split_once("<!-- end -->").unwrap();
+        let mut all = vec!["reproduce"];
+        all.extend(arguments.split(' '));
+        all.extend(["--show", "--out", "results"]);
+        // Headings are one step further down there.
+        let made = said(&project(), &all)
+            .replace("\n## ", "\n### ")
+            .replace("## Tab", "### Tab");
+        let lines = |text: &str| -> Vec<String> {
+            let kept = text
+                .lines()
+                .filter(|line| !line.starts_with('#') && !line.is_empty());
+            kept.map(str::to_owned).collect()
+        };
+        assert_eq!(lines(there), lines(&made), "run `upwash {}`", all.join(" "));
+        tables += 1;
+    }
+    assert!(tables > 0);
+}
+
+/// Every test that the findings name is there.
+#[test]
+fn findings_have_their_tests() {
+    let text = std::fs::read_to_string(project().join("docs/findings.md")).unwrap();
+    let named = text.split('`').skip(1).step_by(2);
+    let mut found = 0;
+    let named = named.filter(|name| name.starts_with("crates/"));
+    for (file, item) in named.filter_map(|name| name.split_once("::")) {
+        let source = std::fs::read_to_string(project().join(file)).unwrap();
+        let there = [format!("fn {item}("), format!("enum {item} ")];
+        assert!(
+            there.iter().any(|item| source.contains(item)),
+            "{file}::{item}"
+        );
+        found += 1;
+    }
+    assert!(found >= 12, "{found}");
+}

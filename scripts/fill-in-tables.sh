@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Makes the tables of docs/reproduction.md anew from results/. UPWASH is the program.
+set -euo pipefail
+upwash=$(realpath "${UPWASH:?the path of the program}")
+cd "$(dirname "$0")/.."
+document=docs/reproduction.md
+fresh=$(mktemp)
+trap 'rm -f "$fresh"' EXIT
+inside=
+while IFS= read -r line; do
+  if [[ $line =~ ^'<!-- reproduce '(.*)' -->'$ ]]; then
+    printf '%s\n' "$line"
+    # shellcheck disable=SC2086 # several arguments
+    "$upwash" reproduce ${BASH_REMATCH[1]} --show --out results | sed 's/^##/###/'
+    inside=yes
+  elif [[ $line == '<!-- end -->' ]]; then
+    inside=
+    printf '%s\n' "$line"
+  elif [[ -z $inside ]]; then
+    printf '%s\n' "$line"
+  fi
+done < "$document" > "$fresh"
+cat "$fresh" > "$document"
