@@ -2,9 +2,7 @@
 
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
-use crate::runs::{
-    Home, RunFolder, end_cleanly_when_interrupted, execute, interrupted, read_config,
-};
+use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute, read_config};
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -13,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use upwash::crew::Crew;
 use upwash::experiment::Experiment;
+use upwash::run::Status;
 use upwash::together::share;
 
 #[derive(clap::Args)]
@@ -94,8 +93,8 @@ fn run_in_turn<'a>(
         {
             let mut engine = args.engine.build(&Crew::of(experiment))?;
             let display = ProgressDisplay::new(false);
-            execute(experiment, &mut *engine, &mut results, display)?;
-            if interrupted() {
+            let summary = execute(experiment, &mut *engine, &mut results, display)?;
+            if matches!(summary.status, Status::Interrupted { .. }) {
                 return Ok(Some(name));
             }
         }
@@ -128,7 +127,7 @@ fn run_together<'a>(
     let mut engine = args.engine.build(&crew)?;
     let layout = engine.layout().clone();
     let (owner, shares) = share(&experiments, &layout);
-    std::thread::scope(|scope| -> Result<()> {
+    let stopped = std::thread::scope(|scope| -> Result<Option<usize>> {
         let mut threads = Vec::new();
         for (index, ((_, experiment, results), mut share)) in due.iter_mut().zip(shares).enumerate()
         {
@@ -140,16 +139,19 @@ fn run_together<'a>(
             threads.push(scope.spawn(move || execute(experiment, &mut share, results, display)));
         }
         owner.serve(&mut *engine);
-        for thread in threads {
+        let mut stopped = None;
+        for (index, thread) in threads.into_iter().enumerate() {
             match thread.join() {
-                Ok(summary) => drop(summary?),
+                Ok(summary) => {
+                    let interrupted = matches!(summary?.status, Status::Interrupted { .. });
+                    stopped = stopped.or(interrupted.then_some(index));
+                }
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
-        Ok(())
+        Ok(stopped)
     })?;
-    let first = due.first().map(|(name, ..)| *name);
-    Ok(first.filter(|_| interrupted()))
+    Ok(stopped.map(|index| due[index].0))
 }
 
 fn table(out: &mut impl Write, rows: &[(&String, Value)]) -> Result<()> {

@@ -93,6 +93,9 @@ pub(crate) fn export(args: &ExportArgs, out: &mut dyn Write) -> Result<()> {
         "say what to write: --csv FILE or --tensorboard DIR"
     );
     let runs = read(&args.runs)?;
+    for notice in runs.iter().flat_map(|run| &run.notices) {
+        writeln!(out, "note: {notice}")?;
+    }
     if let Some(path) = &args.csv {
         files::write(path, csv(&runs).as_bytes())?;
         writeln!(out, "{}", path.display())?;

@@ -360,11 +360,11 @@ impl Recorder<'_> {
         let mut paused = false;
         loop {
             self.looked = Instant::now();
-            if let Some(wish) = Wish::take(&self.folder.path) {
+            while let Some(wish) = Wish::take(&self.folder.path) {
                 if let Some(why) = self.stops_only.filter(|_| wish != Wish::Stop) {
                     let message = format!("asked to {}: {why}", wish.name());
                     self.tell(&Event::Warning { message })?;
-                    return Ok(());
+                    continue;
                 }
                 match wish {
                     Wish::Pause => paused = true,
@@ -468,7 +468,7 @@ pub(crate) fn execute_with(
     };
     let threads = experiment.config.training.asynchronous == Execution::Threads;
     // What was asked of a run that is over is not asked of this one.
-    Wish::take(&folder.path);
+    while Wish::take(&folder.path).is_some() {}
     let mut recorder = Recorder {
         checkpoint_every: experiment.config.training.checkpoint_every,
         stops_only: match (folder.home.placement.is_whole(), threads) {
@@ -484,6 +484,8 @@ pub(crate) fn execute_with(
     };
     let outcome = run_with(experiment, engine, transport, progress, &mut recorder)?;
     recorder.display.finish();
+    // Of several processes that were asked, one is enough: the others need not look any more.
+    while Wish::take(&recorder.folder.path).is_some() {}
     if let Some(error) = recorder.failure {
         return Err(error).with_context(|| format!("cannot write to {}", folder.path.display()));
     }

@@ -37,9 +37,9 @@ pub(crate) struct Args {
     /// How workers in several processes talk: mpi, under mpirun or srun (built with `--features mpi`)
     #[arg(long, value_enum, default_value_t = TransportName::Process)]
     transport: TransportName,
-    /// Show the run in a browser while it goes on [default: 127.0.0.1:8230]
+    /// Show the run in a browser while it goes on, at 127.0.0.1:8230 or at --watch=ADDRESS
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true,
-          default_missing_value = DEFAULT_ADDRESS)]
+          default_missing_value = DEFAULT_ADDRESS, value_parser = watch::address)]
     watch: Option<SocketAddr>,
     #[command(flatten)]
     engine: EngineArgs,

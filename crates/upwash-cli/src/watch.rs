@@ -3,7 +3,7 @@
 use crate::runs::{end_cleanly_when_interrupted, interrupted};
 use anyhow::{Context, Result};
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use upwash_watch::{Place, Server, Token};
@@ -21,8 +21,15 @@ pub(crate) struct Args {
     run: PathBuf,
     /// Where browsers find it; an address that other machines can reach needs a token, which is made and
     /// printed unless UPWASH_TOKEN has one
-    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS)]
+    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS, value_parser = address)]
     listen: SocketAddr,
+}
+
+/// `127.0.0.1:8230`, or with a name that stands for such an address.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    let wrong = || "write ADDRESS:PORT, as 127.0.0.1:8230; port 0 is any that is free".to_owned();
+    let mut found = text.to_socket_addrs().map_err(|_| wrong())?;
+    found.next().ok_or_else(wrong)
 }
 
 /// Serves until Ctrl-C.

@@ -1,24 +1,9 @@
 //! `upwash report`, `show` and `export` as their user types them.
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
-use std::process::{Command, Output};
+mod common;
 
-fn upwash(folder: &Path, arguments: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_upwash"));
-    program
-        .args(arguments)
-        .current_dir(folder)
-        .output()
-        .unwrap()
-}
-
-fn said(folder: &Path, arguments: &[&str]) -> String {
-    let output = upwash(folder, arguments);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {error}");
-    String::from_utf8(output.stdout).unwrap()
-}
+use common::{said, upwash};
 
 #[test]
 fn a_run_can_be_looked_at() {

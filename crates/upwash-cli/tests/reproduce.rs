@@ -1,26 +1,12 @@
 //! `upwash reproduce`, and that what the documents say is what the results are.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::{said, upwash};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use upwash::config::Config;
 use upwash::experiment::{Experiment, Folders};
-
-fn upwash(folder: &Path, arguments: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_upwash"));
-    program
-        .args(arguments)
-        .current_dir(folder)
-        .output()
-        .unwrap()
-}
-
-fn said(folder: &Path, arguments: &[&str]) -> String {
-    let output = upwash(folder, arguments);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {error}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -181,7 +181,7 @@ fn what_cannot_be_watched_is_said() {
         (
             &["watch", ".", "--listen", "here"],
             "",
-            "invalid socket address",
+            "write ADDRESS:PORT",
         ),
         (
             &["train", "c.toml", "--out", "run", "--watch=127.0.0.1:0"],

@@ -7,9 +7,13 @@
   const main = document.getElementById("main");
   // Okabe and Ito's colours, which people see apart whatever colours they see; then the same dashed.
   const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a8a00", "#7a7f87"];
+  // The same hues, dark enough on white.
+  const DARKER = ["#0072b2", "#a87000", "#00805c", "#b0578a", "#c05400", "#2b86bd", "#717100", "#6b7078"];
   const DASHES = ["solid", "dashed", "dotted"];
+  const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches && !isPrinted();
+  const isPrinted = () => matchMedia("print").matches;
   const style = (index) => ({
-    color: COLOURS[index % COLOURS.length],
+    color: (isDark() ? COLOURS : DARKER)[index % COLOURS.length],
     type: DASHES[Math.floor(index / COLOURS.length) % DASHES.length],
   });
   let charts = [];
@@ -59,6 +63,7 @@
     resized.observe(element);
     const save = make("button", parent, "SVG", "save");
     save.title = "Save this chart as SVG";
+    save.setAttribute("aria-label", `Save ${id} as SVG`);
     save.addEventListener("click", () => {
       const link = make("a", document.body);
       link.href = entry.picture();
@@ -88,6 +93,27 @@
     const options = entry.options();
     if (selected && options.legend) options.legend.selected = selected;
     entry.instance.setOption(options);
+    // Whoever zooms wants these epochs, however many more there will be.
+    entry.instance.on("datazoom", () => {
+      const zoom = entry.instance.getOption().dataZoom?.[0];
+      if (zoom) entry.zoom = zoom.start > 0.5 || zoom.end < 99.5 ? { startValue: zoom.startValue, endValue: zoom.endValue } : null;
+    });
+    keepZoom(entry);
+  };
+  const keepZoom = (entry) => {
+    if (entry.zoom) entry.instance.dispatchAction({ type: "dataZoom", dataZoomIndex: 0, ...entry.zoom }, { silent: true });
+  };
+  // New data; under someone's pointer not too often, so that what is read there stays.
+  const refresh = (entry) => {
+    const now = performance.now();
+    if (!entry.instance || (entry.element.matches(":hover") && now - (entry.refreshed || 0) < 3000)) return false;
+    entry.refreshed = now;
+    const zoom = entry.zoom;
+    entry.instance.dispatchAction({ type: "hideTip" });
+    entry.instance.setOption(entry.options());
+    entry.zoom = zoom;
+    keepZoom(entry);
+    return true;
   };
   const frame = (x, series, more = {}) => {
     const ink = colour("--ink"), soft = colour("--soft"), line = colour("--line");
@@ -95,18 +121,18 @@
     return {
       animation: false,
       textStyle: { color: ink, fontFamily: "system-ui, sans-serif" },
-      aria: { enabled: true },
-      tooltip: { trigger: "axis", confine: true, backgroundColor: colour("--paper"), borderColor: line, textStyle: { color: ink }, valueFormatter: more.format || short },
-      legend: { type: "scroll", top: 0, left: 4, right: 8, itemWidth: 14, itemGap: 8, textStyle: { color: ink }, pageTextStyle: { color: soft }, pageIconColor: soft, data: more.legend },
-      grid: { left: 58, right: 18, top: 38, bottom: 74 },
-      dataZoom: [{ type: "inside" }, { type: "slider", height: 16, bottom: 8, showDataShadow: false, borderColor: line, textStyle: { color: soft } }],
-      xAxis: { ...axis, type: "value", name: x, nameLocation: "middle", nameGap: 26, min: more.from ?? "dataMin", max: "dataMax", splitLine: { show: false }, axisLabel: { ...axis.axisLabel, hideOverlap: true, showMinLabel: true, showMaxLabel: false } },
+      aria: { enabled: true, label: { description: more.about || `Lines over ${x}; the table on this page has the numbers at the end.` } },
+      tooltip: { trigger: "axis", confine: true, enterable: true, extraCssText: "max-height: 300px; overflow-y: auto;", backgroundColor: colour("--paper"), borderColor: line, textStyle: { color: ink }, valueFormatter: more.format || short },
+      legend: { type: isPrinted() ? "plain" : "scroll", top: 0, left: 4, right: 8, itemWidth: 22, itemHeight: 10, itemGap: 8, textStyle: { color: ink }, pageTextStyle: { color: soft }, pageIconColor: soft, data: more.legend },
+      grid: { left: 58, right: 18, top: isPrinted() ? 38 + 20 * Math.floor((more.legend || []).length / 9) : 38, bottom: isPrinted() ? 46 : 74 },
+      dataZoom: [{ type: "inside" }, { type: "slider", show: !isPrinted(), height: 16, bottom: 8, showDataShadow: false, borderColor: line, textStyle: { color: soft } }],
+      xAxis: { ...axis, type: "value", minInterval: more.from === undefined ? 1 : 0, axisPointer: { label: { precision: more.from === undefined ? 0 : 2, formatter: ({ value }) => `${x} ${short(value)}` } }, name: x, nameLocation: "middle", nameGap: 26, min: more.from ?? "dataMin", max: "dataMax", splitLine: { show: false }, axisLabel: { ...axis.axisLabel, hideOverlap: true, showMinLabel: true, showMaxLabel: false } },
       yAxis: { ...axis, type: more.log ? "log" : "value", scale: true, axisLabel: { ...axis.axisLabel, formatter: more.format || short } },
       series,
     };
   };
   const lines = (name, points, index, more = {}) => ({
-    name, type: "line", data: points, showSymbol: points.length < 3, symbolSize: 5, connectNulls: true,
+    name, type: "line", data: points, symbol: points.length < 3 ? "circle" : "none", symbolSize: 5, connectNulls: true,
     lineStyle: { width: 1.5, ...style(index), ...more.line }, itemStyle: { color: style(index).color, ...more.item }, ...more.series,
   });
   const section = (title, note, kind = "grid") => {
@@ -163,7 +189,7 @@
   // The graph as it is, or one of its copies, in which everyone stands elsewhere. While a run goes on, links over which
   // models have just gone stand out, and arrows go from leaders to those who follow.
   const graph = (run, copy) => () => {
-    const base = frame("", []);
+    const base = frame("", [], { about: `The graph of ${run.workers} workers, with ${run.graph.matchings.flat().length} links in ${run.graph.matchings.length} matchings.` });
     const accuracies = run.ends;
     const all = known(run.ends);
     const [low, high] = all.length ? [Math.min(...all), Math.max(...all)] : [0, 1];
@@ -174,7 +200,9 @@
     run.graph.matchings.flat().forEach(([a, b]) => { degree[workerAt[a]] += 1; degree[workerAt[b]] += 1; });
     const largest = Math.max(1, ...degree);
     const many = isLarge(run);
-    const size = [18, 44];
+    // The more there are, the smaller.
+    const scale = Math.min(1, Math.sqrt(8 / run.workers));
+    const size = [18 * scale, 44 * scale];
     const [ink, line] = [colour("--ink"), colour("--line")];
     const width = many ? 0.6 : 2.5;
     const links = run.graph.matchings.flatMap((matching, index) => matching.map(([a, b]) => ({
@@ -223,7 +251,7 @@
         dataZoom: [{ type: "inside", xAxisIndex: 0, filterMode: "none" }, { type: "inside", yAxisIndex: 0, filterMode: "none" }],
         xAxis: axis, yAxis: { ...axis, inverse: true },
         series: [
-          { type: "scatter", z: 3, data: places.map((_, worker) => [...at(worker), accuracies[worker]]), symbolSize: run.workers > 300 ? 6 : 10, itemStyle: { color: ink } },
+          { type: "scatter", z: 3, data: places.map((_, worker) => [...at(worker), accuracies[worker]]), symbolSize: (_, { dataIndex }) => size[0] + (size[1] - size[0]) * degree[dataIndex] / largest, itemStyle: { color: ink } },
           ...[...kinds].map(([look, alike]) => ({ type: "lines", coordinateSystem: "cartesian2d", silent: true, lineStyle: JSON.parse(look), data: alike })),
         ],
       };
@@ -252,6 +280,16 @@
   const worstLoss = (_, epoch) => epoch.loss?.high;
   const epochOf = (_, epoch) => epoch.epoch;
 
+  const ended = (run) => {
+    if (!run.ending) return isLive ? "" : "going on, or cut off";
+    const again = run.processes > 1 ? "" : "; `upwash train ... --resume` goes on";
+    return {
+      finished: "finished",
+      interrupted: `stopped before round ${run.ending.round}${isLive ? again : ""}`,
+      diverged: `diverged: the loss of worker ${run.ending.worker} was lost in round ${run.ending.round}`,
+    }[run.ending.status] || run.ending.status;
+  };
+
   // The final table, workers down and runs across as in the paper.
   const fillTable = (table) => {
     table.replaceChildren();
@@ -261,6 +299,7 @@
     const body = make("tbody", table);
     const rows = Math.max(...runs.map((run) => run.workers));
     for (let worker = 0; worker < Math.min(rows, 64); worker += 1) {
+      if (runs.every((run) => run.centre === worker)) continue;
       const row = make("tr", body);
       make("td", row, String(worker));
       runs.forEach((run) => make("td", row, percent(run.ends[worker])));
@@ -272,8 +311,11 @@
       runs.forEach((run) => make("td", row, percent(value(run.ends))));
     });
     const averaged = make("tr", body, undefined, "sum");
-    make("td", averaged, "averaged model");
+    make("td", averaged, runs.every((run) => run.centre !== null) ? "the centre's model" : "averaged model");
     runs.forEach((run) => make("td", averaged, percent(run.averaged_accuracy)));
+    const ends = make("tr", body);
+    make("td", ends, "");
+    runs.forEach((run) => make("td", ends, ended(run), "ended"));
   };
   const fillNotices = (place) => {
     place.replaceChildren();
@@ -281,7 +323,7 @@
   };
 
   const drawTable = () => {
-    make("h2", main, isLive ? "So far" : "In the end");
+    make("h2", main, !isLive && runs.every((run) => run.ending?.status === "finished") ? "In the end" : "So far");
     const table = make("table", make("div", main, undefined, "scroll"));
     table.id = "table";
     fillTable(table);
@@ -368,21 +410,17 @@
     const [done, state, said] = ["done", "state", "said"].map((id) => document.getElementById(id));
     const buttons = ["pause", "checkpoint", "stop"].map((id) => document.getElementById(id));
     const [pause, checkpoint, stop] = buttons;
-    let [pulse, refused, connected] = [{}, "", false];
+    let [pulse, refused, connected, waits] = [{}, "", false, []];
     const span = (seconds) => {
       if (seconds < 90) return `${Math.round(seconds)} s`;
       return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
     };
-    const ended = (run) => ({
-      finished: "finished",
-      interrupted: `stopped before round ${run.ending.round}; \`upwash train ... --resume\` goes on`,
-      diverged: `diverged: the loss of worker ${run.ending.worker} was lost in round ${run.ending.round}`,
-    })[run.ending.status] || run.ending.status;
     const status = () => {
       const run = runs[0];
-      if (!run) { state.textContent = connected ? "The run has not begun yet." : "Not connected."; return; }
+      if (!run) { state.textContent = connected ? ["The run has not begun yet.", ...waits].join(" ") : "Not connected."; said.textContent = refused; return; }
       const part = run.rounds ? run.rounds_run / run.rounds : 0;
       done.style.width = `${100 * part}%`;
+      done.parentElement.setAttribute("aria-valuenow", Math.floor(100 * part));
       const words = [`round ${run.rounds_run.toLocaleString("en")} of ${run.rounds.toLocaleString("en")}`];
       words.push(`epoch ${Math.floor(run.rounds_run / run.rounds_per_epoch)} of ${Math.round(run.rounds / run.rounds_per_epoch)}`);
       if (run.ending) words.push(ended(run));
@@ -396,8 +434,8 @@
       pause.textContent = run.now.paused ? "Continue" : "Pause";
       let news = run.now.checkpoint === null ? "" : `Checkpoint written before round ${run.now.checkpoint.toLocaleString("en")}.`;
       if (run.now.stopping && !run.ending) news = "Stopping.";
-      if (pulse.waiting) news = "Asked; the run will see it after its round.";
-      if (pulse.silent && !run.ending && !run.now.paused) news = "Nothing has been heard of the run for a while: it is in a long round, or it was killed.";
+      if (pulse.waiting && !run.ending) news = "Asked; the run will see it after its round.";
+      if (pulse.silent && !run.ending && !run.now.paused) news = "Nothing has been heard of the run for a while: it is in a long round, or it was killed." + (pulse.cut ? " The last line of its events is cut." : "");
       if (!connected) news = run.ending ? "" : "Not connected: trying again.";
       said.textContent = refused || news;
     };
@@ -407,7 +445,8 @@
       if (!run || !words) return;
       words.textContent = "";
       if (!goesOn(run) || !run.now.links) return;
-      words.textContent = `Bright: the ${run.now.links.length} links over which models went in round ${(run.rounds_run - 1).toLocaleString("en")}. `;
+      const round = (run.rounds_run - 1).toLocaleString("en");
+      words.textContent = run.now.links.length ? `Bright: the ${run.now.links.length} links over which models went in round ${round}; those of other copies are ${isDark() ? "white" : "black"}. ` : `No models were sent in round ${round}. `;
       if (!run.now.leaders.some(Boolean)) return;
       leaderNames(run).forEach((name, which) => {
         const followers = new Map();
@@ -425,7 +464,8 @@
       const began = performance.now();
       if (changed.has("all")) build();
       else {
-        charts.filter((entry) => changed.has(entry.changes)).forEach((entry) => entry.instance?.setOption(entry.options()));
+        const late = charts.filter((entry) => changed.has(entry.changes)).filter((entry) => !refresh(entry) && entry.instance);
+        if (late.length) setTimeout(() => later(...late.map((entry) => entry.changes)), 500);
         if (changed.has("epochs")) fillTable(document.getElementById("table"));
         if (changed.has("notices")) fillNotices(document.getElementById("notices"));
       }
@@ -449,40 +489,58 @@
       });
       return news;
     };
-    const source = new EventSource(`events${location.search}`);
-    const listen = (name, hear) => source.addEventListener(name, (event) => {
-      connected = true;
-      const message = JSON.parse(event.data);
-      if (message.pulse) pulse = message.pulse;
-      hear(message);
-      status();
-    });
-    listen("wait", () => { runs = []; });
+    const heard = {
+      wait: (message) => { runs = []; waits = message.notices; },
+      view: (run) => {
+        // Most often the same run, with fewer points: charts stay as someone has arranged them.
+        if (runs[0] && shape(runs[0]) === shape(run)) {
+          Object.assign(runs[0], run);
+          later("epochs", "rounds", "notices");
+        } else {
+          runs = [run];
+          later("all");
+        }
+      },
+      more: (more) => {
+        const run = runs[0];
+        if (!run) return;
+        if (add(run.epochs, more.epochs, "epoch") || JSON.stringify(run.ends) !== JSON.stringify(more.ends)) later("epochs", "rounds");
+        if (add(run.batches, more.batches, "round") || more.rounds_run !== run.rounds_run) later("rounds");
+        if (Boolean(more.ending) !== Boolean(run.ending)) later("epochs", "rounds");
+        if (JSON.stringify(more.notices) !== JSON.stringify(run.notices)) later("notices");
+        ["rounds_run", "ends", "averaged_accuracy", "notices", "now", "ending"].forEach((key) => { run[key] = more[key]; });
+      },
+    };
     const shape = (run) => JSON.stringify([run.algorithm, run.graph_name, run.workers, run.graph]);
-    listen("view", (run) => {
-      // Most often the same run, with fewer points: charts stay as someone has arranged them.
-      if (runs[0] && shape(runs[0]) === shape(run)) {
-        Object.assign(runs[0], run);
-        later("epochs", "rounds", "notices");
-      } else {
-        runs = [run];
-        later("all");
-      }
-    });
-    listen("more", (more) => {
-      const run = runs[0];
-      if (!run) return;
-      if (add(run.epochs, more.epochs, "epoch") || JSON.stringify(run.ends) !== JSON.stringify(more.ends)) later("epochs", "rounds");
-      if (add(run.batches, more.batches, "round") || more.rounds_run !== run.rounds_run || Boolean(more.ending) !== Boolean(run.ending)) later("rounds");
-      if (more.notices.length !== run.notices.length) later("notices");
-      ["rounds_run", "ends", "averaged_accuracy", "notices", "now", "ending"].forEach((key) => { run[key] = more[key]; });
-    });
-    source.addEventListener("error", () => {
-      connected = false;
-      // Whoever showed a run that is over is most likely gone with it.
-      if (runs[0]?.ending) source.close();
-      status();
-    });
+    const connect = () => {
+      const address = `events${location.search}`;
+      const source = new EventSource(address);
+      Object.entries(heard).forEach(([name, hear]) => source.addEventListener(name, (event) => {
+        if (!connected) refused = "";
+        connected = true;
+        const message = JSON.parse(event.data);
+        if (message.pulse) pulse = message.pulse;
+        hear(message);
+        status();
+      }));
+      source.addEventListener("error", async () => {
+        connected = false;
+        // Whoever showed a run that is over is most likely gone with it.
+        if (runs[0]?.ending) source.close();
+        else if (source.readyState === EventSource.CLOSED) {
+          // A browser does not try again when it was refused: it may be let in later.
+          const waiting = new AbortController();
+          try {
+            const answer = await fetch(address, { signal: waiting.signal });
+            refused = answer.ok ? "" : await answer.text();
+          } catch { refused = ""; }
+          waiting.abort();
+          setTimeout(connect, 5000);
+        }
+        status();
+      });
+    };
+    connect();
     const ask = async (what) => {
       refused = "";
       try {
@@ -503,5 +561,8 @@
   if (isLive) live(); else build();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach(draw));
   matchMedia("print").addEventListener("change", () => charts.forEach((entry) => { draw(entry); entry.instance.resize(); }));
-  addEventListener("beforeprint", () => drawSome(Infinity));
+  addEventListener("beforeprint", () => {
+    drawSome(Infinity);
+    document.querySelectorAll("details").forEach((details) => { details.open = true; });
+  });
 })();

@@ -68,11 +68,9 @@ impl Drawing {
             part.map_or(RGBColor(0xbb, 0xbb, 0xbb), on_scale)
         };
         let most = degrees.iter().copied().max().unwrap_or(1).max(1) as f64;
-        let (least, span) = if run.workers > 100 {
-            (2.0, 1.5)
-        } else {
-            (8.0, 10.0)
-        };
+        // The more there are, the smaller.
+        let scale = (8.0 / run.workers as f64).sqrt().min(1.0);
+        let (least, span) = (8.0 * scale, 10.0 * scale);
         let worker = |worker: usize| {
             let size = least + span * degrees[worker] as f64 / most;
             Some((*graph.positions.get(places[worker])?, size, colour(worker)))

@@ -24,6 +24,18 @@ pub(crate) const COLOURS: [RGBColor; 8] = [
 const SIZE: (u32, u32) = (640, 420);
 const DOTS: u32 = 3;
 
+/// Lines that have their names in the figure.
+const NAMED: usize = 17;
+
+/// A title that fits.
+fn shortened(title: &str) -> String {
+    const MOST: usize = 76;
+    match title.chars().count() > MOST {
+        true => title.chars().take(MOST - 1).chain(['…']).collect(),
+        false => title.to_owned(),
+    }
+}
+
 /// A picture of runs.
 pub struct Figure {
     /// What it is called, as a file's name.
@@ -49,6 +61,7 @@ struct Line {
     name: String,
     points: Vec<(f64, f64)>,
     colour: RGBColor,
+    dashed: bool,
     wide: bool,
 }
 
@@ -83,6 +96,7 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
                     name: format!("worker {worker}"),
                     points: points(worker),
                     colour: COLOURS[worker % COLOURS.len()],
+                    dashed: worker / COLOURS.len() % 2 == 1,
                     wide: false,
                 })
                 .collect();
@@ -90,15 +104,17 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
                 name: "mean".into(),
                 points: mean(&lines),
                 colour: BLACK,
+                dashed: false,
                 wide: true,
             });
             lines
         };
-        let title = format!("{}: {}", run.name, run.algorithm);
+        let title = shortened(&format!("{}: {}", run.name, run.algorithm));
         for (name, drawing) in Drawing::of(run) {
+            let copy = name.strip_prefix("graph-copy-");
             figures.push(Figure {
+                title: copy.map_or(title.clone(), |copy| format!("{title}, copy {copy}")),
                 name: file(&name),
-                title: title.clone(),
                 content: Content::Graph(drawing),
             });
         }
@@ -183,6 +199,7 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
                 .filter_map(|epoch| point(run, epoch))
                 .collect(),
             colour: COLOURS[number % COLOURS.len()],
+            dashed: number / COLOURS.len() % 2 == 1,
             wide: false,
         };
         figures.push(Figure {
@@ -250,6 +267,7 @@ impl Figure {
             name,
             points,
             colour: COLOURS[number % COLOURS.len()],
+            dashed: number / COLOURS.len() % 2 == 1,
             wide: false,
         };
         let lines: Vec<Line> = lines.into_iter().enumerate().map(line).collect();
@@ -393,14 +411,30 @@ impl Chart {
                         line.colour
                             .stroke_width(if line.wide { 3 * scale } else { 3 * scale / 2 });
                     let points = line.points.iter().copied().filter(|point| usable(point.1));
-                    let series = LineSeries::new(points, style);
                     let length = 18 * scale as i32;
-                    chart
-                        .draw_series(series)?
-                        .label(&line.name)
-                        .legend(move |(x, y)| {
-                            PathElement::new(vec![(x, y), (x + length, y)], style)
+                    let drawn = match line.dashed {
+                        true => {
+                            let (dash, gap) = (6 * scale, 4 * scale);
+                            chart.draw_series(DashedLineSeries::new(points, dash, gap, style))?
+                        }
+                        false => chart.draw_series(LineSeries::new(points, style))?,
+                    };
+                    // Names of many would cover the chart.
+                    if line.wide || self.lines.len() <= NAMED {
+                        let (first, gap) = if line.dashed {
+                            (length / 3, length / 3)
+                        } else {
+                            (length, 0)
+                        };
+                        drawn.label(&line.name).legend(move |(x, y)| {
+                            EmptyElement::at((x, y))
+                                + PathElement::new(vec![(0, 0), (first, 0)], style)
+                                + PathElement::new(
+                                    vec![(first + gap, 0), (length.max(first + gap), 0)],
+                                    style,
+                                )
                         });
+                    }
                 }
                 chart
                     .configure_series_labels()
@@ -416,7 +450,8 @@ impl Chart {
                     .draw()?;
             }};
         }
-        if self.log {
+        // Below a factor of ten a logarithmic axis would have no number.
+        if self.log && y.1 >= 10.0 * y.0 {
             let y = y.0 / 1.1..y.1 * 1.1;
             finish!(builder.build_cartesian_2d(x, y.log_scale())?);
         } else {

@@ -2,6 +2,7 @@
 //! it does not matter which engine or transport made it, or whether it is still going on. Nothing here changes a run.
 
 mod drawing;
+mod events;
 mod figure;
 mod follow;
 mod live;

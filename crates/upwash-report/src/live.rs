@@ -13,6 +13,8 @@ pub struct Pulse {
     pub waiting: bool,
     /// Whether nothing has been heard of it for long.
     pub silent: bool,
+    /// Whether then its last line is not complete.
+    pub cut: bool,
 }
 
 /// Someone who watches.
@@ -43,6 +45,12 @@ struct Shape {
     every: u64,
 }
 
+/// Nothing is known yet, perhaps because nothing can be read.
+#[derive(Serialize)]
+struct Waiting<'a> {
+    notices: &'a [String],
+}
+
 #[derive(Serialize)]
 struct Message<T> {
     #[serde(flatten)]
@@ -57,7 +65,10 @@ impl Viewer {
         let run = follower.run();
         if run.workers == 0 {
             self.seen = None;
-            return ("wait", "{}".into());
+            let wait = Waiting {
+                notices: &run.notices,
+            };
+            return ("wait", json(wait, pulse));
         }
         let shape = Shape {
             restarts: follower.restarts(),

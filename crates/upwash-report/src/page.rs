@@ -12,8 +12,9 @@ const CHARTS: &str = include_str!("../assets/echarts.min.js");
 
 /// Points of a line: more would not be seen.
 pub(crate) const POINTS: usize = 400;
-/// Workers whose lines are drawn: beyond that the band and the mean tell more.
+/// So many workers have a line each; of more, so few are drawn: the band and the mean tell the rest.
 const LINES: usize = 32;
+const FEW_LINES: usize = 16;
 
 /// A page with these runs side by side.
 pub fn page(runs: &[Run]) -> String {
@@ -70,6 +71,8 @@ pub(crate) struct View<'a> {
     graph_name: &'a str,
     graph: &'a Option<Graph>,
     workers: usize,
+    centre: Option<usize>,
+    processes: usize,
     rounds: u64,
     rounds_per_epoch: u64,
     /// Whose lines are drawn.
@@ -132,6 +135,8 @@ impl<'a> View<'a> {
             graph_name: &run.graph_name,
             graph: &run.graph,
             workers: run.workers,
+            centre: run.centre,
+            processes: run.processes,
             rounds: run.rounds,
             rounds_per_epoch: run.rounds_per_epoch,
             drawn: drawn(run),
@@ -148,7 +153,7 @@ impl<'a> More<'a> {
         let mut ends = vec![None; run.workers];
         run.last_accuracies()
             .into_iter()
-            .for_each(|(worker, accuracy)| ends[worker] = Some(accuracy));
+            .for_each(|(worker, accuracy)| ends[worker] = Some(accuracy)); // only workers that there are
         let of = |workers: &[usize], values: &[Option<f64>]| -> Vec<Option<f64>> {
             workers
                 .iter()
@@ -198,7 +203,10 @@ fn trains(run: &Run) -> Vec<usize> {
 /// Whose lines are drawn.
 fn drawn(run: &Run) -> Vec<usize> {
     let trains = trains(run);
-    let step = trains.len().div_ceil(LINES).max(1);
+    let step = match trains.len() {
+        ..=LINES => 1,
+        many => many.div_ceil(FEW_LINES),
+    };
     trains.into_iter().step_by(step).collect()
 }
 
@@ -213,18 +221,16 @@ impl Spread {
     }
 }
 
-/// At most so many epochs, the last among them, and all in which models were tested while those are few enough.
-fn thinned(epochs: &[Epoch]) -> Vec<&Epoch> {
-    let count = epochs.len();
-    let step = count.div_ceil(POINTS).max(1);
-    let tested = epochs
-        .iter()
-        .filter(|epoch| epoch.accuracies.is_some())
-        .count();
+/// Some of the epochs: the first, the last, and at most so many between; and of those in which models were tested as many.
+pub(crate) fn thinned(epochs: &[Epoch]) -> Vec<&Epoch> {
+    let step = |count: usize| count.div_ceil(POINTS).max(1);
+    let tested = epochs.iter().filter(|epoch| epoch.accuracies.is_some());
+    let (every, every_test) = (step(epochs.len()), step(tested.count()));
+    let (last, mut tests) = (epochs.len().saturating_sub(1), 0);
     let keep = |(place, epoch): &(usize, &Epoch)| {
-        (place + 1) % step == 0
-            || place + 1 == count
-            || (tested <= POINTS && epoch.accuracies.is_some())
+        tests += usize::from(epoch.accuracies.is_some());
+        let test = epoch.accuracies.is_some() && tests % every_test == 0;
+        test || (place + 1) % every == 0 || *place == 0 || *place == last
     };
     let kept = epochs.iter().enumerate().filter(keep);
     kept.map(|(_, epoch)| epoch).collect()

@@ -2,8 +2,8 @@
 
 use crate::Follower;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
 use upwash::run::Status;
 use upwash_topology::{Edge, GraphSpec, Rotation, paper_relabellings};
 
@@ -69,8 +69,13 @@ pub struct Run {
     pub averaged_accuracy: Option<f64>,
     /// The resolved configuration.
     pub config: String,
+    /// In how many processes.
+    pub processes: usize,
     /// What a reader should know.
     pub notices: Vec<String>,
+    /// That of it which its events say.
+    #[serde(skip)]
+    pub(crate) warnings: Vec<String>,
 }
 
 /// The losses of rounds, of which some are kept.
@@ -154,20 +159,31 @@ impl Run {
         let whole = |folder: &PathBuf| folder.canonicalize().unwrap_or_else(|_| folder.clone());
         let whole: Vec<PathBuf> = folders.iter().map(whole).collect();
         let name = |path: &Path, parts: usize| {
-            let all: Vec<_> = path.iter().collect();
-            let last = &all[all.len().saturating_sub(parts)..];
-            last.iter()
-                .map(|part| part.to_string_lossy())
-                .collect::<Vec<_>>()
-                .join("/")
+            let all = path.components().filter_map(|part| match part {
+                Component::Normal(name) => Some(printable(&name.to_string_lossy())),
+                _ => None,
+            });
+            let all: Vec<_> = all.collect();
+            all[all.len().saturating_sub(parts)..].join("/")
         };
-        for parts in 1..=4 {
+        let different = whole.iter().collect::<BTreeSet<_>>().len();
+        let longest = whole.iter().map(|path| path.components().count()).max();
+        for parts in 1..=longest.unwrap_or(1) {
             for (run, path) in runs.iter_mut().zip(&whole) {
                 run.name = name(path, parts);
             }
             let names: BTreeSet<&str> = runs.iter().map(|run| run.name.as_str()).collect();
-            if names.len() == runs.len() {
+            if names.len() == different {
                 break;
+            }
+        }
+        // The same folder may be there more than once.
+        let mut seen = BTreeMap::new();
+        for (run, path) in runs.iter_mut().zip(&whole) {
+            let times = seen.entry(path).or_insert(0);
+            *times += 1;
+            if *times > 1 {
+                run.name += &format!(" ({times})");
             }
         }
         Ok(runs)
@@ -175,31 +191,46 @@ impl Run {
 
     /// Accuracies of those who train, at the end or the last time they were tested.
     pub fn last_accuracies(&self) -> Vec<(usize, f64)> {
-        let tested = self
-            .epochs
-            .iter()
-            .rev()
-            .find_map(|epoch| epoch.accuracies.as_ref());
-        let ends = self
-            .nodes
-            .iter()
-            .filter_map(|node| Some((node.id, node.test_accuracy?)));
-        let found: Vec<(usize, f64)> = ends.filter(|(id, _)| Some(*id) != self.centre).collect();
-        if !found.is_empty() {
-            return found;
+        let mut found: BTreeMap<usize, f64> = BTreeMap::new();
+        for epoch in self.epochs.iter().rev() {
+            if found.len() == self.workers {
+                break;
+            }
+            for (worker, accuracy) in epoch.accuracies.iter().flatten().enumerate() {
+                if let Some(accuracy) = accuracy {
+                    found.entry(worker).or_insert(*accuracy);
+                }
+            }
         }
-        let tested = tested.into_iter().flatten().enumerate();
-        let tested = tested.filter_map(|(id, accuracy)| Some((id, (*accuracy)?)));
-        tested.filter(|(id, _)| Some(*id) != self.centre).collect()
+        for node in &self.nodes {
+            found.extend(node.test_accuracy.map(|accuracy| (node.id, accuracy)));
+        }
+        let counts = |worker: &usize| *worker < self.workers && Some(*worker) != self.centre;
+        found
+            .into_iter()
+            .filter(|(worker, _)| counts(worker))
+            .collect()
     }
+}
+
+/// A name that does nothing to a terminal.
+pub(crate) fn printable(name: &str) -> String {
+    let letter = |letter: char| {
+        if letter.is_control() {
+            '\u{fffd}'
+        } else {
+            letter
+        }
+    };
+    name.chars().map(letter).collect()
 }
 
 impl Epoch {
     /// What another process knows of the same epoch.
-    pub(crate) fn join(&mut self, other: Self, adds: bool) {
+    pub(crate) fn join(&mut self, other: Self) {
         let fill = |own: &mut Vec<Option<f64>>, theirs: Vec<Option<f64>>| {
             for (own, theirs) in own.iter_mut().zip(theirs) {
-                *own = own.or(theirs);
+                *own = theirs.or(*own);
             }
         };
         fill(&mut self.losses, other.losses);
@@ -210,10 +241,6 @@ impl Epoch {
         }
         self.consensus = self.consensus.or(other.consensus);
         self.seconds = self.seconds.max(other.seconds);
-        match adds {
-            true => self.bytes += other.bytes,
-            false => self.bytes = self.bytes.max(other.bytes),
-        }
     }
 }
 

@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use upwash::run::Status;
-use upwash_report::{ReadError, Run, csv, figures, page, show};
+use upwash_report::{Follower, ReadError, Run, csv, figures, page, show};
 
 const STARTED: &str = r#"{"event":"started","round":0,"algorithm":"D-PSGD","graph":"ring:3","workers":3,"parameters":10,"rounds":4,"rounds_per_epoch":2,"batch":8}"#;
 
@@ -175,4 +176,190 @@ fn figures_have_a_line_for_each_worker() {
     let png = figures[0].png().unwrap();
     assert_eq!(&png[..8], b"\x89PNG\r\n\x1a\n");
     assert_eq!(png[16..24], [0, 0, 7, 128, 0, 0, 4, 236]); // 1920 x 1260
+}
+
+fn ended(status: &str) -> String {
+    format!(r#"{{"event":"ended",{status}}}"#)
+}
+
+fn summary(folder: &Path, status: &str, accuracy: f64) {
+    let node = |id: usize| format!(r#"{{"id":{id},"train_loss":0.1,"test_accuracy":{accuracy}}}"#);
+    let nodes = [0, 1, 2].map(node).join(",");
+    let text = format!(
+        r#"{{"nodes":[{nodes}],"averaged_model_accuracy":{accuracy},"rounds":4,{status}}}"#
+    );
+    fs::write(folder.join("summary.json"), text).unwrap();
+}
+
+const STOPPED: &str = r#""status":"interrupted","round":2"#;
+const FINISHED: &str = r#""status":"finished""#;
+
+#[test]
+fn what_a_run_came_to_before_it_went_on_is_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let known = [Some(0.5); 3];
+    let mut lines = vec![
+        STARTED.to_string(),
+        epoch(1, known, true, 100),
+        r#"{"event":"asked","round":2,"what":"stop"}"#.into(),
+        ended(STOPPED),
+    ];
+    write(folder.path(), &lines, "\n");
+    summary(folder.path(), STOPPED, 0.25);
+    let stopped = Run::read(folder.path()).unwrap();
+    assert_eq!(stopped.ending, Some(Status::Interrupted { round: 2 }));
+    assert_eq!(stopped.last_accuracies()[0], (0, 0.25));
+    // It goes on, and has not been stopped again.
+    lines.pop();
+    lines.push(STARTED.replace("\"round\":0", "\"round\":2"));
+    lines.push(epoch(2, [Some(0.1); 3], true, 200));
+    write(folder.path(), &lines, "\n");
+    let going = Run::read(folder.path()).unwrap();
+    assert!(going.ending.is_none() && !going.now.stopping && going.nodes.is_empty());
+    assert_eq!(going.last_accuracies()[0], (0, 0.9));
+    // It has ended, and its new summary is not there yet; then it is.
+    lines.push(ended(FINISHED));
+    write(folder.path(), &lines, "\n");
+    assert!(Run::read(folder.path()).unwrap().nodes.is_empty());
+    summary(folder.path(), FINISHED, 0.75);
+    let finished = Run::read(folder.path()).unwrap();
+    assert_eq!(finished.averaged_accuracy, Some(0.75));
+}
+
+#[test]
+fn a_run_of_peers_ends_when_all_have_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let only = |worker: usize, loss: f64| {
+        let mut losses = [None; 3];
+        losses[worker] = Some(loss);
+        losses
+    };
+    let place = |worker: usize| folder.path().join(format!("peer-{worker}"));
+    for worker in 0..3 {
+        let mut lines = vec![STARTED.to_string(), epoch(1, only(worker, 0.5), true, 100)];
+        match worker {
+            0 => lines.push(ended(STOPPED)),
+            _ => lines.push(epoch(2, only(worker, 0.25), true, 200)),
+        }
+        write(&place(worker), &lines, "\n");
+    }
+    let mut follower = Follower::open(folder.path()).unwrap();
+    follower.read().unwrap();
+    assert_eq!(
+        (&follower.run().ending, follower.run().processes),
+        (&None, 3)
+    );
+    let going: Vec<PathBuf> = follower.going_on().map(Path::to_owned).collect();
+    assert_eq!(going, [place(1), place(2)]);
+    // Everyone's own last accuracy; what a peer had sent stays sent.
+    let accuracies = [(0, 0.5), (1, 0.75), (2, 0.75)];
+    assert_eq!(follower.run().last_accuracies(), accuracies);
+    let bytes: Vec<u64> = follower
+        .run()
+        .epochs
+        .iter()
+        .map(|epoch| epoch.bytes)
+        .collect();
+    assert_eq!(bytes, [300, 500]);
+    for worker in 1..3 {
+        let mut events = fs::File::options()
+            .append(true)
+            .open(place(worker).join("events.jsonl"))
+            .unwrap();
+        writeln!(events, "{}", ended(FINISHED)).unwrap();
+    }
+    assert!(follower.read().unwrap());
+    assert_eq!(
+        follower.run().ending,
+        Some(Status::Interrupted { round: 2 })
+    );
+}
+
+#[test]
+fn one_process_can_go_on_with_what_several_began() {
+    let folder = tempfile::tempdir().unwrap();
+    for rank in 0..2 {
+        let losses = [[Some(0.5), None, None], [None, Some(0.5), Some(0.5)]][rank];
+        let lines = [
+            STARTED.to_string(),
+            epoch(1, losses, false, 100),
+            ended(STOPPED),
+        ];
+        write(&folder.path().join(format!("rank-{rank}")), &lines, "\n");
+    }
+    let ranks = Run::read(folder.path()).unwrap();
+    assert_eq!((ranks.epochs[0].bytes, ranks.processes), (200, 2));
+    assert!(ranks.epochs[0].losses.iter().all(Option::is_some));
+    let lines = [
+        STARTED.replace("\"round\":0", "\"round\":2"),
+        epoch(2, [Some(0.25); 3], true, 400),
+        ended(FINISHED),
+    ];
+    write(folder.path(), &lines, "\n");
+    let run = Run::read(folder.path()).unwrap();
+    assert_eq!((run.epochs.len(), run.processes), (2, 1));
+    assert_eq!(run.ending, Some(Status::Finished));
+    assert_eq!(run.epochs[1].bytes, 400);
+}
+
+#[test]
+fn nonsense_is_said_once_and_ends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lines = events();
+    let bad = (0..1000).map(|number| format!(r#"{{"event":"epoch","epoch":"{number}"}}"#));
+    lines.splice(1..1, bad);
+    // More accuracies than workers, and a worker that there is not.
+    let long = lines[1001].replace(
+        r#""test_accuracies":null"#,
+        r#""test_accuracies":[0.1,0.2,0.3,0.4]"#,
+    );
+    lines[1001] = long;
+    write(folder.path(), &lines, "\n");
+    let text = r#"{"nodes":[{"id":9,"train_loss":0.1,"test_accuracy":0.5}],"averaged_model_accuracy":0.5,"rounds":4,"status":"finished"}"#;
+    fs::write(folder.path().join("summary.json"), text).unwrap();
+    let run = Run::read(folder.path()).unwrap();
+    assert_eq!(run.notices.len(), 1, "{:?}", run.notices);
+    assert!(
+        run.notices[0].contains("1000 lines cannot be read"),
+        "{:?}",
+        run.notices
+    );
+    assert_eq!(run.last_accuracies().len(), 3);
+    assert!(page(&[run]).len() < 2 << 20);
+    let many = STARTED.replace("\"workers\":3", "\"workers\":99999999999");
+    write(folder.path(), &[many], "\n");
+    assert!(matches!(Run::read(folder.path()), Err(ReadError::Empty(_))));
+}
+
+#[test]
+fn names_are_told_apart_whatever_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let deep = ["one", "two"].map(|top| folder.path().join(top).join("a/b/c/d/e"));
+    deep.iter().for_each(|place| write(place, &events(), "\n"));
+    let names = |folders: &[PathBuf]| -> Vec<String> {
+        let runs = Run::read_all(folders).unwrap();
+        runs.into_iter().map(|run| run.name).collect()
+    };
+    assert_eq!(names(&deep), ["one/a/b/c/d/e", "two/a/b/c/d/e"]);
+    assert_eq!(names(&[deep[0].clone(), deep[0].clone()]), ["e", "e (2)"]);
+}
+
+#[test]
+fn of_many_epochs_those_with_tests_are_still_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lines = vec![STARTED.to_string()];
+    lines.extend((1..=4010).map(|number| epoch(number, [Some(0.5); 3], number % 10 == 0, number)));
+    write(folder.path(), &lines, "\n");
+    let page = page(&[Run::read(folder.path()).unwrap()]);
+    let tested = page.matches(r#""accuracies":[0.5,0.5,0.5]"#).count();
+    assert!((200..=401).contains(&tested), "{tested}");
+    assert!(page.contains(r#"{"epoch":1,"#) && page.contains(r#"{"epoch":4010,"#));
+    // Watched, no more are kept than can be seen.
+    let mut follower = Follower::open(folder.path()).unwrap().lean();
+    follower.read().unwrap();
+    assert!(
+        follower.run().epochs.len() < 1000,
+        "{}",
+        follower.run().epochs.len()
+    );
 }

@@ -31,7 +31,7 @@ pub(crate) struct News {
 
 impl Reader {
     pub(crate) fn open(folder: &Path) -> Result<Self, ReadError> {
-        let mut follower = Follower::open(folder)?;
+        let mut follower = Follower::open(folder)?.lean();
         follower.read()?;
         Ok(Self {
             follower: Arc::new(Mutex::new(follower)),
@@ -54,7 +54,15 @@ impl Reader {
                 let news = follower.read().unwrap_or(false);
                 let pulse = pace.measure(&follower, news);
                 drop(follower);
-                if news || *sender.borrow() != pulse {
+                // That a pace sinks is no news.
+                let same = Pulse {
+                    pace: None,
+                    ..pulse
+                } == Pulse {
+                    pace: None,
+                    ..*sender.borrow()
+                };
+                if news || !same {
                     sender.send_replace(pulse);
                 }
                 if last {
@@ -88,27 +96,34 @@ impl News {
 
     /// Leaves a wish for all processes of the run, or says why not.
     pub(crate) fn wish(&self, wish: Wish) -> Result<(), String> {
-        let (folders, ended) = {
+        let (folders, processes, ended) = {
             let follower = lock(&self.follower);
-            (folders(&follower), follower.run().ending.is_some())
+            let run = follower.run();
+            (folders(&follower), run.processes, run.ending.is_some())
         };
-        if ended {
+        if ended || folders.is_empty() {
             return Err("The run has ended.".into());
         }
-        if folders.len() > 1 && wish != Wish::Stop {
+        if processes > 1 && wish != Wish::Stop {
             return Err("A run of several processes can only be stopped.".into());
         }
         for folder in folders {
             let left = wish.leave(&folder);
-            left.map_err(|error| format!("{}: {error}", folder.display()))?;
+            left.map_err(|error| {
+                let why = error.kind();
+                format!(
+                    "The run's folder {} cannot be written to: {why}.",
+                    folder.display()
+                )
+            })?;
         }
         Ok(())
     }
 }
 
-/// Where the processes of a run look for wishes.
+/// Where the processes of a run that have not ended look for wishes.
 fn folders(follower: &Follower) -> Vec<PathBuf> {
-    follower.folders().map(PathBuf::from).collect()
+    follower.going_on().map(PathBuf::from).collect()
 }
 
 fn lock(follower: &Mutex<Follower>) -> MutexGuard<'_, Follower> {
@@ -126,7 +141,11 @@ struct Pace {
 impl Pace {
     fn measure(&mut self, follower: &Follower, news: bool) -> Pulse {
         let (run, now) = (follower.run(), Instant::now());
-        if news || self.heard.is_none() {
+        if self.heard.is_none() {
+            // It may have been silent before anyone listened.
+            let age = follower.written().and_then(|time| time.elapsed().ok());
+            self.heard = now.checked_sub(age.unwrap_or_default()).or(Some(now));
+        } else if news {
             self.heard = Some(now);
         }
         let stands = run.now.paused || run.ending.is_some();
@@ -146,20 +165,25 @@ impl Pace {
         while self.rounds.len() > 2 && now - self.rounds[1].0 > PACE {
             self.rounds.pop_front();
         }
-        let pace = match (self.rounds.front(), self.rounds.back()) {
+        let over = |time: Instant| match (self.rounds.front(), self.rounds.back()) {
             (Some(first), Some(last)) if last.1 > first.1 => {
-                Some((last.1 - first.1) as f64 / (last.0 - first.0).as_secs_f64())
+                Some((last.1 - first.1) as f64 / (time - first.0).as_secs_f64())
             }
             _ => None,
         };
-        let slow = pace.map_or(0.0, |pace| 10.0 / pace);
+        // Up to now: who stands still is slow, and slower by the moment. But when it was last heard of, it was not.
+        let pace = over(now);
+        let slow = self.rounds.back().and_then(|last| over(last.0));
+        let slow = slow.map_or(0.0, |pace| 10.0 / pace);
         let patience = SILENCE.max(Duration::try_from_secs_f64(slow).unwrap_or(SILENCE));
+        let silent = !stands && self.heard.is_some_and(|heard| now - heard > patience);
         Pulse {
-            pace,
+            pace: pace.filter(|_| !silent),
             waiting: folders(follower)
                 .iter()
                 .any(|folder| Wish::is_waiting(folder)),
-            silent: !stands && self.heard.is_some_and(|heard| now - heard > patience),
+            silent,
+            cut: silent && follower.is_cut(),
         }
     }
 }

@@ -61,7 +61,7 @@ pub(crate) async fn serve(listener: TcpListener, news: News, token: Option<Token
 async fn admit(State(desk): State<Desk>, request: Request, next: Next) -> Response {
     let allowed = match &desk.token {
         Some(token) => given(&request).is_some_and(|guess| token.is(guess)),
-        None => is_for_this_machine(request.headers()),
+        None => is_for_this_machine(request.headers()) && !is_from_elsewhere(&request),
     };
     let mut response = match (allowed, &desk.token) {
         (true, _) => next.run(request).await,
@@ -113,6 +113,12 @@ fn is_for_this_machine(headers: &HeaderMap) -> bool {
                 .parse()
                 .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
     })
+}
+
+/// What a page of someone else's asks for, as browsers say; but anyone may have a link to the page itself.
+fn is_from_elsewhere(request: &Request) -> bool {
+    let site = request.headers().get("sec-fetch-site");
+    request.uri().path() != "/" && site.is_some_and(|site| site == "cross-site")
 }
 
 async fn page(State(desk): State<Desk>) -> Html<String> {

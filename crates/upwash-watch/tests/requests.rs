@@ -112,6 +112,9 @@ fn other_people_s_pages_cannot_reach_it() {
         let (status, _) = ask(&server, "GET /", &format!("Host: {host}\r\n"));
         assert_eq!(status, 200, "{host}");
     }
+    let theirs = "Sec-Fetch-Site: cross-site\r\n";
+    assert_eq!(ask(&server, "GET /", theirs).0, 200);
+    assert_eq!(ask(&server, "GET /events", theirs).0, 403);
     // A form of theirs: browsers send such headers only where they are allowed to.
     assert_eq!(ask(&server, "POST /wish/stop", "").0, 403);
     assert_eq!(ask(&server, "GET /wish/stop", WISH).0, 405);

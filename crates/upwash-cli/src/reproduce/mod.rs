@@ -10,7 +10,7 @@ use crate::engines::EngineArgs;
 use crate::files;
 use crate::progress::ProgressDisplay;
 use crate::report::write_figure;
-use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute, interrupted};
+use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute};
 use anyhow::{Context, Result, bail, ensure};
 use cells::{Cell, Scale, Task, Variant};
 use exhibits::Exhibit;
@@ -24,7 +24,7 @@ use tables::Shown;
 use upwash::config::Config;
 use upwash::crew::Crew;
 use upwash::experiment::{Experiment, Folders};
-use upwash::run::{Event, Next};
+use upwash::run::{Event, Next, Status};
 use upwash_report::{Figure, Run};
 
 #[derive(clap::Args)]
@@ -238,9 +238,9 @@ fn run_what_is_missing(
         eprintln!("run {} of {count}: {}", number + 1, run.name);
         let mut engine = args.engine.build(&Crew::of(&experiment))?;
         let display = ProgressDisplay::new(false);
-        execute(&experiment, &mut *engine, &mut folder, display)?;
+        let summary = execute(&experiment, &mut *engine, &mut folder, display)?;
         drop(folder);
-        if interrupted() {
+        if matches!(summary.status, Status::Interrupted { .. }) {
             writeln!(
                 out,
                 "interrupted in {}: the same command goes on from there",

@@ -1,10 +1,28 @@
-//! What tests of runs in several processes have in common.
+//! What tests of the program have in common.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+/// `upwash ARGUMENTS` in a folder, to its end.
+pub fn upwash(folder: &Path, arguments: &[&str]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_upwash"));
+    program
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .unwrap()
+}
+
+/// What it prints, where all goes well.
+pub fn said(folder: &Path, arguments: &[&str]) -> String {
+    let output = upwash(folder, arguments);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
 
 /// `mpirun -np RANKS upwash train ARGUMENTS --transport mpi`, not started yet.
 pub fn mpirun(folder: &Path, ranks: usize, arguments: &[&str]) -> Command {

@@ -224,7 +224,16 @@ fn add_links(all: &mut Vec<Edge>, exchange: Exchange, setting: &Setting<'_>, par
             let pairs = parts.iter().filter_map(leaders).flatten();
             all.extend(pairs.filter(|(from, to)| from != to));
         }
-        Exchange::Mean | Exchange::Nothing => {}
+        // An all-reduce goes round in a ring, as it is counted.
+        Exchange::Mean => {
+            let all_but_centre =
+                (0..setting.workers()).filter(|worker| Some(*worker) != setting.centre);
+            let ring: Vec<usize> = all_but_centre.collect();
+            let next = ring.iter().cycle().skip(1);
+            let pairs = ring.iter().zip(next).filter(|(one, other)| one != other);
+            all.extend(pairs.map(|(&one, &other)| (one.min(other), one.max(other))));
+        }
+        Exchange::Nothing => {}
     }
 }
 

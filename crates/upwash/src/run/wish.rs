@@ -1,19 +1,20 @@
-//! What someone who watches asks of a run: a word in a file, in the folder of the run. No process need
-//! know another for that, or be there at all.
+//! What someone who watches asks of a run: an empty file in the folder of the run, by its name. No process
+//! need know another for that, or be there at all.
 
 use serde::{Deserialize, Serialize};
-use std::io::{Read, Result};
-use std::path::Path;
-
-const FILE: &str = "wish";
+use std::io::Result;
+use std::path::{Path, PathBuf};
 
 /// What someone who watches a run can ask for.
 ///
 /// ```
 /// use upwash::run::Wish;
 /// let folder = tempfile::tempdir()?;
+/// Wish::Checkpoint.leave(folder.path())?;
 /// Wish::Pause.leave(folder.path())?;
-/// assert_eq!(Wish::take(folder.path()), Some(Wish::Pause));
+/// assert_eq!(Wish::take(folder.path()), Some(Wish::Checkpoint));
+/// Wish::Continue.leave(folder.path())?;
+/// assert_eq!(Wish::take(folder.path()), Some(Wish::Continue));
 /// assert_eq!(Wish::take(folder.path()), None);
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -50,26 +51,34 @@ impl Wish {
         }
     }
 
-    /// Leaves it where the run in this folder will find it after its round. A later wish takes the place
-    /// of one that was not found yet.
+    /// Leaves it where the run in this folder will find it after its round: the file `wish-NAME`. What is no
+    /// longer wished for then, to pause or to go on, is taken back.
     pub fn leave(self, folder: &Path) -> Result<()> {
-        crate::files::write(&folder.join(FILE), self.name().as_bytes())
+        let opposite = match self {
+            Self::Pause => Some(Self::Continue),
+            Self::Continue => Some(Self::Pause),
+            Self::Checkpoint | Self::Stop => None,
+        };
+        if let Some(opposite) = opposite {
+            let _ = std::fs::remove_file(opposite.file(folder));
+        }
+        std::fs::File::create(self.file(folder)).map(drop)
     }
 
-    /// What was left, which is then gone.
+    /// One of those that were left, which is then gone; to stop comes last.
     pub fn take(folder: &Path) -> Option<Self> {
-        let path = folder.join(FILE);
-        let file = std::fs::File::open(&path).ok()?;
-        let mut word = String::new();
-        let read = file.take(32).read_to_string(&mut word);
-        std::fs::remove_file(&path).ok()?;
-        read.ok()?;
-        word.trim().parse().ok()
+        let mut order = [Self::Checkpoint, Self::Continue, Self::Pause, Self::Stop].into_iter();
+        // Whoever can remove it has found it.
+        order.find(|wish| std::fs::remove_file(wish.file(folder)).is_ok())
     }
 
     /// Whether there is one that nobody has found yet.
     pub fn is_waiting(folder: &Path) -> bool {
-        folder.join(FILE).exists()
+        Self::ALL.iter().any(|wish| wish.file(folder).exists())
+    }
+
+    fn file(self, folder: &Path) -> PathBuf {
+        folder.join(format!("wish-{}", self.name()))
     }
 }
 
