@@ -6,7 +6,7 @@ upwash=$(realpath "${UPWASH:?the path of the program}")
 cd "$(dirname "$0")/.."
 [[ -x .tensorboard/bin/python ]] || python3 -m venv .tensorboard
 .tensorboard/bin/python -c 'import tensorboard' 2> /dev/null || .tensorboard/bin/pip install --quiet tensorboard
-run=$(find results -name events.jsonl -path '*matcha/seed-1*' -exec dirname {} \;)
+run=results/cifar10-200-epochs/matcha-sound-13x1/seed-1
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 "$upwash" export "$run" --tensorboard "$place"

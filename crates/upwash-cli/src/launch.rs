@@ -137,7 +137,7 @@ fn wait(children: &mut [Child]) -> Result<()> {
 /// What each of them came to.
 fn table(args: &Args, workers: usize, out: &mut impl Write) -> Result<ExitCode> {
     writeln!(out, "\n  worker    rounds  test accuracy   sent MB")?;
-    let (mut accuracies, mut ended) = (Vec::new(), 0);
+    let (mut accuracies, mut ended, mut stopped) = (Vec::new(), 0, interrupted());
     for worker in 0..workers {
         let path = args.out.join(format!("peer-{worker}/summary.json"));
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -152,6 +152,7 @@ fn table(args: &Args, workers: usize, out: &mut impl Write) -> Result<ExitCode> 
             continue;
         }
         ended += usize::from(summary["status"] == "finished");
+        stopped |= summary["status"] == "interrupted";
         let accuracy = summary["mean_accuracy"].as_f64();
         accuracies.extend(accuracy);
         let accuracy =
@@ -168,7 +169,7 @@ fn table(args: &Args, workers: usize, out: &mut impl Write) -> Result<ExitCode> 
         writeln!(out, "     AVG{:>10}{:>13.2} %", "", mean)?;
     }
     writeln!(out, "\nresults are in {}", args.out.display())?;
-    Ok(match (interrupted(), ended == workers) {
+    Ok(match (stopped, ended == workers) {
         (true, _) => ExitCode::from(130),
         (_, true) => ExitCode::SUCCESS,
         (_, false) => ExitCode::from(1),
