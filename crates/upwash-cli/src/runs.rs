@@ -262,7 +262,7 @@ fn is_finished(path: &Path) -> bool {
 }
 
 /// Whether there is nothing more to run in this folder.
-fn is_over(path: &Path) -> bool {
+pub(crate) fn is_over(path: &Path) -> bool {
     is_finished(path) || summary_in(path)["status"] == "diverged"
 }
 

@@ -42,7 +42,7 @@ fn a_small_table_is_run_once_and_shown_again() {
     for expected in [
         "### D-PSGD, D = 13",
         "### AL-DSGD over D-PSGD, D = 13, 3 graphs",
-        "| worker |",
+        "| worker ",
         "| mean ",
         "of 2 seeds",
     ] {
@@ -109,8 +109,8 @@ fn workers_0_and_4_are_worse_in_the_released_baseline_alone() {
         folder.path(),
         &["reproduce", "table1", "--quick", "--seeds", "1"],
     );
-    assert!(text.contains("released: in 1 of 1 seeds"), "{text}");
-    assert!(text.contains("sound: in 0 of 1 seeds"), "{text}");
+    assert!(text.contains("released: so in 1 of 1 seeds"), "{text}");
+    assert!(text.contains("sound: so in 0 of 1 seeds"), "{text}");
 }
 
 #[test]
@@ -234,13 +234,13 @@ fn the_document_says_what_the_results_are() {
         all.extend(arguments.split(' '));
         all.extend(["--show", "--out", "results"]);
         // Headings are one step further down there.
-        let made = said(&project(), &all)
-            .replace("\n## ", "\n### ")
-            .replace("## Tab", "### Tab");
+        let deeper = |line: &str| match line.starts_with("##") {
+            true => format!("#{line}\n"),
+            false => format!("{line}\n"),
+        };
+        let made: String = said(&project(), &all).lines().map(deeper).collect();
         let lines = |text: &str| -> Vec<String> {
-            let kept = text
-                .lines()
-                .filter(|line| !line.starts_with('#') && !line.is_empty());
+            let kept = text.lines().filter(|line| !line.is_empty());
             kept.map(str::to_owned).collect()
         };
         assert_eq!(lines(there), lines(&made), "run `upwash {}`", all.join(" "));

@@ -10,7 +10,7 @@ use crate::engines::EngineArgs;
 use crate::files;
 use crate::progress::ProgressDisplay;
 use crate::report::write_figure;
-use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute};
+use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute, is_over};
 use anyhow::{Context, Result, bail, ensure};
 use cells::{Cell, Scale, Task, Variant};
 use exhibits::Exhibit;
@@ -116,7 +116,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         let text = shown.text(exhibit)?;
         writeln!(out, "{text}")?;
         let folder = args.out.join(scale.folder(Task::Cifar10));
-        if !args.show {
+        // A part of a table is not kept as if it were the whole.
+        if !args.show && args.workers.is_empty() {
             std::fs::create_dir_all(&folder)
                 .with_context(|| format!("cannot make {}", folder.display()))?;
             files::write(
@@ -236,6 +237,13 @@ fn run_what_is_missing(
             continue;
         };
         eprintln!("run {} of {count}: {}", number + 1, run.name);
+        let about = serde_json::json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "commit": env!("UPWASH_COMMIT"),
+            "engine": args.engine.words(),
+        });
+        let text = serde_json::to_string_pretty(&about)? + "\n";
+        files::write(&run.place.join("run.json"), text.as_bytes())?;
         let mut engine = args.engine.build(&Crew::of(&experiment))?;
         let display = ProgressDisplay::new(false);
         let summary = execute(&experiment, &mut *engine, &mut folder, display)?;
@@ -248,13 +256,6 @@ fn run_what_is_missing(
             )?;
             return Ok(ExitCode::from(130));
         }
-        let about = serde_json::json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "commit": env!("UPWASH_COMMIT"),
-            "engine": args.engine.words(),
-        });
-        let text = serde_json::to_string_pretty(&about)? + "\n";
-        files::write(&run.place.join("run.json"), text.as_bytes())?;
         if args.lean {
             make_lean(&run.place)?;
         }
@@ -348,7 +349,7 @@ fn list(args: &Args, scale: &Scale, all: &[Exhibit], out: &mut impl Write) -> Re
         let also = runs.len() - here;
         let missing = runs
             .iter()
-            .filter(|run| run.task == Task::Cifar10 && !run.place.join("summary.json").exists())
+            .filter(|run| run.task == Task::Cifar10 && !is_over(&run.place))
             .count();
         writeln!(
             out,

@@ -40,10 +40,16 @@ impl Store {
         for entry in std::fs::read_dir(runs).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let seed = name.to_str().and_then(|name| name.strip_prefix("seed-"));
-            if let Some(seed) = seed.and_then(|seed| seed.parse().ok())
-                && let Some(outcome) = Outcome::read(&entry.path())?
-            {
-                found.insert(seed, outcome);
+            let Some(seed) = seed.and_then(|seed| seed.parse().ok()) else {
+                continue;
+            };
+            match Outcome::read(&entry.path()) {
+                Ok(Some(outcome)) => {
+                    found.insert(seed, outcome);
+                }
+                Ok(None) => {}
+                // One damaged run is no reason to show nothing of the others.
+                Err(error) => eprintln!("warning: {error:#}; this run is left out"),
             }
         }
         Ok(found)
@@ -83,30 +89,74 @@ impl Outcome {
         found.losses.iter().copied().collect()
     }
 
-    /// More is better; none where it cannot be told.
+    /// None where it cannot be told.
     pub(super) fn measure(&self, measure: Measure, low: f64) -> Option<f64> {
-        let all = || self.accuracies.iter().copied();
         if self.diverged().is_some() || self.accuracies.is_empty() {
             return None;
         }
-        let worst = all().fold(f64::INFINITY, f64::min);
-        let epochs = |of: &dyn Fn(&[f64]) -> f64| {
-            let mut epochs = self.run.epochs.iter();
-            let found = epochs.find(|epoch| {
-                let known: Option<Vec<f64>> = epoch.losses.iter().copied().collect();
-                known.is_some_and(|losses| of(&losses) <= low)
-            });
-            found.map(|epoch| -(epoch.epoch as f64))
-        };
+        let highest = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let lowest = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
+        let spread = |losses: &[f64]| highest(losses) - lowest(losses);
         match measure {
             Measure::MeanAccuracy => Some(mean(&self.accuracies)),
-            Measure::WorstAccuracy => Some(worst),
-            Measure::Evenness => Some(worst - all().fold(f64::NEG_INFINITY, f64::max)),
-            Measure::EpochsOfMean => epochs(&mean),
-            Measure::EpochsOfWorst => {
-                epochs(&|losses| losses.iter().copied().fold(f64::NEG_INFINITY, f64::max))
-            }
+            Measure::WorstAccuracy => Some(lowest(&self.accuracies)),
+            Measure::AveragedAccuracy => self.run.averaged_accuracy.map(|part| 100.0 * part),
+            Measure::LossBefore => self.over(self.before(), mean),
+            Measure::WorstLossBefore => self.over(self.before(), highest),
+            Measure::SpreadBefore => self.over(self.before(), spread),
+            Measure::SpreadAtEnd => self.over(self.at_end(), spread),
+            Measure::EpochsOfMean => self.epochs_until(|losses| mean(losses) <= low),
+            Measure::EpochsOfWorst => self.epochs_until(|losses| highest(losses) <= low),
         }
+    }
+
+    /// The second quarter of the epochs: before the rate is cut for the first time.
+    fn before(&self) -> [u64; 2] {
+        let epochs = self.epochs();
+        [epochs / 4 + 1, (epochs / 2).max(1)]
+    }
+
+    fn at_end(&self) -> [u64; 2] {
+        let epochs = self.epochs();
+        [epochs - (epochs / 20).max(1) + 1, epochs]
+    }
+
+    fn epochs(&self) -> u64 {
+        self.run.epochs.last().map_or(1, |epoch| epoch.epoch)
+    }
+
+    /// The mean over some epochs of something that everyone's losses are.
+    fn over(&self, [from, to]: [u64; 2], of: impl Fn(&[f64]) -> f64) -> Option<f64> {
+        let losses = (from..=to).filter_map(|epoch| self.losses(epoch));
+        let values: Vec<f64> = losses.map(|losses| of(&losses)).collect();
+        (!values.is_empty()).then(|| mean(&values))
+    }
+
+    fn epochs_until(&self, enough: impl Fn(&[f64]) -> bool) -> Option<f64> {
+        let known = |epoch: &&upwash_report::Epoch| {
+            let losses: Option<Vec<f64>> = epoch.losses.iter().copied().collect();
+            losses.is_some_and(|losses| enough(&losses))
+        };
+        let found = self.run.epochs.iter().find(known)?;
+        Some(found.epoch as f64)
+    }
+
+    /// By how much a worker's loss before the first cut is above the highest, and above the mean, of the others'.
+    pub(super) fn behind(&self, worker: usize) -> Option<[f64; 2]> {
+        let others = |losses: &[f64]| -> Vec<f64> {
+            let all = losses.iter().enumerate();
+            all.filter(|(other, _)| *other != worker)
+                .map(|(_, loss)| *loss)
+                .collect()
+        };
+        let own = self.over(self.before(), |losses| losses[worker])?;
+        let workers = 0..self.accuracies.len();
+        let each: Option<Vec<f64>> = workers
+            .map(|other| self.over(self.before(), |losses| losses[other]))
+            .collect();
+        let others = others(&each?);
+        let highest = others.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        Some([own - highest, own - mean(&others)])
     }
 }
 

@@ -94,11 +94,14 @@ impl Shown<'_> {
             }
         }
         if !judged.is_empty() {
-            writeln!(
-                text,
-                "What is claimed (epochs are counted until a training loss of {}):\n",
-                self.low
-            )?;
+            let counts = judged
+                .iter()
+                .any(|(sentence, _)| sentence.contains("epochs until"));
+            let low = match counts {
+                true => format!(" (a loss is low at {})", self.low),
+                false => String::new(),
+            };
+            writeln!(text, "What is claimed, seed by seed{low}:\n")?;
             for (sentence, lines) in judged {
                 writeln!(text, "- {sentence}")?;
                 for line in lines {
@@ -168,6 +171,8 @@ impl Shown<'_> {
         let worst = |all: &[f64]| all.iter().copied().reduce(f64::min);
         let printed = paper.and_then(|paper| worst(&paper.accuracies)).map(number);
         row("worst", printed, &|outcome| worst(&outcome.accuracies), 2);
+        let averaged = |outcome: &Outcome| Some(100.0 * outcome.run.averaged_accuracy?);
+        row("averaged model", paper.map(|_| String::new()), &averaged, 2);
         if losses {
             let epochs = self.store.scale.epochs;
             for (place, epoch) in [epochs / 2, epochs].into_iter().enumerate() {
