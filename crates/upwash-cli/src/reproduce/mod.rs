@@ -391,7 +391,7 @@ fn seconds_a_round(args: &Args, scale: &Scale) -> Result<f64> {
     // A CPU need not see whole batches: time goes by images.
     let (rounds, batch) = match args.engine.is_gpu() {
         true => (30, scale.batch),
-        false => (3, scale.batch.min(16)),
+        false => (6, scale.batch.min(16)),
     };
     let cell = Cell::new(cells::Algorithm::Dpsgd, 13, 1);
     let scale_here = Scale {
@@ -416,12 +416,16 @@ fn seconds_a_round(args: &Args, scale: &Scale) -> Result<f64> {
     };
     let progress = upwash::run::Progress::start(experiment.workers());
     upwash::run::run(&experiment, &mut *engine, progress, &mut watch)?;
-    // The first rounds are those in which everything is done for the first time.
-    let steady = &times[times.len() / 3..];
-    let (Some(first), Some(last)) = (steady.first(), steady.last()) else {
+    // The first rounds are those in which everything is done for the first time; of the others, the one in the middle.
+    let mut each: Vec<f64> = times
+        .windows(2)
+        .skip(times.len() / 4)
+        .map(|pair| (pair[1] - pair[0]).as_secs_f64())
+        .collect();
+    each.sort_by(f64::total_cmp);
+    let Some(each) = each.get(each.len() / 2) else {
         bail!("no round was run");
     };
-    let each = (*last - *first).as_secs_f64() / (steady.len() - 1).max(1) as f64;
     Ok(each * scale.batch as f64 / batch as f64)
 }
 

@@ -2,7 +2,7 @@
 
 use super::cells::{Cell, Task, Variant};
 use super::claims::judge;
-use super::exhibits::{Column, Exhibit};
+use super::exhibits::{Claim, ClaimKind, Column, Exhibit, Measure};
 use super::outcomes::{Outcome, Store, deviation, mean};
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -88,8 +88,13 @@ impl Shown<'_> {
             .iter()
             .filter(|claim| claim.cells().iter().all(is_there))
         {
-            let lines = judge(claim, self.store, self.variants, self.low)?;
+            let mut lines = judge(claim, self.store, self.variants, self.low)?;
             if !lines.is_empty() {
+                let printed = |cell: &Cell| {
+                    let mut columns = exhibit.columns.iter();
+                    columns.find(|column| column.cell == *cell).and_then(paper)
+                };
+                lines.splice(0..0, claimed(claim, printed));
                 judged.push((&claim.sentence, lines));
             }
         }
@@ -245,6 +250,26 @@ impl Shown<'_> {
         writeln!(text, "In brackets: seeds.\n")?;
         Ok(())
     }
+}
+
+/// By how much one is better in the paper, where it prints both.
+fn claimed<'a>(claim: &Claim, printed: impl Fn(&Cell) -> Option<&'a Printed>) -> Option<String> {
+    let ClaimKind::Better {
+        measure,
+        one,
+        other,
+    } = &claim.kind
+    else {
+        return None;
+    };
+    let (one, other) = (printed(one)?, printed(other)?);
+    let worst = |of: &Printed| of.accuracies.iter().copied().fold(f64::INFINITY, f64::min);
+    let difference = match measure {
+        Measure::MeanAccuracy => one.average() - other.average(),
+        Measure::WorstAccuracy => worst(one) - worst(other),
+        _ => return None,
+    };
+    Some(format!("paper: {difference:+.2} points"))
 }
 
 /// The first row is the heading.
