@@ -171,7 +171,21 @@ impl EngineArgs {
             (EngineName::Burn, _) => "burn, cpu, f32".into(),
             (EngineName::Torch, DeviceName::Cpu) => "torch, cpu, f32".into(),
             (EngineName::Torch, DeviceName::Cuda(number)) => {
-                format!("torch, cuda:{number}, {:?}", self.precision).to_lowercase()
+                let words = format!("torch, cuda:{number}, {:?}", self.precision).to_lowercase();
+                let name = ["--query-gpu=name", "--format=csv,noheader"];
+                let output = std::process::Command::new("nvidia-smi")
+                    .args(name)
+                    .arg(format!("--id={number}"))
+                    .output();
+                // Where nobody can be asked, the number must do.
+                let name = output
+                    .ok()
+                    .and_then(|output| String::from_utf8(output.stdout).ok());
+                let name = name.unwrap_or_default();
+                match name.trim() {
+                    "" => words,
+                    name => format!("{words}, {name}"),
+                }
             }
         }
     }

@@ -17,6 +17,9 @@ use upwash::transport::{InProcess, Placement, Transport};
 /// How long someone who watches is kept waiting.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// How long a run goes on without a checkpoint, however many rounds that is.
+const LONG: Duration = Duration::from_secs(600);
+
 /// Set by Ctrl-C: the run ends after its round, with a checkpoint.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -326,7 +329,8 @@ struct Recorder<'a> {
     checkpoint_every: u64,
     /// Why the run can neither pause nor keep its state on demand, if so.
     stops_only: Option<&'static str>,
-    /// When wishes were looked for.
+    /// When the last checkpoint was written, and when wishes were looked for.
+    saved: Instant,
     looked: Instant,
     stopping: bool,
     failure: Option<anyhow::Error>,
@@ -340,6 +344,7 @@ impl Recorder<'_> {
         write: impl Fn(&Checkpoint, &Path) -> Result<PathBuf, CheckpointError>,
     ) -> Result<()> {
         self.folder.events.flush()?;
+        self.saved = Instant::now();
         let (progress, arrays) = moment();
         let checkpoint = Checkpoint {
             config: self.folder.config.clone(),
@@ -350,6 +355,11 @@ impl Recorder<'_> {
         };
         write(&checkpoint, &self.folder.path)?;
         Ok(())
+    }
+
+    /// Whether rounds are so long that a kill would lose much. Several processes keep theirs in the same round.
+    fn has_waited_long(&self) -> bool {
+        self.folder.home.placement.is_whole() && self.saved.elapsed() > LONG
     }
 
     /// Does what someone who watches has asked for, and waits while that is to wait.
@@ -405,7 +415,8 @@ impl Observer for Recorder<'_> {
     }
 
     fn between_rounds(&mut self, round: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
-        let due = self.checkpoint_every > 0 && round.is_multiple_of(self.checkpoint_every);
+        let due = self.checkpoint_every > 0
+            && (round.is_multiple_of(self.checkpoint_every) || self.has_waited_long());
         let result = match due && self.failure.is_none() {
             true => self.save(moment, Checkpoint::write),
             false => Ok(()),
@@ -478,6 +489,7 @@ pub(crate) fn execute_with(
         },
         folder,
         display,
+        saved: Instant::now(),
         looked: Instant::now(),
         stopping: false,
         failure: None,
