@@ -17,6 +17,8 @@ fn main() {
     ]);
     let commit = commit.unwrap_or_else(|| "unknown".into());
     println!("cargo:rustc-env=UPWASH_COMMIT={commit}");
+    // Sources may be edited after a commit.
+    println!("cargo:rerun-if-changed=..");
     if let Some(path) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
         println!("cargo:rerun-if-changed={path}");
     }

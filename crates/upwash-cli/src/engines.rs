@@ -172,19 +172,10 @@ impl EngineArgs {
             (EngineName::Torch, DeviceName::Cpu) => "torch, cpu, f32".into(),
             (EngineName::Torch, DeviceName::Cuda(number)) => {
                 let words = format!("torch, cuda:{number}, {:?}", self.precision).to_lowercase();
-                let name = ["--query-gpu=name", "--format=csv,noheader"];
-                let output = std::process::Command::new("nvidia-smi")
-                    .args(name)
-                    .arg(format!("--id={number}"))
-                    .output();
-                // Where nobody can be asked, the number must do.
-                let name = output
-                    .ok()
-                    .and_then(|output| String::from_utf8(output.stdout).ok());
-                let name = name.unwrap_or_default();
-                match name.trim() {
-                    "" => words,
-                    name => format!("{words}, {name}"),
+                let name = gpu_names().join(" or ");
+                match name.is_empty() {
+                    true => words,
+                    false => format!("{words}, {name}"),
                 }
             }
         }
@@ -212,4 +203,17 @@ impl EngineArgs {
              one that has it"
         )
     }
+}
+
+/// The GPUs of this machine, each kind once, where the driver tells.
+fn gpu_names() -> Vec<String> {
+    let gpus = std::fs::read_dir("/proc/driver/nvidia/gpus");
+    let name = |folder: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(folder.path().join("information")).ok()?;
+        let model = text.lines().find_map(|line| line.strip_prefix("Model:"))?;
+        Some(model.trim().to_owned())
+    };
+    let found = gpus.into_iter().flatten().flatten().filter_map(name);
+    let kinds: std::collections::BTreeSet<String> = found.collect();
+    kinds.into_iter().collect()
 }

@@ -42,16 +42,18 @@ pub(crate) struct ExportArgs {
     tensorboard: Option<PathBuf>,
 }
 
-fn read(folders: &[PathBuf]) -> Result<Vec<Run>> {
-    Ok(Run::read_all(folders)?)
+/// Reads them, and says what their reader should know.
+fn read(folders: &[PathBuf], out: &mut dyn Write) -> Result<Vec<Run>> {
+    let runs = Run::read_all(folders)?;
+    for notice in runs.iter().flat_map(|run| &run.notices) {
+        writeln!(out, "note: {notice}")?;
+    }
+    Ok(runs)
 }
 
 /// Writes the page.
 pub(crate) fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<()> {
-    let runs = read(&args.runs)?;
-    for notice in runs.iter().flat_map(|run| &run.notices) {
-        writeln!(out, "note: {notice}")?;
-    }
+    let runs = read(&args.runs, out)?;
     if let Some(folder) = &args.png {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
@@ -77,7 +79,7 @@ pub(crate) fn write_figure(figure: &Figure, folder: &Path) -> Result<()> {
 
 /// Prints tables and small charts.
 pub(crate) fn print(args: &ShowArgs, out: &mut dyn Write) -> Result<()> {
-    for (number, run) in read(&args.runs)?.iter().enumerate() {
+    for (number, run) in Run::read_all(&args.runs)?.iter().enumerate() {
         if number > 0 {
             writeln!(out)?;
         }
@@ -92,10 +94,7 @@ pub(crate) fn export(args: &ExportArgs, out: &mut dyn Write) -> Result<()> {
         args.csv.is_some() || args.tensorboard.is_some(),
         "say what to write: --csv FILE or --tensorboard DIR"
     );
-    let runs = read(&args.runs)?;
-    for notice in runs.iter().flat_map(|run| &run.notices) {
-        writeln!(out, "note: {notice}")?;
-    }
+    let runs = read(&args.runs, out)?;
     if let Some(path) = &args.csv {
         files::write(path, csv(&runs).as_bytes())?;
         writeln!(out, "{}", path.display())?;

@@ -354,7 +354,8 @@ impl Part {
                 Line::Epoch {
                     epoch, bytes_sent, ..
                 } => {
-                    self.bytes.retain(|entry| entry.0 < *epoch);
+                    let earlier = self.bytes.partition_point(|entry| entry.0 < *epoch);
+                    self.bytes.truncate(earlier);
                     self.bytes.push((*epoch, *bytes_sent));
                 }
                 _ => {}

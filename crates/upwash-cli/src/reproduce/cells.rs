@@ -1,6 +1,10 @@
 //! The runs of the paper's experiments: what each is called, and its configuration.
 
 use std::fmt::Write;
+use upwash::algorithm::Variant;
+
+/// The rules that go by the paper's name, in the order of its tables' columns.
+pub(super) const VARIANTS: [Variant; 3] = [Variant::Released, Variant::Written, Variant::Sound];
 
 /// An algorithm of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -11,25 +15,12 @@ pub(super) enum Algorithm {
     AlDsgdOverMatcha,
 }
 
-/// Which rule goes by the paper's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub(super) enum Variant {
-    /// The authors' code: two matchings in turn for D-PSGD, its own rule, relabellings and order
-    Released,
-    /// The paper's text to the letter
-    Written,
-    /// The paper's idea with whole local steps, and balanced copies
-    Sound,
-}
-
 /// What is kept of AL-DSGD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kept {
     All,
     /// One of the four pulls; the others are 0.
     Only(&'static str),
-    /// No pull at all.
-    Nothing,
     /// All, with Metropolis weights.
     Metropolis,
 }
@@ -112,18 +103,6 @@ impl Algorithm {
     }
 }
 
-impl Variant {
-    pub(super) const ALL: [Self; 3] = [Self::Released, Self::Written, Self::Sound];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Released => "released",
-            Self::Written => "written",
-            Self::Sound => "sound",
-        }
-    }
-}
-
 impl Cell {
     /// On CIFAR-10, with all of its parts.
     pub(super) const fn new(algorithm: Algorithm, links: u8, copies: u8) -> Self {
@@ -166,7 +145,6 @@ impl Cell {
         let kept = match self.kept {
             Kept::All => String::new(),
             Kept::Only(part) => format!("-only-{}", part.replace('_', "-")),
-            Kept::Nothing => "-no-pull".into(),
             Kept::Metropolis => "-metropolis".into(),
         };
         format!(
@@ -228,7 +206,6 @@ impl Cell {
             let stays = match self.kept {
                 Kept::All | Kept::Metropolis => true,
                 Kept::Only(kept) => kept == part,
-                Kept::Nothing => false,
             };
             if !stays {
                 let _ = writeln!(text, "{part} = 0.0");
@@ -265,9 +242,9 @@ mod tests {
     #[test]
     fn names_tell_apart_what_differs() {
         let mut found = std::collections::BTreeMap::new();
-        for exhibit in super::super::exhibits::all() {
+        for exhibit in super::super::catalogue::all() {
             for cell in exhibit.cells() {
-                for variant in Variant::ALL {
+                for variant in VARIANTS {
                     let scale = Scale::new(false, None, None);
                     let place = (scale.folder(cell.task), cell.name(variant));
                     let config = cell.config(variant, &scale, 1);

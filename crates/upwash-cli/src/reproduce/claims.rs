@@ -1,11 +1,12 @@
 //! What the paper says, and whether these runs say so.
 
-use super::cells::{Cell, Variant};
+use super::cells::Cell;
 use super::exhibits::{Claim, ClaimKind, Measure};
 use super::outcomes::{Outcome, Store, margin, mean};
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use upwash::algorithm::Variant;
 
 /// Seeds below which nothing is said to hold.
 const ENOUGH: usize = 3;

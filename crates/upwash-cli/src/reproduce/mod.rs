@@ -1,8 +1,10 @@
 //! `upwash reproduce`: the paper's experiments, its numbers beside ours.
 
+mod catalogue;
 mod cells;
 mod claims;
 mod exhibits;
+mod list;
 mod outcomes;
 mod tables;
 
@@ -10,21 +12,21 @@ use crate::engines::EngineArgs;
 use crate::files;
 use crate::progress::ProgressDisplay;
 use crate::report::write_figure;
-use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute, is_over};
-use anyhow::{Context, Result, bail, ensure};
-use cells::{Cell, Scale, Task, Variant};
+use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute};
+use anyhow::{Context, Result, ensure};
+use cells::{Scale, Task, VARIANTS};
 use exhibits::Exhibit;
 use outcomes::Store;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 use tables::Shown;
+use upwash::algorithm::Variant;
 use upwash::config::Config;
 use upwash::crew::Crew;
 use upwash::experiment::{Experiment, Folders};
-use upwash::run::{Event, Next, Status};
+use upwash::run::Status;
 use upwash_report::{Figure, Run};
 
 #[derive(clap::Args)]
@@ -87,12 +89,12 @@ enum Variants {
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let batch = args.batch.map(Into::into);
     let scale = Scale::new(args.quick, args.epochs, batch);
-    let all = exhibits::all();
+    let all = catalogue::all();
     if let Some(folder) = &args.configs {
         return write_configs(folder, &scale, &all, out);
     }
     if args.list {
-        return list(args, &scale, &all, out);
+        return list::print(args, &scale, &all, out);
     }
     let chosen = choose(&args.exhibits, all)?;
     let variants = args.variants();
@@ -137,7 +139,7 @@ impl Args {
 
     fn variants(&self) -> Vec<Variant> {
         let asked = |variant: &Variant| self.variant.iter().any(|asked| asked.covers(*variant));
-        Variant::ALL.into_iter().filter(asked).collect()
+        VARIANTS.into_iter().filter(asked).collect()
     }
 }
 
@@ -293,7 +295,7 @@ fn write_configs(
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut names = BTreeSet::new();
     for cell in all.iter().flat_map(Exhibit::cells) {
-        for variant in Variant::ALL {
+        for variant in VARIANTS {
             let data = match cell.task {
                 Task::Cifar10 => "",
                 Task::Cifar100 => "cifar100-",
@@ -312,131 +314,6 @@ fn write_configs(
         folder.display()
     )?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn list(args: &Args, scale: &Scale, all: &[Exhibit], out: &mut impl Write) -> Result<ExitCode> {
-    let variants = args.variants();
-    let store = Store {
-        folder: args.out.clone(),
-        scale: *scale,
-    };
-    let (data, model) = match scale.quick {
-        true => ("digits, which are part of the program", "cnn"),
-        false => ("cifar10 (`upwash data get cifar10`)", "thin-resnet50"),
-    };
-    let rounds = rounds(scale);
-    let each = seconds_a_round(args, scale)? * rounds as f64;
-    writeln!(
-        out,
-        "Each run: {data}, {model}, 8 workers, batch {}, {} epochs of {} rounds; about {} here{}.\n",
-        scale.batch,
-        scale.epochs,
-        rounds / scale.epochs,
-        time(each),
-        match scale.quick {
-            true => "",
-            false => " (without its tests)",
-        }
-    )?;
-    for exhibit in all {
-        let runs = needed(
-            std::slice::from_ref(exhibit),
-            &variants,
-            &store,
-            args.seeds(),
-        );
-        let here = runs.iter().filter(|run| run.task == Task::Cifar10).count();
-        let also = runs.len() - here;
-        let missing = runs
-            .iter()
-            .filter(|run| run.task == Task::Cifar10 && !is_over(&run.place))
-            .count();
-        writeln!(
-            out,
-            "{:<9} {}: {}",
-            exhibit.name, exhibit.label, exhibit.caption
-        )?;
-        write!(
-            out,
-            "          {here} runs, {missing} to be run: {}",
-            time(missing as f64 * each)
-        )?;
-        if also > 0 {
-            write!(out, "; and {also} of cifar100 with wrn28-10")?;
-        }
-        writeln!(out)?;
-    }
-    let names: Vec<&str> = variants.iter().map(|variant| variant.name()).collect();
-    writeln!(
-        out,
-        "\nwith --variant {} and --seeds {}. Runs are shared: what one table has run, another need not.",
-        names.join(","),
-        args.seeds()
-    )?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Rounds of a run.
-fn rounds(scale: &Scale) -> u64 {
-    let images = if scale.quick {
-        cells::QUICK_IMAGES
-    } else {
-        50_000
-    };
-    scale.epochs * (images / 8_u64).div_ceil(scale.batch as u64)
-}
-
-/// Measured: a few rounds of made-up images.
-fn seconds_a_round(args: &Args, scale: &Scale) -> Result<f64> {
-    // A CPU need not see whole batches: time goes by images.
-    let (rounds, batch) = match args.engine.is_gpu() {
-        true => (30, scale.batch),
-        false => (6, scale.batch.min(16)),
-    };
-    let cell = Cell::new(cells::Algorithm::Dpsgd, 13, 1);
-    let scale_here = Scale {
-        epochs: 1,
-        batch,
-        ..*scale
-    };
-    let shape = if scale.quick { "1x8x8" } else { "3x32x32" };
-    let data = format!(
-        "data.name=\"synthetic:train={},test=8,shape={shape}\"",
-        8 * batch * rounds
-    );
-    let config = Config::parse(&cell.config(Variant::Sound, &scale_here, 1), &[data])?;
-    let experiment = Experiment::prepare(config, &Folders::standard())?;
-    let mut engine = args.engine.build(&Crew::of(&experiment))?;
-    let mut times = Vec::new();
-    let mut watch = |event: &Event| {
-        if let Event::Round { .. } = event {
-            times.push(Instant::now());
-        }
-        Next::Continue
-    };
-    let progress = upwash::run::Progress::start(experiment.workers());
-    upwash::run::run(&experiment, &mut *engine, progress, &mut watch)?;
-    // The first rounds are those in which everything is done for the first time; of the others, the one in the middle.
-    let mut each: Vec<f64> = times
-        .windows(2)
-        .skip(times.len() / 4)
-        .map(|pair| (pair[1] - pair[0]).as_secs_f64())
-        .collect();
-    each.sort_by(f64::total_cmp);
-    let Some(each) = each.get(each.len() / 2) else {
-        bail!("no round was run");
-    };
-    Ok(each * scale.batch as f64 / batch as f64)
-}
-
-fn time(seconds: f64) -> String {
-    let whole = Duration::from_secs_f64(seconds.max(0.0)).as_secs();
-    match whole {
-        0..=89 => format!("{whole} s"),
-        90..=5399 => format!("{} min", (whole + 30) / 60),
-        5400..=172_799 => format!("{:.1} h", seconds / 3600.0),
-        _ => format!("{:.0} days", seconds / 86_400.0),
-    }
 }
 
 /// Accuracies over epochs, a line for each experiment: what the paper's figures are.

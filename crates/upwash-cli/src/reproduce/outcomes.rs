@@ -1,10 +1,11 @@
 //! What runs came to, and what several of them say together.
 
-use super::cells::{Cell, Scale, Variant};
+use super::cells::{Cell, Scale};
 use super::exhibits::Measure;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use upwash::algorithm::Variant;
 use upwash::run::Status;
 use upwash_report::Run;
 

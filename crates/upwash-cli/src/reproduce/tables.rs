@@ -1,6 +1,6 @@
 //! An exhibit as a text: the paper's numbers beside ours, in Markdown.
 
-use super::cells::{Cell, Task, Variant};
+use super::cells::{Cell, Task};
 use super::claims::judge;
 use super::exhibits::{Claim, ClaimKind, Column, Exhibit, Measure};
 use super::outcomes::{Outcome, Store, deviation, mean};
@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use upwash::algorithm::Variant;
 
 /// The paper's numbers of one algorithm in one table.
 #[derive(Deserialize)]
@@ -49,7 +50,7 @@ impl Shown<'_> {
         // Its numbers are of its own scale.
         let comparable = self.store.scale.is_the_paper_s();
         let paper = |column: &Column| match comparable {
-            true => column.paper.and_then(|name| printed.get(name)),
+            true => column.paper.as_ref().and_then(|name| printed.get(name)),
             false => None,
         };
         let mut text = format!("## {}: {}\n\n", exhibit.label, exhibit.caption);

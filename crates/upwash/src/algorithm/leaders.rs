@@ -55,7 +55,18 @@ impl Pull {
 /// use upwash::algorithm::Variant;
 /// assert_eq!(Variant::default(), Variant::Sound);
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
     /// The paper's idea with the local step whole: step, exchange, average, pull.

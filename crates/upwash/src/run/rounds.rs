@@ -13,7 +13,6 @@ use crate::engine::Turn;
 use crate::mix::Terms;
 use crate::transport::{Begin, News};
 use std::collections::BTreeSet;
-use upwash_topology::Edge;
 
 pub(super) fn run(
     course: &mut Course<'_>,
@@ -164,7 +163,7 @@ pub(super) fn run(
                     course.leaders.now[part.worker] = part.plan.leaders;
                 }
             }
-            add_links(&mut course.links.now, exchange, setting, &parts);
+            note_links(course, exchange, setting, &parts);
             if elsewhere {
                 heard.localise(&mut parts, &placement, round)?;
             }
@@ -207,33 +206,31 @@ pub(super) fn run(
 }
 
 /// Over which links an exchange goes.
-fn add_links(all: &mut Vec<Edge>, exchange: Exchange, setting: &Setting<'_>, parts: &[Part]) {
+fn note_links(course: &mut Course<'_>, exchange: Exchange, setting: &Setting<'_>, parts: &[Part]) {
     match exchange {
-        Exchange::Neighbours | Exchange::Early => all.extend_from_slice(setting.round.links()),
-        Exchange::Centre | Exchange::ToCentre | Exchange::FromCentre => {
-            let others = (0..setting.workers()).filter(|worker| Some(*worker) != setting.centre);
-            let centre = setting.centre.into_iter();
-            all.extend(centre.flat_map(|centre| others.clone().map(move |other| (centre, other))));
-        }
+        // Of all that could be heard, leaders were.
         Exchange::Chosen => {
-            let leaders = |part: &Part| {
-                part.plan
-                    .leaders
-                    .map(|of| of.map(|from| (from, part.worker)))
-            };
-            let pairs = parts.iter().filter_map(leaders).flatten();
-            all.extend(pairs.filter(|(from, to)| from != to));
+            for part in parts {
+                let leaders = part.plan.leaders.into_iter().flatten();
+                leaders
+                    .filter(|leader| *leader != part.worker)
+                    .for_each(|leader| course.met(leader, part.worker));
+            }
         }
         // An all-reduce goes round in a ring, as it is counted.
         Exchange::Mean => {
-            let all_but_centre =
-                (0..setting.workers()).filter(|worker| Some(*worker) != setting.centre);
-            let ring: Vec<usize> = all_but_centre.collect();
-            let next = ring.iter().cycle().skip(1);
-            let pairs = ring.iter().zip(next).filter(|(one, other)| one != other);
-            all.extend(pairs.map(|(&one, &other)| (one.min(other), one.max(other))));
+            let ring = course.training.clone();
+            let pairs = ring.iter().zip(ring.iter().cycle().skip(1));
+            pairs
+                .filter(|(one, other)| one != other)
+                .for_each(|(one, other)| course.met(*one, *other));
         }
-        Exchange::Nothing => {}
+        _ => {
+            for worker in 0..setting.workers() {
+                let senders = exchange.senders(worker, setting);
+                senders.for_each(|sender| course.met(sender, worker));
+            }
+        }
     }
 }
 
