@@ -29,7 +29,8 @@ pub enum WatchError {
     Run(#[from] ReadError),
     /// Someone listens there already.
     #[error(
-        "{0} is in use, perhaps by another `watch`: choose another address, or port 0 for any that is free"
+        "{0} is in use, perhaps by another `watch`: choose another with `watch --listen ADDRESS:PORT` or `train \
+         --watch=ADDRESS:PORT`; port 0 is any that is free"
     )]
     InUse(SocketAddr),
     /// The system does not let us.
