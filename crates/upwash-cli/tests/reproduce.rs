@@ -98,6 +98,25 @@ fn a_small_table_is_run_once_and_shown_again() {
         shown.contains("\n| 4 ") && !shown.contains("\n| 3 "),
         "{shown}"
     );
+    // A run can be asked for by itself.
+    let run = [
+        "reproduce",
+        "dpsgd-released-13x1",
+        "--quick",
+        "--epochs",
+        "4",
+        "--show",
+    ];
+    let shown = said(here, &run);
+    let row = |text: &str| -> Vec<String> {
+        let line = text.lines().find(|line| line.starts_with("| mean"));
+        line.unwrap()
+            .split('|')
+            .map(|cell| cell.trim().to_owned())
+            .collect()
+    };
+    assert_eq!(row(&shown)[2], row(&text)[2]);
+    assert!(!shown.contains("sound"), "{shown}");
 }
 
 /// The released baseline leaves workers 0 and 4 on their own, and that is what the paper shows of them; with the whole

@@ -67,7 +67,7 @@ fn both_tasks(exhibit: Exhibit, one: Cell, other: Cell, base: &str) -> Exhibit {
     for (task, ending) in [(Task::Cifar10, ""), (Task::Cifar100, "-cifar100")] {
         let (one, other) = (one.on(task), other.on(task));
         for (cell, name) in [(other, base), (one, "al-dsgd")] {
-            columns.push(Column::new(cell).printed(exhibit.name, format!("{name}{ending}")));
+            columns.push(Column::new(cell).printed(&exhibit.name, format!("{name}{ending}")));
         }
         claims.extend(better(one, other));
     }
@@ -107,7 +107,7 @@ fn degrees(exhibit: Exhibit, algorithm: Algorithm, copies: u8) -> Exhibit {
         Matcha => vec![],
     };
     Exhibit {
-        columns: links(algorithm, copies, exhibit.name),
+        columns: links(algorithm, copies, &exhibit.name),
         claims,
         ..exhibit
     }

@@ -156,6 +156,15 @@ impl Cell {
         )
     }
 
+    /// What its configuration is called.
+    pub(super) fn config_name(&self, variant: Variant) -> String {
+        let data = match self.task {
+            Task::Cifar10 => "",
+            Task::Cifar100 => "cifar100-",
+        };
+        format!("{data}{}", self.name(variant))
+    }
+
     /// Its configuration.
     pub(super) fn config(&self, variant: Variant, scale: &Scale, seed: u64) -> String {
         let variant = self.resolved(variant);
@@ -184,6 +193,9 @@ impl Cell {
             // `released` brings them along where an algorithm has such a variant.
             if released && self.algorithm == Algorithm::Matcha {
                 text.push_str("relabellings = \"paper\"\norder = \"released\"\n");
+            }
+            if variant == Variant::Written {
+                text.push_str("relabellings = \"paper\"\n");
             }
         }
         if self.kept == Kept::Metropolis {

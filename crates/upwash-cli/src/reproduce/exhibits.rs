@@ -1,15 +1,15 @@
 //! What a table or a figure is: columns of experiments, and what they are said to show.
 
-use super::cells::{Cell, Kept, Task};
+use super::cells::{Cell, Kept, Task, VARIANTS};
 use upwash::algorithm::Variant;
 
 /// A table or a figure.
 pub(super) struct Exhibit {
     /// As it is asked for.
-    pub(super) name: &'static str,
+    pub(super) name: String,
     /// As it is labelled in the paper's source.
     pub(super) label: &'static str,
-    pub(super) caption: &'static str,
+    pub(super) caption: String,
     pub(super) columns: Vec<Column>,
     /// Whether there is a row for each worker, or their mean alone.
     pub(super) by_node: bool,
@@ -89,17 +89,42 @@ impl Measure {
 }
 
 impl Exhibit {
-    pub(super) fn new(name: &'static str, label: &'static str, caption: &'static str) -> Self {
+    pub(super) fn new(
+        name: impl Into<String>,
+        label: &'static str,
+        caption: impl Into<String>,
+    ) -> Self {
         Self {
-            name,
+            name: name.into(),
             label,
-            caption,
+            caption: caption.into(),
             columns: vec![],
             by_node: true,
             losses: false,
             claims: vec![],
             variant: None,
         }
+    }
+
+    /// One run by itself, by the name of its configuration.
+    pub(super) fn of_run(name: &str, all: &[Self]) -> Option<Self> {
+        let columns = all.iter().flat_map(|exhibit| &exhibit.columns);
+        let called = |cell: Cell| move |variant: &Variant| cell.config_name(*variant) == name;
+        let mut found: Vec<(Column, Variant)> = columns
+            .filter_map(|column| {
+                let variant = VARIANTS.into_iter().find(called(column.cell))?;
+                Some((column.clone(), variant))
+            })
+            .collect();
+        // The one that the paper has numbers of, if there is one.
+        found.sort_by_key(|(column, _)| column.paper.is_none());
+        let (column, variant) = found.into_iter().next()?;
+        let caption = format!("{}, {}", column.title, variant.name());
+        Some(Self {
+            columns: vec![column],
+            variant: Some(variant),
+            ..Self::new(name, "run", caption)
+        })
     }
 
     /// Those of the asked variants that it shows.

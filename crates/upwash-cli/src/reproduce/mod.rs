@@ -31,7 +31,7 @@ use upwash_report::{Figure, Run};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which tables and figures, as --list names them, or `all`
+    /// Which tables and figures, as --list names them, or `all`; or single runs, as configs/paper names them
     exhibits: Vec<String>,
     /// List them, with what each needs and how long it would take here
     #[arg(long)]
@@ -155,25 +155,24 @@ impl Variants {
 }
 
 fn choose(names: &[String], all: Vec<Exhibit>) -> Result<Vec<Exhibit>> {
-    let known: Vec<&str> = all.iter().map(|exhibit| exhibit.name).collect();
+    let known: Vec<&str> = all.iter().map(|exhibit| exhibit.name.as_str()).collect();
+    let known = known.join(", ");
     ensure!(
         !names.is_empty(),
-        "say which: {}, or all; --list says what they are",
-        known.join(", ")
+        "say which: {known}, or all; --list says what they are"
     );
+    let is = |exhibit: &Exhibit, name: &str| name == "all" || name == exhibit.name;
+    let mut runs = Vec::new();
     for name in names {
-        ensure!(
-            name == "all" || known.contains(&name.as_str()),
-            "{name} is none of {}, all",
-            known.join(", ")
-        );
+        if !all.iter().any(|exhibit| is(exhibit, name)) {
+            let run = Exhibit::of_run(name, &all);
+            runs.push(run.with_context(|| {
+                format!("{name} is none of {known}, all, and no run of configs/paper")
+            })?);
+        }
     }
-    let asked = |exhibit: &Exhibit| {
-        names
-            .iter()
-            .any(|name| name == "all" || name == exhibit.name)
-    };
-    Ok(all.into_iter().filter(asked).collect())
+    let asked = |exhibit: &Exhibit| names.iter().any(|name| is(exhibit, name));
+    Ok(all.into_iter().filter(asked).chain(runs).collect())
 }
 
 /// One run.
@@ -296,11 +295,7 @@ fn write_configs(
     let mut names = BTreeSet::new();
     for cell in all.iter().flat_map(Exhibit::cells) {
         for variant in VARIANTS {
-            let data = match cell.task {
-                Task::Cifar10 => "",
-                Task::Cifar100 => "cifar100-",
-            };
-            let name = format!("{data}{}.toml", cell.name(variant));
+            let name = cell.config_name(variant) + ".toml";
             if names.insert(name.clone()) {
                 let text = cell.config(variant, scale, 1);
                 files::write(&folder.join(name), text.as_bytes())?;
