@@ -139,6 +139,10 @@ fn mistakes_are_named() {
         (&["reproduce"][..], "say which: table1,"),
         (&["reproduce", "table11"], "table11 is none of table1,"),
         (&["reproduce", "table2", "--seeds", "0"], "0 is not in"),
+        (&["reproduce", "table2", "--workers", "8"], "are 0 to 7"),
+        (&["reproduce", "table2", "--loss", "nan"], "above 0"),
+        (&["reproduce", "table2", "--batch", "6251"], "6250 images"),
+        (&["reproduce", "table2", "--show"], "is not there"),
         (
             &["reproduce", "table2", "--variant", "good"],
             "possible values",

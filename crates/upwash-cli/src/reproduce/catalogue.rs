@@ -1,7 +1,8 @@
 //! The paper's tables and figures, and some beyond them: which runs each needs, and what it is said to show.
 
 use super::cells::{Algorithm, Cell, Kept, LINKS, PULLS, Task};
-use super::exhibits::{Claim, ClaimKind, Column, Exhibit, Measure};
+use super::claims::Claim;
+use super::exhibits::{Column, Exhibit};
 use upwash::algorithm::Variant;
 
 use Algorithm::{AlDsgdOverDpsgd, AlDsgdOverMatcha, Dpsgd, Matcha};
@@ -15,52 +16,6 @@ const fn usual(algorithm: Algorithm) -> Cell {
     Cell::new(algorithm, 13, copies)
 }
 
-/// AL-DSGD beside its baseline.
-fn better(one: Cell, other: Cell) -> Vec<Claim> {
-    let names = (one.algorithm.words(), other.algorithm.words());
-    let data = match one.task {
-        Task::Cifar10 => "",
-        Task::Cifar100 => " on CIFAR-100",
-    };
-    let claim = |measure, what: &str| Claim {
-        sentence: format!("{} {what} than {}{data}", names.0, names.1),
-        kind: ClaimKind::Better {
-            measure,
-            one,
-            other,
-        },
-    };
-    vec![
-        claim(Measure::MeanAccuracy, "has a higher mean test accuracy"),
-        claim(Measure::WorstAccuracy, "has a better worst worker"),
-        claim(Measure::AveragedAccuracy, "has a better averaged model"),
-        claim(
-            Measure::SpreadBefore,
-            "has smaller differences between the workers' losses before the first cut of the rate",
-        ),
-        claim(
-            Measure::SpreadAtEnd,
-            "has smaller differences between the workers' losses at the end",
-        ),
-        claim(
-            Measure::LossBefore,
-            "converges faster (mean loss before the first cut)",
-        ),
-        claim(
-            Measure::WorstLossBefore,
-            "converges faster (worst worker's loss before the first cut)",
-        ),
-        claim(
-            Measure::EpochsOfMean,
-            "converges faster (epochs until the mean loss is low)",
-        ),
-        claim(
-            Measure::EpochsOfWorst,
-            "converges faster (epochs until the worst worker's loss is low)",
-        ),
-    ]
-}
-
 /// AL-DSGD beside its baseline, on both data sets.
 fn both_tasks(exhibit: Exhibit, one: Cell, other: Cell, base: &str) -> Exhibit {
     let (mut columns, mut claims) = (Vec::new(), Vec::new());
@@ -69,27 +24,12 @@ fn both_tasks(exhibit: Exhibit, one: Cell, other: Cell, base: &str) -> Exhibit {
         for (cell, name) in [(other, base), (one, "al-dsgd")] {
             columns.push(Column::new(cell).printed(&exhibit.name, format!("{name}{ending}")));
         }
-        claims.extend(better(one, other));
+        claims.extend(Claim::better(one, other));
     }
     Exhibit {
         columns,
         claims,
         ..exhibit
-    }
-}
-
-fn robust(one: Algorithm, copies: u8, other: Algorithm) -> Claim {
-    let ends = |algorithm, copies| [13, 5].map(|links| Cell::new(algorithm, links, copies));
-    Claim {
-        sentence: format!(
-            "{} loses less accuracy than {} from D = 13 to D = 5, where workers 4 and 7 have no link at all",
-            one.words(),
-            other.words()
-        ),
-        kind: ClaimKind::Robust {
-            one: ends(one, copies),
-            other: ends(other, 1),
-        },
     }
 }
 
@@ -99,38 +39,31 @@ fn links(algorithm: Algorithm, copies: u8, table: &str) -> Vec<Column> {
     LINKS.map(column).into()
 }
 
+/// What is said of AL-DSGD on fewer links.
+fn led(one: Algorithm, copies: u8, other: Algorithm) -> Vec<Claim> {
+    let mut claims = Claim::on_every_graph(one, copies, other);
+    claims.push(Claim::robust(one, copies, other));
+    claims
+}
+
 fn degrees(exhibit: Exhibit, algorithm: Algorithm, copies: u8) -> Exhibit {
     let claims = match algorithm {
-        AlDsgdOverDpsgd => vec![robust(algorithm, copies, Dpsgd)],
-        AlDsgdOverMatcha => vec![robust(algorithm, copies, Matcha)],
-        Dpsgd => vec![low_degree(usual(Dpsgd))],
+        AlDsgdOverDpsgd => led(algorithm, copies, Dpsgd),
+        AlDsgdOverMatcha => led(algorithm, copies, Matcha),
+        Dpsgd => vec![
+            Claim::low_degree(usual(Dpsgd)),
+            Claim::more_accurate(
+                "D-PSGD is worse with few links: its mean test accuracy is higher at D = 13 than at D = 11",
+                usual(Dpsgd),
+                Cell::new(Dpsgd, 11, 1),
+            ),
+        ],
         Matcha => vec![],
     };
     Exhibit {
         columns: links(algorithm, copies, &exhibit.name),
         claims,
         ..exhibit
-    }
-}
-
-fn slowest(cell: Cell) -> Claim {
-    Claim {
-        sentence: format!(
-            "{}: worker 4, of the lowest degree, converges slowest before the first cut of the rate",
-            cell.algorithm.words()
-        ),
-        kind: ClaimKind::Slowest { cell, worker: 4 },
-    }
-}
-
-fn low_degree(cell: Cell) -> Claim {
-    Claim {
-        sentence: "D-PSGD: workers 4, of the lowest degree, and 0, its only neighbour, end worse than all others in every seed"
-            .into(),
-        kind: ClaimKind::Worst {
-            cell,
-            workers: &[0, 4],
-        },
     }
 }
 
@@ -144,28 +77,32 @@ pub(super) fn all() -> Vec<Exhibit> {
             ],
             losses: true,
             claims: vec![
-                slowest(usual(Dpsgd)),
-                slowest(usual(Matcha)),
-                low_degree(usual(Dpsgd)),
+                Claim::slowest(usual(Dpsgd)),
+                Claim::slowest(usual(Matcha)),
+                Claim::low_degree(usual(Dpsgd)),
             ],
             ..Exhibit::new(
                 "table1",
                 "Tab:1",
-                "D-PSGD and MATCHA: workers of lower degree do worse",
+                "Performance of D-PSGD and MATCHA on CIFAR-10",
             )
         },
         both_tasks(
             Exhibit::new(
                 "table2",
                 "Tab:2",
-                "D-PSGD and AL-DSGD over it: ResNet-50 on CIFAR-10, WideResNet on CIFAR-100",
+                "Test accuracy obtained with D-PSGD and D-PSGD-based AL-DSGD for ResNet-50 model trained on CIFAR-10 and WideResNet model trained on CIFAR-100",
             ),
             usual(AlDsgdOverDpsgd),
             usual(Dpsgd),
             "dpsgd",
         ),
         degrees(
-            Exhibit::new("table3", "Tab:3", "D-PSGD on graphs of fewer links"),
+            Exhibit::new(
+                "table3",
+                "Tab:3",
+                "Performance of D-PSGD with different topology degree on CIFAR-10",
+            ),
             Dpsgd,
             1,
         ),
@@ -173,13 +110,17 @@ pub(super) fn all() -> Vec<Exhibit> {
             Exhibit::new(
                 "table4",
                 "Tab:4",
-                "AL-DSGD over D-PSGD, three graphs, on graphs of fewer links",
+                "Performance of AL-DSGD using D-PSGD as baseline with different topology degree on CIFAR-10 (three graphs)",
             ),
             AlDsgdOverDpsgd,
             3,
         ),
         degrees(
-            Exhibit::new("table5", "Tab:5", "MATCHA on graphs of fewer links"),
+            Exhibit::new(
+                "table5",
+                "Tab:5",
+                "Performance MATCHA with different topology degree on CIFAR-10",
+            ),
             Matcha,
             1,
         ),
@@ -187,7 +128,7 @@ pub(super) fn all() -> Vec<Exhibit> {
             Exhibit::new(
                 "table6",
                 "Tab:6",
-                "AL-DSGD over MATCHA, three graphs, on graphs of fewer links",
+                "Performance of AL-DSGD using MATCHA as baseline with different topology degree on CIFAR-10 (three graphs)",
             ),
             AlDsgdOverMatcha,
             3,
@@ -207,24 +148,11 @@ pub(super) fn all() -> Vec<Exhibit> {
         ]
         .concat()
     };
-    let pairs = |one: Algorithm, other: Algorithm| {
-        LINKS.map(|links| Claim {
-            sentence: format!(
-                "{} has a higher mean test accuracy than {} at D = {links}",
-                one.words(),
-                other.words()
-            ),
-            kind: ClaimKind::Better {
-                measure: Measure::MeanAccuracy,
-                one: Cell::new(one, links, 3),
-                other: Cell::new(other, links, 1),
-            },
-        })
-    };
-    let mut claims = Vec::from(pairs(AlDsgdOverDpsgd, Dpsgd));
-    claims.push(robust(AlDsgdOverDpsgd, 3, Dpsgd));
-    claims.extend(pairs(AlDsgdOverMatcha, Matcha));
-    claims.push(robust(AlDsgdOverMatcha, 3, Matcha));
+    let mut claims = Vec::new();
+    for (one, other) in [(AlDsgdOverDpsgd, Dpsgd), (AlDsgdOverMatcha, Matcha)] {
+        claims.extend(led(one, 3, other));
+        claims.push(Claim::sparse_beats_dense(one, other));
+    }
     all.push(Exhibit {
         columns: [over_dpsgd(), over_matcha()].concat(),
         by_node: false,
@@ -232,14 +160,14 @@ pub(super) fn all() -> Vec<Exhibit> {
         ..Exhibit::new(
             "table7",
             "Tab:7",
-            "mean test accuracy of all four on graphs of fewer links",
+            "The performance of D-PSGD, MATCHA, AL-DSGD-based D-PSGD, and AL-DSGD-based MATCHA for topologies with different total degrees D",
         )
     });
     all.push(degrees(
         Exhibit::new(
             "table8",
             "Tab:8",
-            "AL-DSGD over MATCHA, two graphs, on graphs of fewer links",
+            "Performance of AL-DSGD using MATCHA as baseline with different topology degree on CIFAR-10 (two graphs)",
         ),
         AlDsgdOverMatcha,
         2,
@@ -248,7 +176,7 @@ pub(super) fn all() -> Vec<Exhibit> {
         Exhibit::new(
             "table9",
             "Tab:9",
-            "AL-DSGD over D-PSGD, two graphs, on graphs of fewer links",
+            "Performance of AL-DSGD using D-PSGD as baseline with different topology degree on CIFAR-10 (two graphs)",
         ),
         AlDsgdOverDpsgd,
         2,
@@ -257,7 +185,7 @@ pub(super) fn all() -> Vec<Exhibit> {
         Exhibit::new(
             "table10",
             "Tab:10",
-            "MATCHA and AL-DSGD over it: ResNet-50 on CIFAR-10, WideResNet on CIFAR-100",
+            "Test accuracy obtained with MATCHA and MATCHA-based AL-DSGD for ResNet-50 model trained on CIFAR-10 and WideResNet model trained on CIFAR-100",
         ),
         usual(AlDsgdOverMatcha),
         usual(Matcha),
@@ -266,42 +194,37 @@ pub(super) fn all() -> Vec<Exhibit> {
     all.push(Exhibit {
         columns: over_dpsgd(),
         by_node: false,
-        claims: vec![robust(AlDsgdOverDpsgd, 3, Dpsgd)],
+        claims: vec![Claim::robust(AlDsgdOverDpsgd, 3, Dpsgd)],
         ..Exhibit::new(
             "figure9",
             "Fig: 9",
-            "accuracy against degree: D-PSGD, and AL-DSGD over it",
+            "ResNet-50 model trained on CIFAR-10. Performance of a) D-PSGD and b) AL-DSGD-based D-PSGD with different topology degrees",
         )
     });
     all.push(Exhibit {
         columns: over_matcha(),
         by_node: false,
-        claims: vec![robust(AlDsgdOverMatcha, 3, Matcha)],
+        claims: vec![Claim::robust(AlDsgdOverMatcha, 3, Matcha)],
         ..Exhibit::new(
             "figure18",
             "Fig: 18",
-            "accuracy against degree: MATCHA, and AL-DSGD over it",
+            "ResNet-50 on CIFAR-10. (a): Performance of MATCHA with different topology degrees (b): Performance of MATCHA based AL-DSGD with different topology degrees",
         )
     });
     let alone = |algorithm| Cell::new(algorithm, 13, 1);
-    let needs_rotation = |led: Algorithm| Claim {
-        sentence: format!(
+    let needs_rotation = |led: Algorithm| {
+        let sentence = format!(
             "{} needs its copies: with them its mean accuracy is higher",
             led.words()
-        ),
-        kind: ClaimKind::Better {
-            measure: Measure::MeanAccuracy,
-            one: usual(led),
-            other: alone(led),
-        },
+        );
+        Claim::more_accurate(sentence, usual(led), alone(led))
     };
-    let improves = |what: &str, one: Cell, other: Cell| Claim {
-        sentence: format!("{what} has a higher mean test accuracy"),
-        kind: ClaimKind::Better {
-            measure: Measure::MeanAccuracy,
+    let improves = |what: &str, one: Cell, other: Cell| {
+        Claim::more_accurate(
+            format!("{what} has a higher mean test accuracy"),
             one,
             other,
-        },
+        )
     };
     all.push(Exhibit {
         columns: [Dpsgd, AlDsgdOverDpsgd, Matcha, AlDsgdOverMatcha]
@@ -324,7 +247,7 @@ pub(super) fn all() -> Vec<Exhibit> {
         ..Exhibit::new(
             "figure10",
             "Fig: 10",
-            "ablation: AL-DSGD without copies of the graph",
+            "ResNet-50 model trained on CIFAR-10. Experiments to show AL-DSGD without dynamic communication graph",
         )
     });
     let full = usual(AlDsgdOverDpsgd);
@@ -388,12 +311,24 @@ pub(super) fn all() -> Vec<Exhibit> {
             "whether it is the leaders: D-PSGD and AL-DSGD with weights that are never negative, and both in copies",
         )
     });
+    let column = |cell: Cell| {
+        let table = match (cell.algorithm, cell.copies) {
+            (Dpsgd, 1) => "table3",
+            (AlDsgdOverDpsgd, 3) => "table4",
+            (AlDsgdOverDpsgd, 2) => "table9",
+            (Matcha, 1) => "table5",
+            (AlDsgdOverMatcha, 3) => "table6",
+            (AlDsgdOverMatcha, 2) => "table8",
+            _ => return Column::new(cell),
+        };
+        Column::new(cell).printed(table, cell.links)
+    };
     let everything = [Dpsgd, AlDsgdOverDpsgd, Matcha, AlDsgdOverMatcha]
         .into_iter()
         .flat_map(|algorithm| LINKS.map(|links| (algorithm, links)))
         .flat_map(|(algorithm, links)| [1, 2, 3].map(|copies| Cell::new(algorithm, links, copies)));
     all.push(Exhibit {
-        columns: everything.map(Column::new).collect(),
+        columns: everything.map(column).collect(),
         by_node: false,
         ..Exhibit::new(
             "grid",

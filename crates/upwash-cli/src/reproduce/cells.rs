@@ -61,6 +61,12 @@ impl Scale {
         }
     }
 
+    /// How many a worker has to train on.
+    pub(super) fn images_each(&self) -> usize {
+        let images = if self.quick { QUICK_IMAGES } else { 50_000 };
+        images / WORKERS
+    }
+
     /// Whether the paper's numbers are of this scale: in its text or in its code.
     pub(super) fn is_the_paper_s(&self) -> bool {
         !self.quick && self.epochs == 200 && matches!(self.batch, 128 | 16)
@@ -240,7 +246,10 @@ impl Cell {
 pub(super) const PULLS: [&str; 4] = ["w_best", "w_degree", "lambda_best", "lambda_degree"];
 
 /// Images to train on at the quick scale.
-pub(super) const QUICK_IMAGES: u64 = 400;
+pub(super) const QUICK_IMAGES: usize = 400;
+
+/// On the paper's graphs.
+pub(super) const WORKERS: usize = 8;
 
 /// What the paper reduces its graph to.
 pub(super) const LINKS: [u8; 5] = [13, 11, 9, 7, 5];

@@ -1,201 +1,200 @@
-//! What the paper says, and whether these runs say so.
+//! What the paper claims, as far as runs can tell.
 
-use super::cells::Cell;
-use super::exhibits::{Claim, ClaimKind, Measure};
-use super::outcomes::{Outcome, Store, margin, mean};
-use anyhow::Result;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
-use upwash::algorithm::Variant;
+use super::cells::{Algorithm, Cell, LINKS, Task};
 
-/// Seeds below which nothing is said to hold.
-const ENOUGH: usize = 3;
+/// What the paper says that can be checked.
+pub(super) struct Claim {
+    pub(super) sentence: String,
+    pub(super) kind: ClaimKind,
+}
 
-/// What is said of a claim: a line for each variant of which there are runs.
-pub(super) fn judge(
-    claim: &Claim,
-    store: &Store,
-    variants: &[Variant],
-    low: f64,
-) -> Result<Vec<String>> {
-    let (mut lines, mut seen) = (Vec::new(), BTreeSet::new());
-    for &variant in variants {
-        // Some variants are the same runs.
-        let runs: Vec<String> = claim
-            .cells()
-            .iter()
-            .map(|cell| cell.name(variant))
-            .collect();
-        if !seen.insert(runs) {
-            continue;
+pub(super) enum ClaimKind {
+    /// One has more of something than the other.
+    Better {
+        measure: Measure,
+        one: Cell,
+        other: Cell,
+    },
+    /// This worker's training loss is the highest before the first cut of the rate.
+    Slowest { cell: Cell, worker: usize },
+    /// These workers are the worst, in every seed.
+    Worst {
+        cell: Cell,
+        workers: &'static [usize],
+    },
+    /// From the densest to the sparsest graph, one loses less than the other.
+    Robust { one: [Cell; 2], other: [Cell; 2] },
+}
+
+/// Of a run. Before the first cut of the rate: in the second quarter of the epochs; at the end: in the last twentieth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Measure {
+    MeanAccuracy,
+    WorstAccuracy,
+    /// Of the averaged model.
+    AveragedAccuracy,
+    /// Training loss, of all and of the worst worker.
+    LossBefore,
+    WorstLossBefore,
+    /// Its largest less its smallest among the workers.
+    SpreadBefore,
+    SpreadAtEnd,
+    /// Epochs until the mean, and the worst worker's, training loss is low.
+    EpochsOfMean,
+    EpochsOfWorst,
+}
+
+impl Measure {
+    pub(super) fn more_is_better(self) -> bool {
+        matches!(
+            self,
+            Self::MeanAccuracy | Self::WorstAccuracy | Self::AveragedAccuracy
+        )
+    }
+
+    /// What it counts, with how many digits, and the smallest difference that means anything.
+    pub(super) fn unit(self) -> (&'static str, usize, f64) {
+        match self {
+            Self::MeanAccuracy | Self::WorstAccuracy | Self::AveragedAccuracy => ("points", 2, 0.0),
+            Self::EpochsOfMean | Self::EpochsOfWorst => ("epochs", 1, 1.0),
+            _ => ("of loss", 3, 0.0),
         }
-        let said = match &claim.kind {
-            ClaimKind::Better {
+    }
+}
+
+impl Claim {
+    /// The experiments that it is about.
+    pub(super) fn cells(&self) -> Vec<Cell> {
+        match self.kind {
+            ClaimKind::Better { one, other, .. } => vec![one, other],
+            ClaimKind::Worst { cell, .. } | ClaimKind::Slowest { cell, .. } => vec![cell],
+            ClaimKind::Robust { one, other } => [one, other].concat(),
+        }
+    }
+
+    /// That AL-DSGD is better than its baseline, in every respect.
+    pub(super) fn better(one: Cell, other: Cell) -> Vec<Self> {
+        let names = (one.algorithm.words(), other.algorithm.words());
+        let data = match one.task {
+            Task::Cifar10 => "",
+            Task::Cifar100 => " on CIFAR-100",
+        };
+        let claim = |measure, what: &str| Self {
+            sentence: format!("{} {what} than {}{data}", names.0, names.1),
+            kind: ClaimKind::Better {
                 measure,
                 one,
                 other,
-            } => {
-                let value = |outcome: &Outcome| outcome.measure(*measure, low);
-                let both = both(store, [one, other], variant, &value)?;
-                compare(&both, *measure)
-            }
-            ClaimKind::Robust { one, other } => {
-                let value = |outcome: &Outcome| outcome.measure(Measure::MeanAccuracy, low);
-                let [dense, sparse] = both(store, [&one[0], &one[1]], variant, &value)?;
-                let [dense_other, sparse_other] =
-                    both(store, [&other[0], &other[1]], variant, &value)?;
-                let losses = [less(&sparse, &dense), less(&sparse_other, &dense_other)];
-                compare(&losses, Measure::MeanAccuracy)
-            }
-            ClaimKind::Worst { cell, workers } => worst(&store.outcomes(cell, variant)?, workers),
-            ClaimKind::Slowest { cell, worker } => {
-                slowest(&store.outcomes(cell, variant)?, *worker)
-            }
+            },
         };
-        if let Some(said) = said {
-            lines.push(format!("{}: {said}", variant.name()));
+        vec![
+            claim(Measure::MeanAccuracy, "has a higher mean test accuracy"),
+            claim(Measure::WorstAccuracy, "has a better worst worker"),
+            claim(Measure::AveragedAccuracy, "has a better averaged model"),
+            claim(
+                Measure::SpreadBefore,
+                "has smaller differences between the workers' losses before the first cut of the rate",
+            ),
+            claim(
+                Measure::SpreadAtEnd,
+                "has smaller differences between the workers' losses at the end",
+            ),
+            claim(
+                Measure::LossBefore,
+                "converges faster (mean loss before the first cut)",
+            ),
+            claim(
+                Measure::WorstLossBefore,
+                "converges faster (worst worker's loss before the first cut)",
+            ),
+            claim(
+                Measure::EpochsOfMean,
+                "converges faster (epochs until the mean loss is low)",
+            ),
+            claim(
+                Measure::EpochsOfWorst,
+                "converges faster (epochs until the worst worker's loss is low)",
+            ),
+        ]
+    }
+
+    /// That fewer links cost it less.
+    pub(super) fn robust(one: Algorithm, copies: u8, other: Algorithm) -> Self {
+        let ends = |algorithm, copies| [13, 5].map(|links| Cell::new(algorithm, links, copies));
+        Self {
+            sentence: format!(
+                "{} loses less accuracy than {} from D = 13 to D = 5, where workers 4 and 7 have no link at all",
+                one.words(),
+                other.words()
+            ),
+            kind: ClaimKind::Robust {
+                one: ends(one, copies),
+                other: ends(other, 1),
+            },
         }
     }
-    Ok(lines)
-}
 
-/// A number for each seed that was run; none where it cannot be told.
-type BySeed = BTreeMap<u64, Option<f64>>;
-
-fn both(
-    store: &Store,
-    cells: [&Cell; 2],
-    variant: Variant,
-    value: &dyn Fn(&Outcome) -> Option<f64>,
-) -> Result<[BySeed; 2]> {
-    let read = |cell: &Cell| -> Result<BySeed> {
-        let outcomes = store.outcomes(cell, variant)?;
-        let numbers = outcomes
-            .iter()
-            .map(|(seed, outcome)| (*seed, value(outcome)));
-        Ok(numbers.collect())
-    };
-    Ok([read(cells[0])?, read(cells[1])?])
-}
-
-/// The differences of seeds that both have.
-fn less(one: &BySeed, other: &BySeed) -> BySeed {
-    let pair = |(seed, value): (&u64, &Option<f64>)| {
-        let other = other.get(seed)?;
-        Some((*seed, value.zip(*other).map(|(one, other)| one - other)))
-    };
-    one.iter().filter_map(pair).collect()
-}
-
-/// Seed by seed, which have the same data and starts.
-fn compare([one, other]: &[BySeed; 2], measure: Measure) -> Option<String> {
-    let pairs = less(one, other);
-    let differences: Vec<f64> = pairs.values().copied().flatten().collect();
-    if pairs.is_empty() {
-        return None;
-    }
-    let (unit, digits, least) = measure.unit();
-    // Who diverged, or never got there, cannot be compared, and is not forgotten.
-    let alone = |has: &BySeed, has_not: &BySeed| {
-        let so = |seed: &&u64| has[*seed].is_some() && has_not[*seed].is_none();
-        pairs.keys().filter(so).count()
-    };
-    let (won, lost) = (alone(one, other), alone(other, one));
-    let neither = pairs.len() - differences.len() - won - lost;
-    let mut rest = String::new();
-    for (count, who) in [
-        (won, "the first alone"),
-        (lost, "the second alone"),
-        (neither, "neither"),
-    ] {
-        if count > 0 {
-            let _ = write!(
-                rest,
-                "; {who} got there in {count} of {} seeds",
-                pairs.len()
-            );
+    /// That worker 4 is slow.
+    pub(super) fn slowest(cell: Cell) -> Self {
+        Self {
+            sentence: format!(
+                "{}: worker 4, of the lowest degree, converges slowest before the first cut of the rate",
+                cell.algorithm.words()
+            ),
+            kind: ClaimKind::Slowest { cell, worker: 4 },
         }
     }
-    if differences.is_empty() {
-        return Some(rest.trim_start_matches("; ").to_owned());
-    }
-    let sign = if measure.more_is_better() { 1.0 } else { -1.0 };
-    let (middle, count) = (mean(&differences), differences.len());
-    let so = differences
-        .iter()
-        .filter(|difference| sign * **difference > 0.0)
-        .count();
-    let Some(margin) = margin(&differences).filter(|_| count >= ENOUGH) else {
-        return Some(format!(
-            "{middle:+.digits$} {unit}, so in {so} of {count} seeds{rest}: too few seeds to say"
-        ));
-    };
-    // What is counted in whole epochs is not known better than that.
-    let margin = margin.max(least);
-    let verdict = match sign * middle {
-        better if better > margin => "holds",
-        better if -better > margin => "the opposite holds",
-        _ => "cannot be told from noise",
-    };
-    let (from, to) = (middle - margin, middle + margin);
-    Some(format!(
-        "{middle:+.digits$} {unit} (95 % interval {from:+.digits$} to {to:+.digits$}), so in {so} of {count} \
-         seeds{rest}: **{verdict}**"
-    ))
-}
 
-/// Of something that is so or not so in each seed.
-fn counted(so: usize, count: usize) -> &'static str {
-    match (so == count, count >= ENOUGH) {
-        (_, false) => "too few seeds to say",
-        (true, _) => "**holds**",
-        (false, _) => "**does not hold**",
+    /// That workers 0 and 4 end badly.
+    pub(super) fn low_degree(cell: Cell) -> Self {
+        Self {
+            sentence: "D-PSGD: workers 4, of the lowest degree, and 0, its only neighbour, end worse than all others in every seed"
+                .into(),
+            kind: ClaimKind::Worst {
+                cell,
+                workers: &[0, 4],
+            },
+        }
     }
-}
 
-/// Whether each of these workers is worse than all others, seed by seed.
-fn worst(outcomes: &BTreeMap<u64, Outcome>, workers: &[usize]) -> Option<String> {
-    let mut gaps = Vec::new();
-    for outcome in outcomes
-        .values()
-        .filter(|outcome| outcome.diverged().is_none())
-    {
-        let of = |inside: bool| {
-            let all = outcome.accuracies.iter().enumerate();
-            all.filter(move |(worker, _)| workers.contains(worker) == inside)
-                .map(|(_, accuracy)| *accuracy)
+    /// That one's mean test accuracy is higher than the other's; a sentence that says so.
+    pub(super) fn more_accurate(sentence: impl Into<String>, one: Cell, other: Cell) -> Self {
+        Self {
+            sentence: sentence.into(),
+            kind: ClaimKind::Better {
+                measure: Measure::MeanAccuracy,
+                one,
+                other,
+            },
+        }
+    }
+
+    /// That AL-DSGD in so many copies is more accurate than its baseline, on each of the graphs.
+    pub(super) fn on_every_graph(one: Algorithm, copies: u8, other: Algorithm) -> Vec<Self> {
+        let claim = |links| {
+            Self::more_accurate(
+                format!(
+                    "{} has a higher mean test accuracy than {} at D = {links}",
+                    one.words(),
+                    other.words()
+                ),
+                Cell::new(one, links, copies),
+                Cell::new(other, links, 1),
+            )
         };
-        let highest = of(true).reduce(f64::max)?;
-        gaps.push(highest - of(false).reduce(f64::min)?);
+        LINKS.map(claim).into()
     }
-    let (count, so) = (gaps.len(), gaps.iter().filter(|gap| **gap < 0.0).count());
-    let (gap, verdict) = (mean(&gaps), counted(so, count));
-    let side = if gap < 0.0 { "below" } else { "above" };
-    (count > 0).then(|| {
-        let size = gap.abs();
-        format!(
-            "so in {so} of {count} seeds; the better of the two is {size:.2} points {side} the worst of the \
-             others: {verdict}"
-        )
-    })
-}
 
-/// Whether a worker's training loss before the first cut is the highest, seed by seed.
-fn slowest(outcomes: &BTreeMap<u64, Outcome>, worker: usize) -> Option<String> {
-    let behind = outcomes
-        .values()
-        .filter_map(|outcome| outcome.behind(worker));
-    let behind: Vec<[f64; 2]> = behind.collect();
-    let (count, so) = (
-        behind.len(),
-        behind.iter().filter(|gaps| gaps[0] > 0.0).count(),
-    );
-    let gaps: Vec<f64> = behind.iter().map(|gaps| gaps[1]).collect();
-    let verdict = counted(so, count);
-    (count > 0).then(|| {
-        format!(
-            "so in {so} of {count} seeds; its loss is {:+.3} from the mean of the others: {verdict}",
-            mean(&gaps)
+    /// That on the sparsest graph it is better than its baseline on a much denser one.
+    pub(super) fn sparse_beats_dense(one: Algorithm, other: Algorithm) -> Self {
+        Self::more_accurate(
+            format!(
+                "{} at D = 5 has a higher mean test accuracy than {} at D = 11",
+                one.words(),
+                other.words()
+            ),
+            Cell::new(one, 5, 3),
+            Cell::new(other, 11, 1),
         )
-    })
+    }
 }

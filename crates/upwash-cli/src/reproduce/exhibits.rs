@@ -1,6 +1,7 @@
 //! What a table or a figure is: columns of experiments, and what they are said to show.
 
 use super::cells::{Cell, Kept, Task, VARIANTS};
+use super::claims::Claim;
 use upwash::algorithm::Variant;
 
 /// A table or a figure.
@@ -26,66 +27,6 @@ pub(super) struct Column {
     pub(super) cell: Cell,
     /// Its column in the paper's numbers, if they are there.
     pub(super) paper: Option<String>,
-}
-
-/// What the paper says that can be checked.
-pub(super) struct Claim {
-    pub(super) sentence: String,
-    pub(super) kind: ClaimKind,
-}
-
-pub(super) enum ClaimKind {
-    /// One has more of something than the other.
-    Better {
-        measure: Measure,
-        one: Cell,
-        other: Cell,
-    },
-    /// This worker's training loss is the highest before the first cut of the rate.
-    Slowest { cell: Cell, worker: usize },
-    /// These workers are the worst, in every seed.
-    Worst {
-        cell: Cell,
-        workers: &'static [usize],
-    },
-    /// From the densest to the sparsest graph, one loses less than the other.
-    Robust { one: [Cell; 2], other: [Cell; 2] },
-}
-
-/// Of a run. Before the first cut of the rate: in the second quarter of the epochs; at the end: in the last twentieth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Measure {
-    MeanAccuracy,
-    WorstAccuracy,
-    /// Of the averaged model.
-    AveragedAccuracy,
-    /// Training loss, of all and of the worst worker.
-    LossBefore,
-    WorstLossBefore,
-    /// Its largest less its smallest among the workers.
-    SpreadBefore,
-    SpreadAtEnd,
-    /// Epochs until the mean, and the worst worker's, training loss is low.
-    EpochsOfMean,
-    EpochsOfWorst,
-}
-
-impl Measure {
-    pub(super) fn more_is_better(self) -> bool {
-        matches!(
-            self,
-            Self::MeanAccuracy | Self::WorstAccuracy | Self::AveragedAccuracy
-        )
-    }
-
-    /// What it counts, with how many digits, and the smallest difference that means anything.
-    pub(super) fn unit(self) -> (&'static str, usize, f64) {
-        match self {
-            Self::MeanAccuracy | Self::WorstAccuracy | Self::AveragedAccuracy => ("points", 2, 0.0),
-            Self::EpochsOfMean | Self::EpochsOfWorst => ("epochs", 1, 1.0),
-            _ => ("of loss", 3, 0.0),
-        }
-    }
 }
 
 impl Exhibit {
@@ -142,17 +83,6 @@ impl Exhibit {
         cells.sort();
         cells.dedup();
         cells
-    }
-}
-
-impl Claim {
-    /// The experiments that it is about.
-    pub(super) fn cells(&self) -> Vec<Cell> {
-        match self.kind {
-            ClaimKind::Better { one, other, .. } => vec![one, other],
-            ClaimKind::Worst { cell, .. } | ClaimKind::Slowest { cell, .. } => vec![cell],
-            ClaimKind::Robust { one, other } => [one, other].concat(),
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What there is, what each needs, and how long that would take here.
 
-use super::cells::{Algorithm, Cell, QUICK_IMAGES, Scale, Task};
+use super::cells::{Algorithm, Cell, Scale, Task, WORKERS};
 use super::exhibits::Exhibit;
 use super::outcomes::Store;
 use super::{Args, needed};
@@ -34,7 +34,7 @@ pub(super) fn print(
     let each = seconds_a_round(args, scale)? * rounds as f64;
     writeln!(
         out,
-        "Each run: {data}, {model}, 8 workers, batch {}, {} epochs of {} rounds; about {} here{}.\n",
+        "Each run: {data}, {model}, {WORKERS} workers, batch {}, {} epochs of {} rounds; about {} here{}.\n",
         scale.batch,
         scale.epochs,
         rounds / scale.epochs,
@@ -45,12 +45,9 @@ pub(super) fn print(
         }
     )?;
     for exhibit in all {
-        let runs = needed(
-            std::slice::from_ref(exhibit),
-            &variants,
-            &store,
-            args.seeds(),
-        );
+        let only = std::slice::from_ref(exhibit);
+        let seeds = args.seeds(only, &variants, &store);
+        let runs = needed(only, &variants, &store, seeds);
         let here = runs.iter().filter(|run| run.task == Task::Cifar10).count();
         let also = runs.len() - here;
         let missing = runs
@@ -64,28 +61,30 @@ pub(super) fn print(
         )?;
         write!(
             out,
-            "          {here} runs, {missing} to be run: {}",
+            "          {here} runs ({seeds} {}), {missing} to be run: {}",
+            if seeds == 1 { "seed" } else { "seeds" },
             time(missing as f64 * each)
         )?;
         if also > 0 {
-            write!(out, "; and {also} of cifar100 with wrn28-10")?;
+            write!(
+                out,
+                "; and {also} of cifar100 (`upwash data get cifar100` says how) with wrn28-10, not timed"
+            )?;
         }
         writeln!(out)?;
     }
     let names: Vec<&str> = variants.iter().map(|variant| variant.name()).collect();
     writeln!(
         out,
-        "\nwith --variant {} and --seeds {}. Runs are shared: what one table has run, another need not.",
-        names.join(","),
-        args.seeds()
+        "\nwith --variant {}. Runs are shared: what one table has run, another need not.",
+        names.join(",")
     )?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Rounds of a run.
 fn rounds(scale: &Scale) -> u64 {
-    let images = if scale.quick { QUICK_IMAGES } else { 50_000 };
-    scale.epochs * (images / 8_u64).div_ceil(scale.batch as u64)
+    scale.epochs * scale.images_each().div_ceil(scale.batch) as u64
 }
 
 /// Measured: a few rounds of made-up images.
@@ -104,7 +103,7 @@ fn seconds_a_round(args: &Args, scale: &Scale) -> Result<f64> {
     let shape = if scale.quick { "1x8x8" } else { "3x32x32" };
     let data = format!(
         "data.name=\"synthetic:train={},test=8,shape={shape}\"",
-        8 * batch * rounds
+        WORKERS * batch * rounds
     );
     let config = Config::parse(&cell.config(Variant::Sound, &scale_here, 1), &[data])?;
     let experiment = Experiment::prepare(config, &Folders::standard())?;

@@ -4,6 +4,7 @@ mod catalogue;
 mod cells;
 mod claims;
 mod exhibits;
+mod judge;
 mod list;
 mod outcomes;
 mod tables;
@@ -14,10 +15,10 @@ use crate::progress::ProgressDisplay;
 use crate::report::write_figure;
 use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute};
 use anyhow::{Context, Result, ensure};
-use cells::{Scale, Task, VARIANTS};
+use cells::{Scale, Task, VARIANTS, WORKERS};
 use exhibits::Exhibit;
 use outcomes::Store;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -46,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     batch: Option<std::num::NonZeroUsize>,
     /// Run every experiment with the seeds 1 to K; of what is there already, all seeds count [default: 1; 3
-    /// with --quick]
+    /// with --quick, where that is at most 120 runs]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: Option<u64>,
     /// Show the rows of these workers alone
@@ -102,7 +103,28 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         folder: args.out.clone(),
         scale,
     };
-    if !args.show {
+    ensure!(
+        args.loss > 0.0 && args.loss.is_finite(),
+        "--loss {}: a training loss is above 0",
+        args.loss
+    );
+    if let Some(worker) = args.workers.iter().find(|worker| **worker >= WORKERS) {
+        anyhow::bail!("--workers {worker}: the paper's are 0 to {}", WORKERS - 1);
+    }
+    ensure!(
+        scale.batch <= scale.images_each(),
+        "--batch {}: a worker has {} images",
+        scale.batch,
+        scale.images_each()
+    );
+    if args.show {
+        let folder = args.out.join(scale.folder(Task::Cifar10));
+        ensure!(
+            folder.is_dir(),
+            "{} is not there: without --show these runs are made; --out says where others are",
+            folder.display()
+        );
+    } else {
         let status = run_what_is_missing(args, &store, &chosen, &variants, out)?;
         if status != ExitCode::SUCCESS {
             return Ok(status);
@@ -133,8 +155,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
 }
 
 impl Args {
-    fn seeds(&self) -> u64 {
-        self.seeds.unwrap_or(if self.quick { 3 } else { 1 })
+    fn seeds(&self, exhibits: &[Exhibit], variants: &[Variant], store: &Store) -> u64 {
+        let three = || self.quick && 3 * needed(exhibits, variants, store, 1).len() <= 120;
+        self.seeds.unwrap_or_else(|| if three() { 3 } else { 1 })
     }
 
     fn variants(&self) -> Vec<Variant> {
@@ -221,7 +244,8 @@ fn run_what_is_missing(
     variants: &[Variant],
     out: &mut impl Write,
 ) -> Result<ExitCode> {
-    let mut due = needed(exhibits, variants, store, args.seeds());
+    let seeds = args.seeds(exhibits, variants, store);
+    let mut due = needed(exhibits, variants, store, seeds);
     // CIFAR-100 is in no package: who does not have it does without.
     if let Some(first) = due.iter().find(|run| run.task == Task::Cifar100)
         && let Err(error) = prepare(&first.text, "CIFAR-100")
@@ -311,7 +335,7 @@ fn write_configs(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Accuracies over epochs, a line for each experiment: what the paper's figures are.
+/// Accuracies over epochs, a line for each experiment, the mean of its seeds: what the paper's figures are.
 fn draw(folder: &Path, exhibit: &Exhibit, store: &Store, variants: &[Variant]) -> Result<()> {
     if !exhibit.name.starts_with("figure") {
         return Ok(());
@@ -320,9 +344,8 @@ fn draw(folder: &Path, exhibit: &Exhibit, store: &Store, variants: &[Variant]) -
         let mut lines = Vec::new();
         for column in &exhibit.columns {
             let outcomes = store.outcomes(&column.cell, variant)?;
-            if let Some(outcome) = outcomes.into_values().next() {
-                lines.push((column.title.clone(), accuracies(&outcome.run)));
-            }
+            let runs: Vec<&Run> = outcomes.values().map(|outcome| &outcome.run).collect();
+            lines.push((column.title.clone(), accuracies(&runs)));
         }
         let name = format!("{}-{}", exhibit.name, variant.name());
         let title = format!("{} ({})", exhibit.caption, variant.name());
@@ -334,10 +357,21 @@ fn draw(folder: &Path, exhibit: &Exhibit, store: &Store, variants: &[Variant]) -
     Ok(())
 }
 
-fn accuracies(run: &Run) -> Vec<(f64, f64)> {
-    let point = |epoch: &upwash_report::Epoch| {
-        let known: Option<Vec<f64>> = epoch.accuracies.as_ref()?.iter().copied().collect();
-        Some((epoch.epoch as f64, 100.0 * outcomes::mean(&known?)))
-    };
-    run.epochs.iter().filter_map(point).collect()
+/// The mean of runs, in epochs in which all were tested.
+fn accuracies(runs: &[&Run]) -> Vec<(f64, f64)> {
+    let mut by_epoch: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for epoch in runs.iter().flat_map(|run| &run.epochs) {
+        let known = epoch.accuracies.iter().flatten().copied();
+        if let Some(known) = known.collect::<Option<Vec<f64>>>()
+            && !known.is_empty()
+        {
+            let all = by_epoch.entry(epoch.epoch).or_default();
+            all.push(100.0 * outcomes::mean(&known));
+        }
+    }
+    by_epoch.retain(|_, all| all.len() == runs.len());
+    let points = by_epoch.into_iter();
+    points
+        .map(|(epoch, all)| (epoch as f64, outcomes::mean(&all)))
+        .collect()
 }

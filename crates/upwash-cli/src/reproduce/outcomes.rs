@@ -1,7 +1,7 @@
 //! What runs came to, and what several of them say together.
 
 use super::cells::{Cell, Scale};
-use super::exhibits::Measure;
+use super::claims::Measure;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ pub(super) struct Outcome {
     /// Each worker's test accuracy in percent.
     pub(super) accuracies: Vec<f64>,
     pub(super) seconds: Option<f64>,
+    /// What computed it, if that was kept.
+    pub(super) engine: Option<String>,
 }
 
 /// Where runs are kept.
@@ -71,6 +73,7 @@ impl Outcome {
             Some(Status::Finished | Status::Diverged { .. }) => Some(Self {
                 accuracies: accuracies.iter().map(|entry| 100.0 * entry.1).collect(),
                 seconds: summary["wall_seconds"].as_f64(),
+                engine: engine(folder),
                 run,
             }),
             _ => None,
@@ -159,6 +162,12 @@ impl Outcome {
         let highest = others.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         Some([own - highest, own - mean(&others)])
     }
+}
+
+fn engine(folder: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(folder.join("run.json")).ok()?;
+    let about: serde_json::Value = serde_json::from_str(&text).ok()?;
+    about["engine"].as_str().map(str::to_owned)
 }
 
 pub(super) fn mean(values: &[f64]) -> f64 {

@@ -1,0 +1,204 @@
+//! Whether runs say what the paper claims.
+
+use super::cells::Cell;
+use super::claims::{Claim, ClaimKind, Measure};
+use super::outcomes::{Outcome, Store, margin, mean};
+use anyhow::Result;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use upwash::algorithm::Variant;
+
+/// Seeds below which nothing is said to hold.
+const ENOUGH: usize = 3;
+
+/// What is said of a claim: a line for each variant of which there are runs.
+pub(super) fn judge(
+    claim: &Claim,
+    store: &Store,
+    variants: &[Variant],
+    low: f64,
+) -> Result<Vec<String>> {
+    // Some variants are the same runs.
+    let mut groups: Vec<(Vec<String>, Vec<Variant>)> = Vec::new();
+    for &variant in variants {
+        let cells = claim.cells();
+        let runs: Vec<String> = cells.iter().map(|cell| cell.name(variant)).collect();
+        match groups.iter_mut().find(|(known, _)| *known == runs) {
+            Some((_, variants)) => variants.push(variant),
+            None => groups.push((runs, vec![variant])),
+        }
+    }
+    let mut lines = Vec::new();
+    for (_, variants) in groups {
+        let variant = variants[0];
+        let said = match &claim.kind {
+            ClaimKind::Better {
+                measure,
+                one,
+                other,
+            } => {
+                let value = |outcome: &Outcome| outcome.measure(*measure, low);
+                let both = both(store, [one, other], variant, &value)?;
+                compare(&both, *measure)
+            }
+            ClaimKind::Robust { one, other } => {
+                let value = |outcome: &Outcome| outcome.measure(Measure::MeanAccuracy, low);
+                let [dense, sparse] = both(store, [&one[0], &one[1]], variant, &value)?;
+                let [dense_other, sparse_other] =
+                    both(store, [&other[0], &other[1]], variant, &value)?;
+                let losses = [less(&sparse, &dense), less(&sparse_other, &dense_other)];
+                compare(&losses, Measure::MeanAccuracy)
+            }
+            ClaimKind::Worst { cell, workers } => worst(&store.outcomes(cell, variant)?, workers),
+            ClaimKind::Slowest { cell, worker } => {
+                slowest(&store.outcomes(cell, variant)?, *worker)
+            }
+        };
+        if let Some(said) = said {
+            let names: Vec<&str> = variants.iter().map(|variant| variant.name()).collect();
+            lines.push(format!("{}: {said}", names.join(" = ")));
+        }
+    }
+    Ok(lines)
+}
+
+/// A number for each seed that was run; none where it cannot be told.
+type BySeed = BTreeMap<u64, Option<f64>>;
+
+fn both(
+    store: &Store,
+    cells: [&Cell; 2],
+    variant: Variant,
+    value: &dyn Fn(&Outcome) -> Option<f64>,
+) -> Result<[BySeed; 2]> {
+    let read = |cell: &Cell| -> Result<BySeed> {
+        let outcomes = store.outcomes(cell, variant)?;
+        let numbers = outcomes
+            .iter()
+            .map(|(seed, outcome)| (*seed, value(outcome)));
+        Ok(numbers.collect())
+    };
+    Ok([read(cells[0])?, read(cells[1])?])
+}
+
+/// The differences of seeds that both have.
+fn less(one: &BySeed, other: &BySeed) -> BySeed {
+    let pair = |(seed, value): (&u64, &Option<f64>)| {
+        let other = other.get(seed)?;
+        Some((*seed, value.zip(*other).map(|(one, other)| one - other)))
+    };
+    one.iter().filter_map(pair).collect()
+}
+
+/// Seed by seed, which have the same data and starts.
+fn compare([one, other]: &[BySeed; 2], measure: Measure) -> Option<String> {
+    let pairs = less(one, other);
+    let differences: Vec<f64> = pairs.values().copied().flatten().collect();
+    if pairs.is_empty() {
+        return None;
+    }
+    let (unit, digits, least) = measure.unit();
+    // Who diverged, or never got there, cannot be compared, and is not forgotten.
+    let alone = |has: &BySeed, has_not: &BySeed| {
+        let so = |seed: &&u64| has[*seed].is_some() && has_not[*seed].is_none();
+        pairs.keys().filter(so).count()
+    };
+    let (won, lost) = (alone(one, other), alone(other, one));
+    let neither = pairs.len() - differences.len() - won - lost;
+    let mut rest = String::new();
+    for (count, who) in [
+        (won, "the first alone"),
+        (lost, "the second alone"),
+        (neither, "neither"),
+    ] {
+        if count > 0 {
+            let _ = write!(
+                rest,
+                "; {who} got there in {count} of {} seeds",
+                pairs.len()
+            );
+        }
+    }
+    if differences.is_empty() {
+        return Some(rest.trim_start_matches("; ").to_owned());
+    }
+    let sign = if measure.more_is_better() { 1.0 } else { -1.0 };
+    let (middle, count) = (mean(&differences), differences.len());
+    let so = differences
+        .iter()
+        .filter(|difference| sign * **difference > 0.0)
+        .count();
+    let Some(margin) = margin(&differences).filter(|_| count >= ENOUGH) else {
+        return Some(format!(
+            "{middle:+.digits$} {unit}, so in {so} of {count} seeds{rest}: too few seeds to say"
+        ));
+    };
+    // What is counted in whole epochs is not known better than that.
+    let margin = margin.max(least);
+    let verdict = match sign * middle {
+        better if better > margin => "holds",
+        better if -better > margin => "the opposite holds",
+        _ => "cannot be told from noise",
+    };
+    let (from, to) = (middle - margin, middle + margin);
+    Some(format!(
+        "{middle:+.digits$} {unit} (95 % interval {from:+.digits$} to {to:+.digits$}), so in {so} of {count} \
+         seeds{rest}: **{verdict}**"
+    ))
+}
+
+/// Of something that is so or not so in each seed.
+fn counted(so: usize, count: usize) -> &'static str {
+    match (so == count, count >= ENOUGH) {
+        (_, false) => "too few seeds to say",
+        (true, _) => "**holds**",
+        (false, _) => "**does not hold**",
+    }
+}
+
+/// Whether each of these workers is worse than all others, seed by seed.
+fn worst(outcomes: &BTreeMap<u64, Outcome>, workers: &[usize]) -> Option<String> {
+    let mut gaps = Vec::new();
+    for outcome in outcomes
+        .values()
+        .filter(|outcome| outcome.diverged().is_none())
+    {
+        let of = |inside: bool| {
+            let all = outcome.accuracies.iter().enumerate();
+            all.filter(move |(worker, _)| workers.contains(worker) == inside)
+                .map(|(_, accuracy)| *accuracy)
+        };
+        let highest = of(true).reduce(f64::max)?;
+        gaps.push(highest - of(false).reduce(f64::min)?);
+    }
+    let (count, so) = (gaps.len(), gaps.iter().filter(|gap| **gap < 0.0).count());
+    let (gap, verdict) = (mean(&gaps), counted(so, count));
+    let side = if gap < 0.0 { "below" } else { "above" };
+    (count > 0).then(|| {
+        let size = gap.abs();
+        format!(
+            "so in {so} of {count} seeds; the better of the two is {size:.2} points {side} the worst of the \
+             others: {verdict}"
+        )
+    })
+}
+
+/// Whether a worker's training loss before the first cut is the highest, seed by seed.
+fn slowest(outcomes: &BTreeMap<u64, Outcome>, worker: usize) -> Option<String> {
+    let behind = outcomes
+        .values()
+        .filter_map(|outcome| outcome.behind(worker));
+    let behind: Vec<[f64; 2]> = behind.collect();
+    let (count, so) = (
+        behind.len(),
+        behind.iter().filter(|gaps| gaps[0] > 0.0).count(),
+    );
+    let gaps: Vec<f64> = behind.iter().map(|gaps| gaps[1]).collect();
+    let verdict = counted(so, count);
+    (count > 0).then(|| {
+        format!(
+            "so in {so} of {count} seeds; its loss is {:+.3} from the mean of the others: {verdict}",
+            mean(&gaps)
+        )
+    })
+}
