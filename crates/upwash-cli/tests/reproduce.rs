@@ -117,6 +117,16 @@ fn a_small_table_is_run_once_and_shown_again() {
     };
     assert_eq!(row(&shown)[2], row(&text)[2]);
     assert!(!shown.contains("sound"), "{shown}");
+    let run = [
+        "reproduce",
+        "dpsgd-sound-13x1",
+        "--quick",
+        "--epochs",
+        "4",
+        "--show",
+    ];
+    let shown = said(here, &run);
+    assert!(shown.contains("D = 13, sound"), "{shown}");
 }
 
 /// The released baseline leaves workers 0 and 4 on their own, and that is what the paper shows of them; with the whole
@@ -270,6 +280,70 @@ fn the_document_says_what_the_results_are() {
         tables += 1;
     }
     assert!(tables > 0);
+}
+
+/// Numbers with a point, without their signs, and their digits behind it.
+fn numbers(text: &str) -> Vec<(f64, usize)> {
+    let words = text.split(|letter: char| !letter.is_ascii_digit() && letter != '.');
+    words
+        .filter_map(|word| {
+            let word = word.trim_matches('.');
+            let (_, behind) = word.split_once('.')?;
+            Some((word.parse().ok()?, behind.len()))
+        })
+        .collect()
+}
+
+/// Every number with a point in what the document makes of its tables is, rounded, in one of them.
+#[test]
+fn the_reading_has_its_numbers_from_the_tables() {
+    let text = std::fs::read_to_string(project().join("docs/reproduction.md")).unwrap();
+    let tables = text.split("<!-- reproduce ").skip(1);
+    let tables = tables.map(|part| part.split_once("<!-- end -->").unwrap().0);
+    let known: Vec<(f64, usize)> = tables.flat_map(numbers).collect();
+    let (_, reading) = text.split_once("\n## What of the paper holds\n").unwrap();
+    let reading = reading.split("\n## ").next().unwrap();
+    let said = numbers(reading);
+    assert!(said.len() > 5, "{said:?}");
+    for (number, digits) in said {
+        let half = 0.5 / 10_f64.powi(digits as i32) + 1e-9;
+        let is =
+            |(known, behind): &(f64, usize)| *behind >= digits && (known - number).abs() <= half;
+        assert!(known.iter().any(is), "{number} is in no table");
+    }
+}
+
+/// Everyone's training losses in an epoch of a stored run.
+fn losses(run: &Path, epoch: u64) -> Vec<f64> {
+    let text = std::fs::read_to_string(run.join("events.jsonl")).unwrap();
+    let events = text
+        .lines()
+        .map(|line| -> serde_json::Value { serde_json::from_str(line).unwrap() });
+    let mut found = events.filter(|event| event["event"] == "epoch" && event["epoch"] == epoch);
+    let losses = found.next().unwrap()["train_losses"].clone();
+    serde_json::from_value(losses).unwrap()
+}
+
+/// The paper prints 0.42 to 0.59 for D-PSGD in epoch 100, and says that batches were 128; its script has 16.
+#[test]
+fn the_printed_losses_are_not_those_of_batch_128() {
+    let results = project().join("results");
+    let mut runs = 0;
+    for experiment in folders(&results.join("cifar10-200-epochs")) {
+        for run in folders(&experiment) {
+            let found = losses(&run, 100);
+            let mean = found.iter().sum::<f64>() / found.len() as f64;
+            assert!(mean < 0.40, "{}: {mean}", run.display());
+            runs += 1;
+        }
+    }
+    assert!(runs >= 21, "{runs}");
+    let run = "cifar10-200-epochs-batch-16/al-dsgd-dpsgd-released-13x3/seed-1";
+    let found = losses(&results.join(run), 100);
+    assert!(
+        found.iter().all(|loss| (0.42..0.59).contains(loss)),
+        "{found:?}"
+    );
 }
 
 /// Every test that the findings name is there.

@@ -50,7 +50,11 @@ impl Exhibit {
     /// One run by itself, by the name of its configuration.
     pub(super) fn of_run(name: &str, all: &[Self]) -> Option<Self> {
         let columns = all.iter().flat_map(|exhibit| &exhibit.columns);
-        let called = |cell: Cell| move |variant: &Variant| cell.config_name(*variant) == name;
+        let called = |cell: Cell| {
+            move |variant: &Variant| {
+                cell.resolved(*variant) == *variant && cell.config_name(*variant) == name
+            }
+        };
         let mut found: Vec<(Column, Variant)> = columns
             .filter_map(|column| {
                 let variant = VARIANTS.into_iter().find(called(column.cell))?;
@@ -63,6 +67,7 @@ impl Exhibit {
         let caption = format!("{}, {}", column.title, variant.name());
         Some(Self {
             columns: vec![column],
+            losses: true,
             variant: Some(variant),
             ..Self::new(name, "run", caption)
         })
