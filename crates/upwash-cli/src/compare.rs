@@ -1,18 +1,16 @@
 //! `upwash compare`: several configurations, one table.
 
 use crate::engines::EngineArgs;
-use crate::progress::ProgressDisplay;
-use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute, read_config};
-use anyhow::{Context, Result, anyhow, ensure};
+use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, read_config};
+use crate::together;
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use upwash::crew::Crew;
 use upwash::experiment::Experiment;
 use upwash::run::Status;
-use upwash::together::share;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -55,11 +53,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         prepared.push((name, experiment));
     }
     end_cleanly_when_interrupted()?;
-    let stopped = if args.together {
-        run_together(args, &prepared)?
-    } else {
-        run_in_turn(args, &prepared)?
-    };
+    let stopped = run_what_is_missing(args, &prepared)?;
     if let Some(name) = stopped {
         let said = "the same command goes on from there";
         writeln!(out, "interrupted in {name}: {said}")?;
@@ -82,76 +76,40 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One after the other; says which was interrupted.
-fn run_in_turn<'a>(
+/// What is not done: one after the other, or all on one engine. Says which was interrupted.
+fn run_what_is_missing<'a>(
     args: &Args,
     prepared: &'a [(String, Experiment)],
 ) -> Result<Option<&'a String>> {
-    for (name, experiment) in prepared {
-        if let Some(mut results) =
-            RunFolder::open(&args.out.join(name), experiment, &Home::whole(experiment))?
-        {
-            let mut engine = args.engine.build(&Crew::of(experiment))?;
-            let display = ProgressDisplay::new(false);
-            let summary = execute(experiment, &mut *engine, &mut results, display)?;
-            if matches!(summary.status, Status::Interrupted { .. }) {
-                return Ok(Some(name));
+    let at_a_time = match args.together {
+        true => prepared.len(),
+        false => 1,
+    };
+    if args.together {
+        // What cannot share an engine leaves nothing behind.
+        let all: Vec<&Experiment> = prepared.iter().map(|(_, experiment)| experiment).collect();
+        together::check(&all)?;
+    }
+    for some in prepared.chunks(at_a_time) {
+        let (mut names, mut due) = (Vec::new(), Vec::new());
+        for (name, experiment) in some {
+            let (place, home) = (args.out.join(name), Home::whole(experiment));
+            if let Some(folder) = RunFolder::open(&place, experiment, &home)? {
+                names.push(name);
+                due.push((experiment, folder));
             }
+        }
+        if due.is_empty() {
+            continue;
+        }
+        let ended = together::execute_together(&args.engine, &mut due)?;
+        let mut ended = names.into_iter().zip(ended);
+        let stopped = ended.find(|(_, run)| matches!(run.status, Status::Interrupted { .. }));
+        if let Some((name, _)) = stopped {
+            return Ok(Some(name));
         }
     }
     Ok(None)
-}
-
-/// All that are not done, on one engine; says which was interrupted.
-fn run_together<'a>(
-    args: &Args,
-    prepared: &'a [(String, Experiment)],
-) -> Result<Option<&'a String>> {
-    // What cannot share an engine leaves nothing behind.
-    let all: Vec<&Experiment> = prepared.iter().map(|(_, experiment)| experiment).collect();
-    let refused = |error| anyhow!("--together: {error}");
-    Crew::together(&all).map_err(refused)?;
-    let mut due = Vec::new();
-    for (name, experiment) in prepared {
-        if let Some(results) =
-            RunFolder::open(&args.out.join(name), experiment, &Home::whole(experiment))?
-        {
-            due.push((name, experiment, results));
-        }
-    }
-    let experiments: Vec<&Experiment> = due.iter().map(|(_, experiment, _)| *experiment).collect();
-    if experiments.is_empty() {
-        return Ok(None);
-    }
-    let crew = Crew::together(&experiments).map_err(refused)?;
-    let mut engine = args.engine.build(&crew)?;
-    let layout = engine.layout().clone();
-    let (owner, shares) = share(&experiments, &layout);
-    let stopped = std::thread::scope(|scope| -> Result<Option<usize>> {
-        let mut threads = Vec::new();
-        for (index, ((_, experiment, results), mut share)) in due.iter_mut().zip(shares).enumerate()
-        {
-            // They go in step: one bar is enough.
-            let display = match index {
-                0 => ProgressDisplay::new(false),
-                _ => ProgressDisplay::none(),
-            };
-            threads.push(scope.spawn(move || execute(experiment, &mut share, results, display)));
-        }
-        owner.serve(&mut *engine);
-        let mut stopped = None;
-        for (index, thread) in threads.into_iter().enumerate() {
-            match thread.join() {
-                Ok(summary) => {
-                    let interrupted = matches!(summary?.status, Status::Interrupted { .. });
-                    stopped = stopped.or(interrupted.then_some(index));
-                }
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        Ok(stopped)
-    })?;
-    Ok(stopped.map(|index| due[index].0))
 }
 
 fn table(out: &mut impl Write, rows: &[(&String, Value)]) -> Result<()> {

@@ -13,6 +13,7 @@ mod progress;
 mod report;
 mod reproduce;
 mod runs;
+mod together;
 mod topology;
 mod train;
 mod transports;

@@ -98,6 +98,21 @@ fn a_small_table_is_run_once_and_shown_again() {
         shown.contains("\n| 4 ") && !shown.contains("\n| 3 "),
         "{shown}"
     );
+    // On one engine at the same time they come to the same.
+    let together: Vec<&str> = quick
+        .into_iter()
+        .chain(["--together", "3", "--out", "other"])
+        .collect();
+    let results = |text: &str| -> Vec<String> {
+        let rows = text
+            .lines()
+            .filter(|line| line.starts_with("| ") && !line.starts_with("| seeds"));
+        let cells = rows.flat_map(|row| row.split('|').map(|cell| cell.trim().to_owned()));
+        cells.collect()
+    };
+    let shown = said(here, &together);
+    assert_eq!(results(&shown), results(&text));
+    assert!(shown.contains("s each, 3 at a time)"), "{shown}");
     // A run can be asked for by itself.
     let run = [
         "reproduce",

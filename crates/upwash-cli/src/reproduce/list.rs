@@ -1,9 +1,10 @@
 //! What there is, what each needs, and how long that would take here.
 
+use super::Args;
 use super::cells::{Algorithm, Cell, Scale, Task, WORKERS};
 use super::exhibits::Exhibit;
 use super::outcomes::Store;
-use super::{Args, needed};
+use super::running::needed;
 use crate::runs::is_over;
 use anyhow::{Result, bail};
 use std::io::Write;

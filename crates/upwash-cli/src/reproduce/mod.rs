@@ -7,27 +7,24 @@ mod exhibits;
 mod judge;
 mod list;
 mod outcomes;
+mod running;
 mod tables;
 
 use crate::engines::EngineArgs;
 use crate::files;
-use crate::progress::ProgressDisplay;
 use crate::report::write_figure;
-use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute};
 use anyhow::{Context, Result, ensure};
 use cells::{Scale, Task, VARIANTS, WORKERS};
 use exhibits::Exhibit;
 use outcomes::Store;
+use running::{needed, run_what_is_missing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tables::Shown;
 use upwash::algorithm::Variant;
-use upwash::config::Config;
-use upwash::crew::Crew;
-use upwash::experiment::{Experiment, Folders};
-use upwash::run::Status;
 use upwash_report::{Figure, Run};
 
 #[derive(clap::Args)]
@@ -45,7 +42,7 @@ pub(crate) struct Args {
     epochs: Option<u64>,
     /// Images in a worker's batch [default: 128, as in the paper's text; the authors' code has 16]
     #[arg(long, value_name = "N")]
-    batch: Option<std::num::NonZeroUsize>,
+    batch: Option<NonZeroUsize>,
     /// Run every experiment with the seeds 1 to K; of what is there already, all seeds count [default: 1; 3
     /// with --quick, where that is at most 120 runs]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -62,6 +59,9 @@ pub(crate) struct Args {
     /// Run nothing: show what is there
     #[arg(long)]
     show: bool,
+    /// Run so many at the same time, their workers in one engine: faster on a GPU. Results are the same
+    #[arg(long, value_name = "N", default_value_t = NonZeroUsize::MIN)]
+    together: NonZeroUsize,
     /// Of every run that is over keep what the tables need: no events of single rounds, no models
     #[arg(long)]
     lean: bool,
@@ -196,117 +196,6 @@ fn choose(names: &[String], all: Vec<Exhibit>) -> Result<Vec<Exhibit>> {
     }
     let asked = |exhibit: &Exhibit| names.iter().any(|name| is(exhibit, name));
     Ok(all.into_iter().filter(asked).chain(runs).collect())
-}
-
-/// One run.
-struct Due {
-    place: PathBuf,
-    name: String,
-    text: String,
-    task: Task,
-}
-
-/// All runs that exhibits need, each once: seed by seed, so that something of everything is there early.
-fn needed(exhibits: &[Exhibit], variants: &[Variant], store: &Store, seeds: u64) -> Vec<Due> {
-    let (mut seen, mut all) = (BTreeSet::new(), Vec::new());
-    for seed in 1..=seeds {
-        let pairs = exhibits
-            .iter()
-            .flat_map(|exhibit| exhibit.cells().into_iter().map(move |cell| (exhibit, cell)));
-        for (exhibit, cell) in pairs {
-            for &variant in exhibit.variants(variants) {
-                let place = store.place(&cell, variant, seed);
-                // On the digits there is but one task.
-                let other_task = store.scale.quick && cell.task != Task::Cifar10;
-                if !other_task && seen.insert(place.clone()) {
-                    all.push(Due {
-                        name: format!("{}, seed {seed}", cell.name(variant)),
-                        text: cell.config(variant, &store.scale, seed),
-                        task: cell.task,
-                        place,
-                    });
-                }
-            }
-        }
-    }
-    all
-}
-
-fn prepare(text: &str, name: &str) -> Result<Experiment> {
-    let config = Config::parse(text, &[]).with_context(|| name.to_owned())?;
-    Experiment::prepare(config, &Folders::standard()).with_context(|| name.to_owned())
-}
-
-fn run_what_is_missing(
-    args: &Args,
-    store: &Store,
-    exhibits: &[Exhibit],
-    variants: &[Variant],
-    out: &mut impl Write,
-) -> Result<ExitCode> {
-    let seeds = args.seeds(exhibits, variants, store);
-    let mut due = needed(exhibits, variants, store, seeds);
-    // CIFAR-100 is in no package: who does not have it does without.
-    if let Some(first) = due.iter().find(|run| run.task == Task::Cifar100)
-        && let Err(error) = prepare(&first.text, "CIFAR-100")
-    {
-        writeln!(out, "note: {error:#}; what needs it is left out")?;
-        due.retain(|run| run.task != Task::Cifar100);
-    }
-    end_cleanly_when_interrupted()?;
-    let count = due.len();
-    for (number, run) in due.iter().enumerate() {
-        let experiment = prepare(&run.text, &run.name)?;
-        let home = Home::whole(&experiment);
-        let Some(mut folder) = RunFolder::open(&run.place, &experiment, &home)? else {
-            continue;
-        };
-        eprintln!("run {} of {count}: {}", number + 1, run.name);
-        let about = serde_json::json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "commit": env!("UPWASH_COMMIT"),
-            "engine": args.engine.words(),
-        });
-        let text = serde_json::to_string_pretty(&about)? + "\n";
-        files::write(&run.place.join("run.json"), text.as_bytes())?;
-        let mut engine = args.engine.build(&Crew::of(&experiment))?;
-        let display = ProgressDisplay::new(false);
-        let summary = execute(&experiment, &mut *engine, &mut folder, display)?;
-        drop(folder);
-        if matches!(summary.status, Status::Interrupted { .. }) {
-            writeln!(
-                out,
-                "interrupted in {}: the same command goes on from there",
-                run.name
-            )?;
-            return Ok(ExitCode::from(130));
-        }
-        if args.lean {
-            make_lean(&run.place)?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Leaves out what only a report of single rounds, or more training, would need.
-fn make_lean(folder: &Path) -> Result<()> {
-    let events = folder.join("events.jsonl");
-    let text = std::fs::read_to_string(&events)
-        .with_context(|| format!("cannot read {}", events.display()))?;
-    let kept: String = text
-        .split_inclusive('\n')
-        .filter(|line| !line.starts_with("{\"event\":\"round\""))
-        .collect();
-    files::write(&events, kept.as_bytes())?;
-    for entry in std::fs::read_dir(folder)?.flatten() {
-        let path = entry.path();
-        let kind = path.extension().and_then(|kind| kind.to_str());
-        if matches!(kind, Some("upwash" | "safetensors")) {
-            std::fs::remove_file(&path)
-                .with_context(|| format!("cannot remove {}", path.display()))?;
-        }
-    }
-    Ok(())
 }
 
 fn write_configs(

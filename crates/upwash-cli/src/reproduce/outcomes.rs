@@ -15,7 +15,10 @@ pub(super) struct Outcome {
     pub(super) run: Run,
     /// Each worker's test accuracy in percent.
     pub(super) accuracies: Vec<f64>,
+    /// How long it took: its share, where others ran at the same time.
     pub(super) seconds: Option<f64>,
+    /// How many ran at the same time, with it.
+    pub(super) together: u64,
     /// What computed it, if that was kept.
     pub(super) engine: Option<String>,
 }
@@ -67,13 +70,18 @@ impl Outcome {
         };
         let place = || folder.join("summary.json").display().to_string();
         let summary: serde_json::Value = serde_json::from_str(&text).with_context(place)?;
+        let about = std::fs::read_to_string(folder.join("run.json")).unwrap_or_default();
+        let about: serde_json::Value = serde_json::from_str(&about).unwrap_or_default();
         let run = Run::read(folder)?;
         let accuracies = run.last_accuracies();
+        let seconds = summary["wall_seconds"].as_f64();
+        let together = about["together"].as_u64().unwrap_or(1).max(1);
         Ok(match run.ending {
             Some(Status::Finished | Status::Diverged { .. }) => Some(Self {
                 accuracies: accuracies.iter().map(|entry| 100.0 * entry.1).collect(),
-                seconds: summary["wall_seconds"].as_f64(),
-                engine: engine(folder),
+                seconds: seconds.map(|seconds| seconds / together as f64),
+                together,
+                engine: about["engine"].as_str().map(str::to_owned),
                 run,
             }),
             _ => None,
@@ -162,12 +170,6 @@ impl Outcome {
         let highest = others.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         Some([own - highest, own - mean(&others)])
     }
-}
-
-fn engine(folder: &Path) -> Option<String> {
-    let text = std::fs::read_to_string(folder.join("run.json")).ok()?;
-    let about: serde_json::Value = serde_json::from_str(&text).ok()?;
-    about["engine"].as_str().map(str::to_owned)
 }
 
 pub(super) fn mean(values: &[f64]) -> f64 {

@@ -261,7 +261,13 @@ impl Shown<'_> {
             cells.push(match (runs.len(), seconds.is_empty()) {
                 (0, _) => "0".into(),
                 (count, true) => count.to_string(),
-                (count, false) => format!("{count} ({:.0} s each)", mean(&seconds)),
+                (count, false) => {
+                    let how = match runs.iter().map(|run| run.together).max() {
+                        Some(most) if most > 1 => format!(", {most} at a time"),
+                        _ => String::new(),
+                    };
+                    format!("{count} ({:.0} s each{how})", mean(&seconds))
+                }
             });
         }
         cells

@@ -1,0 +1,159 @@
+//! Runs what is missing.
+
+use super::Args;
+use super::cells::Task;
+use super::exhibits::Exhibit;
+use super::outcomes::Store;
+use crate::files;
+use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted};
+use crate::together::execute_together;
+use anyhow::{Context, Result};
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use upwash::algorithm::Variant;
+use upwash::config::Config;
+use upwash::experiment::{Experiment, Folders};
+use upwash::run::Status;
+
+/// One run.
+pub(super) struct Due {
+    pub(super) place: PathBuf,
+    name: String,
+    text: String,
+    pub(super) task: Task,
+}
+
+/// All runs that exhibits need, each once: seed by seed, so that something of everything is there early.
+pub(super) fn needed(
+    exhibits: &[Exhibit],
+    variants: &[Variant],
+    store: &Store,
+    seeds: u64,
+) -> Vec<Due> {
+    let (mut seen, mut all) = (BTreeSet::new(), Vec::new());
+    for seed in 1..=seeds {
+        let pairs = exhibits
+            .iter()
+            .flat_map(|exhibit| exhibit.cells().into_iter().map(move |cell| (exhibit, cell)));
+        for (exhibit, cell) in pairs {
+            for &variant in exhibit.variants(variants) {
+                let place = store.place(&cell, variant, seed);
+                // On the digits there is but one task.
+                let other_task = store.scale.quick && cell.task != Task::Cifar10;
+                if !other_task && seen.insert(place.clone()) {
+                    all.push(Due {
+                        name: format!("{}, seed {seed}", cell.name(variant)),
+                        text: cell.config(variant, &store.scale, seed),
+                        task: cell.task,
+                        place,
+                    });
+                }
+            }
+        }
+    }
+    all
+}
+
+fn prepare(text: &str, name: &str) -> Result<Experiment> {
+    let config = Config::parse(text, &[]).with_context(|| name.to_owned())?;
+    Experiment::prepare(config, &Folders::standard()).with_context(|| name.to_owned())
+}
+
+pub(super) fn run_what_is_missing(
+    args: &Args,
+    store: &Store,
+    exhibits: &[Exhibit],
+    variants: &[Variant],
+    out: &mut impl Write,
+) -> Result<ExitCode> {
+    let seeds = args.seeds(exhibits, variants, store);
+    let mut due = needed(exhibits, variants, store, seeds);
+    // CIFAR-100 is in no package: who does not have it does without.
+    if let Some(first) = due.iter().find(|run| run.task == Task::Cifar100)
+        && let Err(error) = prepare(&first.text, "CIFAR-100")
+    {
+        writeln!(out, "note: {error:#}; what needs it is left out")?;
+        due.retain(|run| run.task != Task::Cifar100);
+    }
+    end_cleanly_when_interrupted()?;
+    let count = due.len();
+    let mut due = due.into_iter().enumerate().peekable();
+    while due.peek().is_some() {
+        // The next few that are not done. Two tasks have two networks: they cannot share an engine.
+        let mut some: Vec<(Due, Experiment, RunFolder)> = Vec::new();
+        while let Some((number, run)) = due.next_if(|(_, run)| {
+            let alike = some.first().is_none_or(|first| first.0.task == run.task);
+            alike && some.len() < args.together.get()
+        }) {
+            let experiment = prepare(&run.text, &run.name)?;
+            let home = Home::whole(&experiment);
+            if let Some(folder) = RunFolder::open(&run.place, &experiment, &home)? {
+                eprintln!("run {} of {count}: {}", number + 1, run.name);
+                some.push((run, experiment, folder));
+            }
+        }
+        if let Some(name) = run_together(args, some)? {
+            let said = "the same command goes on from there";
+            writeln!(out, "interrupted in {name}: {said}")?;
+            return Ok(ExitCode::from(130));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says which was interrupted.
+fn run_together(args: &Args, some: Vec<(Due, Experiment, RunFolder)>) -> Result<Option<String>> {
+    let about = serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "commit": env!("UPWASH_COMMIT"),
+        "engine": args.engine.words(),
+        "together": some.len(),
+    });
+    let text = serde_json::to_string_pretty(&about)? + "\n";
+    for (run, ..) in &some {
+        files::write(&run.place.join("run.json"), text.as_bytes())?;
+    }
+    let parts = some
+        .into_iter()
+        .map(|(run, experiment, folder)| ((run, experiment), folder));
+    let (runs, folders): (Vec<(Due, Experiment)>, Vec<RunFolder>) = parts.unzip();
+    if runs.is_empty() {
+        return Ok(None);
+    }
+    let experiments = runs.iter().map(|(_, experiment)| experiment);
+    let mut open: Vec<(&Experiment, RunFolder)> = experiments.zip(folders).collect();
+    let ended = execute_together(&args.engine, &mut open)?;
+    drop(open);
+    let mut stopped = None;
+    for ((run, _), summary) in runs.iter().zip(ended) {
+        if matches!(summary.status, Status::Interrupted { .. }) {
+            stopped = stopped.or(Some(run.name.clone()));
+        } else if args.lean {
+            make_lean(&run.place)?;
+        }
+    }
+    Ok(stopped)
+}
+
+/// Leaves out what only a report of single rounds, or more training, would need.
+fn make_lean(folder: &Path) -> Result<()> {
+    let events = folder.join("events.jsonl");
+    let text = std::fs::read_to_string(&events)
+        .with_context(|| format!("cannot read {}", events.display()))?;
+    let kept: String = text
+        .split_inclusive('\n')
+        .filter(|line| !line.starts_with("{\"event\":\"round\""))
+        .collect();
+    files::write(&events, kept.as_bytes())?;
+    for entry in std::fs::read_dir(folder)?.flatten() {
+        let path = entry.path();
+        let kind = path.extension().and_then(|kind| kind.to_str());
+        if matches!(kind, Some("upwash" | "safetensors")) {
+            std::fs::remove_file(&path)
+                .with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
