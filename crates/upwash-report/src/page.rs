@@ -6,7 +6,14 @@ use upwash::run::Status;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
 const STYLE: &str = include_str!("../assets/page.css");
-const SCRIPT: &str = include_str!("../assets/page.js");
+/// One after the other, in a scope of their own.
+const SCRIPTS: [&str; 5] = [
+    include_str!("../assets/page/charts.js"),
+    include_str!("../assets/page/figures.js"),
+    include_str!("../assets/page/sections.js"),
+    include_str!("../assets/page/live.js"),
+    include_str!("../assets/page/start.js"),
+];
 /// Apache ECharts, as it was published.
 const CHARTS: &str = include_str!("../assets/echarts.min.js");
 
@@ -33,6 +40,7 @@ pub fn live_page(name: &str) -> String {
 fn put_together(title: &str, data: &str, policy: &str) -> String {
     // Within a script nothing may look like a tag, whatever a run is called.
     let data = data.replace('<', "\\u003c");
+    let script = format!("\"use strict\";\n(() => {{\n{}}})();\n", SCRIPTS.concat());
     let mut page = String::with_capacity(CHARTS.len() + data.len() + 64 * 1024);
     let mut rest = TEMPLATE;
     // What is put in is not looked at again: it may hold anything.
@@ -43,7 +51,7 @@ fn put_together(title: &str, data: &str, policy: &str) -> String {
         };
         page.push_str(match name {
             "style" => STYLE,
-            "script" => SCRIPT,
+            "script" => &script,
             "charts" => CHARTS,
             "data" => &data,
             "policy" => policy,
