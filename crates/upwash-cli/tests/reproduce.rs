@@ -153,8 +153,9 @@ fn workers_0_and_4_are_worse_in_the_released_baseline_alone() {
         folder.path(),
         &["reproduce", "table1", "--quick", "--seeds", "1"],
     );
-    assert!(text.contains("released: so in 1 of 1 seeds"), "{text}");
-    assert!(text.contains("sound: so in 0 of 1 seeds"), "{text}");
+    let (_, ends) = text.split_once("end worse than all others").unwrap();
+    assert!(ends.contains("released: so in 1 of 1 seeds"), "{text}");
+    assert!(ends.contains("sound: so in 0 of 1 seeds"), "{text}");
 }
 
 #[test]
@@ -339,7 +340,8 @@ fn losses(run: &Path, epoch: u64) -> Vec<f64> {
     serde_json::from_value(losses).unwrap()
 }
 
-/// The paper prints 0.42 to 0.59 for D-PSGD in epoch 100, and says that batches were 128; its script has 16.
+/// The paper prints losses of 0.50 for D-PSGD and 0.38 for MATCHA in epoch 100, in the mean over workers, and says that
+/// batches were 128; its script has 16.
 #[test]
 fn the_printed_losses_are_not_those_of_batch_128() {
     let results = project().join("results");
@@ -348,7 +350,7 @@ fn the_printed_losses_are_not_those_of_batch_128() {
         for run in folders(&experiment) {
             let found = losses(&run, 100);
             let mean = found.iter().sum::<f64>() / found.len() as f64;
-            assert!(mean < 0.40, "{}: {mean}", run.display());
+            assert!(mean < 0.36, "{}: {mean}", run.display());
             runs += 1;
         }
     }

@@ -267,6 +267,12 @@ pub(super) fn all() -> Vec<Exhibit> {
         improves(&what, full.keeping(Kept::Only(part)), copies)
     }));
     claims.push(improves("all, beside the copies alone,", full, copies));
+    claims.push(improves(
+        "the leaders alone, without copies, beside D-PSGD,",
+        alone(AlDsgdOverDpsgd),
+        usual(Dpsgd),
+    ));
+    claims.push(improves("all, beside D-PSGD,", full, usual(Dpsgd)));
     all.push(Exhibit {
         columns,
         by_node: false,

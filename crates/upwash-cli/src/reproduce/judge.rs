@@ -134,10 +134,10 @@ fn compare([one, other]: &[BySeed; 2], measure: Measure) -> Option<String> {
         ));
     };
     // What is counted in whole epochs is not known better than that.
-    let margin = margin.max(least);
+    let enough = margin.max(least);
     let verdict = match sign * middle {
-        better if better > margin => "holds",
-        better if -better > margin => "the opposite holds",
+        better if better > enough => "holds",
+        better if -better > enough => "the opposite holds",
         _ => "cannot be told from noise",
     };
     let (from, to) = (middle - margin, middle + margin);
@@ -177,8 +177,8 @@ fn worst(outcomes: &BTreeMap<u64, Outcome>, workers: &[usize]) -> Option<String>
     (count > 0).then(|| {
         let size = gap.abs();
         format!(
-            "so in {so} of {count} seeds; the better of the two is {size:.2} points {side} the worst of the \
-             others: {verdict}"
+            "so in {so} of {count} seeds; on average the better of the two ends {size:.2} points {side} the \
+             worst of the others: {verdict}"
         )
     })
 }
@@ -197,8 +197,9 @@ fn slowest(outcomes: &BTreeMap<u64, Outcome>, worker: usize) -> Option<String> {
     let verdict = counted(so, count);
     (count > 0).then(|| {
         format!(
-            "so in {so} of {count} seeds; its loss is {:+.3} from the mean of the others: {verdict}",
-            mean(&gaps)
+            "its loss is the highest in {so} of {count} seeds, on average {:.3} {} the others' mean: {verdict}",
+            mean(&gaps).abs(),
+            if mean(&gaps) < 0.0 { "below" } else { "above" }
         )
     })
 }
