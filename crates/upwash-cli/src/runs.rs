@@ -1,48 +1,22 @@
 //! A run and its folder: the resolved configuration, events as they happen, checkpoints, the summary.
 
-use crate::progress::ProgressDisplay;
+mod execution;
+
+pub(crate) use execution::{end_cleanly_when_interrupted, execute, execute_with, interrupted};
+
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use upwash::checkpoint::{Checkpoint, CheckpointError};
-use upwash::config::{Config, Execution};
-use upwash::engine::Engine;
+use upwash::config::Config;
 use upwash::experiment::{Experiment, Folders};
-use upwash::run::{Event, Moment, Next, Observer, Outcome, Progress, Summary, Wish, run_with};
-use upwash::transport::{InProcess, Placement, Transport};
+use upwash::run::Event;
+use upwash::transport::Placement;
 
 /// How long someone who watches is kept waiting.
 const PATIENCE: Duration = Duration::from_millis(100);
-
-/// How long a run goes on without a checkpoint, however many rounds that is.
-const LONG: Duration = Duration::from_secs(600);
-
-/// Set by Ctrl-C: the run ends after its round, with a checkpoint.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-/// Makes Ctrl-C (and a polite kill) end runs cleanly from now on.
-pub(crate) fn end_cleanly_when_interrupted() -> Result<()> {
-    let mut first: Option<Instant> = None;
-    let stop = move || {
-        INTERRUPTED.store(true, Ordering::Relaxed);
-        // Some who end processes send their signal twice in a row: that is no impatience.
-        match first {
-            None => eprintln!("stopping; Ctrl-C once more stops at once"),
-            Some(first) if first.elapsed() < Duration::from_millis(500) => {}
-            Some(_) => std::process::exit(130),
-        }
-        first.get_or_insert_with(Instant::now);
-    };
-    ctrlc::set_handler(stop).context("cannot listen for Ctrl-C")
-}
-
-/// Whether the user has asked for an end.
-pub(crate) fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
-}
 
 /// Where this process's part of a run is kept.
 #[derive(Clone, Debug)]
@@ -320,206 +294,4 @@ fn claimed(file: File, folder: &Path) -> Result<File> {
         // Some network file systems have no locks; that is no reason not to train.
         Err(std::fs::TryLockError::Error(_)) => Ok(file),
     }
-}
-
-/// Writes down what happens, and ends the run when that fails or the user wishes.
-struct Recorder<'a> {
-    folder: &'a mut RunFolder,
-    display: ProgressDisplay,
-    checkpoint_every: u64,
-    /// Why the run can neither pause nor keep its state on demand, if so.
-    stops_only: Option<&'static str>,
-    /// When the last checkpoint was written, and when wishes were looked for.
-    saved: Instant,
-    looked: Instant,
-    stopping: bool,
-    failure: Option<anyhow::Error>,
-}
-
-impl Recorder<'_> {
-    /// Keeps the state of the run, behind all events that led to it.
-    fn save(
-        &mut self,
-        moment: &mut dyn FnMut() -> Moment,
-        write: impl Fn(&Checkpoint, &Path) -> Result<PathBuf, CheckpointError>,
-    ) -> Result<()> {
-        self.folder.events.flush()?;
-        self.saved = Instant::now();
-        let (progress, arrays) = moment();
-        let checkpoint = Checkpoint {
-            config: self.folder.config.clone(),
-            progress,
-            arrays,
-            first: self.folder.home.placement.own().start,
-            count: self.folder.home.placement.own().len(),
-        };
-        write(&checkpoint, &self.folder.path)?;
-        Ok(())
-    }
-
-    /// Whether rounds are so long that a kill would lose much. Several processes keep theirs in the same round.
-    fn has_waited_long(&self) -> bool {
-        self.folder.home.placement.is_whole() && self.saved.elapsed() > LONG
-    }
-
-    /// Does what someone who watches has asked for, and waits while that is to wait.
-    fn grant_wishes(&mut self, round: u64, moment: &mut dyn FnMut() -> Moment) -> Result<()> {
-        if self.looked.elapsed() < PATIENCE {
-            return Ok(());
-        }
-        let mut paused = false;
-        loop {
-            self.looked = Instant::now();
-            while let Some(wish) = Wish::take(&self.folder.path) {
-                if let Some(why) = self.stops_only.filter(|_| wish != Wish::Stop) {
-                    let message = format!("asked to {}: {why}", wish.name());
-                    self.tell(&Event::Warning { message })?;
-                    continue;
-                }
-                match wish {
-                    Wish::Pause => paused = true,
-                    Wish::Continue => paused = false,
-                    Wish::Checkpoint => self.save(moment, Checkpoint::write)?,
-                    Wish::Stop => self.stopping = true,
-                }
-                self.tell(&Event::Asked { round, what: wish })?;
-            }
-            if !paused || self.stopping || interrupted() {
-                return Ok(());
-            }
-            std::thread::sleep(PATIENCE);
-        }
-    }
-
-    fn tell(&mut self, event: &Event) -> Result<()> {
-        self.display.show(event);
-        self.folder.record(event)
-    }
-
-    fn keep(&mut self, result: Result<()>) -> Next {
-        match result {
-            Ok(()) if !interrupted() && !self.stopping => Next::Continue,
-            Ok(()) => Next::Stop,
-            Err(error) => {
-                self.failure.get_or_insert(error);
-                Next::Stop
-            }
-        }
-    }
-}
-
-impl Observer for Recorder<'_> {
-    fn observe(&mut self, event: &Event) -> Next {
-        let result = self.tell(event);
-        self.keep(result)
-    }
-
-    fn between_rounds(&mut self, round: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
-        let due = self.checkpoint_every > 0
-            && (round.is_multiple_of(self.checkpoint_every) || self.has_waited_long());
-        let result = match due && self.failure.is_none() {
-            true => self.save(moment, Checkpoint::write),
-            false => Ok(()),
-        };
-        let result = result.and_then(|()| self.grant_wishes(round, moment));
-        self.keep(result)
-    }
-
-    fn stopped(&mut self, moment: &mut dyn FnMut() -> Moment) {
-        if self.failure.is_none() {
-            let result = self.save(moment, Checkpoint::write);
-            self.keep(result);
-        }
-    }
-
-    fn diverged(&mut self, moment: &mut dyn FnMut() -> Moment) {
-        let result = self.save(moment, |checkpoint, folder| {
-            checkpoint.write_as(&folder.join("diverged.upwash"))
-        });
-        self.keep(result);
-    }
-}
-
-/// Trains with all workers in this process, and leaves a summary in the run's folder.
-pub(crate) fn execute(
-    experiment: &Experiment,
-    engine: &mut dyn Engine,
-    folder: &mut RunFolder,
-    display: ProgressDisplay,
-) -> Result<Summary> {
-    let mut here = InProcess::new(experiment.workers());
-    execute_with(experiment, engine, &mut here, folder, display)
-}
-
-/// The same with other processes; the first one leaves the summary.
-pub(crate) fn execute_with(
-    experiment: &Experiment,
-    engine: &mut dyn Engine,
-    transport: &mut dyn Transport,
-    folder: &mut RunFolder,
-    display: ProgressDisplay,
-) -> Result<Summary> {
-    let began = Instant::now();
-    // Of a run that was stopped and goes on, all parts count.
-    let before = match &folder.resumed {
-        Some(_) => summary_in(&folder.top)["wall_seconds"].as_f64(),
-        None => None,
-    };
-    let progress = match folder.resumed.take() {
-        None => Progress::start(experiment.workers()),
-        Some(checkpoint) => {
-            engine.restore(&checkpoint.arrays).map_err(|what| {
-                anyhow::anyhow!(
-                    "the checkpoint in {} does not fit: {what}",
-                    folder.path.display()
-                )
-            })?;
-            checkpoint.progress
-        }
-    };
-    let threads = experiment.config.training.asynchronous == Execution::Threads;
-    // What was asked of a run that is over is not asked of this one.
-    while Wish::take(&folder.path).is_some() {}
-    let mut recorder = Recorder {
-        checkpoint_every: experiment.config.training.checkpoint_every,
-        stops_only: match (folder.home.placement.is_whole(), threads) {
-            (false, _) => Some("a run of several processes can only be stopped"),
-            (_, true) => Some("workers on threads do not wait for each other; they can be stopped"),
-            _ => None,
-        },
-        folder,
-        display,
-        saved: Instant::now(),
-        looked: Instant::now(),
-        stopping: false,
-        failure: None,
-    };
-    let outcome = run_with(experiment, engine, transport, progress, &mut recorder)?;
-    recorder.display.finish();
-    // Of several processes that were asked, one is enough: the others need not look any more.
-    while Wish::take(&recorder.folder.path).is_some() {}
-    if let Some(error) = recorder.failure {
-        return Err(error).with_context(|| format!("cannot write to {}", folder.path.display()));
-    }
-    let Outcome { summary, averaged } = outcome;
-    folder.events.flush()?;
-    if !folder.home.sums_up() {
-        return Ok(summary);
-    }
-    if averaged.is_finite() && !averaged.parameters.is_empty() {
-        let about = [
-            ("model", experiment.config.model.to_string()),
-            ("data", experiment.data.name.clone()),
-            ("algorithm", summary.algorithm.clone()),
-        ];
-        let about = about.iter().map(|(key, value)| (*key, value.as_str()));
-        let content = averaged.to_safetensors(engine.layout(), about)?;
-        crate::files::write(&folder.top.join("model.safetensors"), &content)?;
-    }
-    let mut content = serde_json::to_value(&summary)?;
-    let seconds = before.unwrap_or(0.0) + began.elapsed().as_secs_f64();
-    content["wall_seconds"] = seconds.into();
-    let text = serde_json::to_string_pretty(&content)? + "\n";
-    crate::files::write(&folder.top.join("summary.json"), text.as_bytes())?;
-    Ok(summary)
 }

@@ -2,39 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::{error, outcome, said, upwash};
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::{Duration, Instant};
-
-/// In `folder`, with a store of data of its own: tests leave no trace in the user's.
-fn upwash(folder: &Path, args: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_upwash"));
-    program.env("UPWASH_DATA", folder.join("data"));
-    program.args(args).current_dir(folder).output().unwrap()
-}
-
-fn stdout(folder: &Path, args: &[&str]) -> String {
-    let output = upwash(folder, args);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?}: {error}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn error(folder: &Path, args: &[&str]) -> String {
-    let output = upwash(folder, args);
-    assert_eq!(output.status.code(), Some(2), "{args:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
-
-/// Without the time it took.
-fn summary(path: &Path) -> Value {
-    let text = std::fs::read_to_string(path.join("summary.json")).unwrap();
-    let mut summary: Value = serde_json::from_str(&text).unwrap();
-    assert!(summary["wall_seconds"].as_f64().unwrap() > 0.0);
-    summary.as_object_mut().unwrap().remove("wall_seconds");
-    summary
-}
 
 fn folder_with(config: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -45,7 +19,7 @@ fn folder_with(config: &str) -> tempfile::TempDir {
 #[test]
 fn the_demo_compares_four_algorithms() {
     let folder = tempfile::tempdir().unwrap();
-    let text = stdout(folder.path(), &["demo"]);
+    let text = said(folder.path(), &["demo"]);
     for name in [
         "D-PSGD ",
         "MATCHA (budget 0.5) ",
@@ -64,19 +38,19 @@ fn the_demo_compares_four_algorithms() {
         "al-dsgd-over-dpsgd",
         "al-dsgd-over-matcha",
     ] {
-        let summary = summary(&folder.path().join("runs/demo").join(run));
+        let summary = outcome(&folder.path().join("runs/demo").join(run));
         assert!(
             summary["worst_accuracy"].as_f64().unwrap() > 0.93,
             "{run}: {summary}"
         );
     }
-    assert!(stdout(folder.path(), &["demo"]).contains("results are in runs/demo-2"));
+    assert!(said(folder.path(), &["demo"]).contains("results are in runs/demo-2"));
 }
 
 #[test]
 fn a_run_leaves_what_programs_rely_on() {
     let folder = folder_with("[training]\nepochs = 2\n");
-    let text = stdout(
+    let text = said(
         folder.path(),
         &["train", "run.toml", "--out", "r", "--set", "seed=5"],
     );
@@ -86,7 +60,7 @@ fn a_run_leaves_what_programs_rely_on() {
     );
     assert!(text.contains("   AVG  "), "{text}");
     let run = folder.path().join("r");
-    let summary = summary(&run);
+    let summary = outcome(&run);
     assert_eq!(summary["algorithm"], "AL-DSGD (sound) over D-PSGD");
     assert_eq!(summary["graph"], "paper:L1");
     assert_eq!(summary["status"], "finished");
@@ -220,8 +194,8 @@ fn bad_configurations_are_answered_with_the_place_and_the_remedy() {
 #[test]
 fn resuming_gives_the_same_result_and_skips_damage() {
     let folder = folder_with("[training]\nepochs = 3\ncheckpoint_every = 10\n");
-    stdout(folder.path(), &["train", "run.toml", "--out", "whole"]);
-    let whole = summary(&folder.path().join("whole"));
+    said(folder.path(), &["train", "run.toml", "--out", "whole"]);
+    let whole = outcome(&folder.path().join("whole"));
     // As after a crash: the summary is not there yet, and the newest checkpoint is cut.
     let run = folder.path().join("whole");
     std::fs::remove_file(run.join("summary.json")).unwrap();
@@ -239,7 +213,7 @@ fn resuming_gives_the_same_result_and_skips_damage() {
         said.contains("checkpoint-000000030.upwash is damaged"),
         "{said}"
     );
-    assert_eq!(summary(&run), whole);
+    assert_eq!(outcome(&run), whole);
     assert!(std::fs::read(run.join("model.safetensors")).unwrap() == first_model);
     std::fs::remove_file(run.join("summary.json")).unwrap();
     // Every round stands in the events once, as if there had been no stop.
@@ -292,7 +266,7 @@ fn a_full_disk_is_an_error_and_the_last_good_checkpoint_stays() {
         resumed.status.success() && !said.contains("damaged"),
         "{said}"
     );
-    assert_eq!(summary(&run)["rounds"].as_u64(), Some(4800));
+    assert_eq!(outcome(&run)["rounds"].as_u64(), Some(4800));
 }
 
 #[test]
@@ -305,8 +279,8 @@ fn a_run_that_diverges_keeps_the_models_with_which_it_did() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("diverged: the loss of worker "), "{text}");
     let run = folder.path().join("r");
-    assert_eq!(summary(&run)["status"], "diverged");
-    assert!(summary(&run)["worker"].is_u64() && summary(&run)["round"].is_u64());
+    assert_eq!(outcome(&run)["status"], "diverged");
+    assert!(outcome(&run)["worker"].is_u64() && outcome(&run)["round"].is_u64());
     assert!(run.join("diverged.upwash").is_file());
 }
 
@@ -316,7 +290,7 @@ fn a_run_that_diverges_in_its_last_round_says_so() {
     let folder = folder_with("[training]\nepochs = 1\nbatch = 1000\nrate = 1e39\n");
     let output = upwash(folder.path(), &["train", "run.toml", "--out", "r"]);
     assert_eq!(output.status.code(), Some(3));
-    let summary = summary(&folder.path().join("r"));
+    let summary = outcome(&folder.path().join("r"));
     assert_eq!(
         (&summary["status"], &summary["round"]),
         (&"diverged".into(), &1.into())
@@ -327,7 +301,7 @@ fn a_run_that_diverges_in_its_last_round_says_so() {
 #[test]
 fn what_cannot_be_resumed_is_told_with_a_remedy_that_works() {
     let folder = folder_with("[training]\nepochs = 2\n");
-    stdout(folder.path(), &["train", "run.toml", "--out", "r"]);
+    said(folder.path(), &["train", "run.toml", "--out", "r"]);
     let resume = ["train", "run.toml", "--out", "r", "--resume"];
     assert!(error(folder.path(), &resume).contains("the run in r is finished"));
     let again = error(folder.path(), &["train", "run.toml", "--out", "r"]);
@@ -357,10 +331,10 @@ fn a_run_is_not_resumed_on_another_graph_of_the_same_name() {
         "[graph]\ntopology = \"file:g.txt\"\n[training]\nepochs = 2\ncheckpoint_every = 5\n",
     );
     std::fs::write(folder.path().join("g.txt"), "0 1\n1 2\n2 3\n").unwrap();
-    stdout(folder.path(), &["train", "run.toml", "--out", "r"]);
+    said(folder.path(), &["train", "run.toml", "--out", "r"]);
     std::fs::remove_file(folder.path().join("r/summary.json")).unwrap();
     // The resolved configuration is one, wherever it is read from.
-    stdout(
+    said(
         folder.path(),
         &["train", "r/config.toml", "--out", "r", "--resume"],
     );
@@ -380,7 +354,7 @@ fn a_run_is_not_resumed_on_another_graph_of_the_same_name() {
                checkpoint_every = 5\n";
     std::fs::write(folder.path().join("run.toml"), run).unwrap();
     std::fs::write(folder.path().join("m.txt"), "0-1 2-3\n1-2\n").unwrap();
-    stdout(folder.path(), &["train", "run.toml", "--out", "m"]);
+    said(folder.path(), &["train", "run.toml", "--out", "m"]);
     std::fs::remove_file(folder.path().join("m/summary.json")).unwrap();
     std::fs::write(folder.path().join("m.txt"), "1-2\n0-1 2-3\n").unwrap();
     let resume = ["train", "run.toml", "--out", "m", "--resume"];
@@ -427,7 +401,7 @@ fn an_interrupted_run_can_go_on() {
         std::thread::sleep(Duration::from_millis(20));
     };
     assert_eq!(status.code(), Some(130));
-    let stopped = summary(&run);
+    let stopped = outcome(&run);
     assert_eq!(stopped["status"], "interrupted");
     assert!(stopped["nodes"][0]["train_loss"].as_f64().unwrap() > 0.0);
     assert!(stopped["mean_accuracy"].is_null(), "it was not tested");
@@ -443,7 +417,7 @@ fn a_run_that_was_interrupted_ends_as_if_it_had_not_been() {
     let config = "model = \"cnn\"\n[graph]\ncopies = 3\n[algorithm]\nbase = \"matcha\"\n[training]\n\
                   epochs = 15\ncheckpoint_every = 0\ndecay = \"cosine\"\n";
     let folder = folder_with(config);
-    stdout(folder.path(), &["train", "run.toml", "--out", "whole"]);
+    said(folder.path(), &["train", "run.toml", "--out", "whole"]);
     let part = folder.path().join("part");
     let child = Command::new(env!("CARGO_BIN_EXE_upwash"))
         .args(["train", "run.toml", "--out", "part"])
@@ -466,12 +440,12 @@ fn a_run_that_was_interrupted_ends_as_if_it_had_not_been() {
         Some(130),
         "it had ended already: make it longer"
     );
-    stdout(
+    said(
         folder.path(),
         &["train", "run.toml", "--out", "part", "--resume"],
     );
     let whole = folder.path().join("whole");
-    assert_eq!(summary(&part), summary(&whole));
+    assert_eq!(outcome(&part), outcome(&whole));
     let model = |run: &Path| std::fs::read(run.join("model.safetensors")).unwrap();
     assert!(model(&part) == model(&whole));
     let rounds = |run: &Path| {
@@ -508,9 +482,9 @@ fn data_is_taken_from_files_and_checked() {
         .arg(from.join("test.bin"))
         .status();
     assert!(zipped.unwrap().success());
-    assert!(stdout(folder.path(), &get).contains("cifar100 is in"));
-    assert!(stdout(folder.path(), &get).contains("already"));
-    let list = stdout(folder.path(), &["data", "list"]);
+    assert!(said(folder.path(), &get).contains("cifar100 is in"));
+    assert!(said(folder.path(), &get).contains("already"));
+    let list = said(folder.path(), &["data", "list"]);
     let here = |name: &str| {
         list.lines()
             .any(|line| line.starts_with(name) && line.ends_with("here"))
@@ -525,7 +499,7 @@ fn data_is_taken_from_files_and_checked() {
         "model = \"softmax\"\n[data]\nname = \"cifar100\"\n[training]\nepochs = 1\nbatch = 6250\n",
     )
     .unwrap();
-    let text = stdout(folder.path(), &["train", "run.toml", "--out", "r"]);
+    let text = said(folder.path(), &["train", "run.toml", "--out", "r"]);
     assert!(text.contains("cifar100: 50000 images"), "{text}");
     // A label that no class has, in a file of the right length.
     let stored = folder.path().join("data/cifar100/train.bin");
@@ -534,7 +508,7 @@ fn data_is_taken_from_files_and_checked() {
     std::fs::write(&stored, bytes).unwrap();
     let label = error(folder.path(), &["train", "run.toml", "--out", "r2"]);
     assert!(label.contains("a label is 100, of 100 classes"), "{label}");
-    assert!(stdout(folder.path(), &["data", "get", "digits"]).contains("part of the program"));
+    assert!(said(folder.path(), &["data", "get", "digits"]).contains("part of the program"));
     let unknown = error(folder.path(), &["data", "get", "imagenet"]);
     assert!(unknown.contains("data `imagenet` is unknown"), "{unknown}");
     let nowhere = error(
@@ -548,125 +522,9 @@ fn data_is_taken_from_files_and_checked() {
 }
 
 #[test]
-fn several_configurations_are_compared_and_nothing_is_run_twice() {
-    let folder = tempfile::tempdir().unwrap();
-    let write = |name: &str, config: &str| {
-        std::fs::write(folder.path().join(name), config).unwrap();
-    };
-    write("plain.toml", "[algorithm]\nname = \"dpsgd\"\n");
-    write("led.toml", "[graph]\ncopies = 3\n");
-    write("lost.toml", "[training]\nrate = 1e30\n");
-    let compare = [
-        "compare",
-        "plain.toml",
-        "led.toml",
-        "lost.toml",
-        "--out",
-        "c",
-        "--set",
-        "training.epochs=2",
-    ];
-    let table = stdout(folder.path(), &compare);
-    assert!(table.contains("plain: D-PSGD on paper:L1\n"), "{table}");
-    assert!(
-        table.contains("led: AL-DSGD (sound) over D-PSGD on paper:L1, 3 copies\n"),
-        "{table}"
-    );
-    assert!(table.contains("; diverged in round"), "{table}");
-    assert!(
-        table.lines().all(|line| line.chars().count() <= 80),
-        "{table}"
-    );
-    let events = |run: &str| {
-        let path = folder.path().join("c").join(run).join("events.jsonl");
-        std::fs::metadata(path).unwrap().modified().unwrap()
-    };
-    let before = ["plain", "led", "lost"].map(events);
-    assert_eq!(
-        stdout(folder.path(), &compare),
-        table,
-        "the same, times included"
-    );
-    assert_eq!(["plain", "led", "lost"].map(events), before);
-    // One that was lost before its first checkpoint is run again, and comes to the same.
-    let led = folder.path().join("c/led");
-    let known = summary(&led);
-    std::fs::remove_file(led.join("summary.json")).unwrap();
-    stdout(folder.path(), &compare);
-    assert_eq!(summary(&led), known);
-
-    let other = error(
-        folder.path(),
-        &["compare", "plain.toml", "--out", "c", "--set", "seed=5"],
-    );
-    assert!(other.contains("holds another run"), "{other}");
-    std::fs::create_dir(folder.path().join("d")).unwrap();
-    write("d/plain.toml", "");
-    let twice = error(folder.path(), &["compare", "plain.toml", "d/plain.toml"]);
-    assert!(
-        twice.contains("two configurations are called plain"),
-        "{twice}"
-    );
-}
-
-#[test]
-fn runs_together_come_to_the_same_as_in_turn() {
-    let folder = tempfile::tempdir().unwrap();
-    let write = |name: &str, config: &str| {
-        std::fs::write(folder.path().join(name), config).unwrap();
-    };
-    write("plain.toml", "[algorithm]\nname = \"dpsgd\"\n");
-    write("choco.toml", "seed = 2\n[algorithm]\nname = \"choco\"\n");
-    write("lost.toml", "[training]\nrate = 1e30\n");
-    let compare = |out: &str, more: &[&str]| {
-        let mut args = vec![
-            "compare",
-            "plain.toml",
-            "choco.toml",
-            "lost.toml",
-            "--out",
-            out,
-        ];
-        args.extend(["--set", "training.epochs=2"]);
-        args.extend(more);
-        stdout(folder.path(), &args)
-    };
-    compare("apart", &[]);
-    let table = compare("together", &["--together", "--reach", "80"]);
-    for run in ["plain", "choco", "lost"] {
-        let [apart, together] = ["apart", "together"].map(|out| folder.path().join(out).join(run));
-        assert_eq!(summary(&together), summary(&apart), "{run}");
-        let read = |run: &Path| std::fs::read(run.join("model.safetensors")).ok();
-        assert_eq!(read(&together), read(&apart), "{run}");
-    }
-    assert!(table.contains("to a mean accuracy of 80 %"), "{table}");
-    assert!(table.contains("lost               never"), "{table}");
-    assert!(
-        table.lines().all(|line| line.chars().count() <= 80),
-        "{table}"
-    );
-    // What cannot share an engine leaves nothing behind.
-    write("other.toml", "model = \"softmax\"\n");
-    let args = [
-        "compare",
-        "plain.toml",
-        "other.toml",
-        "--out",
-        "no",
-        "--together",
-    ];
-    let said = error(folder.path(), &args);
-    assert!(
-        said.contains("--together: the model must be the same"),
-        "{said}"
-    );
-    assert!(!folder.path().join("no").exists());
-}
-
-#[test]
 fn a_dry_run_says_what_a_run_would_be_and_leaves_nothing() {
     let folder = folder_with("model = \"resnet20\"\n[data]\nname = \"synthetic:shape=3x32x32\"\n");
-    let text = stdout(folder.path(), &["train", "run.toml", "--dry-run"]);
+    let text = said(folder.path(), &["train", "run.toml", "--dry-run"]);
     assert!(text.contains("8 workers of 27"), "{text}");
     assert!(text.contains("MiB of memory"), "{text}");
     assert!(!folder.path().join("runs").exists());
@@ -675,7 +533,7 @@ fn a_dry_run_says_what_a_run_would_be_and_leaves_nothing() {
 #[test]
 fn every_algorithm_is_listed_with_its_options() {
     let folder = tempfile::tempdir().unwrap();
-    let text = stdout(folder.path(), &["algorithms"]);
+    let text = said(folder.path(), &["algorithms"]);
     for (name, said) in [
         ("al-dsgd", "w_best = 0.1"),
         (
@@ -695,7 +553,7 @@ fn every_algorithm_is_listed_with_its_options() {
         let entry = rest.split("\n\n").next().unwrap();
         assert!(entry.contains(said), "{entry}");
     }
-    let one = stdout(folder.path(), &["algorithms", "d2"]);
+    let one = said(folder.path(), &["algorithms", "d2"]);
     assert!(one.starts_with("d2\n") && !one.contains("choco"), "{one}");
     assert!(error(folder.path(), &["algorithms", "d3"]).contains("there is no algorithm `d3`"));
 }

@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// `upwash ARGUMENTS` in a folder, to its end.
+/// `upwash ARGUMENTS` in a folder, to its end, with a store of data of its own: tests leave no trace in the user's.
 pub fn upwash(folder: &Path, arguments: &[&str]) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_upwash"));
     program
+        .env("UPWASH_DATA", folder.join("data"))
         .args(arguments)
         .current_dir(folder)
         .output()
@@ -22,6 +23,13 @@ pub fn said(folder: &Path, arguments: &[&str]) -> String {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {error}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// What it says of a mistake.
+pub fn error(folder: &Path, arguments: &[&str]) -> String {
+    let output = upwash(folder, arguments);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
 }
 
 /// `mpirun -np RANKS upwash train ARGUMENTS --transport mpi`, not started yet.
@@ -57,6 +65,14 @@ pub fn finish(mut command: Command) -> Output {
 pub fn summary(folder: &Path) -> Value {
     let text = std::fs::read_to_string(folder.join("summary.json")).unwrap();
     serde_json::from_str(&text).unwrap()
+}
+
+/// The summary without the time it took.
+pub fn outcome(folder: &Path) -> Value {
+    let mut summary = summary(folder);
+    assert!(summary["wall_seconds"].as_f64().unwrap() > 0.0);
+    summary.as_object_mut().unwrap().remove("wall_seconds");
+    summary
 }
 
 /// Losses by (round, worker) of all processes' events.

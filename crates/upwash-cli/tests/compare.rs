@@ -1,0 +1,124 @@
+//! `upwash compare`: several configurations, one table.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{error, outcome, said};
+use std::path::Path;
+
+#[test]
+fn several_configurations_are_compared_and_nothing_is_run_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, config: &str| {
+        std::fs::write(folder.path().join(name), config).unwrap();
+    };
+    write("plain.toml", "[algorithm]\nname = \"dpsgd\"\n");
+    write("led.toml", "[graph]\ncopies = 3\n");
+    write("lost.toml", "[training]\nrate = 1e30\n");
+    let compare = [
+        "compare",
+        "plain.toml",
+        "led.toml",
+        "lost.toml",
+        "--out",
+        "c",
+        "--set",
+        "training.epochs=2",
+    ];
+    let table = said(folder.path(), &compare);
+    assert!(table.contains("plain: D-PSGD on paper:L1\n"), "{table}");
+    assert!(
+        table.contains("led: AL-DSGD (sound) over D-PSGD on paper:L1, 3 copies\n"),
+        "{table}"
+    );
+    assert!(table.contains("; diverged in round"), "{table}");
+    assert!(
+        table.lines().all(|line| line.chars().count() <= 80),
+        "{table}"
+    );
+    let events = |run: &str| {
+        let path = folder.path().join("c").join(run).join("events.jsonl");
+        std::fs::metadata(path).unwrap().modified().unwrap()
+    };
+    let before = ["plain", "led", "lost"].map(events);
+    assert_eq!(
+        said(folder.path(), &compare),
+        table,
+        "the same, times included"
+    );
+    assert_eq!(["plain", "led", "lost"].map(events), before);
+    // One that was lost before its first checkpoint is run again, and comes to the same.
+    let led = folder.path().join("c/led");
+    let known = outcome(&led);
+    std::fs::remove_file(led.join("summary.json")).unwrap();
+    said(folder.path(), &compare);
+    assert_eq!(outcome(&led), known);
+
+    let other = error(
+        folder.path(),
+        &["compare", "plain.toml", "--out", "c", "--set", "seed=5"],
+    );
+    assert!(other.contains("holds another run"), "{other}");
+    std::fs::create_dir(folder.path().join("d")).unwrap();
+    write("d/plain.toml", "");
+    let twice = error(folder.path(), &["compare", "plain.toml", "d/plain.toml"]);
+    assert!(
+        twice.contains("two configurations are called plain"),
+        "{twice}"
+    );
+}
+
+#[test]
+fn runs_together_come_to_the_same_as_in_turn() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, config: &str| {
+        std::fs::write(folder.path().join(name), config).unwrap();
+    };
+    write("plain.toml", "[algorithm]\nname = \"dpsgd\"\n");
+    write("choco.toml", "seed = 2\n[algorithm]\nname = \"choco\"\n");
+    write("lost.toml", "[training]\nrate = 1e30\n");
+    let compare = |out: &str, more: &[&str]| {
+        let mut args = vec![
+            "compare",
+            "plain.toml",
+            "choco.toml",
+            "lost.toml",
+            "--out",
+            out,
+        ];
+        args.extend(["--set", "training.epochs=2"]);
+        args.extend(more);
+        said(folder.path(), &args)
+    };
+    compare("apart", &[]);
+    let table = compare("together", &["--together", "--reach", "80"]);
+    for run in ["plain", "choco", "lost"] {
+        let [apart, together] = ["apart", "together"].map(|out| folder.path().join(out).join(run));
+        assert_eq!(outcome(&together), outcome(&apart), "{run}");
+        let read = |run: &Path| std::fs::read(run.join("model.safetensors")).ok();
+        assert_eq!(read(&together), read(&apart), "{run}");
+    }
+    assert!(table.contains("to a mean accuracy of 80 %"), "{table}");
+    assert!(table.contains("lost               never"), "{table}");
+    assert!(
+        table.lines().all(|line| line.chars().count() <= 80),
+        "{table}"
+    );
+    // What cannot share an engine leaves nothing behind.
+    write("other.toml", "model = \"softmax\"\n");
+    let args = [
+        "compare",
+        "plain.toml",
+        "other.toml",
+        "--out",
+        "no",
+        "--together",
+    ];
+    let refused = error(folder.path(), &args);
+    assert!(
+        refused.contains("--together: the model must be the same"),
+        "{refused}"
+    );
+    assert!(!folder.path().join("no").exists());
+}
