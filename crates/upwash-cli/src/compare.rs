@@ -1,7 +1,7 @@
 //! `upwash compare`: several configurations, one table.
 
 use crate::engines::EngineArgs;
-use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, read_config};
+use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, read_next_config};
 use crate::together;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use upwash::experiment::Experiment;
+use upwash::experiment::{Experiment, Shelf};
 use upwash::run::Status;
 
 #[derive(clap::Args)]
@@ -40,10 +40,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         let what = "--reach: write a percentage, above 0 and at most 100";
         ensure!(percent > 0.0 && percent <= 100.0, what);
     }
-    let mut prepared = Vec::new();
+    let (mut prepared, mut shelf) = (Vec::new(), Shelf::default());
     let mut names = BTreeSet::new();
     for path in &args.configs {
-        let experiment = read_config(path, &args.replacements)?;
+        let experiment = read_next_config(path, &args.replacements, &mut shelf)?;
         let stem = path.file_stem().context("a configuration has a name")?;
         let name = stem.to_string_lossy().into_owned();
         ensure!(

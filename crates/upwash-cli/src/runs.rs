@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use upwash::checkpoint::{Checkpoint, CheckpointError};
 use upwash::config::Config;
-use upwash::experiment::{Experiment, Folders};
+use upwash::experiment::{Experiment, Folders, Shelf};
 use upwash::run::Event;
 use upwash::transport::Placement;
 
@@ -245,6 +245,15 @@ pub(crate) fn is_over(path: &Path) -> bool {
 
 /// The experiment that a file describes, with replacements on top.
 pub(crate) fn read_config(path: &Path, replacements: &[String]) -> Result<Experiment> {
+    read_next_config(path, replacements, &mut Shelf::default())
+}
+
+/// The same, one of several.
+pub(crate) fn read_next_config(
+    path: &Path,
+    replacements: &[String],
+    shelf: &mut Shelf,
+) -> Result<Experiment> {
     let place = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {place}"))?;
     let config = Config::parse(&text, replacements).with_context(|| place.to_string())?;
@@ -252,7 +261,7 @@ pub(crate) fn read_config(path: &Path, replacements: &[String]) -> Result<Experi
         files: path.parent().unwrap_or(Path::new("")).to_owned(),
         ..Folders::standard()
     };
-    Experiment::prepare(config, &folders).with_context(|| place.to_string())
+    Experiment::prepare_next(config, &folders, shelf).with_context(|| place.to_string())
 }
 
 /// Cuts the events off where the run goes on: what happened after its checkpoint will happen again.

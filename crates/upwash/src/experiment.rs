@@ -4,7 +4,7 @@ mod links;
 
 use crate::algorithm::{Links, Method, Registry};
 use crate::clock::Clock;
-use crate::config::{self, AlgorithmConfig, Config, ConfigError};
+use crate::config::{self, AlgorithmConfig, Config, ConfigError, DataConfig};
 use crate::crew::Crew;
 use crate::data::{
     Dataset, PartitionError, Sampler, Source, StoreError, Synthetic, SyntheticError, digits,
@@ -54,6 +54,15 @@ pub struct Experiment {
     /// What a user should know before the start.
     pub warnings: Vec<String>,
 }
+
+/// Data that was read last, for the next experiment that asks for the same.
+#[derive(Clone, Debug, Default)]
+pub struct Shelf {
+    last: Option<(Asked, Arc<Dataset>)>,
+}
+
+/// A folder, a name, and how many images to train and to test on.
+type Asked = (PathBuf, String, [Option<usize>; 2]);
 
 /// Where files are.
 #[derive(Clone, Debug, Default)]
@@ -125,11 +134,42 @@ impl Experiment {
         Self::prepare_with(config, folders, &Registry::standard())
     }
 
+    /// The same, one of several: data that the last one has read is not read again.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use upwash::{config::Config, experiment::{Experiment, Folders, Shelf}};
+    /// let mut shelf = Shelf::default();
+    /// let mut next = |text: &str| -> Result<_, Box<dyn std::error::Error>> {
+    ///     Ok(Experiment::prepare_next(Config::parse(text, &[])?, &Folders::default(), &mut shelf)?.data)
+    /// };
+    /// let (one, other) = (next("seed = 1")?, next("seed = 2")?);
+    /// assert!(Arc::ptr_eq(&one, &other));
+    /// assert_eq!(next("[data]\ntrain_images = 100")?.train.len(), 100);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn prepare_next(
+        config: Config,
+        folders: &Folders,
+        shelf: &mut Shelf,
+    ) -> Result<Self, ExperimentError> {
+        Self::prepare_from(config, folders, &Registry::standard(), shelf)
+    }
+
     /// Prepares what `config` asks for, with the algorithms of a registry.
     pub fn prepare_with(
+        config: Config,
+        folders: &Folders,
+        registry: &Registry,
+    ) -> Result<Self, ExperimentError> {
+        Self::prepare_from(config, folders, registry, &mut Shelf::default())
+    }
+
+    fn prepare_from(
         mut config: Config,
         folders: &Folders,
         registry: &Registry,
+        shelf: &mut Shelf,
     ) -> Result<Self, ExperimentError> {
         config.check()?;
         let AlgorithmConfig { name, options } = &config.algorithm;
@@ -146,11 +186,7 @@ impl Experiment {
             )));
         }
         let centre = links::centre(&config, &method, &graph)?;
-        let mut data = load(&config.data.name, &folders.data)?;
-        data.train
-            .truncate(config.data.train_images.unwrap_or(usize::MAX));
-        data.test
-            .truncate(config.data.test_images.unwrap_or(usize::MAX));
+        let data = shelf.data(&config.data, &folders.data)?;
         let mut shares = config.data.partition.share_out(
             &data.train,
             data.classes,
@@ -170,7 +206,7 @@ impl Experiment {
         let warnings = links::check(&method, &graph, &schedule)?;
         let audience = links::audience(&method, &schedule);
         Ok(Self {
-            data: Arc::new(data),
+            data,
             method,
             centre,
             clock,
@@ -335,6 +371,30 @@ fn check_size(
 }
 
 /// A data set by its name.
+impl Shelf {
+    /// The data that is asked for: what is here, if it is that.
+    fn data(&mut self, asked: &DataConfig, folder: &Path) -> Result<Arc<Dataset>, ExperimentError> {
+        // How it is shared out is not the data's affair.
+        let key = (
+            folder.to_owned(),
+            asked.name.clone(),
+            [asked.train_images, asked.test_images],
+        );
+        if let Some((known, data)) = &self.last
+            && *known == key
+        {
+            return Ok(Arc::clone(data));
+        }
+        let mut data = load(&asked.name, folder)?;
+        data.train
+            .truncate(asked.train_images.unwrap_or(usize::MAX));
+        data.test.truncate(asked.test_images.unwrap_or(usize::MAX));
+        let data = Arc::new(data);
+        self.last = Some((key, Arc::clone(&data)));
+        Ok(data)
+    }
+}
+
 fn load(name: &str, folder: &Path) -> Result<Dataset, ExperimentError> {
     match name.split_once(':').unwrap_or((name, "")) {
         ("digits", "") => Ok(digits()),

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use upwash::algorithm::Variant;
 use upwash::config::Config;
-use upwash::experiment::{Experiment, Folders};
+use upwash::experiment::{Experiment, Folders, Shelf};
 use upwash::run::Status;
 
 /// One run.
@@ -56,9 +56,10 @@ pub(super) fn needed(
     all
 }
 
-fn prepare(text: &str, name: &str) -> Result<Experiment> {
+fn prepare(text: &str, name: &str, shelf: &mut Shelf) -> Result<Experiment> {
     let config = Config::parse(text, &[]).with_context(|| name.to_owned())?;
-    Experiment::prepare(config, &Folders::standard()).with_context(|| name.to_owned())
+    let experiment = Experiment::prepare_next(config, &Folders::standard(), shelf);
+    experiment.with_context(|| name.to_owned())
 }
 
 pub(super) fn run_what_is_missing(
@@ -72,13 +73,13 @@ pub(super) fn run_what_is_missing(
     let mut due = needed(exhibits, variants, store, seeds);
     // CIFAR-100 is in no package: who does not have it does without.
     if let Some(first) = due.iter().find(|run| run.task == Task::Cifar100)
-        && let Err(error) = prepare(&first.text, "CIFAR-100")
+        && let Err(error) = prepare(&first.text, "CIFAR-100", &mut Shelf::default())
     {
         writeln!(out, "note: {error:#}; what needs it is left out")?;
         due.retain(|run| run.task != Task::Cifar100);
     }
     end_cleanly_when_interrupted()?;
-    let count = due.len();
+    let (count, mut shelf) = (due.len(), Shelf::default());
     let mut due = due.into_iter().enumerate().peekable();
     while due.peek().is_some() {
         // The next few that are not done. Two tasks have two networks: they cannot share an engine.
@@ -87,7 +88,7 @@ pub(super) fn run_what_is_missing(
             let alike = some.first().is_none_or(|first| first.0.task == run.task);
             alike && some.len() < args.together.get()
         }) {
-            let experiment = prepare(&run.text, &run.name)?;
+            let experiment = prepare(&run.text, &run.name, &mut shelf)?;
             let home = Home::whole(&experiment);
             if let Some(folder) = RunFolder::open(&run.place, &experiment, &home)? {
                 eprintln!("run {} of {count}: {}", number + 1, run.name);
