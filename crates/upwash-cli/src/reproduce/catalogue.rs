@@ -333,9 +333,31 @@ pub(super) fn all() -> Vec<Exhibit> {
         .into_iter()
         .flat_map(|algorithm| LINKS.map(|links| (algorithm, links)))
         .flat_map(|(algorithm, links)| [1, 2, 3].map(|copies| Cell::new(algorithm, links, copies)));
+    let over = |copies: &[u8], pair: &dyn Fn(u8, u8) -> [Cell; 2]| -> Vec<[Cell; 2]> {
+        let all = LINKS.iter();
+        all.flat_map(|links| copies.iter().map(|copies| pair(*links, *copies)))
+            .collect()
+    };
+    let mut claims = Vec::new();
+    for (led, base) in [(AlDsgdOverDpsgd, Dpsgd), (AlDsgdOverMatcha, Matcha)] {
+        let name = base.words();
+        claims.push(Claim::across(
+            format!("the leaders: AL-DSGD has a higher mean test accuracy than {name} in as many copies of the same graph"),
+            over(&[1, 2, 3], &|links, copies| {
+                [led, base].map(|algorithm| Cell::new(algorithm, links, copies))
+            }),
+        ));
+        claims.push(Claim::across(
+            format!("the copies: {name} has a higher mean test accuracy in two or three copies of a graph than in one"),
+            over(&[2, 3], &|links, copies| {
+                [copies, 1].map(|copies| Cell::new(base, links, copies))
+            }),
+        ));
+    }
     all.push(Exhibit {
         columns: everything.map(column).collect(),
         by_node: false,
+        claims,
         ..Exhibit::new(
             "grid",
             "beyond Tab:7",

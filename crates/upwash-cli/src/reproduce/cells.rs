@@ -162,6 +162,30 @@ impl Cell {
         )
     }
 
+    /// What it is but for the graph's links.
+    pub(super) fn words(&self) -> String {
+        format!("{}{}", self.algorithm.words(), self.more_words())
+    }
+
+    /// What there is to say beside the algorithm and the graph's links.
+    pub(super) fn more_words(&self) -> String {
+        let mut words = String::new();
+        if self.copies > 1 {
+            let _ = write!(words, ", {} graphs", self.copies);
+        }
+        match self.kept {
+            Kept::All => {}
+            Kept::Only(part) => {
+                let _ = write!(words, ", {part} alone");
+            }
+            Kept::Metropolis => words += ", Metropolis weights",
+        }
+        if self.task == Task::Cifar100 {
+            words += ", CIFAR-100";
+        }
+        words
+    }
+
     /// What its configuration is called.
     pub(super) fn config_name(&self, variant: Variant) -> String {
         let data = match self.task {

@@ -22,6 +22,8 @@ pub(super) enum ClaimKind {
         cell: Cell,
         workers: &'static [usize],
     },
+    /// In each of these pairs, the first has a higher mean accuracy than the second.
+    Across { pairs: Vec<[Cell; 2]> },
     /// From the densest to the sparsest graph, one loses less than the other.
     Robust { one: [Cell; 2], other: [Cell; 2] },
 }
@@ -65,10 +67,11 @@ impl Measure {
 impl Claim {
     /// The experiments that it is about.
     pub(super) fn cells(&self) -> Vec<Cell> {
-        match self.kind {
-            ClaimKind::Better { one, other, .. } => vec![one, other],
-            ClaimKind::Worst { cell, .. } | ClaimKind::Slowest { cell, .. } => vec![cell],
-            ClaimKind::Robust { one, other } => [one, other].concat(),
+        match &self.kind {
+            ClaimKind::Better { one, other, .. } => vec![*one, *other],
+            ClaimKind::Worst { cell, .. } | ClaimKind::Slowest { cell, .. } => vec![*cell],
+            ClaimKind::Across { pairs } => pairs.concat(),
+            ClaimKind::Robust { one, other } => [*one, *other].concat(),
         }
     }
 
@@ -183,6 +186,14 @@ impl Claim {
             )
         };
         LINKS.map(claim).into()
+    }
+
+    /// That over many graphs one is more accurate than the other, pair by pair.
+    pub(super) fn across(sentence: impl Into<String>, pairs: Vec<[Cell; 2]>) -> Self {
+        Self {
+            sentence: sentence.into(),
+            kind: ClaimKind::Across { pairs },
+        }
     }
 
     /// That on the sparsest graph it is better than its baseline on a much denser one.

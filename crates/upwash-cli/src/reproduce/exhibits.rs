@@ -1,6 +1,6 @@
 //! What a table or a figure is: columns of experiments, and what they are said to show.
 
-use super::cells::{Cell, Kept, Task, VARIANTS};
+use super::cells::{Cell, VARIANTS};
 use super::claims::Claim;
 use upwash::algorithm::Variant;
 
@@ -93,20 +93,12 @@ impl Exhibit {
 
 impl Column {
     pub(super) fn new(cell: Cell) -> Self {
-        let mut title = format!("{}, D = {}", cell.algorithm.words(), cell.links);
-        if cell.copies > 1 {
-            title += &format!(", {} graphs", cell.copies);
+        let (name, more) = (cell.algorithm.words(), cell.more_words());
+        Self {
+            title: format!("{name}, D = {}{more}", cell.links),
+            cell,
+            paper: None,
         }
-        match cell.kept {
-            Kept::All => {}
-            Kept::Only(part) => title += &format!(", {part} alone"),
-            Kept::Metropolis => title += ", Metropolis weights",
-        }
-        if cell.task == Task::Cifar100 {
-            title += ", CIFAR-100";
-        }
-        let paper = None;
-        Self { title, cell, paper }
     }
 
     /// With its column in the paper's numbers.

@@ -39,7 +39,20 @@ pub(super) fn judge(
             } => {
                 let value = |outcome: &Outcome| outcome.measure(*measure, low);
                 let both = both(store, [one, other], variant, &value)?;
-                compare(&both, *measure)
+                compare(&both, *measure, "seeds")
+            }
+            ClaimKind::Across { pairs } => {
+                let value = |outcome: &Outcome| outcome.measure(Measure::MeanAccuracy, low);
+                let mut all = [BySeed::new(), BySeed::new()];
+                for (number, [one, other]) in pairs.iter().enumerate() {
+                    let found = both(store, [one, other], variant, &value)?;
+                    for (all, found) in all.iter_mut().zip(found) {
+                        // Of every pair, every seed counts.
+                        let key = |seed: u64| number as u64 * 1_000_000 + seed;
+                        all.extend(found.into_iter().map(|(seed, value)| (key(seed), value)));
+                    }
+                }
+                compare(&all, Measure::MeanAccuracy, "pairs")
             }
             ClaimKind::Robust { one, other } => {
                 let value = |outcome: &Outcome| outcome.measure(Measure::MeanAccuracy, low);
@@ -47,7 +60,7 @@ pub(super) fn judge(
                 let [dense_other, sparse_other] =
                     both(store, [&other[0], &other[1]], variant, &value)?;
                 let losses = [less(&sparse, &dense), less(&sparse_other, &dense_other)];
-                compare(&losses, Measure::MeanAccuracy)
+                compare(&losses, Measure::MeanAccuracy, "seeds")
             }
             ClaimKind::Worst { cell, workers } => worst(&store.outcomes(cell, variant)?, workers),
             ClaimKind::Slowest { cell, worker } => {
@@ -91,7 +104,7 @@ fn less(one: &BySeed, other: &BySeed) -> BySeed {
 }
 
 /// Seed by seed, which have the same data and starts.
-fn compare([one, other]: &[BySeed; 2], measure: Measure) -> Option<String> {
+fn compare([one, other]: &[BySeed; 2], measure: Measure, units: &str) -> Option<String> {
     let pairs = less(one, other);
     let differences: Vec<f64> = pairs.values().copied().flatten().collect();
     if pairs.is_empty() {
@@ -114,7 +127,7 @@ fn compare([one, other]: &[BySeed; 2], measure: Measure) -> Option<String> {
         if count > 0 {
             let _ = write!(
                 rest,
-                "; {who} got there in {count} of {} seeds",
+                "; {who} got there in {count} of {} {units}",
                 pairs.len()
             );
         }
@@ -130,7 +143,7 @@ fn compare([one, other]: &[BySeed; 2], measure: Measure) -> Option<String> {
         .count();
     let Some(margin) = margin(&differences).filter(|_| count >= ENOUGH) else {
         return Some(format!(
-            "{middle:+.digits$} {unit}, so in {so} of {count} seeds{rest}: too few seeds to say"
+            "{middle:+.digits$} {unit}, so in {so} of {count} {units}{rest}: too few {units} to say"
         ));
     };
     // What is counted in whole epochs is not known better than that.
@@ -143,7 +156,7 @@ fn compare([one, other]: &[BySeed; 2], measure: Measure) -> Option<String> {
     let (from, to) = (middle - margin, middle + margin);
     Some(format!(
         "{middle:+.digits$} {unit} (95 % interval {from:+.digits$} to {to:+.digits$}), so in {so} of {count} \
-         seeds{rest}: **{verdict}**"
+         {units}{rest}: **{verdict}**"
     ))
 }
 
@@ -202,4 +215,50 @@ fn slowest(outcomes: &BTreeMap<u64, Outcome>, worker: usize) -> Option<String> {
             if mean(&gaps) < 0.0 { "below" } else { "above" }
         )
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn by_seed(values: &[f64]) -> BySeed {
+        // What is no number was never reached.
+        let known = values
+            .iter()
+            .map(|value| value.is_finite().then_some(*value));
+        (1..).zip(known).collect()
+    }
+
+    #[test]
+    fn verdicts_go_by_intervals_of_paired_differences() {
+        let none = by_seed(&[0.0; 5]);
+        let said = |one: &[f64], measure| compare(&[by_seed(one), none.clone()], measure, "seeds");
+        // The interval is scipy's, as in the test of the margin.
+        let higher = said(&[1.0, 2.0, 3.0, 4.0, 5.0], Measure::MeanAccuracy).unwrap();
+        assert_eq!(
+            higher,
+            "+3.00 points (95 % interval +1.04 to +4.96), so in 5 of 5 seeds: **holds**"
+        );
+        let slower = said(&[1.0, 2.0, 3.0, 4.0, 5.0], Measure::LossBefore).unwrap();
+        assert!(
+            slower.ends_with("so in 0 of 5 seeds: **the opposite holds**"),
+            "{slower}"
+        );
+        let noise = said(&[-1.0, 2.0, -3.0, 4.0, -1.0], Measure::MeanAccuracy).unwrap();
+        assert!(
+            noise.ends_with("so in 2 of 5 seeds: **cannot be told from noise**"),
+            "{noise}"
+        );
+        // An epoch is the smallest step that can be counted.
+        let step = said(&[-1.0; 5], Measure::EpochsOfMean).unwrap();
+        assert!(step.ends_with("**cannot be told from noise**"), "{step}");
+        let few = said(&[1.0, 2.0], Measure::MeanAccuracy).unwrap();
+        assert!(few.ends_with("too few seeds to say"), "{few}");
+        let lost = said(&[1.0, 1.1, 1.2, f64::NAN], Measure::MeanAccuracy).unwrap();
+        assert!(
+            lost.contains("the second alone got there in 1 of 4 seeds"),
+            "{lost}"
+        );
+    }
 }

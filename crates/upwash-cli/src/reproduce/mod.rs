@@ -7,6 +7,7 @@ mod exhibits;
 mod judge;
 mod list;
 mod outcomes;
+mod printed;
 mod running;
 mod tables;
 

@@ -1,35 +1,15 @@
 //! An exhibit as a text: the paper's numbers beside ours, in Markdown.
 
 use super::cells::{Cell, Task};
-use super::claims::{Claim, ClaimKind, Measure};
+use super::claims::Measure;
 use super::exhibits::{Column, Exhibit};
 use super::judge::judge;
 use super::outcomes::{Outcome, Store, deviation, mean};
-use anyhow::{Context, Result};
-use serde::Deserialize;
+use super::printed::{Printed, claimed};
+use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use upwash::algorithm::Variant;
-
-/// The paper's numbers of one algorithm in one table.
-#[derive(Deserialize)]
-struct Printed {
-    accuracies: Vec<f64>,
-    average: Option<f64>,
-    /// After half and all of the epochs.
-    losses: Option<Vec<Vec<f64>>>,
-}
-
-impl Printed {
-    fn all() -> Result<BTreeMap<String, Self>> {
-        toml::from_str(include_str!("paper.toml")).context("the paper's numbers")
-    }
-
-    /// What is printed as the average, or what it is.
-    fn average(&self) -> f64 {
-        self.average.unwrap_or_else(|| mean(&self.accuracies))
-    }
-}
 
 /// How an exhibit is shown.
 pub(super) struct Shown<'a> {
@@ -97,6 +77,11 @@ impl Shown<'_> {
                 writeln!(text, "### {}\n", column.title)?;
                 self.by_node(&mut text, found, paper(column), exhibit.losses)?;
             }
+        } else if columns
+            .iter()
+            .any(|(column, _)| column.cell.links != columns[0].0.cell.links)
+        {
+            self.by_links(&mut text, &columns, &paper)?;
         } else {
             self.means(&mut text, &columns, &paper)?;
         }
@@ -212,9 +197,9 @@ impl Shown<'_> {
             &average,
             2,
         );
-        let worst = |all: &[f64]| all.iter().copied().reduce(f64::min);
-        let printed = paper.and_then(|paper| worst(&paper.accuracies)).map(number);
-        row("worst", printed, &|outcome| worst(&outcome.accuracies), 2);
+        let printed = paper.map(|paper| number(paper.worst()));
+        let worst = |outcome: &Outcome| outcome.accuracies.iter().copied().reduce(f64::min);
+        row("worst", printed, &worst, 2);
         let averaged = |outcome: &Outcome| Some(100.0 * outcome.run.averaged_accuracy?);
         row("averaged model", paper.map(|_| String::new()), &averaged, 2);
         if losses {
@@ -274,6 +259,64 @@ impl Shown<'_> {
         cells
     }
 
+    /// A row for each algorithm, the graphs across, as the paper has it: all workers' mean, and the worst one.
+    fn by_links<'p>(
+        &self,
+        text: &mut String,
+        columns: &[(&Column, Found)],
+        paper: &dyn Fn(&Column) -> Option<&'p Printed>,
+    ) -> Result<()> {
+        let links: BTreeSet<_> = columns
+            .iter()
+            .map(|(column, _)| column.cell.links)
+            .collect();
+        let mut names: Vec<String> = Vec::new();
+        for (column, _) in columns {
+            let name = column.cell.words();
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let at = |name: &str, links: u8| {
+            let mut columns = columns.iter();
+            columns.find(|(column, _)| column.cell.links == links && column.cell.words() == name)
+        };
+        let mut table = |title: String, cell: &dyn Fn(&Column, &Found) -> String| -> Result<()> {
+            let across = links.iter().rev();
+            let mut rows = vec![vec![title]];
+            rows[0].extend(across.clone().map(|links| format!("D = {links}")));
+            for name in &names {
+                let cells = across.clone().map(|links| match at(name, *links) {
+                    Some((column, found)) => cell(column, found),
+                    None => "not run".into(),
+                });
+                rows.push([name.clone()].into_iter().chain(cells).collect());
+            }
+            write_aligned(text, &rows)
+        };
+        type Of = (&'static str, fn(&Printed) -> f64, Measure);
+        let of: [Of; 2] = [
+            ("mean", Printed::average, Measure::MeanAccuracy),
+            ("worst worker", Printed::worst, Measure::WorstAccuracy),
+        ];
+        for (what, printed, measure) in of {
+            if columns.iter().any(|(column, _)| paper(column).is_some()) {
+                table(format!("{what}, paper"), &|column, _| {
+                    let printed = paper(column).map(|paper| format!("{:.2}", printed(paper)));
+                    printed.unwrap_or_default()
+                })?;
+            }
+            for &variant in self.variants {
+                table(format!("{what}, {}", variant.name()), &|_, found| {
+                    let value = |outcome: &Outcome| outcome.measure(measure, self.low);
+                    with_count(&found[&variant], &value)
+                })?;
+            }
+        }
+        writeln!(text, "Test accuracy in percent; in brackets: seeds.\n")?;
+        Ok(())
+    }
+
     /// A row for each experiment.
     fn means<'p>(
         &self,
@@ -290,13 +333,8 @@ impl Shown<'_> {
                 cells.push(printed.unwrap_or_default());
             }
             for variant in self.variants {
-                let runs = &found[variant];
-                let mut cell = spread(runs, &|outcome| Some(mean(&outcome.accuracies)), 2);
-                let count = runs.own().len();
-                if count > 0 {
-                    write!(cell, " ({count})")?;
-                }
-                cells.push(cell);
+                let value = |outcome: &Outcome| Some(mean(&outcome.accuracies));
+                cells.push(with_count(&found[variant], &value));
             }
             rows.push(cells);
         }
@@ -304,33 +342,6 @@ impl Shown<'_> {
         writeln!(text, "In brackets: seeds.\n")?;
         Ok(())
     }
-}
-
-/// By how much one is better in the paper, where it prints both.
-fn claimed<'a>(claim: &Claim, printed: impl Fn(&Cell) -> Option<&'a Printed>) -> Option<String> {
-    let worst = |of: &Printed| of.accuracies.iter().copied().fold(f64::INFINITY, f64::min);
-    let difference = match &claim.kind {
-        ClaimKind::Better {
-            measure,
-            one,
-            other,
-        } => {
-            let (one, other) = (printed(one)?, printed(other)?);
-            match measure {
-                Measure::MeanAccuracy => one.average() - other.average(),
-                Measure::WorstAccuracy => worst(one) - worst(other),
-                _ => return None,
-            }
-        }
-        ClaimKind::Robust { one, other } => {
-            let gain = |[dense, sparse]: &[Cell; 2]| {
-                Some(printed(sparse)?.average() - printed(dense)?.average())
-            };
-            gain(one)? - gain(other)?
-        }
-        ClaimKind::Slowest { .. } | ClaimKind::Worst { .. } => return None,
-    };
-    Some(format!("paper: {difference:+.2} points"))
 }
 
 /// The first row is the heading.
@@ -355,6 +366,15 @@ fn write_aligned(text: &mut String, rows: &[Vec<String>]) -> Result<()> {
     }
     text.push('\n');
     Ok(())
+}
+
+/// A mean over seeds with its standard deviation, and how many seeds there are.
+fn with_count(runs: &Runs, value: &dyn Fn(&Outcome) -> Option<f64>) -> String {
+    let cell = spread(runs, value, 2);
+    match runs.own().len() {
+        0 => cell,
+        count => format!("{cell} ({count})"),
+    }
 }
 
 /// A mean over seeds with its standard deviation.
@@ -383,104 +403,4 @@ fn spread(runs: &Runs, value: &dyn Fn(&Outcome) -> Option<f64>, digits: usize) -
         text = format!("{text}; {diverged}");
     }
     text
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use upwash_topology::{GraphSpec, Schedule};
-
-    #[test]
-    fn four_printed_averages_are_not_the_averages() {
-        let wrong: Vec<String> = Printed::all()
-            .unwrap()
-            .into_iter()
-            .filter(|(_, printed)| (printed.average() - mean(&printed.accuracies)).abs() > 0.02)
-            .map(|(name, printed)| {
-                format!(
-                    "{name}: {:.2}, not {:.2}",
-                    mean(&printed.accuracies),
-                    printed.average()
-                )
-            })
-            .collect();
-        let expected = [
-            "table10.al-dsgd: 93.82, not 93.94",
-            "table10.matcha: 93.52, not 93.65",
-            "table5.5: 91.28, not 91.14",
-            "table9.9: 93.42, not 93.47",
-        ];
-        assert_eq!(wrong, expected);
-    }
-
-    #[test]
-    fn sentences_are_not_what_the_tables_say() {
-        let all = Printed::all().unwrap();
-        let less = |one: &str, other: &str| all[one].average() - all[other].average();
-        // "D-PSGD performs poorly even when the degree is only decreased to 84 %."
-        assert!(less("table3.11", "table3.13") > 0.0);
-        // "AL-DSGD with 38 % of degree is even better than D-PSGD with 84 %": so it is there,
-        assert!(less("table4.5", "table3.11") > 0.0);
-        // "the same conclusion" over MATCHA: it is not, with the printed average or the one that is right.
-        assert!(less("table6.5", "table5.11") < -0.7);
-        let right = |name: &str| mean(&all[name].accuracies);
-        assert!(right("table6.5") - right("table5.11") < -0.7);
-        // "increased by 5.8 % and 16.7 % in the worst-performance worker and by 2.1 % and 5.5 % in the final averaged
-        // model", on CIFAR-10 and CIFAR-100: the numbers for CIFAR-100 are those of the table, the others are not.
-        let worst = |name: &str| -> f64 {
-            let all = all[name].accuracies.iter().copied();
-            all.fold(f64::INFINITY, f64::min)
-        };
-        let gains = |ending: &str| {
-            let [one, other] = ["al-dsgd", "dpsgd"].map(|name| format!("table2.{name}{ending}"));
-            [worst(&one) - worst(&other), less(&one, &other)].map(|gain| format!("{gain:.2}"))
-        };
-        assert_eq!(gains(""), ["5.62", "2.50"]);
-        assert_eq!(gains("-cifar100"), ["16.65", "5.52"]);
-    }
-
-    /// In the two matchings that the released baseline uses, half of the workers have two links and half one: the
-    /// paper's losses after 100 epochs fall into the same two halves.
-    #[test]
-    fn the_printed_losses_show_which_matchings_were_used() {
-        let spec: GraphSpec = "paper:L1".parse().unwrap();
-        let schedule = Schedule::released_flags(&spec.build().unwrap()).unwrap();
-        let rounds = [0, 1].map(|round| schedule.round(round));
-        let degree = |worker| -> usize { rounds.iter().map(|round| round.degree(worker)).sum() };
-        let losses = Printed::all()
-            .unwrap()
-            .remove("table1.dpsgd")
-            .unwrap()
-            .losses;
-        let losses = losses.unwrap().swap_remove(0);
-        let of = |links: usize| -> Vec<f64> {
-            let workers = (0..8).filter(|worker| degree(*worker) == links);
-            workers.map(|worker| losses[worker]).collect()
-        };
-        let (one, two) = (of(1), of(2));
-        assert_eq!((one.len(), two.len()), (4, 4));
-        assert!(
-            one.iter()
-                .all(|high| two.iter().all(|low| high - low > 0.08))
-        );
-    }
-
-    #[test]
-    fn the_same_runs_are_printed_with_other_numbers() {
-        let all = Printed::all().unwrap();
-        let differ = |one: &str, other: &str| -> Vec<(usize, f64, f64)> {
-            let pairs = all[one]
-                .accuracies
-                .iter()
-                .zip(&all[other].accuracies)
-                .enumerate();
-            let pairs = pairs.map(|(worker, (a, b))| (worker, *a, *b));
-            pairs.filter(|(_, a, b)| a != b).collect()
-        };
-        assert_eq!(differ("table5.13", "table10.matcha"), [(3, 93.91, 92.91)]);
-        assert_eq!(differ("table6.13", "table10.al-dsgd"), [(1, 94.42, 93.42)]);
-        assert_eq!(differ("table1.matcha", "table5.13"), [(2, 93.76, 92.76)]);
-        assert_eq!(differ("table1.dpsgd", "table2.dpsgd"), []);
-    }
 }
