@@ -266,6 +266,11 @@ impl Shown<'_> {
         columns: &[(&Column, Found)],
         paper: &dyn Fn(&Column) -> Option<&'p Printed>,
     ) -> Result<()> {
+        // How many seeds there are, if everywhere as many.
+        let counts = columns.iter().flat_map(|(_, found)| found.values());
+        let counts: BTreeSet<usize> = counts.map(|runs| runs.own().len()).collect();
+        let mut counts = counts.into_iter().filter(|count| *count > 0);
+        let alike = counts.next().filter(|_| counts.next().is_none());
         let links: BTreeSet<_> = columns
             .iter()
             .map(|(column, _)| column.cell.links)
@@ -309,11 +314,19 @@ impl Shown<'_> {
             for &variant in self.variants {
                 table(format!("{what}, {}", variant.name()), &|_, found| {
                     let value = |outcome: &Outcome| outcome.measure(measure, self.low);
-                    with_count(&found[&variant], &value)
+                    match alike {
+                        Some(_) => spread(&found[&variant], &value, 2),
+                        None => with_count(&found[&variant], &value),
+                    }
                 })?;
             }
         }
-        writeln!(text, "Test accuracy in percent; in brackets: seeds.\n")?;
+        let seeds = match alike {
+            Some(1) => "one seed each".into(),
+            Some(count) => format!("{count} seeds each"),
+            None => "in brackets: seeds".into(),
+        };
+        writeln!(text, "Test accuracy in percent; {seeds}.\n")?;
         Ok(())
     }
 
