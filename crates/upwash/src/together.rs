@@ -139,8 +139,26 @@ impl EngineShare {
         [&["models", "velocities", "statistics"][..], &self.extras].concat()
     }
 
-    /// Where its rows are in an array of all workers.
-    fn rows(&self, length: usize) -> std::ops::Range<usize> {
+    fn place(&self) -> Place {
+        Place {
+            first: self.first,
+            workers: self.workers,
+            all: self.all,
+        }
+    }
+}
+
+/// Some workers among all.
+#[derive(Clone, Copy)]
+struct Place {
+    first: usize,
+    workers: usize,
+    all: usize,
+}
+
+impl Place {
+    /// Where their rows are in an array of all.
+    fn rows(self, length: usize) -> std::ops::Range<usize> {
         let width = length / self.all;
         self.first * width..(self.first + self.workers) * width
     }
@@ -253,18 +271,22 @@ impl Engine for EngineShare {
     fn state(&mut self) -> State {
         let whole = self.call(|engine| engine.state());
         let mine = |(name, (_, array)): (&str, &(String, Vec<f32>))| {
-            (name.into(), array[self.rows(array.len())].to_vec())
+            (name.into(), array[self.place().rows(array.len())].to_vec())
         };
         self.names().into_iter().zip(&whole).map(mine).collect()
     }
 
     fn restore(&mut self, state: &State) -> Result<(), String> {
-        let mut whole = self.call(|engine| engine.state());
-        for (name, (_, array)) in self.names().into_iter().zip(&mut whole) {
-            let rows = self.rows(array.len());
-            let saved = crate::engine::saved(state, name, rows.len())?;
-            array[rows].copy_from_slice(saved);
-        }
-        self.call(move |engine| engine.restore(&whole))
+        let (names, state, place) = (self.names(), state.clone(), self.place());
+        // At one go: others take up theirs at the same time.
+        self.call(move |engine| {
+            let mut whole = engine.state();
+            for (name, (_, array)) in names.into_iter().zip(&mut whole) {
+                let rows = place.rows(array.len());
+                let saved = crate::engine::saved(&state, name, rows.len())?;
+                array[rows].copy_from_slice(saved);
+            }
+            engine.restore(&whole)
+        })
     }
 }

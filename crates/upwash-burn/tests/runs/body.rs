@@ -540,8 +540,12 @@ fn the_written_rule_diverges_at_the_default_rate_too() {
     );
 }
 
-/// Runs that share an engine, each on a thread of its own.
-fn together(configs: &[String]) -> Vec<(Summary, State)> {
+/// Runs that share an engine, each on a thread of its own, from the beginning or from where they were stopped.
+fn together(
+    configs: &[String],
+    mut stopped: Vec<Option<(Progress, State)>>,
+) -> Vec<(Summary, State)> {
+    stopped.resize(configs.len(), None);
     let prepared: Vec<Experiment> = configs.iter().map(|config| prepare(config).0).collect();
     let experiments: Vec<&Experiment> = prepared.iter().collect();
     let crew = Crew::together(&experiments).unwrap();
@@ -551,9 +555,16 @@ fn together(configs: &[String]) -> Vec<(Summary, State)> {
         let threads: Vec<_> = experiments
             .iter()
             .zip(shares)
-            .map(|(experiment, mut share)| {
+            .zip(stopped)
+            .map(|((experiment, mut share), stopped)| {
                 scope.spawn(move || {
-                    let start = Progress::start(experiment.workers());
+                    let start = match stopped {
+                        None => Progress::start(experiment.workers()),
+                        Some((progress, state)) => {
+                            share.restore(&state).unwrap();
+                            progress
+                        }
+                    };
                     let mut witness = Witness::default();
                     let outcome = run(experiment, &mut share, start, &mut witness).unwrap();
                     (outcome.summary, share.state())
@@ -581,21 +592,48 @@ fn runs_that_share_an_engine_come_out_as_apart() {
     ]
     .map(|config| format!("model = \"cnn\"\n{config}statistics = \"averaged\"\n"))
     .to_vec();
-    let found = together(&configs);
+    let found = together(&configs, vec![]);
     for (config, (summary, state)) in configs.iter().zip(found) {
         let (alone, expected) = complete(config);
         assert_eq!(format!("{summary:?}"), format!("{alone:?}"), "{config}");
-        let bits = |state: &State| -> Vec<(String, Vec<u32>)> {
-            let bits = |array: &Vec<f32>| array.iter().map(|x| x.to_bits()).collect();
-            state
-                .iter()
-                .map(|(name, array)| (name.clone(), bits(array)))
-                .collect()
-        };
         assert!(bits(&state) == bits(&expected), "{config}");
         let diverges = config.contains("1e9");
         let diverged = matches!(summary.status, Status::Diverged { .. });
         assert_eq!(diverges, diverged, "{config}");
+    }
+}
+
+fn bits(state: &State) -> Vec<(String, Vec<u32>)> {
+    let bits = |array: &Vec<f32>| array.iter().map(|x| x.to_bits()).collect();
+    let arrays = state.iter();
+    arrays
+        .map(|(name, array)| (name.clone(), bits(array)))
+        .collect()
+}
+
+/// All take up their models at the same time: nobody's are lost.
+#[test]
+fn runs_that_share_an_engine_go_on_there() {
+    let configs: Vec<String> = (1..=6)
+        .map(|seed| format!("seed = {seed}\nmodel = \"softmax\"\n{SHORT}"))
+        .collect();
+    let stop = |config: &String| {
+        let (experiment, mut fleet) = prepare(config);
+        let start = Progress::start(experiment.workers());
+        let mut witness = Witness {
+            stop: Some(20),
+            ..Witness::default()
+        };
+        run(&experiment, &mut fleet, start, &mut witness).unwrap();
+        witness.kept
+    };
+    let expected: Vec<_> = configs.iter().map(|config| complete(config)).collect();
+    for _ in 0..5 {
+        let found = together(&configs, configs.iter().map(stop).collect());
+        for ((summary, state), (alone, expected)) in found.iter().zip(&expected) {
+            assert_eq!(summary.mean_accuracy, alone.mean_accuracy);
+            assert!(bits(state) == bits(expected));
+        }
     }
 }
 
