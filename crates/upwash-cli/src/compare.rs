@@ -55,9 +55,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     end_cleanly_when_interrupted()?;
     let stopped = run_what_is_missing(args, &prepared)?;
     if let Some(name) = stopped {
-        let said = "the same command goes on from there";
-        writeln!(out, "interrupted in {name}: {said}")?;
-        return Ok(ExitCode::from(130));
+        return together::say_interrupted(out, name);
     }
     let mut rows = Vec::new();
     for (name, _) in &prepared {
@@ -88,7 +86,7 @@ fn run_what_is_missing<'a>(
     if args.together {
         // What cannot share an engine leaves nothing behind.
         let all: Vec<&Experiment> = prepared.iter().map(|(_, experiment)| experiment).collect();
-        together::check(&all)?;
+        together::crew(&all)?;
     }
     for some in prepared.chunks(at_a_time) {
         let (mut names, mut due) = (Vec::new(), Vec::new());
@@ -102,11 +100,13 @@ fn run_what_is_missing<'a>(
         if due.is_empty() {
             continue;
         }
-        let ended = together::execute_together(&args.engine, &mut due)?;
-        let mut ended = names.into_iter().zip(ended);
-        let stopped = ended.find(|(_, run)| matches!(run.status, Status::Interrupted { .. }));
-        if let Some((name, _)) = stopped {
-            return Ok(Some(name));
+        let experiments: Vec<&Experiment> = due.iter().map(|(experiment, _)| *experiment).collect();
+        let mut engine = together::engine(&args.engine, &experiments)?;
+        let ended = together::execute_together(&mut *engine, &mut due);
+        for (name, run) in names.into_iter().zip(ended) {
+            if matches!(run?.status, Status::Interrupted { .. }) {
+                return Ok(Some(name));
+            }
         }
     }
     Ok(None)

@@ -215,6 +215,11 @@ impl RunFolder {
         })
     }
 
+    /// Whether it has a past.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.resumed.is_some()
+    }
+
     fn record(&mut self, event: &Event) -> Result<()> {
         serde_json::to_writer(&mut self.events, event)?;
         self.events.write_all(b"\n")?;

@@ -4,28 +4,37 @@ use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
 use crate::runs::{RunFolder, execute};
 use anyhow::{Result, anyhow};
+use std::io::Write;
+use std::process::ExitCode;
 use upwash::crew::Crew;
+use upwash::engine::Engine;
 use upwash::experiment::Experiment;
 use upwash::run::Summary;
 use upwash::together::share;
 
-/// What they must have in common, if they do not.
-pub(crate) fn check(experiments: &[&Experiment]) -> Result<Crew> {
-    Crew::together(experiments).map_err(|error| anyhow!("--together: {error}"))
+/// All their workers; an error says what they would have to have in common.
+pub(crate) fn crew(experiments: &[&Experiment]) -> Result<Crew> {
+    match experiments {
+        [alone] => Ok(Crew::of(alone)),
+        several => Crew::together(several).map_err(|error| anyhow!("--together: {error}")),
+    }
+}
+
+/// An engine for all of them.
+pub(crate) fn engine(args: &EngineArgs, experiments: &[&Experiment]) -> Result<Box<dyn Engine>> {
+    args.build(&crew(experiments)?)
 }
 
 /// Runs all of them, round by round; their results are what they would be alone.
 pub(crate) fn execute_together(
-    args: &EngineArgs,
+    engine: &mut dyn Engine,
     runs: &mut [(&Experiment, RunFolder)],
-) -> Result<Vec<Summary>> {
+) -> Vec<Result<Summary>> {
     if let [(experiment, folder)] = runs {
-        let mut engine = args.build(&Crew::of(experiment))?;
         let display = ProgressDisplay::new(false);
-        return Ok(vec![execute(experiment, &mut *engine, folder, display)?]);
+        return vec![execute(experiment, engine, folder, display)];
     }
     let experiments: Vec<&Experiment> = runs.iter().map(|(experiment, _)| *experiment).collect();
-    let mut engine = args.build(&check(&experiments)?)?;
     let layout = engine.layout().clone();
     let (owner, shares) = share(&experiments, &layout);
     std::thread::scope(|scope| {
@@ -38,11 +47,20 @@ pub(crate) fn execute_together(
             };
             threads.push(scope.spawn(move || execute(experiment, &mut share, folder, display)));
         }
-        owner.serve(&mut *engine);
+        owner.serve(engine);
         let ended = threads.into_iter().map(|thread| match thread.join() {
             Ok(summary) => summary,
             Err(panic) => std::panic::resume_unwind(panic),
         });
         ended.collect()
     })
+}
+
+/// Says which run was interrupted, and how to go on.
+pub(crate) fn say_interrupted(out: &mut impl Write, name: &str) -> Result<ExitCode> {
+    writeln!(
+        out,
+        "interrupted in {name}: the same command goes on from there"
+    )?;
+    Ok(ExitCode::from(130))
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{error, outcome, said};
+use common::{error, interrupted, outcome, said};
 use std::path::Path;
 
 #[test]
@@ -121,4 +121,36 @@ fn runs_together_come_to_the_same_as_in_turn() {
         "{refused}"
     );
     assert!(!folder.path().join("no").exists());
+}
+
+/// Stopped and gone on with, together, they come to what they come to alone.
+#[cfg(unix)]
+#[test]
+fn runs_together_can_be_interrupted() {
+    let folder = tempfile::tempdir().unwrap();
+    for seed in 1..=3 {
+        let config = format!("seed = {seed}\n[training]\nepochs = 60\ntest_every = 20\n");
+        std::fs::write(folder.path().join(format!("s{seed}.toml")), config).unwrap();
+    }
+    let compare = |out: &'static str| ["compare", "s1.toml", "s2.toml", "s3.toml", "--out", out];
+    said(folder.path(), &compare("apart"));
+    let together: Vec<&str> = compare("c").into_iter().chain(["--together"]).collect();
+    let has_begun = || {
+        let events = std::fs::read_to_string(folder.path().join("c/s3/events.jsonl"));
+        events.is_ok_and(|text| text.contains("epoch"))
+    };
+    let stopped = interrupted(folder.path(), &together, has_begun);
+    assert_eq!(stopped.status.code(), Some(130));
+    let text = String::from_utf8_lossy(&stopped.stdout);
+    assert!(
+        text.contains("interrupted in s1: the same command goes on"),
+        "{text}"
+    );
+    said(folder.path(), &together);
+    for run in ["s1", "s2", "s3"] {
+        let [apart, together] = ["apart", "c"].map(|out| folder.path().join(out).join(run));
+        assert_eq!(outcome(&together), outcome(&apart), "{run}");
+        let model = |run: &Path| std::fs::read(run.join("model.safetensors")).unwrap();
+        assert!(model(&together) == model(&apart), "{run}");
+    }
 }

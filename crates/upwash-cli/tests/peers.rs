@@ -2,10 +2,12 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -107,7 +109,7 @@ impl Skein {
             .collect();
         for (worker, listener) in reserved.iter().enumerate() {
             let file = here.join(format!("{worker}.key"));
-            let output = upwash(here, &["keys", "new", file.to_str().unwrap()]);
+            let output = common::said(here, &["keys", "new", file.to_str().unwrap()]);
             keys.push(output.trim().to_owned());
             addresses.push(listener.local_addr().unwrap());
         }
@@ -264,23 +266,11 @@ impl Skein {
     }
 }
 
-fn upwash(folder: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_upwash"));
-    let output = command
-        .current_dir(folder)
-        .args(arguments)
-        .output()
-        .unwrap();
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{arguments:?}: {error}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
 /// What the undisturbed run comes to.
 fn undisturbed(config: &str) -> f64 {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("c.toml"), config).unwrap();
-    upwash(folder.path(), &["train", "c.toml", "--out", "one"]);
+    common::said(folder.path(), &["train", "c.toml", "--out", "one"]);
     let text = std::fs::read_to_string(folder.path().join("one/summary.json")).unwrap();
     let summary: Value = serde_json::from_str(&text).unwrap();
     summary["mean_accuracy"].as_f64().unwrap()
@@ -493,7 +483,7 @@ fn mistakes_are_named_with_their_remedy() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         String::from_utf8(output.stderr).unwrap()
     };
-    upwash(here, &["keys", "new"]);
+    common::said(here, &["keys", "new"]);
     let said = error(&["keys", "new"]);
     assert!(said.contains("upwash.key: File exists"), "{said}");
     let said = error(&["peer", "c.toml", "--id", "0"]);
@@ -504,7 +494,7 @@ fn mistakes_are_named_with_their_remedy() {
         said.contains("-n 5: the graph `paper:L1` has 8 workers"),
         "{said}"
     );
-    let show = upwash(here, &["keys", "show"]);
+    let show = common::said(here, &["keys", "show"]);
     assert!(show.starts_with("sha256:"), "{show}");
     use std::os::unix::fs::PermissionsExt;
     let open = std::fs::Permissions::from_mode(0o644);

@@ -3,9 +3,8 @@
 
 mod common;
 
-use common::{losses, summary};
+use common::{losses, said, summary};
 use std::path::Path;
-use std::process::Command;
 
 /// Configurations, and whether their sums have one order everywhere.
 const RUNS: [(&str, bool); 6] = [
@@ -17,14 +16,6 @@ const RUNS: [(&str, bool); 6] = [
     ("[algorithm]\nname = \"all-reduce\"\n", false),
 ];
 
-fn upwash(folder: &Path, arguments: &[&str]) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_upwash"));
-    let output = command.current_dir(folder).args(arguments).output();
-    let output = output.unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
-}
-
 /// Trains every configuration another way (into the folder `out`): the losses of one process, in every round
 /// and of every worker, and the same models in the end.
 fn has_the_same_losses(another_way: impl Fn(&Path)) {
@@ -33,7 +24,7 @@ fn has_the_same_losses(another_way: impl Fn(&Path)) {
         let here = folder.path();
         let text = format!("{config}[training]\nepochs = 2\n");
         std::fs::write(here.join("c.toml"), text).unwrap();
-        upwash(here, &["train", "c.toml", "--out", "one"]);
+        said(here, &["train", "c.toml", "--out", "one"]);
         another_way(here);
         let (known, found) = (losses(&here.join("one")), losses(&here.join("out")));
         assert_eq!(found.len(), known.len(), "{config}");
@@ -59,7 +50,7 @@ fn has_the_same_losses(another_way: impl Fn(&Path)) {
 #[test]
 fn in_one_process_with_other_threads() {
     has_the_same_losses(|here| {
-        upwash(here, &["train", "c.toml", "--out", "out", "--threads", "3"]);
+        said(here, &["train", "c.toml", "--out", "out", "--threads", "3"]);
     });
 }
 
@@ -78,6 +69,6 @@ fn between_ranks() {
 #[test]
 fn between_peers() {
     has_the_same_losses(|here| {
-        upwash(here, &["launch", "-n", "8", "c.toml", "--out", "out"]);
+        said(here, &["launch", "-n", "8", "c.toml", "--out", "out"]);
     });
 }

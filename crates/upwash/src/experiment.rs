@@ -370,7 +370,6 @@ fn check_size(
     Ok(())
 }
 
-/// A data set by its name.
 impl Shelf {
     /// The data that is asked for: what is here, if it is that.
     fn data(&mut self, asked: &DataConfig, folder: &Path) -> Result<Arc<Dataset>, ExperimentError> {
@@ -395,6 +394,7 @@ impl Shelf {
     }
 }
 
+/// A data set by its name.
 fn load(name: &str, folder: &Path) -> Result<Dataset, ExperimentError> {
     match name.split_once(':').unwrap_or((name, "")) {
         ("digits", "") => Ok(digits()),

@@ -132,10 +132,9 @@ impl Cell {
     /// The variant whose run stands for this one: some are the same.
     pub(super) fn resolved(&self, variant: Variant) -> Variant {
         match (self.algorithm, variant) {
-            // The text's D-PSGD uses its whole graph, as it should.
-            (Algorithm::Dpsgd, Variant::Written) => Variant::Sound,
-            // MATCHA was released as it was written; its copies are not in the text.
-            (Algorithm::Matcha, Variant::Written) => Variant::Sound,
+            // The text's D-PSGD uses its whole graph, as it should; in copies it has the paper's.
+            (Algorithm::Dpsgd, Variant::Written) if self.copies == 1 => Variant::Sound,
+            // MATCHA was released as it was written.
             (Algorithm::Matcha, _) if self.copies == 1 => Variant::Sound,
             _ => variant,
         }

@@ -1,8 +1,8 @@
-//! What the paper claims, as far as runs can tell.
+//! What is claimed, by the paper or by us, as far as runs can tell.
 
 use super::cells::{Algorithm, Cell, LINKS, Task};
 
-/// What the paper says that can be checked.
+/// What can be checked.
 pub(super) struct Claim {
     pub(super) sentence: String,
     pub(super) kind: ClaimKind,
@@ -22,7 +22,7 @@ pub(super) enum ClaimKind {
         cell: Cell,
         workers: &'static [usize],
     },
-    /// In each of these pairs, the first has a higher mean accuracy than the second.
+    /// In the mean over these pairs, the first has a higher mean accuracy than the second.
     Across { pairs: Vec<[Cell; 2]> },
     /// From the densest to the sparsest graph, one loses less than the other.
     Robust { one: [Cell; 2], other: [Cell; 2] },
@@ -73,6 +73,14 @@ impl Claim {
             ClaimKind::Across { pairs } => pairs.concat(),
             ClaimKind::Robust { one, other } => [*one, *other].concat(),
         }
+    }
+
+    /// Whether it is about epochs until a loss is low.
+    pub(super) fn counts_epochs(&self) -> bool {
+        let ClaimKind::Better { measure, .. } = self.kind else {
+            return false;
+        };
+        matches!(measure, Measure::EpochsOfMean | Measure::EpochsOfWorst)
     }
 
     /// That AL-DSGD is better than its baseline, in every respect.
@@ -188,7 +196,7 @@ impl Claim {
         LINKS.map(claim).into()
     }
 
-    /// That over many graphs one is more accurate than the other, pair by pair.
+    /// That over many graphs one is more accurate than the other.
     pub(super) fn across(sentence: impl Into<String>, pairs: Vec<[Cell; 2]>) -> Self {
         Self {
             sentence: sentence.into(),

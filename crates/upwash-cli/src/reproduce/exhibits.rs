@@ -1,6 +1,6 @@
 //! What a table or a figure is: columns of experiments, and what they are said to show.
 
-use super::cells::{Cell, VARIANTS};
+use super::cells::{Cell, Task, VARIANTS};
 use super::claims::Claim;
 use upwash::algorithm::Variant;
 
@@ -8,7 +8,7 @@ use upwash::algorithm::Variant;
 pub(super) struct Exhibit {
     /// As it is asked for.
     pub(super) name: String,
-    /// As it is labelled in the paper's source.
+    /// As it is labelled in the paper's source, or what it goes beyond.
     pub(super) label: &'static str,
     pub(super) caption: String,
     pub(super) columns: Vec<Column>,
@@ -49,16 +49,18 @@ impl Exhibit {
 
     /// One run by itself, by the name of its configuration.
     pub(super) fn of_run(name: &str, all: &[Self]) -> Option<Self> {
-        let columns = all.iter().flat_map(|exhibit| &exhibit.columns);
+        let columns = all.iter().flat_map(|exhibit| exhibit.columns.clone());
+        let others = all.iter().flat_map(Self::cells).map(Column::new);
         let called = |cell: Cell| {
             move |variant: &Variant| {
                 cell.resolved(*variant) == *variant && cell.config_name(*variant) == name
             }
         };
         let mut found: Vec<(Column, Variant)> = columns
+            .chain(others)
             .filter_map(|column| {
                 let variant = VARIANTS.into_iter().find(called(column.cell))?;
-                Some((column.clone(), variant))
+                Some((column, variant))
             })
             .collect();
         // The one that the paper has numbers of, if there is one.
@@ -79,6 +81,12 @@ impl Exhibit {
             Some(variant) => std::slice::from_ref(variant),
             None => asked,
         }
+    }
+
+    /// What it is about first: some show CIFAR-100 as well.
+    pub(super) fn task(&self) -> Task {
+        let tasks = self.columns.iter().map(|column| column.cell.task);
+        tasks.min().unwrap_or(Task::Cifar10)
     }
 
     /// All that it shows, each once.

@@ -39,20 +39,15 @@ pub(super) fn judge(
             } => {
                 let value = |outcome: &Outcome| outcome.measure(*measure, low);
                 let both = both(store, [one, other], variant, &value)?;
-                compare(&both, *measure, "seeds")
+                compare(&both, *measure)
             }
             ClaimKind::Across { pairs } => {
                 let value = |outcome: &Outcome| outcome.measure(Measure::MeanAccuracy, low);
-                let mut all = [BySeed::new(), BySeed::new()];
-                for (number, [one, other]) in pairs.iter().enumerate() {
-                    let found = both(store, [one, other], variant, &value)?;
-                    for (all, found) in all.iter_mut().zip(found) {
-                        // Of every pair, every seed counts.
-                        let key = |seed: u64| number as u64 * 1_000_000 + seed;
-                        all.extend(found.into_iter().map(|(seed, value)| (key(seed), value)));
-                    }
+                let mut all = Vec::new();
+                for [one, other] in pairs {
+                    all.push(both(store, [one, other], variant, &value)?);
                 }
-                compare(&all, Measure::MeanAccuracy, "pairs")
+                compare(&in_the_mean(&all), Measure::MeanAccuracy)
             }
             ClaimKind::Robust { one, other } => {
                 let value = |outcome: &Outcome| outcome.measure(Measure::MeanAccuracy, low);
@@ -60,7 +55,7 @@ pub(super) fn judge(
                 let [dense_other, sparse_other] =
                     both(store, [&other[0], &other[1]], variant, &value)?;
                 let losses = [less(&sparse, &dense), less(&sparse_other, &dense_other)];
-                compare(&losses, Measure::MeanAccuracy, "seeds")
+                compare(&losses, Measure::MeanAccuracy)
             }
             ClaimKind::Worst { cell, workers } => worst(&store.outcomes(cell, variant)?, workers),
             ClaimKind::Slowest { cell, worker } => {
@@ -103,8 +98,23 @@ fn less(one: &BySeed, other: &BySeed) -> BySeed {
     one.iter().filter_map(pair).collect()
 }
 
+/// The means over all pairs, of seeds that all of them have.
+fn in_the_mean(pairs: &[[BySeed; 2]]) -> [BySeed; 2] {
+    let seeds = pairs.first().into_iter().flat_map(|pair| pair[0].keys());
+    let is_everywhere = |seed: &&u64| pairs.iter().flatten().all(|of| of.contains_key(*seed));
+    let seeds: Vec<u64> = seeds.filter(is_everywhere).copied().collect();
+    [0, 1].map(|side| {
+        let of = |seed: u64| -> Option<f64> {
+            let values = pairs.iter().map(|pair| pair[side][&seed]);
+            let values: Option<Vec<f64>> = values.collect();
+            values.map(|values| mean(&values))
+        };
+        seeds.iter().map(|seed| (*seed, of(*seed))).collect()
+    })
+}
+
 /// Seed by seed, which have the same data and starts.
-fn compare([one, other]: &[BySeed; 2], measure: Measure, units: &str) -> Option<String> {
+fn compare([one, other]: &[BySeed; 2], measure: Measure) -> Option<String> {
     let pairs = less(one, other);
     let differences: Vec<f64> = pairs.values().copied().flatten().collect();
     if pairs.is_empty() {
@@ -127,7 +137,7 @@ fn compare([one, other]: &[BySeed; 2], measure: Measure, units: &str) -> Option<
         if count > 0 {
             let _ = write!(
                 rest,
-                "; {who} got there in {count} of {} {units}",
+                "; {who} got there in {count} of {} seeds",
                 pairs.len()
             );
         }
@@ -143,20 +153,21 @@ fn compare([one, other]: &[BySeed; 2], measure: Measure, units: &str) -> Option<
         .count();
     let Some(margin) = margin(&differences).filter(|_| count >= ENOUGH) else {
         return Some(format!(
-            "{middle:+.digits$} {unit}, so in {so} of {count} {units}{rest}: too few {units} to say"
+            "{middle:+.digits$} {unit}, so in {so} of {count} seeds{rest}: too few seeds to say"
         ));
     };
     // What is counted in whole epochs is not known better than that.
     let enough = margin.max(least);
     let verdict = match sign * middle {
-        better if better > enough => "holds",
-        better if -better > enough => "the opposite holds",
+        better if better > enough && lost == 0 => "holds",
+        better if -better > enough && won == 0 => "the opposite holds",
+        better if better.abs() > enough => "cannot be told",
         _ => "cannot be told from noise",
     };
     let (from, to) = (middle - margin, middle + margin);
     Some(format!(
         "{middle:+.digits$} {unit} (95 % interval {from:+.digits$} to {to:+.digits$}), so in {so} of {count} \
-         {units}{rest}: **{verdict}**"
+         seeds{rest}: **{verdict}**"
     ))
 }
 
@@ -233,7 +244,7 @@ mod tests {
     #[test]
     fn verdicts_go_by_intervals_of_paired_differences() {
         let none = by_seed(&[0.0; 5]);
-        let said = |one: &[f64], measure| compare(&[by_seed(one), none.clone()], measure, "seeds");
+        let said = |one: &[f64], measure| compare(&[by_seed(one), none.clone()], measure);
         // The interval is scipy's, as in the test of the margin.
         let higher = said(&[1.0, 2.0, 3.0, 4.0, 5.0], Measure::MeanAccuracy).unwrap();
         assert_eq!(
@@ -255,10 +266,22 @@ mod tests {
         assert!(step.ends_with("**cannot be told from noise**"), "{step}");
         let few = said(&[1.0, 2.0], Measure::MeanAccuracy).unwrap();
         assert!(few.ends_with("too few seeds to say"), "{few}");
+        // Whoever has lost some is not better.
         let lost = said(&[1.0, 1.1, 1.2, f64::NAN], Measure::MeanAccuracy).unwrap();
         assert!(
-            lost.contains("the second alone got there in 1 of 4 seeds"),
+            lost.ends_with("the second alone got there in 1 of 4 seeds: **cannot be told**"),
             "{lost}"
         );
+    }
+
+    #[test]
+    fn many_pairs_are_one_number_a_seed() {
+        let pairs = [
+            [by_seed(&[1.0, 2.0, 3.0]), by_seed(&[0.0, 0.0, 0.0])],
+            [by_seed(&[3.0, f64::NAN]), by_seed(&[1.0, 1.0])],
+        ];
+        let [one, other] = in_the_mean(&pairs);
+        assert_eq!(one, [(1, Some(2.0)), (2, None)].into());
+        assert_eq!(other, [(1, Some(0.5)), (2, Some(0.5))].into());
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn print(
         time(each),
         match scale.quick {
             true => "",
-            false => " (without its tests)",
+            false => " (without its tests, one at a time)",
         }
     )?;
     for exhibit in all {

@@ -14,7 +14,7 @@ mod tables;
 use crate::engines::EngineArgs;
 use crate::files;
 use crate::report::write_figure;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use cells::{Scale, Task, VARIANTS, WORKERS};
 use exhibits::Exhibit;
 use outcomes::Store;
@@ -91,6 +91,20 @@ enum Variants {
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let batch = args.batch.map(Into::into);
     let scale = Scale::new(args.quick, args.epochs, batch);
+    ensure!(
+        args.loss > 0.0 && args.loss.is_finite(),
+        "--loss {}: a training loss is above 0",
+        args.loss
+    );
+    if let Some(worker) = args.workers.iter().find(|worker| **worker >= WORKERS) {
+        bail!("--workers {worker}: the paper's are 0 to {}", WORKERS - 1);
+    }
+    ensure!(
+        scale.batch <= scale.images_each(),
+        "--batch {}: a worker has {} images",
+        scale.batch,
+        scale.images_each()
+    );
     let all = catalogue::all();
     if let Some(folder) = &args.configs {
         return write_configs(folder, &scale, &all, out);
@@ -104,27 +118,19 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         folder: args.out.clone(),
         scale,
     };
+    let folder = |exhibit: &Exhibit| args.out.join(scale.folder(exhibit.task()));
     ensure!(
-        args.loss > 0.0 && args.loss.is_finite(),
-        "--loss {}: a training loss is above 0",
-        args.loss
-    );
-    if let Some(worker) = args.workers.iter().find(|worker| **worker >= WORKERS) {
-        anyhow::bail!("--workers {worker}: the paper's are 0 to {}", WORKERS - 1);
-    }
-    ensure!(
-        scale.batch <= scale.images_each(),
-        "--batch {}: a worker has {} images",
-        scale.batch,
-        scale.images_each()
+        !args.quick || chosen.iter().all(|exhibit| exhibit.task() == Task::Cifar10),
+        "--quick is on the digits alone: ask for runs of CIFAR-100 without it"
     );
     if args.show {
-        let folder = args.out.join(scale.folder(Task::Cifar10));
-        ensure!(
-            folder.is_dir(),
-            "{} is not there: without --show these runs are made; --out says where others are",
-            folder.display()
-        );
+        let missing = chosen.iter().map(folder).find(|folder| !folder.is_dir());
+        if let Some(folder) = missing {
+            bail!(
+                "{} is not there: without --show these runs are made; --out says where others are",
+                folder.display()
+            );
+        }
     } else {
         let status = run_what_is_missing(args, &store, &chosen, &variants, out)?;
         if status != ExitCode::SUCCESS {
@@ -140,7 +146,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         };
         let text = shown.text(exhibit)?;
         writeln!(out, "{text}")?;
-        let folder = args.out.join(scale.folder(Task::Cifar10));
+        let folder = folder(exhibit);
         // A part of a table is not kept as if it were the whole.
         if !args.show && args.workers.is_empty() {
             std::fs::create_dir_all(&folder)
@@ -188,7 +194,8 @@ fn choose(names: &[String], all: Vec<Exhibit>) -> Result<Vec<Exhibit>> {
     let is = |exhibit: &Exhibit, name: &str| name == "all" || name == exhibit.name;
     let mut runs = Vec::new();
     for name in names {
-        if !all.iter().any(|exhibit| is(exhibit, name)) {
+        let known_run = |run: &Exhibit| run.name == *name;
+        if !all.iter().any(|exhibit| is(exhibit, name)) && !runs.iter().any(known_run) {
             let run = Exhibit::of_run(name, &all);
             runs.push(run.with_context(|| {
                 format!("{name} is none of {known}, all, and no run of configs/paper")

@@ -15,12 +15,12 @@ pub(super) struct Outcome {
     pub(super) run: Run,
     /// Each worker's test accuracy in percent.
     pub(super) accuracies: Vec<f64>,
-    /// How long it took: its share, where others ran at the same time.
+    /// How long it took: its share, where others ran at the same time. None where that is not known.
     pub(super) seconds: Option<f64>,
     /// How many ran at the same time, with it.
     pub(super) together: u64,
-    /// What computed it, if that was kept.
-    pub(super) engine: Option<String>,
+    /// What computed it, as far as that was kept: several where it went on elsewhere.
+    pub(super) engines: Vec<String>,
 }
 
 /// Where runs are kept.
@@ -74,14 +74,19 @@ impl Outcome {
         let about: serde_json::Value = serde_json::from_str(&about).unwrap_or_default();
         let run = Run::read(folder)?;
         let accuracies = run.last_accuracies();
-        let seconds = summary["wall_seconds"].as_f64();
-        let together = about["together"].as_u64().unwrap_or(1).max(1);
+        let before = about["before"].as_array().into_iter().flatten();
+        let parts: Vec<&serde_json::Value> = before.chain([&about]).collect();
+        let engines = parts.iter().filter_map(|part| part["engine"].as_str());
+        let in_company = |part: &serde_json::Value| part["together"].as_u64().unwrap_or(1).max(1);
+        let together = in_company(&about);
+        let alike = parts.iter().all(|part| in_company(part) == together);
+        let seconds = summary["wall_seconds"].as_f64().filter(|_| alike);
         Ok(match run.ending {
             Some(Status::Finished | Status::Diverged { .. }) => Some(Self {
                 accuracies: accuracies.iter().map(|entry| 100.0 * entry.1).collect(),
                 seconds: seconds.map(|seconds| seconds / together as f64),
                 together,
-                engine: about["engine"].as_str().map(str::to_owned),
+                engines: engines.map(str::to_owned).collect(),
                 run,
             }),
             _ => None,
@@ -155,6 +160,9 @@ impl Outcome {
 
     /// By how much a worker's loss before the first cut is above the highest, and above the mean, of the others'.
     pub(super) fn behind(&self, worker: usize) -> Option<[f64; 2]> {
+        if self.diverged().is_some() {
+            return None;
+        }
         let others = |losses: &[f64]| -> Vec<f64> {
             let all = losses.iter().enumerate();
             all.filter(|(other, _)| *other != worker)

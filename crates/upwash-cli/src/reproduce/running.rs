@@ -6,8 +6,9 @@ use super::exhibits::Exhibit;
 use super::outcomes::Store;
 use crate::files;
 use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted};
-use crate::together::execute_together;
+use crate::together;
 use anyhow::{Context, Result};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,8 @@ pub(super) struct Due {
     pub(super) task: Task,
 }
 
-/// All runs that exhibits need, each once: seed by seed, so that something of everything is there early.
+/// All runs that exhibits need, each once: task by task, and there seed by seed, so that something of everything is there
+/// early.
 pub(super) fn needed(
     exhibits: &[Exhibit],
     variants: &[Variant],
@@ -53,6 +55,7 @@ pub(super) fn needed(
             }
         }
     }
+    all.sort_by_key(|due| due.task);
     all
 }
 
@@ -90,52 +93,81 @@ pub(super) fn run_what_is_missing(
         }) {
             let experiment = prepare(&run.text, &run.name, &mut shelf)?;
             let home = Home::whole(&experiment);
-            if let Some(folder) = RunFolder::open(&run.place, &experiment, &home)? {
-                eprintln!("run {} of {count}: {}", number + 1, run.name);
-                some.push((run, experiment, folder));
+            match RunFolder::open(&run.place, &experiment, &home)? {
+                Some(folder) => {
+                    eprintln!("run {} of {count}: {}", number + 1, run.name);
+                    some.push((run, experiment, folder));
+                }
+                None if args.lean => make_lean(&run.place)?,
+                None => {}
             }
         }
         if let Some(name) = run_together(args, some)? {
-            let said = "the same command goes on from there";
-            writeln!(out, "interrupted in {name}: {said}")?;
-            return Ok(ExitCode::from(130));
+            return together::say_interrupted(out, &name);
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says which was interrupted.
+/// Runs these, and says which was interrupted, if one was.
 fn run_together(args: &Args, some: Vec<(Due, Experiment, RunFolder)>) -> Result<Option<String>> {
-    let about = serde_json::json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "commit": env!("UPWASH_COMMIT"),
-        "engine": args.engine.words(),
-        "together": some.len(),
-    });
-    let text = serde_json::to_string_pretty(&about)? + "\n";
-    for (run, ..) in &some {
-        files::write(&run.place.join("run.json"), text.as_bytes())?;
+    if some.is_empty() {
+        return Ok(None);
     }
     let parts = some
         .into_iter()
         .map(|(run, experiment, folder)| ((run, experiment), folder));
     let (runs, folders): (Vec<(Due, Experiment)>, Vec<RunFolder>) = parts.unzip();
-    if runs.is_empty() {
-        return Ok(None);
+    let experiments: Vec<&Experiment> = runs.iter().map(|(_, experiment)| experiment).collect();
+    let mut engine = together::engine(&args.engine, &experiments)?;
+    let about = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "commit": env!("UPWASH_COMMIT"),
+        "engine": args.engine.words(),
+        "together": runs.len(),
+    });
+    for ((run, _), folder) in runs.iter().zip(&folders) {
+        sign(&run.place, about.clone(), folder.goes_on())?;
     }
-    let experiments = runs.iter().map(|(_, experiment)| experiment);
-    let mut open: Vec<(&Experiment, RunFolder)> = experiments.zip(folders).collect();
-    let ended = execute_together(&args.engine, &mut open)?;
+    let mut open: Vec<(&Experiment, RunFolder)> = experiments.into_iter().zip(folders).collect();
+    let ended = together::execute_together(&mut *engine, &mut open);
     drop(open);
-    let mut stopped = None;
+    let (mut stopped, mut failure) = (None, None);
     for ((run, _), summary) in runs.iter().zip(ended) {
-        if matches!(summary.status, Status::Interrupted { .. }) {
-            stopped = stopped.or(Some(run.name.clone()));
-        } else if args.lean {
-            make_lean(&run.place)?;
+        match summary {
+            Ok(summary) if matches!(summary.status, Status::Interrupted { .. }) => {
+                stopped.get_or_insert(run.name.clone());
+            }
+            Ok(_) if args.lean => make_lean(&run.place)?,
+            Ok(_) => {}
+            // Those that are over are seen to before that is said.
+            Err(error) => {
+                failure.get_or_insert(error.context(run.name.clone()));
+            }
         }
     }
-    Ok(stopped)
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(stopped),
+    }
+}
+
+/// Writes down who computes a run, and who did before, where it goes on.
+fn sign(folder: &Path, mut about: Value, goes_on: bool) -> Result<()> {
+    let path = folder.join("run.json");
+    let there = std::fs::read_to_string(&path).ok().filter(|_| goes_on);
+    if let Some(Value::Object(mut last)) = there.and_then(|text| serde_json::from_str(&text).ok()) {
+        let before = last.remove("before");
+        let mut before = before.and_then(|all| all.as_array().cloned());
+        if Value::Object(last.clone()) != about {
+            before.get_or_insert_default().push(Value::Object(last));
+        }
+        if let Some(before) = before {
+            about["before"] = before.into();
+        }
+    }
+    let text = serde_json::to_string_pretty(&about)? + "\n";
+    files::write(&path, text.as_bytes())
 }
 
 /// Leaves out what only a report of single rounds, or more training, would need.
@@ -147,7 +179,9 @@ fn make_lean(folder: &Path) -> Result<()> {
         .split_inclusive('\n')
         .filter(|line| !line.starts_with("{\"event\":\"round\""))
         .collect();
-    files::write(&events, kept.as_bytes())?;
+    if kept.len() < text.len() {
+        files::write(&events, kept.as_bytes())?;
+    }
     for entry in std::fs::read_dir(folder)?.flatten() {
         let path = entry.path();
         let kind = path.extension().and_then(|kind| kind.to_str());

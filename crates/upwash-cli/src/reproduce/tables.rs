@@ -1,7 +1,7 @@
 //! An exhibit as a text: the paper's numbers beside ours, in Markdown.
 
 use super::cells::{Cell, Task};
-use super::claims::Measure;
+use super::claims::{Claim, Measure};
 use super::exhibits::{Column, Exhibit};
 use super::judge::judge;
 use super::outcomes::{Outcome, Store, deviation, mean};
@@ -81,19 +81,28 @@ impl Shown<'_> {
             .iter()
             .any(|(column, _)| column.cell.links != columns[0].0.cell.links)
         {
-            self.by_links(&mut text, &columns, &paper)?;
+            self.by_links(&mut text, exhibit, &columns, &paper)?;
         } else {
             self.means(&mut text, &columns, &paper)?;
         }
         let engines = columns.iter().flat_map(|(_, found)| found.values());
         let engines = engines.flat_map(Runs::own);
-        let engines: BTreeSet<&str> = engines.filter_map(|run| run.engine.as_deref()).collect();
+        let engines: BTreeSet<&str> = engines
+            .flat_map(|run| run.engines.iter().map(String::as_str))
+            .collect();
         if !engines.is_empty() {
             let list: Vec<&str> = engines.into_iter().collect();
             writeln!(text, "Run by: {}.\n", list.join("; "))?;
         }
         let all = super::catalogue::all();
-        let elsewhere: Vec<Column> = all.into_iter().flat_map(|other| other.columns).collect();
+        let mut elsewhere: Vec<Column> = all.into_iter().flat_map(|other| other.columns).collect();
+        // Some runs are printed with two numbers: those of the tables of graphs are taken.
+        elsewhere.sort_by_key(|column| match column.paper.as_deref() {
+            Some(name) => ["table1.", "table2.", "table10."]
+                .iter()
+                .any(|other| name.starts_with(other)),
+            None => true,
+        });
         let mut judged = Vec::new();
         for claim in exhibit
             .claims
@@ -114,9 +123,7 @@ impl Shown<'_> {
             }
         }
         if !judged.is_empty() {
-            let counts = judged
-                .iter()
-                .any(|(sentence, _)| sentence.contains("epochs until"));
+            let counts = exhibit.claims.iter().any(Claim::counts_epochs);
             let low = match counts {
                 true => format!(" (a loss is low at {})", self.low),
                 false => String::new(),
@@ -248,9 +255,13 @@ impl Shown<'_> {
                 (0, _) => "0".into(),
                 (count, true) => count.to_string(),
                 (count, false) => {
-                    let how = match runs.iter().map(|run| run.together).max() {
-                        Some(most) if most > 1 => format!(", {most} at a time"),
-                        _ => String::new(),
+                    let sizes: BTreeSet<u64> = runs.iter().map(|run| run.together).collect();
+                    let how = match (sizes.first(), sizes.last()) {
+                        (Some(1), Some(1)) | (None, _) | (_, None) => String::new(),
+                        (least, most) if least == most => {
+                            format!(", {} at a time", runs[0].together)
+                        }
+                        (Some(least), Some(most)) => format!(", {least} to {most} at a time"),
                     };
                     format!("{count} ({:.0} s each{how})", mean(&seconds))
                 }
@@ -263,6 +274,7 @@ impl Shown<'_> {
     fn by_links<'p>(
         &self,
         text: &mut String,
+        exhibit: &Exhibit,
         columns: &[(&Column, Found)],
         paper: &dyn Fn(&Column) -> Option<&'p Printed>,
     ) -> Result<()> {
@@ -282,19 +294,15 @@ impl Shown<'_> {
                 names.push(name);
             }
         }
-        let at = |name: &str, links: u8| {
-            let mut columns = columns.iter();
-            columns.find(|(column, _)| column.cell.links == links && column.cell.words() == name)
+        let is = |column: &Column, name: &str, links: u8| {
+            column.cell.links == links && column.cell.words() == name
         };
-        let mut table = |title: String, cell: &dyn Fn(&Column, &Found) -> String| -> Result<()> {
+        let mut table = |title: String, cell: &dyn Fn(&str, u8) -> String| -> Result<()> {
             let across = links.iter().rev();
             let mut rows = vec![vec![title]];
             rows[0].extend(across.clone().map(|links| format!("D = {links}")));
             for name in &names {
-                let cells = across.clone().map(|links| match at(name, *links) {
-                    Some((column, found)) => cell(column, found),
-                    None => "not run".into(),
-                });
+                let cells = across.clone().map(|links| cell(name, *links));
                 rows.push([name.clone()].into_iter().chain(cells).collect());
             }
             write_aligned(text, &rows)
@@ -306,13 +314,18 @@ impl Shown<'_> {
         ];
         for (what, printed, measure) in of {
             if columns.iter().any(|(column, _)| paper(column).is_some()) {
-                table(format!("{what}, paper"), &|column, _| {
-                    let printed = paper(column).map(|paper| format!("{:.2}", printed(paper)));
-                    printed.unwrap_or_default()
+                table(format!("{what}, paper"), &|name, links| {
+                    let mut all = exhibit.columns.iter();
+                    let found = all.find(|column| is(column, name, links)).and_then(paper);
+                    found.map_or("".into(), |paper| format!("{:.2}", printed(paper)))
                 })?;
             }
             for &variant in self.variants {
-                table(format!("{what}, {}", variant.name()), &|_, found| {
+                table(format!("{what}, {}", variant.name()), &|name, links| {
+                    let mut all = columns.iter();
+                    let Some((_, found)) = all.find(|(column, _)| is(column, name, links)) else {
+                        return "not run".into();
+                    };
                     let value = |outcome: &Outcome| outcome.measure(measure, self.low);
                     match alike {
                         Some(_) => spread(&found[&variant], &value, 2),

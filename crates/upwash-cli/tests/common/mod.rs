@@ -32,6 +32,28 @@ pub fn error(folder: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
+/// Begins `upwash ARGUMENTS`, interrupts it once it has `ready`, and gives what it says at its end.
+pub fn interrupted(folder: &Path, arguments: &[&str], ready: impl Fn() -> bool) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_upwash"));
+    let child = program
+        .env("UPWASH_DATA", folder.join("data"))
+        .args(arguments)
+        .current_dir(folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !ready() {
+        assert!(Instant::now() < deadline, "{arguments:?} did not start");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut kill = Command::new("kill");
+    kill.args(["-INT", &child.id().to_string()]);
+    assert!(kill.status().unwrap().success());
+    child.wait_with_output().unwrap()
+}
+
 /// `mpirun -np RANKS upwash train ARGUMENTS --transport mpi`, not started yet.
 pub fn mpirun(folder: &Path, ranks: usize, arguments: &[&str]) -> Command {
     let mut command = Command::new("mpirun");
