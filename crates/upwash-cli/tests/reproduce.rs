@@ -254,7 +254,14 @@ fn what_can_be_made_is_listed_with_what_it_takes() {
         &["reproduce", "--list", "--quick", "--variant", "all"],
     );
     for label in [
-        "Tab:1:", "Tab:2:", "Tab:7:", "Tab:8:", "Tab:9:", "Tab:10:", "Fig: 9:", "Fig: 18:",
+        "Tab:1:",
+        "Tab:2:",
+        "Tab:7 (Table 3 in print):",
+        "Tab:8 (Table 9 in print):",
+        "Tab:9 (Table 8 in print):",
+        "Tab:10:",
+        "Fig: 9:",
+        "Fig: 18 (Figure 14 in print):",
         "Fig: 10:",
     ] {
         assert!(text.contains(label), "{label}: {text}");

@@ -61,6 +61,17 @@ impl Scale {
         }
     }
 
+    /// What a run is, in words.
+    pub(super) fn words(&self, task: Task) -> String {
+        let what = match (self.quick, task) {
+            (true, _) => format!("{QUICK_IMAGES} of the digits to train on, a small network"),
+            (_, Task::Cifar10) => "CIFAR-10, the paper's ResNet-50".into(),
+            (_, Task::Cifar100) => "CIFAR-100, WRN-28-10".into(),
+        };
+        let Self { epochs, batch, .. } = self;
+        format!("{what}, {WORKERS} workers, batch {batch}, {epochs} epochs")
+    }
+
     /// How many a worker has to train on.
     pub(super) fn images_each(&self) -> usize {
         let images = if self.quick { QUICK_IMAGES } else { 50_000 };

@@ -156,6 +156,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
                 text.as_bytes(),
             )?;
             draw(&folder, exhibit, &store, shown.variants)?;
+            // Not among the tables: they may go into a file.
+            eprintln!("runs, tables and figures are in {}", folder.display());
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -242,10 +244,17 @@ fn draw(folder: &Path, exhibit: &Exhibit, store: &Store, variants: &[Variant]) -
         for column in &exhibit.columns {
             let outcomes = store.outcomes(&column.cell, variant)?;
             let runs: Vec<&Run> = outcomes.values().map(|outcome| &outcome.run).collect();
-            lines.push((column.title.clone(), accuracies(&runs)));
+            let seeds = if runs.len() == 1 { "seed" } else { "seeds" };
+            let title = format!("{} ({} {seeds})", column.title, runs.len());
+            lines.push((title, accuracies(&runs)));
         }
         let name = format!("{}-{}", exhibit.name, variant.name());
-        let title = format!("{} ({})", exhibit.caption, variant.name());
+        let data = match (store.scale.quick, exhibit.task()) {
+            (true, _) => "digits",
+            (_, Task::Cifar10) => "CIFAR-10",
+            (_, Task::Cifar100) => "CIFAR-100",
+        };
+        let title = format!("{}, {}, on {data}", exhibit.label, variant.name());
         let figure = Figure::of_lines(&name, &title, ["epoch", "mean test accuracy, %"], lines);
         if let Some(figure) = figure {
             write_figure(&figure, folder)?;

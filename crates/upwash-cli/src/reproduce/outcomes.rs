@@ -17,6 +17,8 @@ pub(super) struct Outcome {
     pub(super) accuracies: Vec<f64>,
     /// How long it took: its share, where others ran at the same time. None where that is not known.
     pub(super) seconds: Option<f64>,
+    /// What all workers sent.
+    pub(super) gigabytes: Option<f64>,
     /// How many ran at the same time, with it.
     pub(super) together: u64,
     /// What computed it, as far as that was kept: several where it went on elsewhere.
@@ -85,6 +87,7 @@ impl Outcome {
             Some(Status::Finished | Status::Diverged { .. }) => Some(Self {
                 accuracies: accuracies.iter().map(|entry| 100.0 * entry.1).collect(),
                 seconds: seconds.map(|seconds| seconds / together as f64),
+                gigabytes: summary["bytes_sent"].as_f64().map(|bytes| bytes / 1e9),
                 together,
                 engines: engines.map(str::to_owned).collect(),
                 run,

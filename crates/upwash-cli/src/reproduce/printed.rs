@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 #[derive(Deserialize)]
 pub(super) struct Printed {
     pub(super) accuracies: Vec<f64>,
-    average: Option<f64>,
+    pub(super) average: Option<f64>,
     /// After half and all of the epochs.
     pub(super) losses: Option<Vec<Vec<f64>>>,
 }

@@ -51,6 +51,13 @@ impl Shown<'_> {
             false => None,
         };
         let mut text = format!("## {}: {}\n\n", exhibit.label, exhibit.caption);
+        let words = self.store.scale.words(exhibit.task());
+        let other = match comparable || exhibit.columns.iter().all(|column| column.paper.is_none())
+        {
+            true => "",
+            false => " The paper's numbers are of another scale, and left out.",
+        };
+        writeln!(text, "Each run: {words}.{other}\n")?;
         let (mut columns, mut missing) = (Vec::new(), Vec::new());
         // On the digits there is but one task.
         let is_there = |cell: &Cell| !self.store.scale.quick || cell.task == Task::Cifar10;
@@ -128,7 +135,11 @@ impl Shown<'_> {
                 true => format!(" (a loss is low at {})", self.low),
                 false => String::new(),
             };
-            writeln!(text, "What is claimed, seed by seed{low}:\n")?;
+            let what = match exhibit.label.starts_with("beyond") {
+                true => "What is asked here",
+                false => "What is claimed",
+            };
+            writeln!(text, "{what}, seed by seed{low}:\n")?;
             for (sentence, lines) in judged {
                 writeln!(text, "- {sentence}")?;
                 for line in lines {
@@ -198,17 +209,19 @@ impl Shown<'_> {
             row(&node.to_string(), printed, &value, 2);
         }
         let average = |outcome: &Outcome| Some(mean(&outcome.accuracies));
-        row(
-            "mean",
-            paper.map(|paper| number(paper.average())),
-            &average,
-            2,
-        );
+        // What is in brackets is not printed there.
+        let printed = paper.map(|paper| match paper.average {
+            Some(printed) => number(printed),
+            None => format!("({})", number(paper.average())),
+        });
+        row("mean", printed, &average, 2);
         let printed = paper.map(|paper| number(paper.worst()));
         let worst = |outcome: &Outcome| outcome.accuracies.iter().copied().reduce(f64::min);
         row("worst", printed, &worst, 2);
         let averaged = |outcome: &Outcome| Some(100.0 * outcome.run.averaged_accuracy?);
         row("averaged model", paper.map(|_| String::new()), &averaged, 2);
+        let sent = |outcome: &Outcome| outcome.gigabytes;
+        row("GB sent by all", paper.map(|_| String::new()), &sent, 1);
         if losses {
             let epochs = self.store.scale.epochs;
             let half = (epochs > 1).then_some((0, epochs / 2));
@@ -365,7 +378,10 @@ impl Shown<'_> {
             rows.push(cells);
         }
         write_aligned(text, &rows)?;
-        writeln!(text, "In brackets: seeds.\n")?;
+        writeln!(
+            text,
+            "In brackets: seeds. Rows of other seeds than one another's are compared below by those that both have.\n"
+        )?;
         Ok(())
     }
 }
