@@ -129,6 +129,15 @@ impl Skein {
             std::fs::write(here.join(format!("{from}.toml")), text).unwrap();
             relays.push(own);
         }
+        drop(reserved);
+        // A process that another test is just starting may hold them for a moment more.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        for address in addresses {
+            while TcpStream::connect(address).is_ok() {
+                assert!(Instant::now() < deadline, "{address} is not free");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
         let children = (0..WORKERS).map(|_| None).collect();
         Self {
             folder,

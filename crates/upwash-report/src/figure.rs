@@ -255,22 +255,37 @@ fn mean(lines: &[Line]) -> Vec<(f64, f64)> {
         .collect()
 }
 
+/// A line of a chart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedLine {
+    /// As the legend has it.
+    pub name: String,
+    /// Across and up.
+    pub points: Vec<(f64, f64)>,
+    /// The number of a colour.
+    pub colour: usize,
+    /// Whether it is dashed.
+    pub dashed: bool,
+}
+
 impl Figure {
-    /// A chart of these lines, by name; none where there is nothing to draw.
+    /// A chart of these lines; none where there is nothing to draw.
     pub fn of_lines(
         name: &str,
         title: &str,
         [across, up]: [&'static str; 2],
-        lines: Vec<(String, Vec<(f64, f64)>)>,
+        lines: Vec<NamedLine>,
     ) -> Option<Self> {
-        let line = |(number, (name, points)): (usize, (String, Vec<(f64, f64)>))| Line {
-            name,
-            points,
-            colour: COLOURS[number % COLOURS.len()],
-            dashed: number / COLOURS.len() % 2 == 1,
-            wide: false,
-        };
-        let lines: Vec<Line> = lines.into_iter().enumerate().map(line).collect();
+        let lines: Vec<Line> = lines
+            .into_iter()
+            .map(|line| Line {
+                name: line.name,
+                points: line.points,
+                colour: COLOURS[line.colour % COLOURS.len()],
+                dashed: line.dashed,
+                wide: false,
+            })
+            .collect();
         lines
             .iter()
             .any(|line| !line.points.is_empty())

@@ -12,7 +12,7 @@ mod table;
 mod tensorboard;
 mod text;
 
-pub use figure::{Figure, figures};
+pub use figure::{Figure, NamedLine, figures};
 pub use follow::Follower;
 pub use live::{Pulse, Viewer};
 pub use page::{live_page, page};

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tables::Shown;
 use upwash::algorithm::Variant;
-use upwash_report::{Figure, Run};
+use upwash_report::{Figure, NamedLine, Run};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -239,6 +239,11 @@ fn draw(folder: &Path, exhibit: &Exhibit, store: &Store, variants: &[Variant]) -
     if !exhibit.name.starts_with("figure") {
         return Ok(());
     }
+    let links: BTreeSet<u8> = exhibit
+        .columns
+        .iter()
+        .map(|column| column.cell.links)
+        .collect();
     for &variant in variants {
         let mut lines = Vec::new();
         for column in &exhibit.columns {
@@ -246,7 +251,21 @@ fn draw(folder: &Path, exhibit: &Exhibit, store: &Store, variants: &[Variant]) -
             let runs: Vec<&Run> = outcomes.values().map(|outcome| &outcome.run).collect();
             let seeds = if runs.len() == 1 { "seed" } else { "seeds" };
             let title = format!("{} ({} {seeds})", column.title, runs.len());
-            lines.push((title, accuracies(&runs)));
+            // A colour for each graph, or each algorithm where there is one graph; AL-DSGD is dashed.
+            let colour = match links.len() {
+                1 => lines.len() / 2,
+                _ => links
+                    .iter()
+                    .rev()
+                    .position(|links| *links == column.cell.links)
+                    .unwrap_or(0),
+            };
+            lines.push(NamedLine {
+                name: title,
+                points: accuracies(&runs),
+                colour,
+                dashed: column.cell.algorithm.is_led(),
+            });
         }
         let name = format!("{}-{}", exhibit.name, variant.name());
         let data = match (store.scale.quick, exhibit.task()) {
