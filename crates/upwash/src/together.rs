@@ -34,9 +34,7 @@ struct Step {
 pub struct EngineShare {
     run: usize,
     /// The first of its workers, and how many there are.
-    first: usize,
-    workers: usize,
-    all: usize,
+    place: Place,
     layout: Layout,
     /// The names of what its algorithm keeps, in the order of the engine's slots.
     extras: Vec<&'static str>,
@@ -62,9 +60,11 @@ pub fn share(experiments: &[&Experiment], layout: &Layout) -> (Owner, Vec<Engine
         let extras = experiment.method.extras();
         shares.push(EngineShare {
             run,
-            first,
-            workers,
-            all,
+            place: Place {
+                first,
+                workers,
+                all,
+            },
             layout: layout.clone(),
             extras: extras.iter().map(|extra| extra.name).collect(),
             owner: owner.clone(),
@@ -131,20 +131,15 @@ impl EngineShare {
     }
 
     fn shifted(&self, workers: &[usize]) -> Vec<usize> {
-        workers.iter().map(|worker| worker + self.first).collect()
+        workers
+            .iter()
+            .map(|worker| worker + self.place.first)
+            .collect()
     }
 
     /// The names of its arrays, in the engine's order.
     fn names(&self) -> Vec<&'static str> {
         [&["models", "velocities", "statistics"][..], &self.extras].concat()
-    }
-
-    fn place(&self) -> Place {
-        Place {
-            first: self.first,
-            workers: self.workers,
-            all: self.all,
-        }
     }
 }
 
@@ -172,7 +167,7 @@ impl Drop for EngineShare {
 
 impl Engine for EngineShare {
     fn workers(&self) -> usize {
-        self.workers
+        self.place.workers
     }
 
     fn layout(&self) -> &Layout {
@@ -190,7 +185,7 @@ impl Engine for EngineShare {
     }
 
     fn exchange_with(&mut self, parts: &[Participant], guests: Vec<Guest>, mut terms: Terms) {
-        let (first, all, workers) = (self.first, self.all, self.workers);
+        let (first, all, workers) = (self.place.first, self.place.all, self.place.workers);
         let mut parts = parts.to_vec();
         for part in &mut parts {
             part.worker += first;
@@ -218,33 +213,33 @@ impl Engine for EngineShare {
         mut terms: Terms,
         into: &mut [f32],
     ) {
-        let (worker, message) = (worker + self.first, message.clone());
-        terms.offset -= self.first as isize;
+        let (worker, message) = (worker + self.place.first, message.clone());
+        terms.offset -= self.place.first as isize;
         let outgoing = self.call(move |engine| engine.outgoing(worker, &message, terms));
         into.copy_from_slice(&outgoing);
     }
 
     fn statistics(&mut self, worker: usize) -> Vec<f32> {
-        let worker = worker + self.first;
+        let worker = worker + self.place.first;
         self.call(move |engine| engine.statistics(worker))
     }
 
     fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>], guests: Vec<Vec<f32>>) {
         let itself = |worker: usize| vec![(worker, 1.0)];
-        let mut all: Vec<Vec<(usize, f64)>> = (0..self.all).map(itself).collect();
+        let mut all: Vec<Vec<(usize, f64)>> = (0..self.place.all).map(itself).collect();
         for (worker, row) in rows.iter().enumerate() {
-            let place = |sender: usize| match sender < self.workers {
-                true => sender + self.first,
-                false => sender + self.all - self.workers,
+            let place = |sender: usize| match sender < self.place.workers {
+                true => sender + self.place.first,
+                false => sender + self.place.all - self.place.workers,
             };
             let shifted = row.iter().map(|&(sender, weight)| (place(sender), weight));
-            all[worker + self.first] = shifted.collect();
+            all[worker + self.place.first] = shifted.collect();
         }
         self.call(move |engine| engine.mix_statistics(&all, guests));
     }
 
     fn score(&mut self, worker: usize, part: Part) -> Score {
-        let worker = worker + self.first;
+        let worker = worker + self.place.first;
         self.call(move |engine| engine.score(worker, part))
     }
 
@@ -254,7 +249,7 @@ impl Engine for EngineShare {
     }
 
     fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Replica {
-        let worker = worker + self.first;
+        let worker = worker + self.place.first;
         self.call(move |engine| engine.estimated(worker, parameters))
     }
 
@@ -271,13 +266,13 @@ impl Engine for EngineShare {
     fn state(&mut self) -> State {
         let whole = self.call(|engine| engine.state());
         let mine = |(name, (_, array)): (&str, &(String, Vec<f32>))| {
-            (name.into(), array[self.place().rows(array.len())].to_vec())
+            (name.into(), array[self.place.rows(array.len())].to_vec())
         };
         self.names().into_iter().zip(&whole).map(mine).collect()
     }
 
     fn restore(&mut self, state: &State) -> Result<(), String> {
-        let (names, state, place) = (self.names(), state.clone(), self.place());
+        let (names, state, place) = (self.names(), state.clone(), self.place);
         // At one go: others take up theirs at the same time.
         self.call(move |engine| {
             let mut whole = engine.state();
