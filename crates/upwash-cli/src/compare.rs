@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     end_cleanly_when_interrupted()?;
     let stopped = run_what_is_missing(args, &prepared)?;
     if let Some(name) = stopped {
-        return together::say_interrupted(out, name);
+        return Ok(together::interrupted_in(name));
     }
     let mut rows = Vec::new();
     for (name, _) in &prepared {

@@ -4,7 +4,6 @@ use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
 use crate::runs::{RunFolder, execute};
 use anyhow::{Result, anyhow};
-use std::io::Write;
 use std::process::ExitCode;
 use upwash::crew::Crew;
 use upwash::engine::Engine;
@@ -56,11 +55,8 @@ pub(crate) fn execute_together(
     })
 }
 
-/// Says which run was interrupted, and how to go on.
-pub(crate) fn say_interrupted(out: &mut impl Write, name: &str) -> Result<ExitCode> {
-    writeln!(
-        out,
-        "interrupted in {name}: the same command goes on from there"
-    )?;
-    Ok(ExitCode::from(130))
+/// Says which run was interrupted, and how to go on. Not where results are said: they may go into a file.
+pub(crate) fn interrupted_in(name: &str) -> ExitCode {
+    eprintln!("interrupted in {name}: the same command goes on from there");
+    ExitCode::from(130)
 }

@@ -141,7 +141,7 @@ fn runs_together_can_be_interrupted() {
     };
     let stopped = interrupted(folder.path(), &together, has_begun);
     assert_eq!(stopped.status.code(), Some(130));
-    let text = String::from_utf8_lossy(&stopped.stdout);
+    let text = String::from_utf8_lossy(&stopped.stderr);
     assert!(
         text.contains("interrupted in s1: the same command goes on"),
         "{text}"

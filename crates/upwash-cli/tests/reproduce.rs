@@ -173,11 +173,11 @@ fn an_interrupted_table_goes_on() {
         "--seeds",
         "1",
         "--epochs",
-        "400",
+        "80",
         "--variant",
         "sound",
     ];
-    let first = here.join("runs/paper/digits-400-epochs/matcha-sound-5x1/seed-1");
+    let first = here.join("runs/paper/digits-80-epochs/matcha-sound-5x1/seed-1");
     let has_begun = || {
         let events = std::fs::read_to_string(first.join("events.jsonl"));
         events.is_ok_and(|text| text.contains("epoch"))
@@ -201,7 +201,7 @@ fn an_interrupted_table_goes_on() {
         "--seeds",
         "1",
         "--epochs",
-        "400",
+        "80",
     ];
     let text = said(here, &run);
     assert!(

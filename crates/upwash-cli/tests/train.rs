@@ -4,11 +4,10 @@
 
 mod common;
 
-use common::{error, outcome, said, upwash};
+use common::{error, interrupted, outcome, said, upwash};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 fn folder_with(config: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -369,38 +368,19 @@ fn an_interrupted_run_can_go_on() {
     let folder =
         folder_with("[training]\nepochs = 1000000\ntest_every = 1000000\ncheckpoint_every = 5\n");
     let run = folder.path().join("r");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_upwash"))
-        .args(["train", "run.toml", "--out", "r"])
-        .current_dir(folder.path())
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let started = || {
-        std::fs::read_to_string(run.join("events.jsonl")).is_ok_and(|text| text.contains("epoch"))
-    };
-    while !started() {
-        assert!(Instant::now() < deadline, "the run did not start");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let twice = error(
-        folder.path(),
-        &["train", "run.toml", "--out", "r", "--resume"],
-    );
-    assert!(twice.contains("a run is writing to r"), "{twice}");
-    Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .unwrap();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
+    let has_begun = || {
+        let events = std::fs::read_to_string(run.join("events.jsonl"));
+        if !events.is_ok_and(|text| text.contains("epoch")) {
+            return false;
         }
-        assert!(Instant::now() < deadline, "the run did not end");
-        std::thread::sleep(Duration::from_millis(20));
+        let twice = ["train", "run.toml", "--out", "r", "--resume"];
+        let twice = error(folder.path(), &twice);
+        assert!(twice.contains("a run is writing to r"), "{twice}");
+        true
     };
-    assert_eq!(status.code(), Some(130));
+    let train = ["train", "run.toml", "--out", "r"];
+    let stopped = interrupted(folder.path(), &train, has_begun);
+    assert_eq!(stopped.status.code(), Some(130));
     let stopped = outcome(&run);
     assert_eq!(stopped["status"], "interrupted");
     assert!(stopped["nodes"][0]["train_loss"].as_f64().unwrap() > 0.0);
@@ -419,22 +399,12 @@ fn a_run_that_was_interrupted_ends_as_if_it_had_not_been() {
     let folder = folder_with(config);
     said(folder.path(), &["train", "run.toml", "--out", "whole"]);
     let part = folder.path().join("part");
-    let child = Command::new(env!("CARGO_BIN_EXE_upwash"))
-        .args(["train", "run.toml", "--out", "part"])
-        .current_dir(folder.path())
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let events = || std::fs::read_to_string(part.join("events.jsonl")).unwrap_or_default();
-    while !events().contains("\"epoch\":1") {
-        assert!(Instant::now() < deadline, "the run did not start");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let id = child.id().to_string();
-    Command::new("kill").args(["-INT", &id]).status().unwrap();
-    let stopped = child.wait_with_output().unwrap().status;
+    let has_begun = || {
+        let events = std::fs::read_to_string(part.join("events.jsonl"));
+        events.is_ok_and(|text| text.contains("\"epoch\":1"))
+    };
+    let train = ["train", "run.toml", "--out", "part"];
+    let stopped = interrupted(folder.path(), &train, has_begun).status;
     assert_eq!(
         stopped.code(),
         Some(130),

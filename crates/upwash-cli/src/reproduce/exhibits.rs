@@ -83,6 +83,11 @@ impl Exhibit {
         }
     }
 
+    /// Whether it is not the paper's.
+    pub(super) fn is_ours(&self) -> bool {
+        self.label.starts_with("beyond")
+    }
+
     /// What it is about first: some show CIFAR-100 as well.
     pub(super) fn task(&self) -> Task {
         let tasks = self.columns.iter().map(|column| column.cell.task);

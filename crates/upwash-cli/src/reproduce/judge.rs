@@ -2,8 +2,7 @@
 
 use super::cells::Cell;
 use super::claims::{Claim, ClaimKind, Measure};
-use super::outcomes::{Outcome, Store, margin, mean};
-use anyhow::Result;
+use super::outcomes::{Outcome, Outcomes, Store, margin, mean};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use upwash::algorithm::Variant;
@@ -12,12 +11,7 @@ use upwash::algorithm::Variant;
 const ENOUGH: usize = 3;
 
 /// What is said of a claim: a line for each variant of which there are runs.
-pub(super) fn judge(
-    claim: &Claim,
-    store: &Store,
-    variants: &[Variant],
-    low: f64,
-) -> Result<Vec<String>> {
+pub(super) fn judge(claim: &Claim, store: &Store, variants: &[Variant], low: f64) -> Vec<String> {
     // Some variants are the same runs.
     let mut groups: Vec<(Vec<String>, Vec<Variant>)> = Vec::new();
     for &variant in variants {
@@ -38,36 +32,35 @@ pub(super) fn judge(
                 other,
             } => {
                 let value = |outcome: &Outcome| outcome.measure(*measure, low);
-                let both = both(store, [one, other], variant, &value)?;
+                let both = both(store, [one, other], variant, &value);
                 compare(&both, *measure)
             }
             ClaimKind::Across { pairs } => {
                 let value = |outcome: &Outcome| outcome.measure(Measure::MeanAccuracy, low);
-                let mut all = Vec::new();
-                for [one, other] in pairs {
-                    all.push(both(store, [one, other], variant, &value)?);
-                }
-                compare(&in_the_mean(&all), Measure::MeanAccuracy)
+                let all = pairs.iter();
+                let all = all.map(|[one, other]| both(store, [one, other], variant, &value));
+                compare(
+                    &in_the_mean(&all.collect::<Vec<_>>()),
+                    Measure::MeanAccuracy,
+                )
             }
             ClaimKind::Robust { one, other } => {
                 let value = |outcome: &Outcome| outcome.measure(Measure::MeanAccuracy, low);
-                let [dense, sparse] = both(store, [&one[0], &one[1]], variant, &value)?;
+                let [dense, sparse] = both(store, [&one[0], &one[1]], variant, &value);
                 let [dense_other, sparse_other] =
-                    both(store, [&other[0], &other[1]], variant, &value)?;
+                    both(store, [&other[0], &other[1]], variant, &value);
                 let losses = [less(&sparse, &dense), less(&sparse_other, &dense_other)];
                 compare(&losses, Measure::MeanAccuracy)
             }
-            ClaimKind::Worst { cell, workers } => worst(&store.outcomes(cell, variant)?, workers),
-            ClaimKind::Slowest { cell, worker } => {
-                slowest(&store.outcomes(cell, variant)?, *worker)
-            }
+            ClaimKind::Worst { cell, workers } => worst(&store.outcomes(cell, variant), workers),
+            ClaimKind::Slowest { cell, worker } => slowest(&store.outcomes(cell, variant), *worker),
         };
         if let Some(said) = said {
             let names: Vec<&str> = variants.iter().map(|variant| variant.name()).collect();
             lines.push(format!("{}: {said}", names.join(" = ")));
         }
     }
-    Ok(lines)
+    lines
 }
 
 /// A number for each seed that was run; none where it cannot be told.
@@ -78,15 +71,15 @@ fn both(
     cells: [&Cell; 2],
     variant: Variant,
     value: &dyn Fn(&Outcome) -> Option<f64>,
-) -> Result<[BySeed; 2]> {
-    let read = |cell: &Cell| -> Result<BySeed> {
-        let outcomes = store.outcomes(cell, variant)?;
+) -> [BySeed; 2] {
+    let read = |cell: &Cell| -> BySeed {
+        let outcomes = store.outcomes(cell, variant);
         let numbers = outcomes
             .iter()
             .map(|(seed, outcome)| (*seed, value(outcome)));
-        Ok(numbers.collect())
+        numbers.collect()
     };
-    Ok([read(cells[0])?, read(cells[1])?])
+    cells.map(read)
 }
 
 /// The differences of seeds that both have.
@@ -181,7 +174,7 @@ fn counted(so: usize, count: usize) -> &'static str {
 }
 
 /// Whether each of these workers is worse than all others, seed by seed.
-fn worst(outcomes: &BTreeMap<u64, Outcome>, workers: &[usize]) -> Option<String> {
+fn worst(outcomes: &Outcomes, workers: &[usize]) -> Option<String> {
     let mut gaps = Vec::new();
     for outcome in outcomes
         .values()
@@ -208,7 +201,7 @@ fn worst(outcomes: &BTreeMap<u64, Outcome>, workers: &[usize]) -> Option<String>
 }
 
 /// Whether a worker's training loss before the first cut is the highest, seed by seed.
-fn slowest(outcomes: &BTreeMap<u64, Outcome>, worker: usize) -> Option<String> {
+fn slowest(outcomes: &Outcomes, worker: usize) -> Option<String> {
     let behind = outcomes
         .values()
         .filter_map(|outcome| outcome.behind(worker));

@@ -23,10 +23,7 @@ pub(super) fn print(
     out: &mut impl Write,
 ) -> Result<ExitCode> {
     let variants = args.variants();
-    let store = Store {
-        folder: args.out.clone(),
-        scale: *scale,
-    };
+    let store = Store::new(&args.out, *scale);
     let (data, model) = match scale.quick {
         true => ("digits, which are part of the program", "cnn"),
         false => ("cifar10 (`upwash data get cifar10`)", "thin-resnet50"),

@@ -10,6 +10,7 @@ mod outcomes;
 mod printed;
 mod running;
 mod tables;
+mod text;
 
 use crate::engines::EngineArgs;
 use crate::files;
@@ -24,7 +25,7 @@ use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tables::Shown;
+use text::Shown;
 use upwash::algorithm::Variant;
 use upwash_report::{Figure, NamedLine, Run};
 
@@ -114,10 +115,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     }
     let chosen = choose(&args.exhibits, all)?;
     let variants = args.variants();
-    let store = Store {
-        folder: args.out.clone(),
-        scale,
-    };
+    let store = Store::new(&args.out, scale);
     let folder = |exhibit: &Exhibit| args.out.join(scale.folder(exhibit.task()));
     ensure!(
         !args.quick || chosen.iter().all(|exhibit| exhibit.task() == Task::Cifar10),
@@ -132,7 +130,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
             );
         }
     } else {
-        let status = run_what_is_missing(args, &store, &chosen, &variants, out)?;
+        let status = run_what_is_missing(args, &store, &chosen, &variants)?;
         if status != ExitCode::SUCCESS {
             return Ok(status);
         }
@@ -247,7 +245,7 @@ fn draw(folder: &Path, exhibit: &Exhibit, store: &Store, variants: &[Variant]) -
     for &variant in variants {
         let mut lines = Vec::new();
         for column in &exhibit.columns {
-            let outcomes = store.outcomes(&column.cell, variant)?;
+            let outcomes = store.outcomes(&column.cell, variant);
             let runs: Vec<&Run> = outcomes.values().map(|outcome| &outcome.run).collect();
             let seeds = if runs.len() == 1 { "seed" } else { "seeds" };
             let title = format!("{} ({} {seeds})", column.title, runs.len());

@@ -3,8 +3,10 @@
 use super::cells::{Cell, Scale};
 use super::claims::Measure;
 use anyhow::{Context, Result};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use upwash::algorithm::Variant;
 use upwash::run::Status;
 use upwash_report::Run;
@@ -25,26 +27,48 @@ pub(super) struct Outcome {
     pub(super) engines: Vec<String>,
 }
 
+/// An experiment's runs that are over, by seed.
+pub(super) type Outcomes = BTreeMap<u64, Outcome>;
+
 /// Where runs are kept.
 pub(super) struct Store {
-    pub(super) folder: PathBuf,
+    folder: PathBuf,
     pub(super) scale: Scale,
+    /// What was read, by the experiment's folder: tables and claims ask for the same runs many times.
+    read: RefCell<BTreeMap<PathBuf, Rc<Outcomes>>>,
 }
 
 impl Store {
+    pub(super) fn new(folder: &Path, scale: Scale) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            scale,
+            read: RefCell::default(),
+        }
+    }
+
     /// The folder of a run.
     pub(super) fn place(&self, cell: &Cell, variant: Variant, seed: u64) -> PathBuf {
         let runs = self.folder.join(self.scale.folder(cell.task));
         runs.join(cell.name(variant)).join(format!("seed-{seed}"))
     }
 
-    /// All of an experiment's runs that are over, by seed.
-    pub(super) fn outcomes(&self, cell: &Cell, variant: Variant) -> Result<BTreeMap<u64, Outcome>> {
-        let first = self.place(cell, variant, 1);
-        let Some(runs) = first.parent() else {
-            return Ok(BTreeMap::new());
-        };
-        let mut found = BTreeMap::new();
+    /// All of an experiment's runs that are over, as they were when it was first asked for.
+    pub(super) fn outcomes(&self, cell: &Cell, variant: Variant) -> Rc<Outcomes> {
+        let mut runs = self.place(cell, variant, 1);
+        runs.pop();
+        let mut known = self.read.borrow_mut();
+        let found = known
+            .entry(runs)
+            .or_insert_with_key(|runs| Rc::new(Outcome::all_in(runs)));
+        Rc::clone(found)
+    }
+}
+
+impl Outcome {
+    /// Those that are over in an experiment's folder.
+    fn all_in(runs: &Path) -> Outcomes {
+        let mut found = Outcomes::new();
         for entry in std::fs::read_dir(runs).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let seed = name.to_str().and_then(|name| name.strip_prefix("seed-"));
@@ -60,11 +84,9 @@ impl Store {
                 Err(error) => eprintln!("warning: {error:#}; this run is left out"),
             }
         }
-        Ok(found)
+        found
     }
-}
 
-impl Outcome {
     /// None where it is not over.
     fn read(folder: &Path) -> Result<Option<Self>> {
         let Ok(text) = std::fs::read_to_string(folder.join("summary.json")) else {

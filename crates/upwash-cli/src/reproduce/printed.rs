@@ -1,7 +1,8 @@
 //! The paper's numbers, and what is wrong among them.
 
-use super::cells::Cell;
+use super::cells::{Cell, Scale};
 use super::claims::{Claim, ClaimKind, Measure};
+use super::exhibits::{Column, Exhibit};
 use super::outcomes::mean;
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -16,8 +17,44 @@ pub(super) struct Printed {
     pub(super) losses: Option<Vec<Vec<f64>>>,
 }
 
+/// All of them, where runs are of the paper's scale.
+pub(super) struct Paper {
+    numbers: BTreeMap<String, Printed>,
+    /// All columns that there are, those first that others agree with: some runs are printed with two numbers.
+    columns: Vec<Column>,
+}
+
+impl Paper {
+    pub(super) fn at(scale: &Scale) -> Result<Self> {
+        let mut numbers = Printed::all()?;
+        if !scale.is_the_paper_s() {
+            numbers.clear();
+        }
+        let all = super::catalogue::all();
+        let mut columns: Vec<Column> = all.into_iter().flat_map(|other| other.columns).collect();
+        let is_of_one_graph = |name: &str| {
+            let mut tables = ["table1.", "table2.", "table10."].iter();
+            tables.any(|table| name.starts_with(table))
+        };
+        columns.sort_by_key(|column| column.paper.as_deref().is_none_or(is_of_one_graph));
+        Ok(Self { numbers, columns })
+    }
+
+    /// What is printed in a column.
+    pub(super) fn of(&self, column: &Column) -> Option<&Printed> {
+        self.numbers.get(column.paper.as_ref()?)
+    }
+
+    /// What is printed of an experiment, in this exhibit or elsewhere.
+    pub(super) fn of_cell(&self, cell: &Cell, exhibit: &Exhibit) -> Option<&Printed> {
+        let columns = exhibit.columns.iter().chain(&self.columns);
+        let mut columns = columns.filter(|column| column.cell == *cell);
+        columns.find_map(|column| self.of(column))
+    }
+}
+
 impl Printed {
-    pub(super) fn all() -> Result<BTreeMap<String, Self>> {
+    fn all() -> Result<BTreeMap<String, Self>> {
         toml::from_str(include_str!("paper.toml")).context("the paper's numbers")
     }
 

@@ -10,7 +10,6 @@ use crate::together;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use upwash::algorithm::Variant;
@@ -70,7 +69,6 @@ pub(super) fn run_what_is_missing(
     store: &Store,
     exhibits: &[Exhibit],
     variants: &[Variant],
-    out: &mut impl Write,
 ) -> Result<ExitCode> {
     let seeds = args.seeds(exhibits, variants, store);
     let mut due = needed(exhibits, variants, store, seeds);
@@ -78,7 +76,7 @@ pub(super) fn run_what_is_missing(
     if let Some(first) = due.iter().find(|run| run.task == Task::Cifar100)
         && let Err(error) = prepare(&first.text, "CIFAR-100", &mut Shelf::default())
     {
-        writeln!(out, "note: {error:#}; what needs it is left out")?;
+        eprintln!("note: {error:#}; what needs it is left out");
         due.retain(|run| run.task != Task::Cifar100);
     }
     end_cleanly_when_interrupted()?;
@@ -103,7 +101,7 @@ pub(super) fn run_what_is_missing(
             }
         }
         if let Some(name) = run_together(args, some)? {
-            return together::say_interrupted(out, &name);
+            return Ok(together::interrupted_in(&name));
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,38 +1,27 @@
-//! An exhibit as a text: the paper's numbers beside ours, in Markdown.
+//! Tables: the paper's numbers beside ours, in Markdown.
 
-use super::cells::{Cell, Task};
-use super::claims::{Claim, Measure};
+use super::claims::Measure;
 use super::exhibits::{Column, Exhibit};
-use super::judge::judge;
-use super::outcomes::{Outcome, Store, deviation, mean};
-use super::printed::{Printed, claimed};
+use super::outcomes::{Outcome, deviation, mean};
+use super::printed::{Paper, Printed};
+use super::text::Shown;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use upwash::algorithm::Variant;
 
-/// How an exhibit is shown.
-pub(super) struct Shown<'a> {
-    pub(super) store: &'a Store,
-    pub(super) variants: &'a [Variant],
-    /// The workers that have a row; all where there are none.
-    pub(super) workers: &'a [usize],
-    /// The training loss to which epochs are counted.
-    pub(super) low: f64,
-}
-
 /// What there is of one variant of a column.
-enum Runs {
+pub(super) enum Runs {
     /// By seed.
     Own(Vec<Outcome>),
     /// They are those of another variant, which is shown.
     Those(Variant),
 }
 
-type Found = BTreeMap<Variant, Runs>;
+pub(super) type Found = BTreeMap<Variant, Runs>;
 
 impl Runs {
-    fn own(&self) -> &[Outcome] {
+    pub(super) fn own(&self) -> &[Outcome] {
         match self {
             Self::Own(runs) => runs,
             Self::Those(_) => &[],
@@ -41,129 +30,38 @@ impl Runs {
 }
 
 impl Shown<'_> {
-    /// The whole text.
-    pub(super) fn text(&self, exhibit: &Exhibit) -> Result<String> {
-        let printed = Printed::all()?;
-        // Its numbers are of its own scale.
-        let comparable = self.store.scale.is_the_paper_s();
-        let paper = |column: &Column| match comparable {
-            true => column.paper.as_ref().and_then(|name| printed.get(name)),
-            false => None,
-        };
-        let mut text = format!("## {}: {}\n\n", exhibit.label, exhibit.caption);
-        let words = self.store.scale.words(exhibit.task());
-        let other = match comparable || exhibit.columns.iter().all(|column| column.paper.is_none())
-        {
-            true => "",
-            false => " The paper's numbers are of another scale, and left out.",
-        };
-        writeln!(text, "Each run: {words}.{other}\n")?;
-        let (mut columns, mut missing) = (Vec::new(), Vec::new());
-        // On the digits there is but one task.
-        let is_there = |cell: &Cell| !self.store.scale.quick || cell.task == Task::Cifar10;
-        for column in exhibit
-            .columns
-            .iter()
-            .filter(|column| is_there(&column.cell))
-        {
-            let found = self.found(column)?;
-            if found.values().any(|runs| !runs.own().is_empty()) {
-                columns.push((column, found));
-            } else {
-                missing.push(column.title.as_str());
-            }
-        }
-        if !missing.is_empty() {
-            writeln!(text, "Not run: {}.\n", missing.join("; "))?;
-        }
-        if columns.is_empty() {
-            return Ok(text);
-        }
+    /// The tables of the columns that there are runs of.
+    pub(super) fn tables(
+        &self,
+        text: &mut String,
+        exhibit: &Exhibit,
+        columns: &[(&Column, Found)],
+        paper: &Paper,
+    ) -> Result<()> {
         if exhibit.by_node {
-            for (column, found) in &columns {
+            for (column, found) in columns {
                 writeln!(text, "### {}\n", column.title)?;
-                self.by_node(&mut text, found, paper(column), exhibit.losses)?;
+                self.by_node(text, found, paper.of(column), exhibit.losses)?;
             }
-        } else if columns
-            .iter()
-            .any(|(column, _)| column.cell.links != columns[0].0.cell.links)
-        {
-            self.by_links(&mut text, exhibit, &columns, &paper)?;
-        } else {
-            self.means(&mut text, &columns, &paper)?;
+            return Ok(());
         }
-        let engines = columns.iter().flat_map(|(_, found)| found.values());
-        let engines = engines.flat_map(Runs::own);
-        let engines: BTreeSet<&str> = engines
-            .flat_map(|run| run.engines.iter().map(String::as_str))
-            .collect();
-        if !engines.is_empty() {
-            let list: Vec<&str> = engines.into_iter().collect();
-            writeln!(text, "Run by: {}.\n", list.join("; "))?;
+        let mut links = columns.iter().map(|(column, _)| column.cell.links);
+        let first = links.next();
+        match links.all(|links| Some(links) == first) {
+            true => self.means(text, columns, paper),
+            false => self.by_links(text, exhibit, columns, paper),
         }
-        let all = super::catalogue::all();
-        let mut elsewhere: Vec<Column> = all.into_iter().flat_map(|other| other.columns).collect();
-        // Some runs are printed with two numbers: those of the tables of graphs are taken.
-        elsewhere.sort_by_key(|column| match column.paper.as_deref() {
-            Some(name) => ["table1.", "table2.", "table10."]
-                .iter()
-                .any(|other| name.starts_with(other)),
-            None => true,
-        });
-        let mut judged = Vec::new();
-        for claim in exhibit
-            .claims
-            .iter()
-            .filter(|claim| claim.cells().iter().all(is_there))
-        {
-            let mut lines = judge(claim, self.store, self.variants, self.low)?;
-            if !lines.is_empty() {
-                // Where a table does not print both, others do.
-                let printed = |cell: &Cell| {
-                    let columns = exhibit.columns.iter().chain(&elsewhere);
-                    columns
-                        .filter(|column| column.cell == *cell)
-                        .find_map(paper)
-                };
-                lines.splice(0..0, claimed(claim, printed));
-                judged.push((&claim.sentence, lines));
-            }
-        }
-        if !judged.is_empty() {
-            let counts = exhibit.claims.iter().any(Claim::counts_epochs);
-            let low = match counts {
-                true => format!(" (a loss is low at {})", self.low),
-                false => String::new(),
-            };
-            let what = match exhibit.label.starts_with("beyond") {
-                true => "What is asked here",
-                false => "What is claimed",
-            };
-            writeln!(text, "{what}, seed by seed{low}:\n")?;
-            for (sentence, lines) in judged {
-                writeln!(text, "- {sentence}")?;
-                for line in lines {
-                    writeln!(text, "  - {line}")?;
-                }
-            }
-            text.push('\n');
-            if text.contains("95 % interval") {
-                text.push_str(
-                    "Each interval stands by itself: of twenty differences that are nothing but noise, one would miss 0.\n\n",
-                );
-            }
-        }
-        Ok(text)
     }
 
-    fn found(&self, column: &Column) -> Result<Found> {
-        let runs = |&variant: &Variant| -> Result<(Variant, Runs)> {
+    /// A column's runs.
+    pub(super) fn found(&self, column: &Column) -> Found {
+        let runs = |&variant: &Variant| {
             let resolved = column.cell.resolved(variant);
             if resolved != variant && self.variants.contains(&resolved) {
-                return Ok((variant, Runs::Those(resolved)));
+                return (variant, Runs::Those(resolved));
             }
-            let outcomes = self.store.outcomes(&column.cell, variant)?;
-            Ok((variant, Runs::Own(outcomes.into_values().collect())))
+            let outcomes = self.store.outcomes(&column.cell, variant);
+            (variant, Runs::Own(outcomes.values().cloned().collect()))
         };
         self.variants.iter().map(runs).collect()
     }
@@ -284,12 +182,12 @@ impl Shown<'_> {
     }
 
     /// A row for each algorithm, the graphs across, as the paper has it: all workers' mean, and the worst one.
-    fn by_links<'p>(
+    fn by_links(
         &self,
         text: &mut String,
         exhibit: &Exhibit,
         columns: &[(&Column, Found)],
-        paper: &dyn Fn(&Column) -> Option<&'p Printed>,
+        paper: &Paper,
     ) -> Result<()> {
         // How many seeds there are, if everywhere as many.
         let counts = columns.iter().flat_map(|(_, found)| found.values());
@@ -326,10 +224,11 @@ impl Shown<'_> {
             ("worst worker", Printed::worst, Measure::WorstAccuracy),
         ];
         for (what, printed, measure) in of {
-            if columns.iter().any(|(column, _)| paper(column).is_some()) {
+            if columns.iter().any(|(column, _)| paper.of(column).is_some()) {
                 table(format!("{what}, paper"), &|name, links| {
                     let mut all = exhibit.columns.iter();
-                    let found = all.find(|column| is(column, name, links)).and_then(paper);
+                    let found = all.find(|column| is(column, name, links));
+                    let found = found.and_then(|column| paper.of(column));
                     found.map_or("".into(), |paper| format!("{:.2}", printed(paper)))
                 })?;
             }
@@ -357,18 +256,15 @@ impl Shown<'_> {
     }
 
     /// A row for each experiment.
-    fn means<'p>(
-        &self,
-        text: &mut String,
-        columns: &[(&Column, Found)],
-        paper: &dyn Fn(&Column) -> Option<&'p Printed>,
-    ) -> Result<()> {
-        let has_paper = columns.iter().any(|(column, _)| paper(column).is_some());
+    fn means(&self, text: &mut String, columns: &[(&Column, Found)], paper: &Paper) -> Result<()> {
+        let has_paper = columns.iter().any(|(column, _)| paper.of(column).is_some());
         let mut rows = vec![self.heading("mean test accuracy", has_paper)];
         for (column, found) in columns {
             let mut cells = vec![column.title.clone()];
             if has_paper {
-                let printed = paper(column).map(|paper| format!("{:.2}", paper.average()));
+                let printed = paper
+                    .of(column)
+                    .map(|paper| format!("{:.2}", paper.average()));
                 cells.push(printed.unwrap_or_default());
             }
             for variant in self.variants {

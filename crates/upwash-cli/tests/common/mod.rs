@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// `upwash ARGUMENTS` in a folder, to its end, with a store of data of its own: tests leave no trace in the user's.
@@ -40,18 +40,18 @@ pub fn interrupted(folder: &Path, arguments: &[&str], ready: impl Fn() -> bool) 
         .args(arguments)
         .current_dir(folder)
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     while !ready() {
         assert!(Instant::now() < deadline, "{arguments:?} did not start");
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(5));
     }
     let mut kill = Command::new("kill");
     kill.args(["-INT", &child.id().to_string()]);
     assert!(kill.status().unwrap().success());
-    child.wait_with_output().unwrap()
+    ended(child)
 }
 
 /// `mpirun -np RANKS upwash train ARGUMENTS --transport mpi`, not started yet.
@@ -70,14 +70,17 @@ pub fn mpirun(folder: &Path, ranks: usize, arguments: &[&str]) -> Command {
     command
 }
 
-/// Waits for its end, but not for ever.
+/// Runs it to its end, but not for ever.
 pub fn finish(mut command: Command) -> Output {
-    let mut child = command.spawn().expect("mpirun: install openmpi-bin");
+    ended(command.spawn().expect("mpirun: install openmpi-bin"))
+}
+
+fn ended(mut child: Child) -> Output {
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if began.elapsed() > Duration::from_secs(120) {
             child.kill().unwrap();
-            panic!("mpirun hangs");
+            panic!("it does not end");
         }
         std::thread::sleep(Duration::from_millis(10));
     }
