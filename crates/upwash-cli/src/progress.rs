@@ -11,6 +11,8 @@ pub(crate) struct ProgressDisplay {
     epochs: bool,
     /// Who does not count.
     centre: Option<usize>,
+    /// How many runs go in step, and share the bar.
+    runs: usize,
 }
 
 impl ProgressDisplay {
@@ -20,11 +22,19 @@ impl ProgressDisplay {
         } else {
             ProgressBar::hidden()
         };
-        let centre = None;
         Self {
             bar,
             epochs,
-            centre,
+            centre: None,
+            runs: 1,
+        }
+    }
+
+    /// The bar alone, for so many runs that go in step.
+    pub(crate) fn of_several(runs: usize) -> Self {
+        Self {
+            runs,
+            ..Self::new(false)
         }
     }
 
@@ -34,6 +44,7 @@ impl ProgressDisplay {
             bar: ProgressBar::hidden(),
             epochs: false,
             centre: None,
+            runs: 1,
         }
     }
 
@@ -50,11 +61,14 @@ impl ProgressDisplay {
             } => {
                 self.centre = *centre;
                 let training = workers - usize::from(centre.is_some());
-                self.bar.set_style(style(training * batch));
+                self.bar.set_style(style(self.runs * training * batch));
                 self.bar.set_length(*rounds);
                 self.bar.set_position(*round);
                 self.bar.reset_eta();
-                self.bar.set_prefix(algorithm.clone());
+                self.bar.set_prefix(match self.runs {
+                    1 => algorithm.clone(),
+                    runs => format!("{runs} runs"),
+                });
             }
             Event::Graph { .. } => {}
             Event::Asked { round, what } => {

@@ -215,9 +215,10 @@ impl RunFolder {
         })
     }
 
-    /// Whether it has a past.
-    pub(crate) fn goes_on(&self) -> bool {
-        self.resumed.is_some()
+    /// How many rounds are behind it, if it goes on.
+    pub(crate) fn round(&self) -> Option<u64> {
+        let resumed = self.resumed.as_ref();
+        resumed.map(|checkpoint| checkpoint.progress.round)
     }
 
     fn record(&mut self, event: &Event) -> Result<()> {

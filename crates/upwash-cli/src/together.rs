@@ -34,14 +34,14 @@ pub(crate) fn execute_together(
         return vec![execute(experiment, engine, folder, display)];
     }
     let experiments: Vec<&Experiment> = runs.iter().map(|(experiment, _)| *experiment).collect();
-    let layout = engine.layout().clone();
+    let (count, layout) = (experiments.len(), engine.layout().clone());
     let (owner, shares) = share(&experiments, &layout);
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for (index, ((experiment, folder), mut share)) in runs.iter_mut().zip(shares).enumerate() {
             // They go in step: one bar is enough.
             let display = match index {
-                0 => ProgressDisplay::new(false),
+                0 => ProgressDisplay::of_several(count),
                 _ => ProgressDisplay::none(),
             };
             threads.push(scope.spawn(move || execute(experiment, &mut share, folder, display)));

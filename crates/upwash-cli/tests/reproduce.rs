@@ -194,16 +194,26 @@ fn an_interrupted_table_goes_on() {
         (&5.into(), &serde_json::Value::Null)
     );
     let five = json();
+    // MATCHA was released as it was written.
     let run = [
         "reproduce",
-        "matcha-sound-5x1",
+        "matcha-released-5x1",
         "--quick",
         "--seeds",
         "1",
         "--epochs",
         "80",
     ];
-    let text = said(here, &run);
+    let output = upwash(here, &run);
+    assert!(output.status.success());
+    let error = String::from_utf8_lossy(&output.stderr);
+    for expected in [
+        "matcha-released-5x1 is the same run as matcha-sound-5x1",
+        "matcha-sound-5x1, seed 1, goes on after round ",
+    ] {
+        assert!(error.contains(expected), "{error}");
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
     assert!(
         text.contains("| seeds ") && !text.contains("s each"),
         "{text}"
@@ -267,6 +277,14 @@ fn what_can_be_made_is_listed_with_what_it_takes() {
         assert!(text.contains(label), "{label}: {text}");
     }
     assert!(text.contains("batch 8, 60 epochs of 7 rounds"), "{text}");
+    let text = said(
+        folder.path(),
+        &["reproduce", "table10", "--list", "--quick"],
+    );
+    assert!(
+        text.contains("Tab:10:") && !text.contains("Tab:1:"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -153,6 +153,10 @@ impl Cell {
 
     /// What its run is called: as a file and as a folder.
     pub(super) fn name(&self, variant: Variant) -> String {
+        self.name_with(self.resolved(variant))
+    }
+
+    fn name_with(&self, variant: Variant) -> String {
         let led = if self.algorithm.is_led() {
             "al-dsgd-"
         } else {
@@ -166,7 +170,7 @@ impl Cell {
         format!(
             "{led}{}-{}-{}x{}{kept}",
             self.algorithm.base(),
-            self.resolved(variant).name(),
+            variant.name(),
             self.links,
             self.copies
         )
@@ -198,11 +202,16 @@ impl Cell {
 
     /// What its configuration is called.
     pub(super) fn config_name(&self, variant: Variant) -> String {
+        self.alias(self.resolved(variant))
+    }
+
+    /// What its configuration would be called if no other's run stood for it.
+    pub(super) fn alias(&self, variant: Variant) -> String {
         let data = match self.task {
             Task::Cifar10 => "",
             Task::Cifar100 => "cifar100-",
         };
-        format!("{data}{}", self.name(variant))
+        format!("{data}{}", self.name_with(variant))
     }
 
     /// Its configuration.

@@ -47,19 +47,15 @@ impl Exhibit {
         }
     }
 
-    /// One run by itself, by the name of its configuration.
+    /// One run by itself, by the name of its configuration, or of one that is the same.
     pub(super) fn of_run(name: &str, all: &[Self]) -> Option<Self> {
         let columns = all.iter().flat_map(|exhibit| exhibit.columns.clone());
         let others = all.iter().flat_map(Self::cells).map(Column::new);
-        let called = |cell: Cell| {
-            move |variant: &Variant| {
-                cell.resolved(*variant) == *variant && cell.config_name(*variant) == name
-            }
-        };
         let mut found: Vec<(Column, Variant)> = columns
             .chain(others)
             .filter_map(|column| {
-                let variant = VARIANTS.into_iter().find(called(column.cell))?;
+                let called = |variant: &Variant| column.cell.alias(*variant) == name;
+                let variant = column.cell.resolved(VARIANTS.into_iter().find(called)?);
                 Some((column, variant))
             })
             .collect();
@@ -67,6 +63,7 @@ impl Exhibit {
         found.sort_by_key(|(column, _)| column.paper.is_none());
         let (column, variant) = found.into_iter().next()?;
         let caption = format!("{}, {}", column.title, variant.name());
+        let name = column.cell.config_name(variant);
         Some(Self {
             columns: vec![column],
             losses: true,

@@ -190,14 +190,22 @@ fn worst(outcomes: &Outcomes, workers: &[usize]) -> Option<String> {
     }
     let (count, so) = (gaps.len(), gaps.iter().filter(|gap| **gap < 0.0).count());
     let (gap, verdict) = (mean(&gaps), counted(so, count));
-    let side = if gap < 0.0 { "below" } else { "above" };
     (count > 0).then(|| {
-        let size = gap.abs();
+        let beside = side(format!("{:.2}", gap.abs()), " points", gap);
         format!(
-            "so in {so} of {count} seeds; on average the better of the two ends {size:.2} points {side} the \
+            "so in {so} of {count} seeds; on average the better of the two ends {beside} the \
              worst of the others: {verdict}"
         )
     })
+}
+
+/// On which side of something one is, and how far; a distance that is shown as nothing has no side.
+fn side(size: String, unit: &str, gap: f64) -> String {
+    match gap {
+        _ if size.trim_matches(['0', '.']).is_empty() => "level with".into(),
+        gap if gap < 0.0 => format!("{size}{unit} below"),
+        _ => format!("{size}{unit} above"),
+    }
 }
 
 /// Whether a worker's training loss before the first cut is the highest, seed by seed.
@@ -211,12 +219,11 @@ fn slowest(outcomes: &Outcomes, worker: usize) -> Option<String> {
         behind.iter().filter(|gaps| gaps[0] > 0.0).count(),
     );
     let gaps: Vec<f64> = behind.iter().map(|gaps| gaps[1]).collect();
-    let verdict = counted(so, count);
+    let (gap, verdict) = (mean(&gaps), counted(so, count));
     (count > 0).then(|| {
         format!(
-            "its loss is the highest in {so} of {count} seeds, on average {:.3} {} the others' mean: {verdict}",
-            mean(&gaps).abs(),
-            if mean(&gaps) < 0.0 { "below" } else { "above" }
+            "its loss is the highest in {so} of {count} seeds, on average {} the others' mean: {verdict}",
+            side(format!("{:.3}", gap.abs()), "", gap)
         )
     })
 }
@@ -225,6 +232,14 @@ fn slowest(outcomes: &Outcomes, worker: usize) -> Option<String> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gap_that_is_not_seen_has_no_side() {
+        let said = |gap: f64| side(format!("{:.2}", gap.abs()), " points", gap);
+        assert_eq!(said(-1.254), "1.25 points below");
+        assert_eq!(said(10.0), "10.00 points above");
+        assert_eq!(said(-0.004), "level with");
+    }
 
     fn by_seed(values: &[f64]) -> BySeed {
         // What is no number was never reached.

@@ -33,7 +33,7 @@ use upwash_report::{Figure, NamedLine, Run};
 pub(crate) struct Args {
     /// Which tables and figures, as --list names them, or `all`; or single runs, as configs/paper names them
     exhibits: Vec<String>,
-    /// List them, with what each needs and how long it would take here
+    /// List these, or all, with what each needs and how long it would take here
     #[arg(long)]
     list: bool,
     /// Which rules: the authors' code, their text to the letter, or the idea made sound
@@ -111,7 +111,11 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         return write_configs(folder, &scale, &all, out);
     }
     if args.list {
-        return list::print(args, &scale, &all, out);
+        let listed = match args.exhibits.is_empty() {
+            true => all,
+            false => choose(&args.exhibits, all)?,
+        };
+        return list::print(args, &scale, &listed, out);
     }
     let chosen = choose(&args.exhibits, all)?;
     let variants = args.variants();
@@ -192,14 +196,19 @@ fn choose(names: &[String], all: Vec<Exhibit>) -> Result<Vec<Exhibit>> {
         "say which: {known}, or all; --list says what they are"
     );
     let is = |exhibit: &Exhibit, name: &str| name == "all" || name == exhibit.name;
-    let mut runs = Vec::new();
+    let mut runs: Vec<Exhibit> = Vec::new();
     for name in names {
-        let known_run = |run: &Exhibit| run.name == *name;
-        if !all.iter().any(|exhibit| is(exhibit, name)) && !runs.iter().any(known_run) {
-            let run = Exhibit::of_run(name, &all);
-            runs.push(run.with_context(|| {
-                format!("{name} is none of {known}, all, and no run of configs/paper")
-            })?);
+        if all.iter().any(|exhibit| is(exhibit, name)) {
+            continue;
+        }
+        let run = Exhibit::of_run(name, &all).with_context(|| {
+            format!("{name} is none of {known}, all, and no run of configs/paper")
+        })?;
+        if run.name != *name {
+            eprintln!("note: {name} is the same run as {}", run.name);
+        }
+        if runs.iter().all(|known| known.name != run.name) {
+            runs.push(run);
         }
     }
     let asked = |exhibit: &Exhibit| names.iter().any(|name| is(exhibit, name));

@@ -93,7 +93,10 @@ pub(super) fn run_what_is_missing(
             let home = Home::whole(&experiment);
             match RunFolder::open(&run.place, &experiment, &home)? {
                 Some(folder) => {
-                    eprintln!("run {} of {count}: {}", number + 1, run.name);
+                    let from = folder.round().map_or(String::new(), |round| {
+                        format!(", goes on after round {round}")
+                    });
+                    eprintln!("run {} of {count}: {}{from}", number + 1, run.name);
                     some.push((run, experiment, folder));
                 }
                 None if args.lean => make_lean(&run.place)?,
@@ -125,7 +128,7 @@ fn run_together(args: &Args, some: Vec<(Due, Experiment, RunFolder)>) -> Result<
         "together": runs.len(),
     });
     for ((run, _), folder) in runs.iter().zip(&folders) {
-        sign(&run.place, about.clone(), folder.goes_on())?;
+        sign(&run.place, about.clone(), folder.round().is_some())?;
     }
     let mut open: Vec<(&Experiment, RunFolder)> = experiments.into_iter().zip(folders).collect();
     let ended = together::execute_together(&mut *engine, &mut open);
