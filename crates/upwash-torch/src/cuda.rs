@@ -10,25 +10,26 @@
 
 mod board;
 mod buffers;
+mod engine;
 mod exchange;
 mod scoring;
+mod step;
 
 use self::board::Board;
-use self::buffers::{ImagesOnDevice, Inputs, Mail, Rows, WorkerBatch, image_view, numbers_of};
+use self::buffers::{ImagesOnDevice, Inputs, Mail, Rows, WorkerBatch};
 use crate::model::{BoundModel, TorchModel};
 use crate::needs::Needs;
 use crate::shim;
-use crate::shim::{Argument, Cuda, Graph, Kernels, Memory, Streams, TorchError, autocast, copy};
+use crate::shim::{Cuda, Graph, Kernels, Memory, Streams, TorchError, copy};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
-use upwash::algorithm::{ExtraStart, Message, Part as Participant};
+use upwash::algorithm::ExtraStart;
 use upwash::crew::{Crew, ExtraRows};
-use upwash::data::{Dataset, Pick, Sampler};
-use upwash::engine::{Engine, Part, Score, State, Turn, saved};
-use upwash::mix::{Guest, Terms};
-use upwash::model::{Layout, Replica, Slot};
+use upwash::data::{Dataset, Sampler};
+use upwash::engine::{Part, Score};
+use upwash::model::{Layout, Slot};
 use upwash::optimizer::Sgd;
 
 /// How numbers are multiplied. Parameters and mixing are always in single precision.
@@ -349,183 +350,8 @@ impl CudaFleet {
         Memory::of(self.options.device)
     }
 
-    /// The first half of [`step`](Engine::step): starts gradients, and does not wait. For benchmarks: a
-    /// second one before [`losses`](Self::losses) may overwrite the first one's batch.
-    #[doc(hidden)]
-    pub fn launch(&mut self, turns: &[Option<Turn>]) {
-        // The recording is of everyone: who has ended (of several runs) is computed for nothing.
-        let recorded = self.graph.is_some() && !self.keeps_updates;
-        let mut due: Vec<WorkerBatch> = Vec::new();
-        for (worker, turn) in turns.iter().enumerate() {
-            match turn {
-                Some(turn) => due.push((worker, turn.batch)),
-                None if recorded && self.trained.binary_search(&worker).is_ok() => {
-                    due.push((worker, 0));
-                }
-                None => {}
-            }
-        }
-        let ahead = self.inputs.ahead.take();
-        let picks = match ahead.as_ref() == Some(&due) {
-            true => None,
-            false => Some(self.picks(&due)),
-        };
-        for (rate, turn) in self.waiting.iter_mut().zip(turns) {
-            *rate = turn.map(|turn| turn.rate).or(*rate);
-        }
-        let workers: Vec<usize> = due.iter().map(|(worker, _)| *worker).collect();
-        let streams = Rc::clone(&self.streams);
-        self.board.expect(&workers);
-        let computed = streams.on_main(|| {
-            if let Some(picks) = &picks {
-                self.inputs.load(picks)?;
-            }
-            match &self.graph {
-                Some(graph) if workers == self.trained => graph.replay(),
-                _ => self.gradients_of(&workers),
-            }?;
-            // Without rounds, a model may change before its step is taken: take it now.
-            if self.keeps_updates {
-                self.take_steps()?;
-            }
-            Ok(())
-        });
-        expect(computed.and_then(|done| done));
-        // While the GPU is busy: the next batches are most likely those, and are there when they are due.
-        let next: Vec<WorkerBatch> = due.iter().map(|&(worker, k)| (worker, k + 1)).collect();
-        let picks = self.picks(&next);
-        let loaded = streams.on_main(|| self.inputs.load(&picks));
-        expect(loaded.and_then(|done| done));
-        self.inputs.ahead = Some(next);
-    }
-
-    /// Makes the last gradients wait for their steps once more. For benchmarks of exchanges.
-    #[doc(hidden)]
-    pub fn wait_with(&mut self, rate: f64) {
-        for &worker in &self.trained {
-            self.waiting[worker] = Some(rate);
-        }
-    }
-
-    /// The second half: waits for everyone's loss, not for the gradients. What was sent to the GPU before
-    /// the round began has then arrived.
-    #[doc(hidden)]
-    pub fn losses(&mut self) -> Vec<Score> {
-        let device = self.options.device;
-        let streams = Rc::clone(&self.streams);
-        let read = streams.on_main(|| {
-            if self.keeps_updates {
-                // Something was sent after it, too.
-                shim::wait(device)?;
-            }
-            self.board.read(device)
-        });
-        let results = expect(read.and_then(|done| done));
-        self.mail.arrived();
-        let images = self.sampler.batch_size();
-        let score = |(loss, right)| score(&[loss, right], images);
-        results.into_iter().map(score).collect()
-    }
-
     fn workers_count(&self) -> usize {
         self.models.rows()
-    }
-
-    /// Which images are in these batches of these workers.
-    fn picks(&self, batches: &[WorkerBatch]) -> Vec<i32> {
-        let augmentation = self.data.augmentation;
-        let pick = |&(worker, batch): &WorkerBatch| self.sampler.picks(augmentation, worker, batch);
-        batches.iter().flat_map(pick).flat_map(numbers_of).collect()
-    }
-
-    /// Some workers' batches, forward and backward passes. This is what is captured for all.
-    fn gradients_of(&self, workers: &[usize]) -> Result<(), TorchError> {
-        let batch = self.sampler.batch_size();
-        let (inputs, count) = (&self.inputs, workers.len() * batch);
-        self.assemble(
-            &self.train,
-            &inputs.picks,
-            count,
-            &inputs.images,
-            &inputs.labels,
-        )?;
-        self.streams.on_others(workers.len(), |slot| {
-            let worker = workers[slot];
-            let images = image_view(&inputs.images, slot * batch, batch);
-            let labels = inputs.labels.narrow(0, (slot * batch) as i64, batch as i64);
-            let network = &self.networks[worker];
-            let bf16 = self.options.precision == Precision::Bf16;
-            let logits = autocast(bf16, || network.train(images));
-            let slope = logits.detach().empty_like();
-            let result = self.board.places_of(worker);
-            self.cross_entropy(&logits.detach(), &labels, &slope, result)?;
-            shim::backward(
-                &logits,
-                &slope,
-                network.leaves(),
-                &self.gradients.views(worker),
-            )
-        })
-    }
-
-    fn assemble(
-        &self,
-        source: &ImagesOnDevice,
-        picks: &Tensor,
-        count: usize,
-        images: &Tensor,
-        labels: &Tensor,
-    ) -> Result<(), TorchError> {
-        let [channels, height, width] = self.data.train.shape.map(|side| side as i32);
-        let block = 256;
-        let grid = [
-            (channels * height * width).unsigned_abs().div_ceil(block),
-            count as u32,
-            1,
-        ];
-        let arguments = [
-            Argument::of(&source.pixels),
-            Argument::of(&source.labels),
-            Argument::of(picks),
-            Argument::of(&self.inputs.scaling),
-            Argument::of(images),
-            Argument::of(labels),
-            Argument::Int(count as i32),
-            Argument::Int(channels),
-            Argument::Int(height),
-            Argument::Int(width),
-            Argument::Int(Pick::BORDER as i32),
-            Argument::Float(self.data.scaling.full),
-            Argument::Int(i32::from(images.kind() == Kind::BFloat16)),
-        ];
-        // SAFETY: as `assemble` takes them; picks name images of this source.
-        unsafe { self.kernels.launch(ASSEMBLE, grid, block, 0, &arguments) }
-    }
-
-    fn cross_entropy(
-        &self,
-        logits: &Tensor,
-        labels: &Tensor,
-        slope: &Tensor,
-        [result, count]: [Argument; 2],
-    ) -> Result<(), TorchError> {
-        let logits = logits.contiguous();
-        let (images, classes) = (logits.size()[0], logits.size()[1]);
-        let arguments = [
-            Argument::of(&logits),
-            Argument::of(labels),
-            Argument::of(slope),
-            result,
-            count,
-            Argument::Int(images as i32),
-            Argument::Int(classes as i32),
-            Argument::Int(i32::from(logits.kind() == Kind::BFloat16)),
-        ];
-        // SAFETY: as `cross_entropy` takes them; the slope has the logits' kind and size.
-        unsafe {
-            self.kernels
-                .launch(CROSS_ENTROPY, [1; 3], 1024, 0, &arguments)
-        }
     }
 }
 
@@ -567,136 +393,4 @@ fn attempt<T>(work: impl FnOnce() -> Result<T, TorchError>) -> Result<T, TorchEr
 /// What fails after everything was tried out cannot be helped: the device is lost.
 fn expect<T>(result: Result<T, TorchError>) -> T {
     result.unwrap_or_else(|error| panic!("the GPU failed in the middle of a run: {error}"))
-}
-
-impl Engine for CudaFleet {
-    fn workers(&self) -> usize {
-        self.workers_count()
-    }
-
-    fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    fn step(&mut self, turns: &[Option<Turn>]) -> Vec<Option<Score>> {
-        self.launch(turns);
-        let scores = self.losses().into_iter().zip(turns);
-        scores.map(|(score, turn)| turn.map(|_| score)).collect()
-    }
-
-    fn exchange_with(&mut self, parts: &[Participant], guests: Vec<Guest>, terms: Terms) {
-        let streams = Rc::clone(&self.streams);
-        let done = streams.on_main(|| self.carry_out(parts, &guests, terms));
-        expect(done.and_then(|done| done));
-    }
-
-    fn write_outgoing(&mut self, worker: usize, message: &Message, terms: Terms, into: &mut [f32]) {
-        let streams = Rc::clone(&self.streams);
-        let done = streams.on_main(|| self.outgoing_row(worker, message, terms));
-        into.copy_from_slice(&expect(done.and_then(|done| done)));
-    }
-
-    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>], guests: Vec<Vec<f32>>) {
-        let streams = Rc::clone(&self.streams);
-        let done = streams.on_main(|| self.mix_statistics_rows(rows, guests));
-        expect(done.and_then(|done| done));
-    }
-
-    fn statistics(&mut self, worker: usize) -> Vec<f32> {
-        expect(self.streams.on_main(|| self.statistics.download(worker)))
-    }
-
-    fn score(&mut self, worker: usize, part: Part) -> Score {
-        let scored = || self.score_network(&*self.networks[worker], worker, part);
-        expect(self.streams.on_main(scored).and_then(|done| done))
-    }
-
-    fn average(&mut self, workers: &[usize]) -> Replica {
-        let this = &*self;
-        let averaged = || {
-            let (models, _) = &this.spare;
-            let mean = this.models.some(workers).mean_dim(0i64, true, Kind::Float);
-            copy(&models.buffer, &mean)?;
-            Ok(Replica {
-                parameters: models.download(0),
-                statistics: this.estimate_statistics(workers[0], &*this.spare_network)?,
-            })
-        };
-        expect(this.streams.on_main(averaged).and_then(|done| done))
-    }
-
-    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Replica {
-        let this = &*self;
-        let estimated = || {
-            this.spare.0.upload(0, &parameters);
-            this.estimate_statistics(worker, &*this.spare_network)
-        };
-        let statistics = expect(this.streams.on_main(estimated).and_then(|done| done));
-        Replica {
-            parameters,
-            statistics,
-        }
-    }
-
-    fn score_replica(&mut self, replica: &Replica) -> Score {
-        let this = &*self;
-        let scored = || {
-            let (models, statistics) = &this.spare;
-            models.upload(0, &replica.parameters);
-            statistics.upload(0, &replica.statistics);
-            this.score_network(&*this.spare_network, 0, Part::Test)
-        };
-        expect(this.streams.on_main(scored).and_then(|done| done))
-    }
-
-    fn consensus_distance(&self, workers: &[usize]) -> f64 {
-        let distance = || {
-            let models = self.models.some(workers);
-            let apart = &models - models.mean_dim(0i64, true, Kind::Float);
-            let sum = apart.square().sum(Kind::Double).double_value(&[]);
-            (sum / workers.len() as f64).sqrt()
-        };
-        expect(self.streams.on_main(distance))
-    }
-
-    fn state(&mut self) -> State {
-        let all = || {
-            let kept = self.kept().into_iter();
-            kept.map(|(name, rows)| (name, rows.map_or(vec![], Rows::download_all)))
-                .collect()
-        };
-        expect(self.streams.on_main(all))
-    }
-
-    fn restore(&mut self, state: &State) -> Result<(), String> {
-        let workers = self.workers_count();
-        for (name, rows) in self.kept() {
-            let width = rows.map_or(0, Rows::numbers);
-            let saved = saved(state, &name, workers * width)?;
-            let Some(rows) = rows else { continue };
-            expect(self.streams.on_main(|| {
-                for worker in 0..workers {
-                    rows.upload(worker, &saved[worker * width..][..width]);
-                }
-            }));
-        }
-        Ok(())
-    }
-}
-
-impl CudaFleet {
-    /// What a checkpoint keeps; velocities may be none.
-    fn kept(&self) -> Vec<(String, Option<&Rows>)> {
-        let mut kept = vec![
-            ("models".to_string(), Some(&self.models)),
-            ("velocities".into(), self.velocities.as_ref()),
-            ("statistics".into(), Some(&self.statistics)),
-        ];
-        if self.keeps_updates {
-            kept.push(("updates".into(), Some(&self.gradients)));
-        }
-        let extras = self.extra_names.iter().zip(&self.extras);
-        kept.extend(extras.map(|(name, rows)| (name.clone(), Some(rows))));
-        kept
-    }
 }
