@@ -71,7 +71,12 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         reached(out, &args.out, &rows, percent)?;
     }
     writeln!(out, "\nresults are in {}", args.out.display())?;
-    Ok(ExitCode::SUCCESS)
+    Ok(
+        match rows.iter().any(|(_, row)| row["status"] == "diverged") {
+            true => ExitCode::from(3),
+            false => ExitCode::SUCCESS,
+        },
+    )
 }
 
 /// What is not done: one after the other, or all on one engine. Says which was interrupted.

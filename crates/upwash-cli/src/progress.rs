@@ -1,5 +1,6 @@
 //! What is seen of a run while it goes on: a bar and a line an epoch, on a terminal only.
 
+use crate::output::tell;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use std::io::IsTerminal;
 use upwash::run::{Event, Wish};
@@ -79,17 +80,20 @@ impl ProgressDisplay {
                     Wish::Stop => "stopping",
                 };
                 self.bar
-                    .suspend(|| eprintln!("before round {round}, as asked: {said}"));
+                    .suspend(|| tell!("before round {round}, as asked: {said}"));
             }
-            Event::Warning { message } => self.bar.suspend(|| eprintln!("warning: {message}")),
+            Event::Warning { message } => self.bar.suspend(|| tell!("warning: {message}")),
             Event::Peer { round, news } => {
                 let said = match news {
                     News::Joined { worker } => format!("worker {worker} is there"),
+                    News::Missing { worker, why } => {
+                        format!("worker {worker} is not there ({why}); going on without it")
+                    }
                     News::Lost { worker, why } => format!("worker {worker} is lost: {why}"),
                     News::Refused { what } => format!("refused: {what}"),
                     _ => return,
                 };
-                self.bar.suspend(|| eprintln!("round {round}: {said}"));
+                self.bar.suspend(|| tell!("round {round}: {said}"));
             }
             Event::Round { round, .. } => self.bar.set_position(round + 1),
             Event::Epoch { .. } if !self.epochs => {}

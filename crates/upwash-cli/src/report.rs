@@ -1,6 +1,7 @@
 //! `upwash report`, `show` and `export`: runs to look at. None of them changes a run.
 
 use crate::files;
+use crate::output::tell;
 use anyhow::{Context, Result, anyhow, ensure};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ pub(crate) struct ExportArgs {
     /// Folders of runs, finished or not
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Write every epoch of every worker as a line of this file
+    /// Write every epoch of every worker as a line of this file; - is stdout
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     /// Write event files for TensorBoard into this folder, a run for each worker
@@ -43,17 +44,17 @@ pub(crate) struct ExportArgs {
 }
 
 /// Reads them, and says what their reader should know.
-fn read(folders: &[PathBuf], out: &mut dyn Write) -> Result<Vec<Run>> {
+fn read(folders: &[PathBuf]) -> Result<Vec<Run>> {
     let runs = Run::read_all(folders)?;
     for notice in runs.iter().flat_map(|run| &run.notices) {
-        writeln!(out, "note: {notice}")?;
+        tell!("note: {notice}");
     }
     Ok(runs)
 }
 
 /// Writes the page.
 pub(crate) fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<()> {
-    let runs = read(&args.runs, out)?;
+    let runs = read(&args.runs)?;
     if let Some(folder) = &args.png {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
@@ -94,10 +95,14 @@ pub(crate) fn export(args: &ExportArgs, out: &mut dyn Write) -> Result<()> {
         args.csv.is_some() || args.tensorboard.is_some(),
         "say what to write: --csv FILE or --tensorboard DIR"
     );
-    let runs = read(&args.runs, out)?;
-    if let Some(path) = &args.csv {
-        files::write(path, csv(&runs).as_bytes())?;
-        writeln!(out, "{}", path.display())?;
+    let runs = read(&args.runs)?;
+    match &args.csv {
+        Some(path) if path.as_os_str() == "-" => out.write_all(csv(&runs).as_bytes())?,
+        Some(path) => {
+            files::write(path, csv(&runs).as_bytes())?;
+            writeln!(out, "{}", path.display())?;
+        }
+        None => {}
     }
     if let Some(folder) = &args.tensorboard {
         for run in &runs {

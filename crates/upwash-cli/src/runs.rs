@@ -4,6 +4,7 @@ mod execution;
 
 pub(crate) use execution::{end_cleanly_when_interrupted, execute, execute_with, interrupted};
 
+use crate::output::tell;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, Write};
@@ -88,8 +89,9 @@ impl RunFolder {
     pub(crate) fn create(top: &Path, experiment: &Experiment, home: &Home) -> Result<Self> {
         let path = &home.own_folder(top);
         std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
+        let of_one = path != top && top.join("events.jsonl").exists();
         ensure!(
-            path == top || !top.join("events.jsonl").exists(),
+            !of_one && peer_folders(top).is_empty(),
             "{} holds a run already: choose another folder with --out",
             top.display()
         );
@@ -115,9 +117,9 @@ impl RunFolder {
                 return Err(error).with_context(|| format!("cannot write {}", events.display()));
             }
         };
-        crate::files::write(&path.join("config.toml"), config.as_bytes())?;
+        write_config(path, &config, experiment)?;
         if home.sums_up() && path != top {
-            crate::files::write(&top.join("config.toml"), config.as_bytes())?;
+            write_config(top, &config, experiment)?;
         }
         Ok(Self {
             top: top.to_owned(),
@@ -132,9 +134,8 @@ impl RunFolder {
 
     /// Begins the run in `path`, or goes on with it; none if it is done already.
     pub(crate) fn open(path: &Path, experiment: &Experiment, home: &Home) -> Result<Option<Self>> {
-        let there = std::fs::read_to_string(path.join("config.toml"));
         ensure!(
-            there.is_err() || there.is_ok_and(|there| there == experiment.identity()),
+            !holds_another(path, experiment),
             "{} holds another run (see its config.toml): choose another folder with --out",
             path.display()
         );
@@ -181,7 +182,7 @@ impl RunFolder {
         let mut events = claimed(events.with_context(nothing)?, path)?;
         let (checkpoint, damaged) = home.newest(top)?;
         for error in &damaged {
-            eprintln!("warning: {error}; it is not used");
+            tell!("warning: {error}; it is not used");
         }
         let checkpoint = checkpoint.with_context(nothing)?;
         let config = experiment.identity();
@@ -190,15 +191,24 @@ impl RunFolder {
             "{place} was run with another configuration, graph or data (see its config.toml): resume \
              with those"
         );
-        // They would count among those that are kept.
-        let own = |error: &&CheckpointError| error.path().parent() == Some(path.as_path());
-        for error in damaged
-            .iter()
-            .filter(own)
-            .filter(|error| error.path().is_file())
-        {
-            std::fs::remove_file(error.path())
-                .with_context(|| format!("cannot remove {}", error.path().display()))?;
+        // They would count among those that are kept. What cannot be read now may be whole.
+        let remove = |file: &Path| match std::fs::remove_file(file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", file.display()))
+            }
+            _ => Ok(()),
+        };
+        for error in &damaged {
+            let own = error.path().parent() == Some(path.as_path());
+            if own && matches!(error, CheckpointError::Damaged { .. }) {
+                remove(error.path())?;
+            }
+        }
+        upwash::files::remove_unfinished(path)
+            .with_context(|| format!("cannot write to {}", path.display()))?;
+        // It is of what was, and would stand for what is if this process were killed.
+        if home.sums_up() {
+            remove(&top.join("summary.json"))?;
         }
         let epoch = experiment.sampler.rounds_per_epoch();
         forget_what_comes_again(&mut events, checkpoint.progress.round, epoch)
@@ -233,8 +243,40 @@ impl RunFolder {
     }
 }
 
+/// The configuration, and the graph's file beside it, where there is one: the run can be trained again from here.
+fn write_config(folder: &Path, config: &str, experiment: &Experiment) -> Result<()> {
+    crate::files::write(&folder.join("config.toml"), config.as_bytes())?;
+    let Some(file) = experiment.config.graph.topology.file() else {
+        return Ok(());
+    };
+    let copy = folder.join(file.file_name().unwrap_or_default());
+    if !copy.exists() {
+        let read = std::fs::read(file);
+        let content = read.with_context(|| format!("cannot read {}", file.display()))?;
+        crate::files::write(&copy, &content)?;
+    }
+    Ok(())
+}
+
+/// Whether this folder is of a run that is not this one.
+pub(crate) fn holds_another(path: &Path, experiment: &Experiment) -> bool {
+    let there = std::fs::read_to_string(path.join("config.toml"));
+    there.is_ok_and(|there| there != experiment.identity())
+}
+
+/// The folders in which peers of one machine have left their parts of a run, by worker.
+pub(crate) fn peer_folders(top: &Path) -> Vec<(usize, PathBuf)> {
+    let inside = std::fs::read_dir(top).into_iter().flatten().flatten();
+    let peer = |path: PathBuf| {
+        let name = path.file_name()?.to_str()?;
+        let worker = name.strip_prefix("peer-")?.parse().ok()?;
+        path.join("events.jsonl").exists().then_some((worker, path))
+    };
+    inside.filter_map(|entry| peer(entry.path())).collect()
+}
+
 /// The summary in this folder; null where there is none.
-fn summary_in(path: &Path) -> serde_json::Value {
+pub(crate) fn summary_in(path: &Path) -> serde_json::Value {
     let text = std::fs::read_to_string(path.join("summary.json")).unwrap_or_default();
     serde_json::from_str(&text).unwrap_or_default()
 }

@@ -1,6 +1,7 @@
 //! Several runs on one engine at the same time.
 
 use crate::engines::EngineArgs;
+use crate::output::tell;
 use crate::progress::ProgressDisplay;
 use crate::runs::{RunFolder, execute};
 use anyhow::{Result, anyhow};
@@ -57,6 +58,6 @@ pub(crate) fn execute_together(
 
 /// Says which run was interrupted, and how to go on. Not where results are said: they may go into a file.
 pub(crate) fn interrupted_in(name: &str) -> ExitCode {
-    eprintln!("interrupted in {name}: the same command goes on from there");
+    tell!("interrupted in {name}: the same command goes on from there");
     ExitCode::from(130)
 }

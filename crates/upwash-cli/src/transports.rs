@@ -80,7 +80,7 @@ impl Job {
             #[cfg(feature = "mpi")]
             Self::Rank(rank) => {
                 if let Err(error) = &result {
-                    eprintln!("error: rank {}: {error:#}", rank.number);
+                    crate::output::tell!("error: rank {}: {error:#}", rank.number);
                     upwash_mpi::abort(2);
                 }
                 result

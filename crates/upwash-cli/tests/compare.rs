@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{error, interrupted, outcome, said};
+use common::{error, interrupted, outcome, said, upwash};
 use std::path::Path;
 
 #[test]
@@ -26,7 +26,12 @@ fn several_configurations_are_compared_and_nothing_is_run_twice() {
         "--set",
         "training.epochs=2",
     ];
-    let table = said(folder.path(), &compare);
+    let compared = || {
+        let output = upwash(folder.path(), &compare);
+        assert_eq!(output.status.code(), Some(3), "one diverges");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let table = compared();
     assert!(table.contains("plain: D-PSGD on paper:L1\n"), "{table}");
     assert!(
         table.contains("led: AL-DSGD (sound) over D-PSGD on paper:L1, 3 copies\n"),
@@ -42,17 +47,13 @@ fn several_configurations_are_compared_and_nothing_is_run_twice() {
         std::fs::metadata(path).unwrap().modified().unwrap()
     };
     let before = ["plain", "led", "lost"].map(events);
-    assert_eq!(
-        said(folder.path(), &compare),
-        table,
-        "the same, times included"
-    );
+    assert_eq!(compared(), table, "the same, times included");
     assert_eq!(["plain", "led", "lost"].map(events), before);
     // One that was lost before its first checkpoint is run again, and comes to the same.
     let led = folder.path().join("c/led");
     let known = outcome(&led);
     std::fs::remove_file(led.join("summary.json")).unwrap();
-    said(folder.path(), &compare);
+    compared();
     assert_eq!(outcome(&led), known);
 
     let other = error(
@@ -89,7 +90,9 @@ fn runs_together_come_to_the_same_as_in_turn() {
         ];
         args.extend(["--set", "training.epochs=2"]);
         args.extend(more);
-        said(folder.path(), &args)
+        let output = upwash(folder.path(), &args);
+        assert_eq!(output.status.code(), Some(3), "one diverges");
+        String::from_utf8(output.stdout).unwrap()
     };
     compare("apart", &[]);
     let table = compare("together", &["--together", "--reach", "80"]);

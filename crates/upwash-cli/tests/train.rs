@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{error, interrupted, outcome, said, upwash};
+use common::{error, interrupted, outcome, said, summary, upwash};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -169,6 +169,23 @@ fn bad_configurations_are_answered_with_the_place_and_the_remedy() {
         (
             "[graph]\ntopology = \"ring:4\"\ncopies = 2\nrelabellings = \"paper\"\n",
             "for 8 workers",
+        ),
+        // What would be ignored is refused.
+        (
+            "[algorithm]\nname = \"sgp\"\n[graph]\nweights = \"alpha=0.9\"\n",
+            "graph.weights: SGP divides",
+        ),
+        (
+            "[algorithm]\nname = \"lsgd\"\ngroups = 100\n",
+            "algorithm.groups = 100: there are 8 workers",
+        ),
+        (
+            "[algorithm]\nname = \"all-reduce\"\n[graph]\ncopies = 3\n",
+            "does not go by links",
+        ),
+        (
+            "[algorithm]\nname = \"ad-psgd\"\n[graph]\nweights = \"metropolis\"\n",
+            "without rounds",
         ),
     ] {
         let folder = folder_with(config);
@@ -388,6 +405,23 @@ fn an_interrupted_run_can_go_on() {
     let round = stopped["rounds"].as_u64().unwrap();
     let newest = run.join(format!("checkpoint-{round:09}.upwash"));
     assert!(newest.is_file());
+    // Where it goes on, its summary is not that of before; and the time of before counts, even if that is all there is.
+    let before = summary(&run)["wall_seconds"].as_f64().unwrap();
+    std::fs::write(run.join(".unfinished-x"), "half").unwrap();
+    let events = || std::fs::read_to_string(run.join("events.jsonl")).unwrap();
+    let starts = |text: String| text.matches("\"event\":\"started\"").count();
+    let resume = ["train", "run.toml", "--out", "r", "--resume"];
+    let goes_on = || {
+        let on = starts(events()) == 2;
+        assert!(!on || !run.join("summary.json").exists());
+        on
+    };
+    interrupted(folder.path(), &resume, goes_on);
+    assert!(summary(&run)["wall_seconds"].as_f64().unwrap() > before);
+    assert!(!run.join(".unfinished-x").exists());
+    std::fs::remove_file(run.join("summary.json")).unwrap();
+    interrupted(folder.path(), &resume, || starts(events()) == 3);
+    assert!(summary(&run)["wall_seconds"].as_f64().unwrap() > before);
 }
 
 /// With the same bits as if it had never been stopped: the model file tells.

@@ -112,6 +112,9 @@ impl Scene {
                     let mut round = 0;
                     while !stop.load(Ordering::SeqCst) {
                         let begin = transport.may_begin(round, false).unwrap();
+                        if begin == Begin::Wait {
+                            continue;
+                        }
                         assert_eq!(begin, Begin::Go, "an attacker cannot make us jump");
                         if own == 0 {
                             news.lock().unwrap().extend(transport.news());

@@ -97,7 +97,12 @@ pub struct Peers {
     round: u64,
     /// Opened with the first round, which everyone is told.
     door: Option<(tokio::net::TcpListener, tokio_rustls::TlsAcceptor)>,
+    /// Until when neighbours are waited for before the first round.
+    gathering: Option<Instant>,
 }
+
+/// How long the round loop is kept from looking at what is wished.
+const SLICE: Duration = Duration::from_millis(100);
 
 fn broken(error: impl std::fmt::Display) -> TransportError {
     TransportError::Broken(error.to_string())
@@ -164,6 +169,7 @@ impl Peers {
             held: vec![None; workers],
             expected: vec![],
             round: 0,
+            gathering: None,
         })
     }
 
@@ -179,7 +185,23 @@ impl Peers {
         for &worker in self.neighbours.iter().filter(|&&worker| worker > house.own) {
             runtime.spawn(link::call(Arc::clone(house), worker));
         }
-        house.table.gather(&self.neighbours, house.timings.gather);
+        self.gathering = Some(Instant::now() + house.timings.gather);
+    }
+
+    /// Whether all neighbours are there, or have been waited for long enough.
+    fn is_complete(&mut self) -> bool {
+        let Some(deadline) = self.gathering else {
+            return true;
+        };
+        let now = Instant::now();
+        let table = &self.house.table;
+        let missing = table.gather(&self.neighbours, deadline.min(now + SLICE));
+        if !missing.is_empty() && Instant::now() < deadline {
+            return false;
+        }
+        table.miss(&missing);
+        self.gathering = None;
+        true
     }
 
     /// Waits for letters of this turn from those over whose links something can come.
@@ -270,6 +292,9 @@ impl Transport for Peers {
             return Ok(Begin::Stop);
         }
         self.open(round);
+        if !self.is_complete() {
+            return Ok(Begin::Wait);
+        }
         let (table, timings) = (&self.house.table, self.house.timings);
         let (farthest, any_held) = table.farthest(round);
         if let Some((target, worker)) = farthest

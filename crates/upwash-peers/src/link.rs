@@ -233,11 +233,19 @@ pub(crate) async fn call(house: Arc<House>, worker: usize) {
                 converse(&house, worker, stream).await;
             }
             Ok(Err(LinkError::Refused(what))) => {
+                house.table.unreachable(worker, what.clone());
                 house.table.tell(News::Refused { what });
                 pause = Duration::from_secs(2);
             }
             // Not there yet, or not any more.
-            _ => pause = (2 * pause).min(Duration::from_secs(2)),
+            Ok(Err(error)) => {
+                house.table.unreachable(worker, error.to_string());
+                pause = (2 * pause).min(Duration::from_secs(2));
+            }
+            Err(_) => {
+                house.table.unreachable(worker, "it does not answer".into());
+                pause = (2 * pause).min(Duration::from_secs(2));
+            }
         }
         tokio::time::sleep(pause).await;
     }

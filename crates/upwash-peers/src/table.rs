@@ -68,6 +68,8 @@ pub(crate) struct Peer {
     last: Option<(u64, u32)>,
     /// It has come to its end.
     finished: bool,
+    /// Why it could not be reached.
+    trouble: Option<String>,
 }
 
 impl Peer {
@@ -332,19 +334,40 @@ impl Table {
         self.lock().next = round;
     }
 
-    /// Waits until all of these are connected and have promised something, or for so long.
-    pub(crate) fn gather(&self, workers: &[usize], patience: Duration) {
-        let deadline = Instant::now() + patience;
+    /// Waits until all of these are connected and have promised something, or until then; those who have not.
+    pub(crate) fn gather(&self, workers: &[usize], until: Instant) -> Vec<usize> {
         let mut state = self.lock();
-        let is_there = |peer: &Peer| peer.connection.is_some() && peer.promise.is_some();
-        while !workers.iter().all(|&worker| is_there(&state.peers[worker])) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return;
+        loop {
+            let is_there = |peer: &Peer| peer.connection.is_some() && peer.promise.is_some();
+            let missing = workers.iter().copied();
+            let missing: Vec<usize> = missing
+                .filter(|&worker| !is_there(&state.peers[worker]))
+                .collect();
+            let left = until.saturating_duration_since(Instant::now());
+            if missing.is_empty() || left.is_zero() {
+                return missing;
             }
             let waited = self.bell.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Says who was waited for in vain, and why that may be.
+    pub(crate) fn miss(&self, workers: &[usize]) {
+        let mut state = self.lock();
+        for &worker in workers {
+            let why = match &state.peers[worker].trouble {
+                Some(why) => why.clone(),
+                None if worker < self.own => "it has not called".into(),
+                None => "it does not answer".into(),
+            };
+            state.news.push(News::Missing { worker, why });
+        }
+    }
+
+    /// Why a worker could not be reached when it was last called.
+    pub(crate) fn unreachable(&self, worker: usize, why: String) {
+        self.lock().peers[worker].trouble = Some(why);
     }
 
     /// The largest round that anyone has promised, and who; and whether any link is held now.

@@ -10,7 +10,7 @@ use rustls::{ClientConnection, ServerConnection, StreamOwned};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
-use upwash::transport::Transport;
+use upwash::transport::{Begin, Transport};
 
 /// Numbers of a letter.
 const WIDTH: usize = 5_000_000;
@@ -25,7 +25,7 @@ fn letters() -> f64 {
             let mut began = Instant::now();
             let numbers = vec![1.0; WIDTH];
             for round in 0..=TIMES as u64 {
-                transport.may_begin(round, false).unwrap();
+                while transport.may_begin(round, false).unwrap() == Begin::Wait {}
                 let mut mine = letter(own, round, 0);
                 mine.numbers = transport.page(WIDTH);
                 mine.numbers.copy_from_slice(&numbers);

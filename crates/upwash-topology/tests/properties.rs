@@ -131,6 +131,12 @@ proptest! {
             let per_link = if up.is_directed() { 1 } else { 2 };
             let all = graph.nodes() * (graph.nodes() - 1);
             prop_assert!(received == per_link * up.links().len() || received == all);
+            let possible = schedule.possible_links();
+            for receiver in 0..graph.nodes() {
+                for sender in up.senders(receiver) {
+                    prop_assert!(possible.binary_search(&(sender, receiver)).is_ok());
+                }
+            }
         }
         assert_matching(random.round(round).links(), graph.nodes());
     }

@@ -30,6 +30,8 @@ pub struct Checkpoint {
     pub first: usize,
     /// How many workers they have rows of.
     pub count: usize,
+    /// How long it took to come here, in seconds.
+    pub wall_seconds: f64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -42,6 +44,8 @@ struct Header {
     /// All, if it is not said.
     #[serde(default)]
     count: Option<usize>,
+    #[serde(default)]
+    wall_seconds: f64,
 }
 
 /// Why there is no checkpoint.
@@ -172,6 +176,7 @@ impl Checkpoint {
                 continue;
             }
             next = rows.end;
+            joined.wall_seconds = joined.wall_seconds.max(part.wall_seconds);
             sent = sent.with(part.progress.sent);
             let Progress {
                 clocks,
@@ -215,6 +220,7 @@ impl Checkpoint {
             progress: self.progress.clone(),
             first: self.first,
             count: Some(self.count),
+            wall_seconds: self.wall_seconds,
             arrays: self
                 .arrays
                 .iter()
@@ -264,6 +270,7 @@ impl Checkpoint {
             config: header.config,
             first: header.first,
             count: header.count.unwrap_or(header.progress.clocks.len()),
+            wall_seconds: header.wall_seconds,
             progress: header.progress,
             arrays,
         })
@@ -306,6 +313,7 @@ mod tests {
             arrays,
             first: 0,
             count: 2,
+            wall_seconds: 1.5,
         }
     }
 
@@ -326,6 +334,7 @@ mod tests {
                 arrays: vec![("models".into(), rows.collect())],
                 first,
                 count,
+                wall_seconds: first as f64,
             }
         };
         for (folder, (first, count)) in folders.iter().zip([(0, 2), (2, 2), (4, 1)]) {
@@ -341,6 +350,7 @@ mod tests {
             assert_eq!(found.progress.round, 10);
             assert_eq!(found.arrays, part(own.start, own.len(), 10).arrays);
             assert_eq!(found.progress.numbers, [0.0, 1.0, 2.0, 3.0, 4.0]);
+            assert_eq!(found.wall_seconds, 4.0);
             assert_eq!(
                 found.progress.sent.bytes_sent,
                 if own.start == 0 { 21 } else { 0 }

@@ -246,10 +246,14 @@ impl Experiment {
         links::acquaintances(&self.method, &self.schedule, &self.graph, worker)
     }
 
-    /// What a run and its checkpoints belong to: the configuration but for how processes find each other,
-    /// with a checksum of the graph and the data.
+    /// What a run and its checkpoints belong to: the configuration but for how processes find each other and in which
+    /// folder a graph's file is, with a checksum of the graph and the data.
     pub fn identity(&self) -> String {
         let config = Config {
+            graph: config::GraphConfig {
+                topology: self.config.graph.topology.without_folder(),
+                ..self.config.graph.clone()
+            },
             network: config::NetworkConfig {
                 precision: self.config.network.precision,
                 ..Default::default()

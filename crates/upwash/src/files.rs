@@ -41,16 +41,29 @@ pub fn write_by(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>)
     Ok(())
 }
 
-/// Temporary files are their owner's alone by default; a result is for whom the umask allows.
-#[cfg(unix)]
-fn temporary() -> tempfile::Builder<'static, 'static> {
-    use std::os::unix::fs::PermissionsExt;
-    let mut builder = tempfile::Builder::new();
-    builder.permissions(std::fs::Permissions::from_mode(0o666));
-    builder
+/// Removes what was being written into a folder when its process was killed. Nobody else may be writing there.
+pub fn remove_unfinished(folder: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with(BEGUN)) && entry.path().is_file() {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
-#[cfg(not(unix))]
+/// How the names of files begin that are not complete.
+const BEGUN: &str = ".unfinished-";
+
 fn temporary() -> tempfile::Builder<'static, 'static> {
-    tempfile::Builder::new()
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(BEGUN);
+    // Temporary files are their owner's alone by default; a result is for whom the umask allows.
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
+    }
+    builder
 }

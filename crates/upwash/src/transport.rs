@@ -78,6 +78,8 @@ pub enum TransportError {
 pub enum Begin {
     /// The round.
     Go,
+    /// Nothing yet: the others are waited for. To be asked again at once, with what is wished by then.
+    Wait,
     /// Stop here: everyone does.
     Stop,
     /// Go on with a later round, where the others are, and if it was away alone with this model and
@@ -99,6 +101,13 @@ pub enum News {
     Joined {
         /// Who.
         worker: usize,
+    },
+    /// A worker was waited for at the start in vain; it may come yet.
+    Missing {
+        /// Who.
+        worker: usize,
+        /// What is known of it.
+        why: String,
     },
     /// A worker is not heard of any more.
     Lost {

@@ -14,6 +14,7 @@ mod text;
 
 use crate::engines::EngineArgs;
 use crate::files;
+use crate::output::tell;
 use crate::report::write_figure;
 use anyhow::{Context, Result, bail, ensure};
 use cells::{Scale, Task, VARIANTS, WORKERS};
@@ -159,7 +160,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
             )?;
             draw(&folder, exhibit, &store, shown.variants)?;
             // Not among the tables: they may go into a file.
-            eprintln!("runs, tables and figures are in {}", folder.display());
+            tell!("runs, tables and figures are in {}", folder.display());
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -205,7 +206,7 @@ fn choose(names: &[String], all: Vec<Exhibit>) -> Result<Vec<Exhibit>> {
             format!("{name} is none of {known}, all, and no run of configs/paper")
         })?;
         if run.name != *name {
-            eprintln!("note: {name} is the same run as {}", run.name);
+            tell!("note: {name} is the same run as {}", run.name);
         }
         if runs.iter().all(|known| known.name != run.name) {
             runs.push(run);

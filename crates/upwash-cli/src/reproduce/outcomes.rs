@@ -2,6 +2,7 @@
 
 use super::cells::{Cell, Scale};
 use super::claims::Measure;
+use crate::output::tell;
 use anyhow::{Context, Result};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -81,7 +82,7 @@ impl Outcome {
                 }
                 Ok(None) => {}
                 // One damaged run is no reason to show nothing of the others.
-                Err(error) => eprintln!("warning: {error:#}; this run is left out"),
+                Err(error) => tell!("warning: {error:#}; this run is left out"),
             }
         }
         found

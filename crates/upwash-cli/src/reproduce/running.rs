@@ -5,6 +5,7 @@ use super::cells::Task;
 use super::exhibits::Exhibit;
 use super::outcomes::Store;
 use crate::files;
+use crate::output::tell;
 use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted};
 use crate::together;
 use anyhow::{Context, Result};
@@ -76,7 +77,7 @@ pub(super) fn run_what_is_missing(
     if let Some(first) = due.iter().find(|run| run.task == Task::Cifar100)
         && let Err(error) = prepare(&first.text, "CIFAR-100", &mut Shelf::default())
     {
-        eprintln!("note: {error:#}; what needs it is left out");
+        tell!("note: {error:#}; what needs it is left out");
         due.retain(|run| run.task != Task::Cifar100);
     }
     end_cleanly_when_interrupted()?;
@@ -96,7 +97,7 @@ pub(super) fn run_what_is_missing(
                     let from = folder.round().map_or(String::new(), |round| {
                         format!(", goes on after round {round}")
                     });
-                    eprintln!("run {} of {count}: {}{from}", number + 1, run.name);
+                    tell!("run {} of {count}: {}{from}", number + 1, run.name);
                     some.push((run, experiment, folder));
                 }
                 None if args.lean => make_lean(&run.place)?,

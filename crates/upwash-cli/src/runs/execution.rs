@@ -1,6 +1,7 @@
 //! Trains, writes down what happens in the run's folder, and ends when the user wishes.
 
-use super::{PATIENCE, RunFolder, summary_in};
+use super::{PATIENCE, RunFolder};
+use crate::output::tell;
 use crate::progress::ProgressDisplay;
 use anyhow::{Context, Result};
 use std::io::Write;
@@ -27,7 +28,7 @@ pub(crate) fn end_cleanly_when_interrupted() -> Result<()> {
         INTERRUPTED.store(true, Ordering::Relaxed);
         // Some who end processes send their signal twice in a row: that is no impatience.
         match first {
-            None => eprintln!("stopping; Ctrl-C once more stops at once"),
+            None => tell!("stopping; Ctrl-C once more stops at once"),
             Some(first) if first.elapsed() < Duration::from_millis(500) => {}
             Some(_) => std::process::exit(130),
         }
@@ -41,6 +42,19 @@ pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
+/// How long a run has taken: of one that was stopped and goes on, all parts count that led here.
+#[derive(Clone, Copy)]
+struct Clock {
+    before: f64,
+    began: Instant,
+}
+
+impl Clock {
+    fn seconds(&self) -> f64 {
+        self.before + self.began.elapsed().as_secs_f64()
+    }
+}
+
 /// Writes down what happens, and ends the run when that fails or the user wishes.
 struct Recorder<'a> {
     folder: &'a mut RunFolder,
@@ -48,6 +62,7 @@ struct Recorder<'a> {
     checkpoint_every: u64,
     /// Why the run can neither pause nor keep its state on demand, if so.
     stops_only: Option<&'static str>,
+    clock: Clock,
     /// When the last checkpoint was written, and when wishes were looked for.
     saved: Instant,
     looked: Instant,
@@ -71,6 +86,7 @@ impl Recorder<'_> {
             arrays,
             first: self.folder.home.placement.own().start,
             count: self.folder.home.placement.own().len(),
+            wall_seconds: self.clock.seconds(),
         };
         write(&checkpoint, &self.folder.path)?;
         Ok(())
@@ -144,6 +160,10 @@ impl Observer for Recorder<'_> {
         self.keep(result)
     }
 
+    fn meanwhile(&mut self) -> Next {
+        self.keep(Ok(()))
+    }
+
     fn stopped(&mut self, moment: &mut dyn FnMut() -> Moment) {
         if self.failure.is_none() {
             let result = self.save(moment, Checkpoint::write);
@@ -178,11 +198,10 @@ pub(crate) fn execute_with(
     folder: &mut RunFolder,
     display: ProgressDisplay,
 ) -> Result<Summary> {
-    let began = Instant::now();
-    // Of a run that was stopped and goes on, all parts count.
-    let before = match &folder.resumed {
-        Some(_) => summary_in(&folder.top)["wall_seconds"].as_f64(),
-        None => None,
+    let resumed = folder.resumed.as_ref();
+    let clock = Clock {
+        before: resumed.map_or(0.0, |checkpoint| checkpoint.wall_seconds),
+        began: Instant::now(),
     };
     let progress = match folder.resumed.take() {
         None => Progress::start(experiment.workers()),
@@ -208,6 +227,7 @@ pub(crate) fn execute_with(
         },
         folder,
         display,
+        clock,
         saved: Instant::now(),
         looked: Instant::now(),
         stopping: false,
@@ -236,8 +256,7 @@ pub(crate) fn execute_with(
         crate::files::write(&folder.top.join("model.safetensors"), &content)?;
     }
     let mut content = serde_json::to_value(&summary)?;
-    let seconds = before.unwrap_or(0.0) + began.elapsed().as_secs_f64();
-    content["wall_seconds"] = seconds.into();
+    content["wall_seconds"] = clock.seconds().into();
     let text = serde_json::to_string_pretty(&content)? + "\n";
     crate::files::write(&folder.top.join("summary.json"), text.as_bytes())?;
     Ok(summary)

@@ -476,6 +476,45 @@ impl Schedule {
         }
     }
 
+    /// Every (sender, receiver) that there can be in some round, however rarely.
+    ///
+    /// ```
+    /// # use upwash_topology::{GraphSpec, Matcha, Schedule};
+    /// let ring = "ring:4".parse::<GraphSpec>()?.build()?;
+    /// let rare = Schedule::matcha(&Matcha::solve(&ring, 0.001)?, 7);
+    /// assert_eq!(rare.possible_links().len(), 8); // four links, both ways
+    /// assert_eq!(Schedule::one_peer_exponential(4).possible_links().len(), 8); // to the next, and the one after it
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn possible_links(&self) -> Vec<Edge> {
+        let both_ways = |links: &[Edge]| -> Vec<Edge> {
+            let links = links.iter();
+            links.flat_map(|&(u, v)| [(u, v), (v, u)]).collect()
+        };
+        let mut all: Vec<Edge> = match &self.rule {
+            Rule::Cycle(patterns) => patterns.iter().flat_map(|one| one.arcs()).collect(),
+            Rule::Matcha { matcha, .. } => {
+                let matchings = matcha.matchings().iter().zip(matcha.probabilities());
+                let used = matchings.filter(|(_, probability)| **probability > 0.0);
+                used.flat_map(|(links, _)| both_ways(links)).collect()
+            }
+            Rule::RandomMatching { graph, .. } => both_ways(graph.edges()),
+            Rule::Relabelled { base, places } => {
+                let worker_at = crate::graph::inverse(places, places.len()).expect("a permutation");
+                let links = base.possible_links().into_iter();
+                links.map(|(u, v)| (worker_at[u], worker_at[v])).collect()
+            }
+            Rule::Dynamic { copies, .. } => copies.iter().flat_map(Self::possible_links).collect(),
+            Rule::Averaging { base, average, .. } => {
+                let links = base.possible_links().into_iter();
+                links.chain(average.arcs()).collect()
+            }
+        };
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
     /// The round of [`matcha`](Self::matcha) in which just these matchings are up.
     pub(crate) fn matcha_round(matcha: &Matcha, up: Vec<usize>) -> Round {
         Round {

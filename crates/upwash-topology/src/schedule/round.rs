@@ -167,6 +167,15 @@ impl Round {
 
 impl Pattern {
     /// Called with permutations only.
+    /// Every (sender, receiver).
+    pub(super) fn arcs(&self) -> impl Iterator<Item = Edge> + '_ {
+        (0..self.mixing.nodes()).flat_map(|receiver| {
+            let row = self.mixing.row(receiver).iter();
+            row.map(move |(sender, _)| (*sender, receiver))
+                .filter(|(sender, receiver)| sender != receiver)
+        })
+    }
+
     pub(super) fn relabelled(&self, places: &[usize]) -> Self {
         let worker_at = crate::graph::inverse(places, places.len()).expect("a permutation");
         let mut links: Vec<Edge> = self

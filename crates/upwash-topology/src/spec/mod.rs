@@ -238,6 +238,32 @@ impl GraphSpec {
         }
     }
 
+    /// The file that it is read from, if any.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path, _) | Self::Matchings(path, _) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// The same with a file's name alone, wherever it is.
+    ///
+    /// ```
+    /// use upwash_topology::GraphSpec;
+    /// let spec: GraphSpec = "file:/here/or/there/graph.txt".parse()?;
+    /// assert_eq!(spec.without_folder().to_string(), "file:graph.txt");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn without_folder(&self) -> Self {
+        let name = |path: &PathBuf| path.file_name().map_or(path.clone(), PathBuf::from);
+        match self {
+            Self::File(path, nodes) => Self::File(name(path), *nodes),
+            Self::Matchings(path, nodes) => Self::Matchings(name(path), *nodes),
+            other => other.clone(),
+        }
+    }
+
     /// Draws with the seed itself; where that must be connected and is not, with seeds made from it.
     fn draw(
         &self,

@@ -1,7 +1,7 @@
 //! Leader SGD: groups of workers, pulled towards their group's best and the best of all.
 
 use super::{
-    Algorithm, Assignment, Definition, Exchange, Links, Message, Method, Plan, Vector, View,
+    Algorithm, Assignment, Definition, Exchange, Ground, Links, Message, Method, Plan, Vector, View,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -108,6 +108,18 @@ impl Algorithm for Lsgd {
 
     fn links(&self) -> Links {
         Links::None
+    }
+
+    fn check(&self, ground: &Ground<'_>) -> Result<(), String> {
+        let workers = ground.graph.nodes();
+        // Two is what it is if nothing is said, for one worker too.
+        match self.groups > workers.max(2) {
+            true => Err(format!(
+                "algorithm.groups = {}: there are {workers} workers, and each is in one group",
+                self.groups
+            )),
+            false => Ok(()),
+        }
     }
 
     fn words(&self) -> String {

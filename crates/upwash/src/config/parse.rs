@@ -30,19 +30,22 @@ pub enum ConfigError {
 impl Config {
     /// From TOML, with `key=value` replacements on top.
     pub fn parse(text: &str, replacements: &[String]) -> Result<Self, ConfigError> {
-        let mut table: toml::Table = text.parse().map_err(explain)?;
+        let mut table: toml::Table = text.parse().map_err(in_text)?;
+        // What is wrong in the text is said with its place there, unless it is replaced.
+        let mut read: Result<Self, ConfigError> = toml::from_str(text).map_err(in_text);
         for replacement in replacements {
             set(&mut table, replacement)?;
+            let replaced = table.clone().try_into::<Self>();
+            read = match (read, replaced) {
+                (_, Ok(config)) => Ok(config),
+                (Ok(_), Err(error)) => {
+                    let what = explain(&error, error.message());
+                    Err(ConfigError::Toml(format!("--set {replacement}: {what}")))
+                }
+                (before, Err(_)) => before,
+            };
         }
-        // Errors are explained with their place in the text where that is possible.
-        let replaced;
-        let text = if replacements.is_empty() {
-            text
-        } else {
-            replaced = table.to_string();
-            &replaced
-        };
-        let config: Self = toml::from_str(text).map_err(explain)?;
+        let config = read?;
         config.check()?;
         Ok(config)
     }
@@ -169,8 +172,7 @@ fn set(table: &mut toml::Table, replacement: &str) -> Result<(), ConfigError> {
 }
 
 /// The parser's words, and for an unknown key the known one that looks most like it.
-fn explain(error: toml::de::Error) -> ConfigError {
-    let text = error.to_string();
+fn explain(error: &toml::de::Error, text: &str) -> String {
     let quoted: Vec<&str> = error.message().split('`').skip(1).step_by(2).collect();
     let nearest = quoted.split_first().and_then(|(unknown, known)| {
         let distance = |known: &&&str| strsim::damerau_levenshtein(known, unknown);
@@ -180,10 +182,15 @@ fn explain(error: toml::de::Error) -> ConfigError {
             .filter(|known| distance(known) <= 3)
     });
     let unknown = error.message().starts_with("unknown");
-    ConfigError::Toml(match nearest {
+    match nearest {
         Some(nearest) if unknown => format!("{}\ndid you mean `{nearest}`?", text.trim_end()),
         _ => text.trim_end().into(),
-    })
+    }
+}
+
+/// With its place in the text.
+fn in_text(error: toml::de::Error) -> ConfigError {
+    ConfigError::Toml(explain(&error, &error.to_string()))
 }
 
 #[cfg(test)]
@@ -208,6 +215,30 @@ mod tests {
         for bad in ["training.rate", "=3", "training.=3", "seed.x=1"] {
             assert!(Config::parse("seed = 1", &[bad.into()]).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_mistake_is_where_it_was_made() {
+        let text = "seed = 1\n\n[training]\nratee = 0.1\n";
+        let said = |text: &str, sets: &[&str]| {
+            let sets: Vec<String> = sets.iter().map(|set| set.to_string()).collect();
+            Config::parse(text, &sets).unwrap_err().to_string()
+        };
+        for sets in [&[][..], &["seed=2"], &["seed=2", "training.epochs=3"]] {
+            assert!(said(text, sets).contains("line 4"), "{sets:?}");
+        }
+        let error = said("seed = 1\n", &["seed=2", "training.ratee=3", "seed=4"]);
+        assert!(error.starts_with("--set training.ratee=3: "), "{error}");
+        assert!(error.contains("did you mean `rate`?"), "{error}");
+        assert!(!error.contains("line"), "{error}");
+        let error = said("", &["graph.topology=ring:1"]);
+        assert!(
+            error.starts_with("--set graph.topology=ring:1: "),
+            "{error}"
+        );
+        // What is replaced need not be right.
+        let sets = ["seed=3".to_string()];
+        assert_eq!(Config::parse("seed = \"x\"\n", &sets).unwrap().seed, 3);
     }
 
     #[test]

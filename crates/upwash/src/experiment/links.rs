@@ -23,10 +23,11 @@ pub(super) fn centre(
             );
         }
         let changes = config.graph.copies > 1 || config.graph.links != Some(Links::Whole);
-        if changes || config.graph.arcs.is_some() {
+        let weighs = config.graph.weights != Weights::Optimal;
+        if changes || weighs || config.graph.arcs.is_some() {
             return conflict(
-                "graph.links, graph.copies and graph.arcs: without rounds the graph stays as it is; \
-                 leave them out",
+                "graph.links, graph.copies, graph.arcs and graph.weights: without rounds the graph stays as it \
+                 is, and who meets is equal; leave them out",
             );
         }
     } else if config.training.asynchronous == Execution::Threads {
@@ -72,7 +73,7 @@ pub(super) fn audience(method: &Method, schedule: &Schedule) -> Option<Vec<Vec<u
         .any(|message| message.public_copy.is_some())
         .then(|| {
             let mut senders = vec![Vec::new(); schedule.nodes()];
-            for (sender, receiver) in Seen::of(schedule).links {
+            for (sender, receiver) in schedule.possible_links() {
                 senders[receiver].push(sender);
             }
             senders
@@ -102,7 +103,7 @@ pub(super) fn acquaintances(
             .collect();
     }
     let mut found = BTreeSet::new();
-    for (sender, receiver) in Seen::of(schedule).links {
+    for (sender, receiver) in schedule.possible_links() {
         if sender == worker {
             found.insert(receiver);
         } else if receiver == worker {
@@ -127,14 +128,11 @@ pub(super) fn check(
     let Some(algorithm) = method.synchronous() else {
         return Ok(pieces_warning(graph.pieces().len()).into_iter().collect());
     };
-    if algorithm.links() == algorithm::Links::None {
-        return Ok(vec![]);
-    }
-    let Seen {
-        weak,
-        links,
-        pieces,
-    } = Seen::of(schedule);
+    let (weak, links) = (weak(schedule), schedule.possible_links());
+    let both_ways = links.iter().map(|&(a, b)| (a.min(b), a.max(b)));
+    let both_ways: BTreeSet<_> = both_ways.collect();
+    let union = Graph::new(schedule.nodes(), both_ways);
+    let pieces = union.map_or(1, |union| union.pieces().len());
     let ground = Ground {
         graph,
         schedule,
@@ -145,7 +143,9 @@ pub(super) fn check(
         .check(&ground)
         .map_err(ExperimentError::Conflict)?;
     let mut warnings = algorithm.warnings(&ground);
-    warnings.extend(pieces_warning(pieces));
+    if algorithm.links() != algorithm::Links::None {
+        warnings.extend(pieces_warning(pieces));
+    }
     Ok(warnings)
 }
 
@@ -184,6 +184,10 @@ pub(super) fn schedule(
     epoch: u64,
 ) -> Result<Schedule, ExperimentError> {
     let (settings, seed) = (&config.graph, config.seed);
+    let (whole, plain) = (
+        matches!(settings.links, None | Some(Links::Whole)),
+        settings.weights == Weights::Optimal,
+    );
     if let Some(arcs) = &settings.arcs {
         let takes = method.synchronous();
         if !takes.is_some_and(|algorithm| algorithm.takes_directed()) {
@@ -193,8 +197,7 @@ pub(super) fn schedule(
                 method.words()
             ));
         }
-        let plain = settings.links == Some(Links::Whole) && settings.copies == 1;
-        if !plain {
+        if !whole || settings.copies > 1 {
             return conflict(
                 "graph.arcs: they are all up in every round: leave graph.links and \
                              graph.copies out",
@@ -202,13 +205,29 @@ pub(super) fn schedule(
         }
         return Schedule::directed(graph.nodes(), arcs).map_err(ExperimentError::Arcs);
     }
+    if !plain
+        && method
+            .synchronous()
+            .is_some_and(|algorithm| algorithm.takes_directed())
+    {
+        return conflict(format!(
+            "graph.weights: {} divides what it has among those it sends to; leave them out",
+            method.words()
+        ));
+    }
     if method.links() == algorithm::Links::None {
+        if !whole || !plain || settings.copies > 1 {
+            return conflict(format!(
+                "graph.links, graph.copies and graph.weights: {} does not go by links; leave them out",
+                method.words()
+            ));
+        }
         let nobody = Graph::new(graph.nodes(), []).map_err(ExperimentError::Arcs)?;
         return Ok(Schedule::fixed(&nobody, &Weights::Metropolis)?);
     }
     let over = |graph: &Graph| -> Result<Schedule, ExperimentError> {
         if let algorithm::Links::Matcha { budget } = method.links() {
-            if settings.links.is_some_and(|links| links != Links::Whole) {
+            if !whole {
                 return conflict(
                     "graph.links: MATCHA chooses the links itself; leave it at `whole`",
                 );
@@ -220,8 +239,7 @@ pub(super) fn schedule(
                 seed,
             )?);
         }
-        let whole = settings.links.unwrap_or(Links::Whole) == Links::Whole;
-        if !whole && settings.weights != Weights::Optimal {
+        if !whole && !plain {
             return conflict(
                 "graph.weights: with links that come in turn the weights are given (a half each, or \
                  the released code's); leave it out, or graph.links at `whole`",
@@ -257,40 +275,18 @@ pub(super) fn schedule(
     Ok(base.rotating(places, order)?)
 }
 
-/// What the rounds of a schedule have in common, from a good look at the first ones.
-struct Seen {
-    /// Who weighs its own model 0 or less in some round.
-    weak: Vec<usize>,
-    /// Every (sender, receiver) that there is in some round.
-    links: Vec<(usize, usize)>,
-    /// In how many pieces all links together leave the workers.
-    pieces: usize,
-}
-
-impl Seen {
-    fn of(schedule: &Schedule) -> Self {
-        const ROUNDS: u64 = 200;
-        const ENTRIES: usize = 4_000_000;
-        let (mut weak, mut links, mut seen) = (BTreeSet::new(), BTreeSet::new(), 0);
-        for round in (0..ROUNDS).map(|index| schedule.round(index)) {
-            weak.extend(round.mixing().without_positive_diagonal());
-            for worker in 0..schedule.nodes() {
-                let senders = round.senders(worker);
-                links.extend(senders.map(|sender| (sender, worker)));
-                seen += 1 + round.degree(worker);
-            }
-            if seen > ENTRIES {
-                break;
-            }
-        }
-        let both_ways = links.iter().map(|&(a, b)| (a.min(b), a.max(b)));
-        let both_ways: BTreeSet<_> = both_ways.collect();
-        let union = Graph::new(schedule.nodes(), both_ways);
-        let pieces = union.map_or(1, |union| union.pieces().len());
-        Self {
-            weak: weak.into_iter().collect(),
-            links: links.into_iter().collect(),
-            pieces,
+/// Who weighs its own model 0 or less in some round, from a good look at the first ones.
+fn weak(schedule: &Schedule) -> Vec<usize> {
+    const ROUNDS: u64 = 200;
+    const ENTRIES: usize = 4_000_000;
+    let (mut weak, mut seen) = (BTreeSet::new(), 0);
+    for round in (0..ROUNDS).map(|index| schedule.round(index)) {
+        weak.extend(round.mixing().without_positive_diagonal());
+        let degrees = (0..schedule.nodes()).map(|worker| 1 + round.degree(worker));
+        seen += degrees.sum::<usize>();
+        if seen > ENTRIES {
+            break;
         }
     }
+    weak.into_iter().collect()
 }

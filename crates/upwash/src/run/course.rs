@@ -280,6 +280,11 @@ impl<'a> Course<'a> {
         self.tested = None;
     }
 
+    /// While others are waited for: whether someone wishes an end.
+    pub(super) fn meanwhile(&mut self) -> Next {
+        self.observer.meanwhile()
+    }
+
     /// Something happened that is no round.
     pub(super) fn tell(&mut self, event: &Event) {
         self.observer.observe(event);

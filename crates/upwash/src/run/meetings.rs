@@ -8,7 +8,7 @@
 
 use super::RunError;
 use super::course::{Course, Models};
-use super::report::{Moment, Next, Progress, Status};
+use super::report::{Event, Moment, Next, Progress, Status};
 use super::team::Team;
 use super::threads::lock;
 use crate::algorithm::{Asynchronous, Message, Part as Participant, Report, Turn};
@@ -16,16 +16,19 @@ use crate::engine::{Part, Score, Turn as Gradient};
 use crate::experiment::Experiment;
 use crate::fleet::{Lane, Lanes, Shared};
 use crate::mix::{Guest, Row, Terms, exchange};
-use crate::transport::{Letter, Numbers, Transport, TransportError};
+use crate::transport::{Begin, Letter, Numbers, Transport, TransportError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the calling thread listens before it looks up.
 const GLANCE: Duration = Duration::from_micros(200);
 /// Who is not answered for so long goes on alone.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a centre that was asked to stop still answers.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// What a letter is for: the lowest bits of its number.
 const REQUEST: u32 = 0;
@@ -74,7 +77,14 @@ pub(super) fn run(
         return Err(RunError::OneEach(algorithm.words()));
     }
     let worker = own.start;
-    team.transport.may_begin(0, false)?;
+    let mut next = Next::Continue;
+    loop {
+        match team.transport.may_begin(0, next == Next::Stop)? {
+            Begin::Wait => next = course.meanwhile(),
+            Begin::Stop => return Ok(course.stop(team)),
+            Begin::Go | Begin::Jump { .. } => break,
+        }
+    }
     let transport = &mut *team.transport;
     let Some(Lanes { shared, workers }) = team.engine.lanes() else {
         return Err(RunError::Threads);
@@ -309,12 +319,25 @@ impl Desk<'_, '_> {
         trains: bool,
     ) -> Result<Status, RunError> {
         let (mut waiting, mut stopping, mut at_work) = (None, false, trains);
-        let (before, began) = (course.progress.sent, std::time::Instant::now());
-        let mut said_goodbye = false;
+        let (before, began) = (course.progress.sent, Instant::now());
+        let (mut said_goodbye, mut leaving) = (false, None);
         course.begin_round();
         loop {
             for letter in self.transport.receive(GLANCE)? {
                 self.open(letter, &mut waiting)?;
+            }
+            for news in self.transport.news() {
+                let round = course.progress.round;
+                course.tell(&Event::Peer { round, news });
+            }
+            if !trains {
+                course.progress.sent = before.after(self.transport.traffic(), began.elapsed());
+                stopping |= self.keep_up(course) == Next::Stop || course.meanwhile() == Next::Stop;
+                // Those who are asked to stop as well have something to say yet.
+                let since = stopping.then(|| *leaving.get_or_insert_with(Instant::now));
+                if since.is_some_and(|since| since.elapsed() > FAREWELL) {
+                    break;
+                }
             }
             loop {
                 match told.try_recv() {
@@ -363,7 +386,7 @@ impl Desk<'_, '_> {
                 if trains && !std::mem::replace(&mut said_goodbye, true) {
                     for to in self.field.neighbours.clone() {
                         let letter = self.field.letter(vec![], 0.0);
-                        self.send(to, 0, DONE, letter)?;
+                        self.send(to, course.progress.round, DONE, letter)?;
                     }
                 }
                 if self.is_alone() {
@@ -371,13 +394,39 @@ impl Desk<'_, '_> {
                 }
             }
         }
+        // Where others were asked to stop, a centre has not come to its end either.
+        let last = course.experiment.rounds();
+        stopping |= !trains && self.done.iter().any(|other| self.steps_of(other) < last);
         if stopping && !course.is_over() {
             return Ok(course.stop(self));
         }
         course.progress.sent = before.after(self.transport.traffic(), began.elapsed());
-        course.progress.round = course.experiment.rounds();
+        course.progress.round = last;
         course.forget_tests();
         Ok(Status::Finished)
+    }
+
+    /// A centre has no gradients of its own: its rounds are those that all who are at work have behind them.
+    fn keep_up(&mut self, course: &mut Course<'_>) -> Next {
+        let at_work =
+            |other: &&usize| !self.done.contains(other) && self.transport.is_there(**other);
+        let steps = |others: &mut dyn Iterator<Item = &usize>| -> Option<u64> {
+            others.map(|other| self.steps_of(other)).min()
+        };
+        let least = steps(&mut self.field.neighbours.iter().filter(at_work))
+            .or_else(|| steps(&mut self.done.iter()))
+            .unwrap_or(0);
+        let mut next = Next::Continue;
+        while course.progress.round < least && next == Next::Continue {
+            next = course.end_round(vec![f64::NAN; course.experiment.workers()], self);
+            course.begin_round();
+        }
+        next
+    }
+
+    /// How many gradients a worker has told of.
+    fn steps_of(&self, worker: &usize) -> u64 {
+        self.steps.get(worker).copied().unwrap_or(0)
     }
 
     /// Nobody who is there can want anything any more: a centre has nothing to say goodbye with.
@@ -426,7 +475,10 @@ impl Desk<'_, '_> {
                 *waiting = None;
                 let _ = self.answer.send(Some(letter).filter(|_| usable));
             }
-            DONE => drop(self.done.insert(from)),
+            DONE => {
+                self.steps.insert(from, step.into());
+                self.done.insert(from);
+            }
             // An answer for which nobody waits any more.
             _ => {}
         }
@@ -471,9 +523,8 @@ impl Desk<'_, '_> {
         };
         let there = |other: &&usize| !self.done.contains(other) && self.transport.is_there(**other);
         let others = self.field.neighbours.iter().filter(there);
-        let steps = |other: &usize| self.steps.get(other).copied().unwrap_or(0);
-        let slowest = others.map(steps).min().unwrap_or(u64::MAX);
-        steps(&worker) >= slowest.saturating_add(staleness)
+        let slowest = others.map(|other| self.steps_of(other)).min();
+        self.steps_of(&worker) >= slowest.unwrap_or(u64::MAX).saturating_add(staleness)
     }
 
     /// Sends the answers that need not wait any more.
@@ -482,7 +533,7 @@ impl Desk<'_, '_> {
             if self.is_ahead(to) {
                 self.held_back.push((to, reply));
             } else {
-                let step = self.steps.get(&to).copied().unwrap_or(1) - 1;
+                let step = self.steps_of(&to).max(1) - 1;
                 self.send(to, step, REPLY, reply)?;
             }
         }

@@ -273,6 +273,11 @@ pub trait Observer {
         Next::Continue
     }
 
+    /// While others are waited for, again and again: whether to go on with that.
+    fn meanwhile(&mut self) -> Next {
+        Next::Continue
+    }
+
     /// The run ends before its time, as someone wished: the last chance to keep what is needed for going
     /// on later.
     fn stopped(&mut self, _moment: &mut dyn FnMut() -> Moment) {}

@@ -40,6 +40,10 @@ pub(super) fn run(
         }
         match begin {
             Begin::Go => {}
+            Begin::Wait => {
+                next = next.or(course.meanwhile());
+                continue;
+            }
             Begin::Stop => return Ok(course.stop(team)),
             Begin::Jump { round, adopted } => {
                 course.jump(round);

@@ -1,0 +1,257 @@
+//! All peers of a run on one machine.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{error, interrupted, outcome, said, summary, upwash};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const RING: &str =
+    "model = \"softmax\"\n[graph]\ntopology = \"file:graph.txt\"\n[training]\nepochs = 2\n";
+
+/// A folder with a graph, a configuration on it, and one on another graph.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("graph.txt", "0 1\n1 2\n2 3\n3 0\n");
+    write("ring.toml", RING);
+    write(
+        "pair.toml",
+        "model = \"softmax\"\n[graph]\ntopology = \"complete:2\"\n[training]\nepochs = 2\n",
+    );
+    folder
+}
+
+fn events(run: &Path) -> String {
+    std::fs::read_to_string(run.join("events.jsonl")).unwrap_or_default()
+}
+
+#[test]
+fn a_folder_holds_one_run() {
+    let folder = folder();
+    let here = folder.path();
+    let table = said(here, &["launch", "ring.toml", "--out", "one"]);
+    assert!(table.contains("AVG"), "{table}");
+    let before = std::fs::read(here.join("one/peers.toml")).unwrap();
+    for other in [
+        &["launch", "ring.toml", "--set", "seed=9", "--out", "one"][..],
+        &["launch", "pair.toml", "--out", "one"],
+        &["train", "ring.toml", "--out", "one"],
+    ] {
+        let said = error(here, other);
+        assert!(
+            said.contains("one holds a") && said.contains("--out"),
+            "{said}"
+        );
+    }
+    assert_eq!(std::fs::read(here.join("one/peers.toml")).unwrap(), before);
+    // What is over is shown, not run.
+    let again = said(here, &["launch", "ring.toml", "--out", "one"]);
+    assert!(again.starts_with("the run in one is over"), "{again}");
+    assert!(
+        again.ends_with(table.split_once("\n\n").unwrap().1),
+        "{again}"
+    );
+    said(here, &["train", "ring.toml", "--out", "whole"]);
+    let said = error(here, &["launch", "ring.toml", "--out", "whole"]);
+    assert!(said.contains("whole holds a run already"), "{said}");
+}
+
+/// Of a peer that failed, nothing is shown that it left before.
+#[test]
+fn a_peer_that_fails_is_said_to() {
+    let folder = folder();
+    let here = folder.path();
+    said(here, &["launch", "pair.toml", "--out", "run"]);
+    for name in ["events.jsonl", "summary.json"] {
+        std::fs::remove_file(here.join("run/peer-1").join(name)).unwrap();
+    }
+    std::fs::create_dir(here.join("run/peer-1/events.jsonl")).unwrap();
+    let output = upwash(here, &["launch", "pair.toml", "--out", "run"]);
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{table}");
+    assert!(table.contains("1    failed: see run/peer-1.log"), "{table}");
+}
+
+#[test]
+fn a_centre_counts_for_what_it_is() {
+    let folder = folder();
+    let here = folder.path();
+    let set = [
+        "--set",
+        "graph.topology=star:4",
+        "--set",
+        "algorithm.name=downpour",
+    ];
+    let launch = ["launch", "pair.toml", "--out", "run"];
+    let arguments: Vec<&str> = launch.into_iter().chain(set).collect();
+    let table = said(here, &arguments);
+    let centre = table
+        .lines()
+        .find(|line| line.ends_with("the centre"))
+        .unwrap();
+    let model = summary(&here.join("run/peer-0"));
+    let accuracy = 100.0 * model["averaged_model_accuracy"].as_f64().unwrap();
+    assert!(centre.contains(&format!("{accuracy:.2} %")), "{table}");
+    let log = std::fs::read_to_string(here.join("run/peer-0.log")).unwrap();
+    assert!(log.contains("the centre") && !log.contains("NaN"), "{log}");
+    // Its bytes count, and it has epochs like everyone.
+    let sent = |worker: usize| {
+        let summary = summary(&here.join(format!("run/peer-{worker}")));
+        summary["bytes_sent"].as_u64().unwrap()
+    };
+    let csv = said(here, &["export", "run", "--csv", "-"]);
+    let shown: Vec<u64> = csv
+        .lines()
+        .skip(1)
+        .map(|line| line.split(',').nth(6).unwrap().parse().unwrap())
+        .collect();
+    let (last, all) = (*shown.last().unwrap(), (0..4).map(sent).sum::<u64>());
+    // The last answers follow the last epoch's end.
+    assert!(last <= all && last > sent(0) * 3 / 2, "{last} of {all}");
+    let epochs = events(&here.join("run/peer-0"))
+        .matches("\"event\":\"epoch\"")
+        .count();
+    assert_eq!(epochs, 2);
+}
+
+/// A centre that is interrupted with the others goes on with them.
+#[test]
+fn a_centre_goes_on() {
+    let folder = folder();
+    let here = folder.path();
+    let launch: Vec<&str> = [
+        "launch",
+        "pair.toml",
+        "--out",
+        "run",
+        "--set",
+        "graph.topology=star:3",
+        "--set",
+        "algorithm.name=downpour",
+        "--set",
+        "training.epochs=100",
+    ]
+    .into();
+    let worker = here.join("run/peer-1");
+    let stopped = interrupted(here, &launch, || {
+        events(&worker).contains("\"event\":\"epoch\"")
+    });
+    assert_eq!(stopped.status.code(), Some(130));
+    for peer in ["peer-0", "peer-1", "peer-2"] {
+        let summary = summary(&here.join("run").join(peer));
+        assert_eq!(summary["status"], "interrupted", "{peer}");
+    }
+    let table = said(here, &launch);
+    assert!(
+        table.contains("the centre") && table.contains("AVG"),
+        "{table}"
+    );
+    let rounds = |peer: &str| summary(&here.join("run").join(peer))["rounds"].clone();
+    assert_eq!(rounds("peer-0"), rounds("peer-1"));
+}
+
+#[test]
+fn divergence_is_said() {
+    let folder = folder();
+    let here = folder.path();
+    let launch = [
+        "launch",
+        "pair.toml",
+        "--set",
+        "training.rate=1e9",
+        "--out",
+        "run",
+    ];
+    let output = upwash(here, &launch);
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(3), "{table}");
+    assert!(table.contains("diverged in round"), "{table}");
+}
+
+/// Who does not read what is printed does not end the run, and no peer is left behind.
+#[test]
+fn a_closed_pipe_is_no_reason_to_stop() {
+    let folder = folder();
+    let here = folder.path();
+    for (name, arguments) in [
+        ("whole", ["train", "ring.toml"]),
+        ("peers", ["launch", "ring.toml"]),
+    ] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_upwash"))
+            .args(arguments)
+            .args(["--out", name])
+            .current_dir(here)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop((child.stdout.take(), child.stderr.take()));
+        assert!(child.wait().unwrap().success(), "{name}");
+    }
+    assert_eq!(outcome(&here.join("whole"))["status"], "finished");
+    assert_eq!(outcome(&here.join("peers/peer-3"))["status"], "finished");
+}
+
+/// A peer whose neighbours are not there says so, and can be stopped while it waits for them.
+#[test]
+fn who_is_missing_is_named() {
+    let folder = folder();
+    let here = folder.path();
+    said(here, &["launch", "pair.toml", "--out", "run"]);
+    let text = std::fs::read_to_string(here.join("run/peers.toml")).unwrap();
+    let alone = |name: &str, seconds: &str| {
+        let with = |line: &str| match line.starts_with("gather_seconds") {
+            true => format!("gather_seconds = {seconds}\n"),
+            false => format!("{line}\n"),
+        };
+        std::fs::write(here.join(name), text.lines().map(with).collect::<String>()).unwrap();
+    };
+    alone("soon.toml", "0.2");
+    alone("late.toml", "3600.0");
+    let peer = |config: &'static str, out: &'static str, id: &'static str, key: &'static str| {
+        ["peer", config, "--id", id, "--key", key, "--out", out]
+    };
+    for (out, id, key, why) in [
+        (
+            "a",
+            "0",
+            "run/peer-0.key",
+            "worker 1 is not there (Connection refused",
+        ),
+        (
+            "b",
+            "1",
+            "run/peer-1.key",
+            "worker 0 is not there (it has not called)",
+        ),
+    ] {
+        let output = upwash(here, &peer("soon.toml", out, id, key));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && error.contains(why), "{error}");
+        assert!(events(&here.join(out)).contains("\"news\":\"missing\""));
+    }
+    let waits = || here.join("c/events.jsonl").exists();
+    let stopped = interrupted(here, &peer("late.toml", "c", "0", "run/peer-0.key"), waits);
+    assert_eq!(stopped.status.code(), Some(130));
+    assert_eq!(summary(&here.join("c"))["rounds"], 0);
+}
+
+/// Where a graph's file is does not matter, and a run has it with it.
+#[test]
+fn the_same_graph_in_another_folder_is_the_same() {
+    let folder = folder();
+    let here = folder.path();
+    said(here, &["train", "ring.toml", "--out", "one"]);
+    std::fs::create_dir(here.join("else")).unwrap();
+    for name in ["ring.toml", "graph.txt"] {
+        std::fs::rename(here.join(name), here.join("else").join(name)).unwrap();
+    }
+    said(here, &["train", "else/ring.toml", "--out", "two"]);
+    said(here, &["train", "one/config.toml", "--out", "three"]);
+    let config = |run: &str| std::fs::read_to_string(here.join(run).join("config.toml")).unwrap();
+    assert_eq!(config("one"), config("two"));
+    assert_eq!(config("one"), config("three"));
+}
