@@ -228,6 +228,39 @@ fn an_interrupted_table_goes_on() {
     assert!(!first.join("model.safetensors").exists());
 }
 
+/// A figure of several graphs is drawn over epochs, and over the graphs.
+#[test]
+fn figures_are_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let figure = [
+        "reproduce",
+        "figure9",
+        "--quick",
+        "--epochs",
+        "1",
+        "--seeds",
+        "1",
+        "--variant",
+        "sound",
+    ];
+    said(here, &figure);
+    let drawn = |name: &str| {
+        let path = here.join("runs/paper/digits-1-epochs").join(name);
+        std::fs::read_to_string(path.with_extension("svg")).unwrap()
+    };
+    let epochs = drawn("figure9-sound");
+    assert!(epochs.contains("D-PSGD, D = 5 (1 seed)"), "{epochs}");
+    let links = drawn("figure9-sound-links");
+    for name in [
+        "D-PSGD, mean",
+        "AL-DSGD over D-PSGD, 3 graphs, worst worker",
+        "links of the graph (D)",
+    ] {
+        assert!(links.contains(name), "{name}: {links}");
+    }
+}
+
 #[test]
 fn mistakes_are_named() {
     let folder = tempfile::tempdir().unwrap();

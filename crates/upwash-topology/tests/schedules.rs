@@ -60,14 +60,50 @@ fn one_peer_exponential_averages_exactly_in_log_n_rounds() {
 }
 
 /// Pieces of the links that the released baseline ever uses.
+fn pieces_of(schedule: &Schedule) -> Vec<Vec<usize>> {
+    let links = schedule.possible_links().into_iter();
+    let one_way = links.filter(|(one, other)| one < other);
+    Graph::new(8, one_way).unwrap().pieces()
+}
+
 fn released_pieces(name: &str) -> Vec<Vec<usize>> {
     let schedule = Schedule::released_flags(&graph(name)).unwrap();
+    // All links that there are come up soon.
     let mut used: Vec<_> = (0..100)
         .flat_map(|k| schedule.round(k).links().to_vec())
         .collect();
     used.sort_unstable();
     used.dedup();
-    Graph::new(8, used).unwrap().pieces()
+    let pieces = Graph::new(8, used).unwrap().pieces();
+    assert_eq!(pieces, pieces_of(&schedule));
+    pieces
+}
+
+/// Even in copies not all workers hear of each other on the fewest links.
+#[test]
+fn the_released_copies_on_fewer_links() {
+    let graphs = [
+        "paper:L1",
+        "paper:L1@11",
+        "paper:L1@9",
+        "paper:L1@7",
+        "paper:L1@5",
+    ];
+    for (copies, expected) in [
+        (1, [2, 3, 4, 5, 6]),
+        (2, [1, 1, 1, 2, 4]),
+        (3, [1, 1, 1, 1, 3]),
+    ] {
+        let pieces = graphs.map(|name| {
+            let order = Order::Released {
+                rounds_per_epoch: 49,
+            };
+            let base = Schedule::released_flags(&graph(name)).unwrap();
+            let places = &paper_relabellings()[..copies];
+            pieces_of(&base.rotating(places, order).unwrap()).len()
+        });
+        assert_eq!(pieces, expected, "{copies} copies");
+    }
 }
 
 /// In the paper's table of D-PSGD on fewer links, the workers below 90 % are those that the released code leaves alone

@@ -4,6 +4,7 @@ mod catalogue;
 mod cells;
 mod claims;
 mod exhibits;
+mod figures;
 mod judge;
 mod list;
 mod outcomes;
@@ -15,20 +16,18 @@ mod text;
 use crate::engines::EngineArgs;
 use crate::files;
 use crate::output::tell;
-use crate::report::write_figure;
 use anyhow::{Context, Result, bail, ensure};
 use cells::{Scale, Task, VARIANTS, WORKERS};
 use exhibits::Exhibit;
 use outcomes::Store;
 use running::{needed, run_what_is_missing};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use text::Shown;
 use upwash::algorithm::Variant;
-use upwash_report::{Figure, NamedLine, Run};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -158,7 +157,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
                 &folder.join(format!("{}.md", exhibit.name)),
                 text.as_bytes(),
             )?;
-            draw(&folder, exhibit, &store, shown.variants)?;
+            figures::draw(&folder, exhibit, &store, shown.variants)?;
             // Not among the tables: they may go into a file.
             tell!("runs, tables and figures are in {}", folder.display());
         }
@@ -240,71 +239,4 @@ fn write_configs(
         folder.display()
     )?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Accuracies over epochs, a line for each experiment, the mean of its seeds: what the paper's figures are.
-fn draw(folder: &Path, exhibit: &Exhibit, store: &Store, variants: &[Variant]) -> Result<()> {
-    if !exhibit.name.starts_with("figure") {
-        return Ok(());
-    }
-    let links: BTreeSet<u8> = exhibit
-        .columns
-        .iter()
-        .map(|column| column.cell.links)
-        .collect();
-    for &variant in variants {
-        let mut lines = Vec::new();
-        for column in &exhibit.columns {
-            let outcomes = store.outcomes(&column.cell, variant);
-            let runs: Vec<&Run> = outcomes.values().map(|outcome| &outcome.run).collect();
-            let seeds = if runs.len() == 1 { "seed" } else { "seeds" };
-            let title = format!("{} ({} {seeds})", column.title, runs.len());
-            // A colour for each graph, or each algorithm where there is one graph; AL-DSGD is dashed.
-            let colour = match links.len() {
-                1 => lines.len() / 2,
-                _ => links
-                    .iter()
-                    .rev()
-                    .position(|links| *links == column.cell.links)
-                    .unwrap_or(0),
-            };
-            lines.push(NamedLine {
-                name: title,
-                points: accuracies(&runs),
-                colour,
-                dashed: column.cell.algorithm.is_led(),
-            });
-        }
-        let name = format!("{}-{}", exhibit.name, variant.name());
-        let data = match (store.scale.quick, exhibit.task()) {
-            (true, _) => "digits",
-            (_, Task::Cifar10) => "CIFAR-10",
-            (_, Task::Cifar100) => "CIFAR-100",
-        };
-        let title = format!("{}, {}, on {data}", exhibit.label, variant.name());
-        let figure = Figure::of_lines(&name, &title, ["epoch", "mean test accuracy, %"], lines);
-        if let Some(figure) = figure {
-            write_figure(&figure, folder)?;
-        }
-    }
-    Ok(())
-}
-
-/// The mean of runs, in epochs in which all were tested.
-fn accuracies(runs: &[&Run]) -> Vec<(f64, f64)> {
-    let mut by_epoch: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-    for epoch in runs.iter().flat_map(|run| &run.epochs) {
-        let known = epoch.accuracies.iter().flatten().copied();
-        if let Some(known) = known.collect::<Option<Vec<f64>>>()
-            && !known.is_empty()
-        {
-            let all = by_epoch.entry(epoch.epoch).or_default();
-            all.push(100.0 * outcomes::mean(&known));
-        }
-    }
-    by_epoch.retain(|_, all| all.len() == runs.len());
-    let points = by_epoch.into_iter();
-    points
-        .map(|(epoch, all)| (epoch as f64, outcomes::mean(&all)))
-        .collect()
 }

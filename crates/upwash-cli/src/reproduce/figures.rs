@@ -1,0 +1,125 @@
+//! The paper's figures: accuracies over epochs, and over the links of the graph.
+
+use super::cells::{Cell, Task};
+use super::claims::Measure;
+use super::exhibits::Exhibit;
+use super::outcomes::{self, Outcome, Store};
+use crate::report::write_figure;
+use anyhow::Result;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use upwash::algorithm::Variant;
+use upwash_report::{Figure, NamedLine, Run};
+
+/// Accuracies over epochs, a line for each experiment, the mean of its seeds: what the paper's figures are. And, where there
+/// are several graphs, what each came to in the end.
+pub(super) fn draw(
+    folder: &Path,
+    exhibit: &Exhibit,
+    store: &Store,
+    variants: &[Variant],
+) -> Result<()> {
+    if !exhibit.name.starts_with("figure") {
+        return Ok(());
+    }
+    let links: BTreeSet<u8> = exhibit
+        .columns
+        .iter()
+        .map(|column| column.cell.links)
+        .collect();
+    for &variant in variants {
+        let mut lines = Vec::new();
+        for column in &exhibit.columns {
+            let outcomes = store.outcomes(&column.cell, variant);
+            let runs: Vec<&Run> = outcomes.values().map(|outcome| &outcome.run).collect();
+            let seeds = if runs.len() == 1 { "seed" } else { "seeds" };
+            let title = format!("{} ({} {seeds})", column.title, runs.len());
+            // A colour for each graph, or each algorithm where there is one graph; AL-DSGD is dashed.
+            let colour = match links.len() {
+                1 => lines.len() / 2,
+                _ => links
+                    .iter()
+                    .rev()
+                    .position(|links| *links == column.cell.links)
+                    .unwrap_or(0),
+            };
+            lines.push(NamedLine {
+                name: title,
+                points: accuracies(&runs),
+                colour,
+                dashed: column.cell.algorithm.is_led(),
+            });
+        }
+        let name = format!("{}-{}", exhibit.name, variant.name());
+        let data = match (store.scale.quick, exhibit.task()) {
+            (true, _) => "digits",
+            (_, Task::Cifar10) => "CIFAR-10",
+            (_, Task::Cifar100) => "CIFAR-100",
+        };
+        let title = format!("{}, {}, on {data}", exhibit.label, variant.name());
+        let figure = Figure::of_lines(&name, &title, ["epoch", "mean test accuracy, %"], lines);
+        if let Some(figure) = figure {
+            write_figure(&figure, folder)?;
+        }
+        if links.len() > 1 {
+            let lines = over_links(exhibit, store, variant);
+            let axes = ["links of the graph (D)", "test accuracy at the end, %"];
+            if let Some(figure) = Figure::of_lines(&format!("{name}-links"), &title, axes, lines) {
+                write_figure(&figure, folder)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A line for the mean and one for the worst worker of each algorithm, AL-DSGD's dashed.
+fn over_links(exhibit: &Exhibit, store: &Store, variant: Variant) -> Vec<NamedLine> {
+    let mut by_words: BTreeMap<String, Vec<Cell>> = BTreeMap::new();
+    for column in &exhibit.columns {
+        let cells = by_words.entry(column.cell.words()).or_default();
+        cells.push(column.cell);
+    }
+    let parts = [
+        ("mean", Measure::MeanAccuracy),
+        ("worst worker", Measure::WorstAccuracy),
+    ];
+    let mut lines = Vec::new();
+    for (words, mut cells) in by_words {
+        cells.sort_by_key(|cell| cell.links);
+        for (colour, (part, measure)) in parts.into_iter().enumerate() {
+            let point = |cell: &Cell| {
+                let outcomes = store.outcomes(cell, variant);
+                // Epochs until a loss is low are not asked for here.
+                let of = |outcome: &Outcome| outcome.measure(measure, 0.0);
+                let all: Vec<f64> = outcomes.values().filter_map(of).collect();
+                (!all.is_empty()).then(|| (f64::from(cell.links), outcomes::mean(&all)))
+            };
+            lines.push(NamedLine {
+                name: format!("{words}, {part}"),
+                points: cells.iter().filter_map(point).collect(),
+                colour,
+                dashed: cells.iter().any(|cell| cell.algorithm.is_led()),
+            });
+        }
+    }
+    lines
+}
+
+/// The mean of runs, in epochs in which all were tested.
+fn accuracies(runs: &[&Run]) -> Vec<(f64, f64)> {
+    let mut by_epoch: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for epoch in runs.iter().flat_map(|run| &run.epochs) {
+        let known = epoch.accuracies.iter().flatten().copied();
+        if let Some(known) = known.collect::<Option<Vec<f64>>>()
+            && !known.is_empty()
+        {
+            let all = by_epoch.entry(epoch.epoch).or_default();
+            all.push(100.0 * outcomes::mean(&known));
+        }
+    }
+    by_epoch.retain(|_, all| all.len() == runs.len());
+    let points = by_epoch.into_iter();
+    points
+        .map(|(epoch, all)| (epoch as f64, outcomes::mean(&all)))
+        .collect()
+}
