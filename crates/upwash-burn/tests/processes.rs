@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use upwash::algorithm::{Links, Registry};
 use upwash::config::Config;
 use upwash::crew::Crew;
@@ -405,9 +406,60 @@ fn asynchronous_algorithms_learn_between_processes() {
                     .iter()
                     .all(|(_, array)| array.iter().all(|x| x.is_finite()))
             );
-            // Everyone but a centre has computed its own gradients.
-            let rounds = experiment.rounds() as usize;
-            assert!(losses.len() == rounds || losses.is_empty() && centred);
+            // A centre's rounds are those of the others.
+            assert_eq!(losses.len() as u64, experiment.rounds(), "{name}");
         }
     }
+}
+
+/// Where nobody can do without the others, one that stops stops all, and all can go on.
+#[test]
+fn without_rounds_all_stop_together() {
+    for (name, graph) in [
+        ("ad-psgd", "ring:3"),
+        ("downpour", "star:3"),
+        ("async-easgd", "star:3"),
+    ] {
+        let experiment = prepare(&format!(
+            "[graph]\ntopology = \"{graph}\"\n[algorithm]\nname = \"{name}\"\n[training]\nepochs = 1000\n"
+        ));
+        for who in 0..3 {
+            let ends = stopped_by(&experiment, who);
+            for (worker, status) in ends.iter().enumerate() {
+                let interrupted = matches!(status, upwash::run::Status::Interrupted { .. });
+                assert!(interrupted, "{name}: {who} stops, {worker}: {status:?}");
+            }
+        }
+    }
+}
+
+/// Three processes, of which one wishes an end after five rounds.
+fn stopped_by(experiment: &Experiment, who: usize) -> Vec<upwash::run::Status> {
+    let network = Arc::new(BurnNetwork::new(experiment.network.clone()));
+    let waited = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mut all = Vec::new();
+        for mut transport in Channels::all(3, 3) {
+            let network = Arc::clone(&network);
+            all.push(scope.spawn(move || {
+                let (own, began) = (transport.placement().this(), Instant::now());
+                let mut engine = Fleet::new(network, &Crew::of(experiment).only(&[own]));
+                let mut watch = |event: &Event| {
+                    // If that is not heard, not for ever.
+                    let late = began.elapsed() > Duration::from_secs(30);
+                    waited.fetch_or(late, Ordering::Relaxed);
+                    match event {
+                        Event::Round { round: 5.., .. } if own == who || late => Next::Stop,
+                        _ => Next::Continue,
+                    }
+                };
+                let start = Progress::start(3);
+                let outcome = run_with(experiment, &mut engine, &mut transport, start, &mut watch);
+                outcome.unwrap().summary.status
+            }));
+        }
+        let ends = all.into_iter().map(|one| one.join().unwrap()).collect();
+        assert!(!waited.load(Ordering::Relaxed), "{who} was not heard");
+        ends
+    })
 }

@@ -1,8 +1,8 @@
 //! `upwash launch`: all peers of a run on one machine, keys included.
 
 use crate::runs::{
-    end_cleanly_when_interrupted, holds_another, interrupted, is_over, peer_folders, read_config,
-    summary_in,
+    claimed, end_cleanly_when_interrupted, holds_another, interrupted, is_over, peer_folders,
+    read_config, summary_in,
 };
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -41,6 +41,11 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let place = args.out.display();
     std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {place}"))?;
     check_folder(&args.out, &experiment)?;
+    // For as long as it is open: of two at once, one is refused before it changes anything.
+    let lock = args.out.join("launch.lock");
+    let lock =
+        std::fs::File::create(&lock).with_context(|| format!("cannot write {}", lock.display()))?;
+    let _lock = claimed(lock, &args.out)?;
     let config = args.out.join("peers.toml");
     let mut described = experiment.config.clone();
     described.network.peers = peers(&args.out, workers)?;
@@ -76,9 +81,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
 /// A folder in which this run goes on, or none has begun: what is there of another is not mixed with it.
 fn check_folder(out: &Path, experiment: &Experiment) -> Result<()> {
     let place = out.display();
+    let other = ["events.jsonl", "config.toml"].map(|name| out.join(name));
     ensure!(
-        !out.join("events.jsonl").exists(),
-        "{place} holds a run already, of one process: choose another folder with --out"
+        !other.iter().any(|path| path.exists()),
+        "{place} holds a run already, that was not launched: choose another folder with --out"
     );
     for (worker, folder) in peer_folders(out) {
         ensure!(
@@ -102,7 +108,7 @@ fn key_file(out: &Path, worker: usize) -> PathBuf {
 fn peers(out: &Path, workers: usize) -> Result<Vec<PeerConfig>> {
     // All at once, so that no two are the same; and none that the system gives to whoever calls out,
     // which it could do before a peer listens there.
-    let first = 10_000 + std::process::id() % 20_000;
+    let first = std::process::id().wrapping_mul(97) % 22_000;
     let ports = (0..22_000).map(|next| 10_000 + (first + next) % 22_000);
     let free: Vec<_> = ports
         .filter_map(|port| std::net::TcpListener::bind(("127.0.0.1", port as u16)).ok())
@@ -175,10 +181,15 @@ impl Children {
 
     /// Those who are there yet. They leave a checkpoint.
     fn ask_to_end(&mut self) {
-        for child in self.0.iter_mut().flatten() {
-            if matches!(child.try_wait(), Ok(None)) {
-                let _ = Command::new("kill").arg(child.id().to_string()).status();
-            }
+        let children = self.0.iter_mut().flatten();
+        let there = children.filter_map(|child| match child.try_wait() {
+            Ok(None) => Some(child.id().to_string()),
+            _ => None,
+        });
+        // All at once: a terminal may have told them just before, and twice is in a hurry.
+        let there: Vec<String> = there.collect();
+        if !there.is_empty() {
+            let _ = Command::new("kill").args(there).status();
         }
     }
 }

@@ -114,10 +114,8 @@ pub(crate) fn export(args: &ExportArgs, out: &mut dyn Write) -> Result<()> {
             }
         }
         let folder = folder.display();
-        writeln!(
-            out,
-            "{folder}: look at it with `tensorboard --logdir {folder}`"
-        )?;
+        // Stdout may be a table.
+        tell!("{folder}: look at it with `tensorboard --logdir {folder}`");
     }
     Ok(())
 }

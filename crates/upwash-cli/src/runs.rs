@@ -149,9 +149,15 @@ impl RunFolder {
         if Checkpoint::newest(path)?.0.is_some() {
             return Self::resume(path, experiment, home).map(Some);
         }
-        // It was stopped before its first checkpoint: there is nothing to lose.
-        drop(claimed(File::open(&events)?, path)?);
-        std::fs::remove_file(&events)?;
+        // It was stopped before its first checkpoint, or none is whole: there is nothing to lose.
+        let lock = claimed(File::open(&events)?, path)?;
+        for error in Checkpoint::newest(path)?.1 {
+            tell!("warning: {error}; the run begins anew");
+            remove(error.path())?;
+        }
+        remove(&path.join("summary.json"))?;
+        remove(&events)?;
+        drop(lock);
         Self::create(path, experiment, home).map(Some)
     }
 
@@ -162,6 +168,10 @@ impl RunFolder {
         ensure!(
             !is_finished(top),
             "the run in {place} is finished: see its summary.json, or choose another folder with --out"
+        );
+        ensure!(
+            peer_folders(top).is_empty(),
+            "{place} holds a run of peers: `upwash launch` with the same --out goes on with it"
         );
         let nothing = || {
             format!(
@@ -192,12 +202,6 @@ impl RunFolder {
              with those"
         );
         // They would count among those that are kept. What cannot be read now may be whole.
-        let remove = |file: &Path| match std::fs::remove_file(file) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("cannot remove {}", file.display()))
-            }
-            _ => Ok(()),
-        };
         for error in &damaged {
             let own = error.path().parent() == Some(path.as_path());
             if own && matches!(error, CheckpointError::Damaged { .. }) {
@@ -250,12 +254,28 @@ fn write_config(folder: &Path, config: &str, experiment: &Experiment) -> Result<
         return Ok(());
     };
     let copy = folder.join(file.file_name().unwrap_or_default());
-    if !copy.exists() {
-        let read = std::fs::read(file);
-        let content = read.with_context(|| format!("cannot read {}", file.display()))?;
-        crate::files::write(&copy, &content)?;
+    let read = std::fs::read(file);
+    let content = read.with_context(|| format!("cannot read {}", file.display()))?;
+    match std::fs::read(&copy) {
+        Ok(there) => ensure!(
+            there == content,
+            "{} is another file than {}: choose another folder with --out",
+            copy.display(),
+            file.display()
+        ),
+        Err(_) => crate::files::write(&copy, &content)?,
     }
     Ok(())
+}
+
+/// Removes a file, if it is there.
+fn remove(file: &Path) -> Result<()> {
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", file.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether this folder is of a run that is not this one.
@@ -339,7 +359,7 @@ fn forget_what_comes_again(events: &mut File, round: u64, rounds_per_epoch: u64)
 }
 
 /// The file, locked for as long as it is open: nobody else may write to a run that goes on.
-fn claimed(file: File, folder: &Path) -> Result<File> {
+pub(crate) fn claimed(file: File, folder: &Path) -> Result<File> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => {

@@ -54,6 +54,12 @@ fn a_folder_holds_one_run() {
         again.ends_with(table.split_once("\n\n").unwrap().1),
         "{again}"
     );
+    let resumed = error(here, &["train", "ring.toml", "--out", "one", "--resume"]);
+    assert!(
+        resumed.contains("`upwash launch` with the same --out"),
+        "{resumed}"
+    );
+    assert!(!here.join("one/events.jsonl").exists());
     said(here, &["train", "ring.toml", "--out", "whole"]);
     let said = error(here, &["launch", "ring.toml", "--out", "whole"]);
     assert!(said.contains("whole holds a run already"), "{said}");
@@ -151,6 +157,12 @@ fn a_centre_goes_on() {
     );
     let rounds = |peer: &str| summary(&here.join("run").join(peer))["rounds"].clone();
     assert_eq!(rounds("peer-0"), rounds("peer-1"));
+    let text = events(&here.join("run/peer-0"));
+    let mut starts = text
+        .lines()
+        .filter(|line| line.contains("\"event\":\"started\""));
+    let last: serde_json::Value = serde_json::from_str(starts.next_back().unwrap()).unwrap();
+    assert!(last["round"].as_u64().unwrap() > 0, "it began anew");
 }
 
 #[test]

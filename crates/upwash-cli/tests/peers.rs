@@ -196,6 +196,26 @@ impl Skein {
         );
     }
 
+    /// Stops one politely.
+    fn interrupt(&mut self, worker: usize) {
+        self.signal(worker, "-INT");
+        assert_eq!(self.ended(worker), Some(130), "{}", self.log(worker));
+    }
+
+    /// With which code one ends, but not for ever.
+    fn ended(&mut self, worker: usize) -> Option<i32> {
+        let mut child = self.children[worker].take().unwrap();
+        let began = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            if began.elapsed() > Duration::from_secs(60) {
+                let _ = child.kill();
+                panic!("worker {worker} hangs:\n{}", self.log(worker));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        child.wait().unwrap().code()
+    }
+
     fn out(&self, worker: usize) -> PathBuf {
         self.folder.path().join(format!("out-{worker}"))
     }
@@ -434,6 +454,63 @@ fn nobody_waits_for_all() {
     for worker in (0..WORKERS).filter(|&worker| worker != 3) {
         assert!(skein.accuracy(worker) > 0.94, "worker {worker}");
     }
+}
+
+/// A centre takes back who was stopped and comes again, and does without who does not.
+#[test]
+fn a_centre_has_time_for_those_who_come_back() {
+    let config = "[graph]\ntopology = \"star:8\"\n[algorithm]\nname = \"async-easgd\"\nperiod = 7\n[training]\n\
+                  epochs = 400\n";
+    let mut skein = Skein::new(config, NETWORK);
+    skein.start_all();
+    skein.wait_for_epoch(1, 5);
+    skein.kill(3);
+    skein.interrupt(2);
+    skein.wait_for_epoch(1, skein.epoch(1) + 5);
+    skein.start(2);
+    skein.finish();
+    for worker in [1, 2, 4, 5, 6, 7] {
+        assert!(skein.accuracy(worker) > 0.94, "worker {worker}");
+    }
+    let summary = common::summary(&skein.out(0));
+    assert_eq!(summary["status"], "finished");
+    assert!(summary["averaged_model_accuracy"].as_f64().unwrap() > 0.94);
+    assert_eq!(skein.epoch(0), 400, "its epochs are the others'");
+    let started = skein.events(2);
+    let started = started.iter().filter(|event| event["event"] == "started");
+    assert!(
+        started
+            .filter_map(|event| event["round"].as_u64())
+            .max()
+            .unwrap()
+            > 0
+    );
+}
+
+/// A centre to whom nobody comes does not say that it has finished.
+#[test]
+fn a_centre_alone_does_not_finish() {
+    let config = "[graph]\ntopology = \"star:8\"\n[algorithm]\nname = \"downpour\"\n[training]\nepochs = 3\n";
+    let network = "heartbeat_seconds = 0.1\nsilence_seconds = 0.4\npatience_seconds = 0.5\ngather_seconds = 0.1\n";
+    let mut skein = Skein::new(config, network);
+    skein.start(0);
+    assert_eq!(skein.ended(0), Some(130));
+    assert_eq!(common::summary(&skein.out(0))["status"], "interrupted");
+    skein.start_all();
+    skein.finish();
+    assert_eq!(common::summary(&skein.out(0))["status"], "finished");
+}
+
+/// Who is interrupted ends, though the others go on.
+#[test]
+fn one_can_be_stopped_alone() {
+    let config = "[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 100\n";
+    let mut skein = Skein::new(config, NETWORK);
+    skein.start_all();
+    skein.wait_for_epoch(0, 5);
+    skein.interrupt(5);
+    skein.finish();
+    assert_eq!(common::summary(&skein.out(5))["status"], "interrupted");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::Rank;
 use crate::pages::{Address, Known, Sheet};
 use crate::raw::{Group, Receiving, Sending, abort, finalise, prefer_short_turns};
 use std::collections::VecDeque;
+use std::io::Write;
 use std::os::raw::c_int;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex};
@@ -139,7 +140,8 @@ impl Courier {
                 let since = *left.get_or_insert_with(Instant::now);
                 if since.elapsed() > FAREWELL {
                     let seconds = FAREWELL.as_secs();
-                    eprintln!(
+                    let _ = writeln!(
+                        std::io::stderr(),
                         "error: the other ranks did not end within {seconds} seconds of this one"
                     );
                     abort(2);

@@ -363,7 +363,8 @@ impl Transport for Peers {
     fn refuse(&mut self, worker: usize, why: String) {
         let what = format!("worker {worker}: {why}");
         self.house.table.tell(News::Refused { what });
-        if let Some(connection) = self.held[worker].take() {
+        self.held[worker] = None;
+        if let Some(connection) = self.house.table.connection(worker) {
             self.house.table.drop_connection(worker, connection.id, why);
         }
     }

@@ -193,7 +193,7 @@ impl Table {
         (peer.promised, peer.promise, peer.last) = (next, None, None);
         peer.attempts = 0;
         peer.letters.clear();
-        peer.finished = false;
+        (peer.finished, peer.trouble) = (false, None);
         state.news.push(News::Joined { worker });
         self.room[worker].notify_one();
         self.bell.notify_all();

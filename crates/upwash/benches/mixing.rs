@@ -246,9 +246,14 @@ fn rounds() {
             } else {
                 format!("regular:{workers},degree=8,seed=1")
             };
+            // Without rounds there are no weights.
+            let weights = match name {
+                "ad-psgd" => "",
+                _ => "weights = \"metropolis\"\n",
+            };
             let config = format!(
                 "[data]\nname = \"synthetic:shape=1x8x8,test=10,train={images}\"\npartition = \"iid\"\n\
-                 [graph]\ntopology = \"{links}\"\nweights = \"metropolis\"\n[algorithm]\nname = \"{name}\"\n\
+                 [graph]\ntopology = \"{links}\"\n{weights}[algorithm]\nname = \"{name}\"\n\
                  [training]\nepochs = 1000000\nbatch = 8\ntest_every = 1000000\nmomentum = 0.0\n"
             );
             let experiment = prepare(&config);

@@ -64,7 +64,8 @@ pub(super) fn draw(
         if links.len() > 1 {
             let lines = over_links(exhibit, store, variant);
             let axes = ["links of the graph (D)", "test accuracy at the end, %"];
-            if let Some(figure) = Figure::of_lines(&format!("{name}-links"), &title, axes, lines) {
+            let (name, title) = (format!("{name}-links"), format!("{title}, at the end"));
+            if let Some(figure) = Figure::of_lines(&name, &title, axes, lines) {
                 write_figure(&figure, folder)?;
             }
         }

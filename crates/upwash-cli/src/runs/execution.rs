@@ -161,6 +161,12 @@ impl Observer for Recorder<'_> {
     }
 
     fn meanwhile(&mut self) -> Next {
+        if self.looked.elapsed() >= PATIENCE {
+            self.looked = Instant::now();
+            while let Some(wish) = Wish::take(&self.folder.path) {
+                self.stopping |= wish == Wish::Stop;
+            }
+        }
         self.keep(Ok(()))
     }
 

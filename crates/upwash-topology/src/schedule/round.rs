@@ -166,7 +166,6 @@ impl Round {
 }
 
 impl Pattern {
-    /// Called with permutations only.
     /// Every (sender, receiver).
     pub(super) fn arcs(&self) -> impl Iterator<Item = Edge> + '_ {
         (0..self.mixing.nodes()).flat_map(|receiver| {
@@ -176,6 +175,7 @@ impl Pattern {
         })
     }
 
+    /// Called with permutations only.
     pub(super) fn relabelled(&self, places: &[usize]) -> Self {
         let worker_at = crate::graph::inverse(places, places.len()).expect("a permutation");
         let mut links: Vec<Edge> = self

@@ -31,21 +31,24 @@ impl Config {
     /// From TOML, with `key=value` replacements on top.
     pub fn parse(text: &str, replacements: &[String]) -> Result<Self, ConfigError> {
         let mut table: toml::Table = text.parse().map_err(in_text)?;
-        // What is wrong in the text is said with its place there, unless it is replaced.
-        let mut read: Result<Self, ConfigError> = toml::from_str(text).map_err(in_text);
         for replacement in replacements {
+            let mut alone = toml::Table::new();
+            set(&mut alone, replacement)?;
+            if let Err(error) = alone.try_into::<Self>() {
+                let what = explain(&error, error.message());
+                return Err(ConfigError::Toml(format!("--set {replacement}: {what}")));
+            }
             set(&mut table, replacement)?;
-            let replaced = table.clone().try_into::<Self>();
-            read = match (read, replaced) {
-                (_, Ok(config)) => Ok(config),
-                (Ok(_), Err(error)) => {
-                    let what = explain(&error, error.message());
-                    Err(ConfigError::Toml(format!("--set {replacement}: {what}")))
-                }
-                (before, Err(_)) => before,
-            };
         }
-        let config = read?;
+        let config: Self = table.try_into().map_err(|error: toml::de::Error| {
+            // What is wrong in the text is said with its place there, if it is that.
+            let found = toml::from_str::<Self>(text).map_err(|found| {
+                let same = found.message() == error.message();
+                same.then(|| in_text(found))
+            });
+            let here = ConfigError::Toml(explain(&error, error.message()));
+            found.err().flatten().unwrap_or(here)
+        })?;
         config.check()?;
         Ok(config)
     }
@@ -236,6 +239,11 @@ mod tests {
             error.starts_with("--set graph.topology=ring:1: "),
             "{error}"
         );
+        // What is wrong is named, not what is replaced.
+        let text = "seed = \"x\"\n[training]\nratee = 1\n";
+        assert!(said(text, &["seed=3"]).contains("ratee"));
+        let error = said("seed = \"x\"\n", &["training.ratee=3", "seed=3"]);
+        assert!(error.starts_with("--set training.ratee=3: "), "{error}");
         // What is replaced need not be right.
         let sets = ["seed=3".to_string()];
         assert_eq!(Config::parse("seed = \"x\"\n", &sets).unwrap().seed, 3);

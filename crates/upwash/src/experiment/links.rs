@@ -197,10 +197,10 @@ pub(super) fn schedule(
                 method.words()
             ));
         }
-        if !whole || settings.copies > 1 {
+        if !whole || !plain || settings.copies > 1 {
             return conflict(
-                "graph.arcs: they are all up in every round: leave graph.links and \
-                             graph.copies out",
+                "graph.arcs: they are all up in every round, and what goes over them is equal: leave graph.links, \
+                 graph.copies and graph.weights out",
             );
         }
         return Schedule::directed(graph.nodes(), arcs).map_err(ExperimentError::Arcs);

@@ -24,6 +24,8 @@ pub(super) struct Course<'a> {
     pub(super) leaders: Told<Vec<Option<[usize; 2]>>>,
     /// Of the models as they are now, where they have been tested.
     tested: Option<Tested>,
+    /// Whether epochs end with tests.
+    tests: bool,
 }
 
 /// What is told of a round when it is not as it was.
@@ -119,6 +121,7 @@ impl<'a> Course<'a> {
                 now: vec![None; experiment.workers()],
             },
             tested: None,
+            tests: true,
         }
     }
 
@@ -201,7 +204,8 @@ impl<'a> Course<'a> {
         self.tested = None;
         if self.progress.round.is_multiple_of(epoch_rounds) {
             let epoch = self.progress.round / epoch_rounds;
-            if epoch.is_multiple_of(training.test_every) || epoch == training.epochs {
+            let due = epoch.is_multiple_of(training.test_every) || epoch == training.epochs;
+            if due && self.tests {
                 self.tested = Some(self.test(models));
             }
             let tested = self.tested.as_ref();
@@ -266,6 +270,11 @@ impl<'a> Course<'a> {
             losses,
             broken: broken.iter().position(|&is| is == 1.0),
         }
+    }
+
+    /// Whoever must answer others at once has no time to test before.
+    pub(super) fn leave_tests_to_the_end(&mut self) {
+        self.tests = false;
     }
 
     /// Whatever was measured last, it was not by all at the same time.

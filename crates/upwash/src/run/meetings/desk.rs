@@ -1,0 +1,394 @@
+//! The calling thread: it answers, passes on, counts, tests and tells.
+
+use super::{Answer, Field, Told, sent_by};
+use crate::algorithm::Turn;
+use crate::engine::{Part, Score};
+use crate::run::RunError;
+use crate::run::course::{Course, Models};
+use crate::run::report::{Event, Moment, Next, Progress, Status};
+use crate::run::threads::lock;
+use crate::transport::{Letter, News, Transport, TransportError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How long the calling thread listens before it looks up.
+const GLANCE: Duration = Duration::from_micros(200);
+/// How long who was asked to stop still answers, and waits for answers.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// What a letter is for: the lowest bits of its number.
+const REQUEST: u32 = 0;
+const REPLY: u32 = 1;
+const DONE: u32 = 2;
+/// The largest step that can be told; then they begin anew.
+const LARGEST: u64 = (1 << 30) - 1;
+
+pub(super) struct Desk<'f, 'a> {
+    field: &'f Field<'a>,
+    transport: &'f mut dyn Transport,
+    /// Letters are numbered, so that none counts twice.
+    sequence: u64,
+    /// Neighbours that have come to their end, or were asked to stop.
+    done: BTreeSet<usize>,
+    /// How many gradients each has told of; and answers that wait for the slowest.
+    steps: BTreeMap<usize, u64>,
+    held_back: Vec<(usize, Letter)>,
+    /// Whose answer the worker waits for, to which of its requests.
+    waiting: Option<(usize, u64)>,
+    answer: mpsc::Sender<Answer>,
+    /// Since when an end is wished.
+    stopping: Option<Instant>,
+    /// When someone who trains was last there.
+    company: Instant,
+}
+
+impl<'f, 'a> Desk<'f, 'a> {
+    pub(super) fn new(
+        field: &'f Field<'a>,
+        transport: &'f mut dyn Transport,
+        answer: mpsc::Sender<Answer>,
+    ) -> Self {
+        Self {
+            field,
+            transport,
+            sequence: 0,
+            done: BTreeSet::new(),
+            steps: BTreeMap::new(),
+            held_back: Vec::new(),
+            waiting: None,
+            answer,
+            stopping: None,
+            company: Instant::now(),
+        }
+    }
+
+    pub(super) fn serve(
+        mut self,
+        course: &mut Course<'_>,
+        told: &mpsc::Receiver<Told>,
+    ) -> Result<Status, RunError> {
+        let trains = self.field.trains();
+        let (mut at_work, mut said_goodbye) = (trains, false);
+        let (before, began) = (course.progress.sent, Instant::now());
+        if !trains {
+            course.leave_tests_to_the_end();
+        }
+        course.begin_round();
+        loop {
+            for letter in self.transport.receive(GLANCE)? {
+                self.open(letter)?;
+            }
+            for news in self.transport.news() {
+                if let News::Joined { worker } = news {
+                    self.done.remove(&worker);
+                }
+                let round = course.progress.round;
+                course.tell(&Event::Peer { round, news });
+            }
+            course.progress.sent = before.after(self.transport.traffic(), began.elapsed());
+            loop {
+                match told.try_recv() {
+                    Ok(Told::Request { to, step, letter }) => {
+                        course.met(self.field.worker, to);
+                        match self.send(to, step, REQUEST, letter)? {
+                            true => self.waiting = Some((to, step)),
+                            false => self.pass_on(step, None),
+                        }
+                    }
+                    Ok(Told::Step(score)) => {
+                        if let Some(diverged) = self.count(course, score)? {
+                            return Ok(diverged);
+                        }
+                    }
+                    Err(mpsc::TryRecvError::Empty) => break,
+                    Err(mpsc::TryRecvError::Disconnected) => {
+                        at_work = false;
+                        break;
+                    }
+                }
+            }
+            if !trains {
+                self.keep_up(course);
+            }
+            if course.meanwhile() == Next::Stop {
+                self.stop();
+            }
+            self.stop_waiting();
+            self.let_go()?;
+            if at_work {
+                continue;
+            }
+            // A centre has nothing to say goodbye with, unless it goes before the others.
+            if (trains || self.stopping.is_some()) && !std::mem::replace(&mut said_goodbye, true) {
+                for to in self.field.neighbours.clone() {
+                    let letter = self.field.letter(vec![], 0.0);
+                    self.send(to, course.progress.round, DONE, letter)?;
+                }
+            }
+            if self.may_leave() {
+                break;
+            }
+        }
+        let interrupted = match trains {
+            true => !course.is_over(),
+            false => !self.is_at_end(),
+        };
+        // Processes that end together end alike.
+        let number = self.transport.sum(f64::from(u8::from(interrupted)))?;
+        if interrupted || number.is_some_and(|number| number > 0.0) {
+            return Ok(course.stop(&mut self));
+        }
+        course.progress.round = course.experiment.rounds();
+        course.forget_tests();
+        Ok(Status::Finished)
+    }
+
+    /// A gradient of this worker is applied; how the run ends, if it does with that.
+    fn count(
+        &mut self,
+        course: &mut Course<'_>,
+        score: Score,
+    ) -> Result<Option<Status>, TransportError> {
+        let worker = self.field.worker;
+        course.count(worker, score);
+        let mut losses = vec![f64::NAN; course.experiment.workers()];
+        losses[worker] = score.loss;
+        course.progress.losses[worker] = Some(score.loss);
+        if !course.is_sane(score.loss) {
+            self.transport.leave(worker, course.progress.round)?;
+            return Ok(Some(course.diverged(worker, losses, self)));
+        }
+        if course.end_round(losses, self) == Next::Stop {
+            self.stop();
+        }
+        course.begin_round();
+        Ok(None)
+    }
+
+    /// A centre has no gradients of its own: its rounds are those that all who are at work have behind them. Who comes
+    /// back from long ago does not hold it up.
+    fn keep_up(&mut self, course: &mut Course<'_>) {
+        let round = course.progress.round;
+        let at_work: Vec<u64> = self.company().map(|other| self.steps_of(other)).collect();
+        let least = match at_work.is_empty() {
+            true => self.done.iter().map(|&other| self.steps_of(other)).max(),
+            false => at_work.into_iter().filter(|&steps| steps >= round).min(),
+        };
+        let least = least.unwrap_or(round);
+        while course.progress.round < least && self.stopping.is_none() {
+            let losses = vec![f64::NAN; course.experiment.workers()];
+            if course.end_round(losses, self) == Next::Stop {
+                self.stop();
+            }
+            course.begin_round();
+        }
+    }
+
+    /// Those who are there and train yet.
+    fn company(&self) -> impl Iterator<Item = usize> + '_ {
+        let others = self.field.neighbours.iter().copied();
+        others.filter(|&other| {
+            Some(other) != self.field.experiment.centre
+                && !self.done.contains(&other)
+                && self.transport.is_there(other)
+        })
+    }
+
+    /// How many gradients a worker has told of.
+    fn steps_of(&self, worker: usize) -> u64 {
+        self.steps.get(&worker).copied().unwrap_or(0)
+    }
+
+    /// An end is wished.
+    fn stop(&mut self) {
+        self.stopping.get_or_insert_with(Instant::now);
+        self.field.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn is_impatient(&self) -> bool {
+        self.stopping
+            .is_some_and(|since| since.elapsed() > FAREWELL)
+    }
+
+    /// Whether nobody wants anything any more: those who are there have come to their end, or have had long enough. A
+    /// centre waits for those who may come, but not for ever.
+    fn may_leave(&mut self) -> bool {
+        if self.company().next().is_some() {
+            self.company = Instant::now();
+            return self.is_impatient();
+        }
+        let patience = self.field.experiment.config.network.patience_seconds;
+        let long = self.company.elapsed().as_secs_f64() > patience;
+        let all_done = self.done.len() == self.field.neighbours.len();
+        self.field.trains() || self.stopping.is_some() || all_done || self.is_at_end() || long
+    }
+
+    /// Whether someone has computed all gradients.
+    fn is_at_end(&self) -> bool {
+        let last = self.field.experiment.rounds();
+        self.steps.values().any(|&steps| steps >= last)
+    }
+
+    /// Whom we ask may be lost, or late when there is no time left.
+    fn stop_waiting(&mut self) {
+        if let Some((to, step)) = self.waiting
+            && (!self.transport.is_there(to) || self.is_impatient())
+        {
+            self.waiting = None;
+            self.pass_on(step, None);
+        }
+    }
+
+    /// Gives the worker what came of its request.
+    fn pass_on(&self, step: u64, letter: Option<Letter>) {
+        let _ = self.answer.send(Answer { step, letter });
+    }
+
+    fn send(
+        &mut self,
+        to: usize,
+        step: u64,
+        what: u32,
+        mut letter: Letter,
+    ) -> Result<bool, TransportError> {
+        self.sequence += 1;
+        (letter.round, letter.exchange) = (self.sequence, (step as u32) << 2 | what);
+        self.transport.send(to, letter)
+    }
+
+    fn open(&mut self, letter: Letter) -> Result<(), TransportError> {
+        let (from, what, step) = (letter.from, letter.exchange & 3, letter.exchange >> 2);
+        let (steps, last) = (u64::from(step), self.field.experiment.rounds());
+        match what {
+            REQUEST if steps < last => {
+                self.done.remove(&from);
+                self.steps.insert(from, steps + 1);
+                match self.be_met(&letter, step) {
+                    Some(reply) if self.is_ahead(from) => self.held_back.push((from, reply)),
+                    Some(reply) => drop(self.send(from, steps, REPLY, reply)?),
+                    None => self
+                        .transport
+                        .refuse(from, "a model that cannot be one".into()),
+                }
+            }
+            REPLY => {
+                // There are answers for which nobody waits any more.
+                let awaited = |(to, step): &(usize, u64)| *to == from && step & LARGEST == steps;
+                if let Some((_, step)) = self.waiting.take_if(|waiting| awaited(waiting)) {
+                    let usable = letter.numbers.len() == self.width();
+                    let usable = usable && letter.numbers.iter().all(|x| x.is_finite());
+                    self.pass_on(step, Some(letter).filter(|_| usable));
+                }
+            }
+            DONE if steps <= last => {
+                // Where nobody can do without the others, all stop together.
+                if steps < last && !self.transport.promises().survives_loss {
+                    self.stop();
+                }
+                self.steps.insert(from, steps);
+                self.done.insert(from);
+            }
+            _ => {
+                let why = format!("there is no step {steps}");
+                self.transport.refuse(from, why);
+            }
+        }
+        Ok(())
+    }
+
+    fn width(&self) -> usize {
+        lock(&self.field.open).model.len()
+    }
+
+    /// Someone meets this worker: what becomes of it, and what it answers.
+    fn be_met(&mut self, letter: &Letter, step: u32) -> Option<Letter> {
+        let field = self.field;
+        if letter.numbers.len() != self.width() || !letter.numbers.iter().all(|x| x.is_finite()) {
+            return None;
+        }
+        let mut open = lock(&field.open);
+        let turn = Turn {
+            worker: letter.from,
+            neighbours: field.experiment.graph.neighbours(letter.from),
+            number: letter.report.number,
+            ..field.turn(step.into(), 1.0)
+        };
+        let known = Some((field.worker, open.number));
+        let meeting = field.algorithm.meet(&turn, known);
+        let part = meeting
+            .parts
+            .iter()
+            .find(|part| part.worker == field.worker)?;
+        let reply = field.letter(sent_by(part, open.model, &[]), open.number);
+        let theirs = Some((letter.from, letter.numbers.clone()));
+        let (model, number) = field.after(&meeting.parts, open.model.to_vec(), &[], theirs);
+        open.model.copy_from_slice(&model);
+        open.number = number.unwrap_or(open.number);
+        Some(reply)
+    }
+
+    /// Whether a worker would be too far ahead of the slowest one that is there.
+    fn is_ahead(&self, worker: usize) -> bool {
+        let Some(staleness) = self.field.algorithm.staleness() else {
+            return false;
+        };
+        let slowest = self.company().map(|other| self.steps_of(other)).min();
+        self.steps_of(worker) >= slowest.unwrap_or(u64::MAX).saturating_add(staleness)
+    }
+
+    /// Sends the answers that need not wait any more.
+    fn let_go(&mut self) -> Result<(), TransportError> {
+        for (to, reply) in std::mem::take(&mut self.held_back) {
+            if self.is_ahead(to) {
+                self.held_back.push((to, reply));
+            } else {
+                let step = self.steps_of(to).max(1) - 1;
+                self.send(to, step, REPLY, reply)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Models for Desk<'_, '_> {
+    fn score(&mut self, worker: usize, part: Part) -> Option<Score> {
+        let open = lock(&self.field.open);
+        let (model, statistics) = (open.model.to_vec(), open.statistics.to_vec());
+        drop(open);
+        let here = worker == self.field.worker;
+        here.then(|| self.field.shared.score_part(0, part, &model, &statistics))
+    }
+
+    fn score_bare(&mut self, worker: usize) -> Option<Score> {
+        let model = lock(&self.field.open).model.to_vec();
+        let here = worker == self.field.worker;
+        here.then(|| {
+            let statistics = self.field.shared.estimate_statistics(0, &model);
+            self.field
+                .shared
+                .score_part(0, Part::Test, &model, &statistics)
+        })
+    }
+
+    /// Nobody knows the others' models.
+    fn consensus_distance(&mut self, _: &[usize]) -> f64 {
+        f64::NAN
+    }
+
+    fn moment(&mut self, progress: &Progress) -> Moment {
+        let open = lock(&self.field.open);
+        let mut progress = progress.clone();
+        progress.numbers[self.field.worker] = open.number;
+        let (model, statistics) = (open.model.to_vec(), open.statistics.to_vec());
+        drop(open);
+        let state = vec![
+            ("updates".into(), vec![0.0; model.len()]),
+            ("models".into(), model),
+            ("velocities".into(), lock(&self.field.velocity).to_vec()),
+            ("statistics".into(), statistics),
+        ];
+        (progress, state)
+    }
+}
