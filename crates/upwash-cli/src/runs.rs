@@ -61,12 +61,18 @@ impl Home {
         folders
     }
 
-    /// The newest checkpoint of this process's workers.
-    fn newest(&self, top: &Path) -> Result<(Option<Checkpoint>, Vec<CheckpointError>)> {
-        Ok(match self.apart && !self.placement.is_whole() {
-            true => Checkpoint::newest(top)?,
-            false => Checkpoint::newest_of(&self.folders(top), self.placement.own())?,
-        })
+    /// The newest checkpoint of this process's workers. Processes that go in rounds need theirs of the same round.
+    fn newest(
+        &self,
+        top: &Path,
+        rounds: bool,
+    ) -> Result<(Option<Checkpoint>, Vec<CheckpointError>)> {
+        Ok(
+            match (self.apart || !rounds) && !self.placement.is_whole() {
+                true => Checkpoint::newest(&self.own_folder(top))?,
+                false => Checkpoint::newest_of(&self.folders(top), self.placement.own())?,
+            },
+        )
     }
 }
 
@@ -190,7 +196,8 @@ impl RunFolder {
             .truncate(false)
             .open(path.join("events.jsonl"));
         let mut events = claimed(events.with_context(nothing)?, path)?;
-        let (checkpoint, damaged) = home.newest(top)?;
+        let rounds = experiment.method.synchronous().is_some();
+        let (checkpoint, damaged) = home.newest(top, rounds)?;
         for error in &damaged {
             tell!("warning: {error}; it is not used");
         }

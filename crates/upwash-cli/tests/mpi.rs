@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{finish, losses, mpirun, summary};
+use common::{ended, finish, losses, mpirun, summary};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -34,13 +34,7 @@ fn what_is_stopped_goes_on_with_another_number_of_ranks() {
     let mut stopped = mpirun(here, 4, &["c.toml", "--out", "some"])
         .spawn()
         .unwrap();
-    // As soon as it is under way.
-    let events = here.join("some/rank-3/events.jsonl");
-    let began = Instant::now();
-    while !std::fs::read_to_string(&events).is_ok_and(|text| text.contains("\"epoch\":3,")) {
-        assert!(began.elapsed() < Duration::from_secs(60), "nothing happens");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_for_epoch(&here.join("some/rank-3"), 3);
     let id = stopped.id().to_string();
     assert!(
         Command::new("kill")
@@ -63,6 +57,44 @@ fn what_is_stopped_goes_on_with_another_number_of_ranks() {
         losses(&here.join("some")).last(),
         losses(&here.join("one")).last()
     );
+}
+
+fn wait_for_epoch(rank: &Path, epoch: u64) {
+    let (events, epoch) = (rank.join("events.jsonl"), format!("\"epoch\":{epoch},"));
+    let began = Instant::now();
+    while !std::fs::read_to_string(&events).is_ok_and(|text| text.contains(&epoch)) {
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing happens");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Without rounds too: one rank is asked, all stop, and go on.
+#[test]
+fn one_rank_that_stops_stops_all() {
+    for (algorithm, graph) in [("ad-psgd", "ring:3"), ("downpour", "star:3")] {
+        let folder = folder(&format!(
+            "[graph]\ntopology = \"{graph}\"\n[algorithm]\nname = \"{algorithm}\"\n[training]\nepochs = 60\n"
+        ));
+        let here = folder.path();
+        let running = mpirun(here, 3, &["c.toml", "--out", "run"])
+            .spawn()
+            .unwrap();
+        wait_for_epoch(&here.join("run/rank-1"), 2);
+        std::fs::write(here.join("run/rank-1/wish-stop"), "").unwrap();
+        let output = ended(running);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            summary(&here.join("run"))["status"],
+            "interrupted",
+            "{text}"
+        );
+        let output = finish(mpirun(here, 3, &["c.toml", "--out", "run", "--resume"]));
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}");
+        assert_eq!(summary(&here.join("run"))["status"], "finished");
+        let starts = std::fs::read_to_string(here.join("run/rank-0/events.jsonl")).unwrap();
+        assert_eq!(starts.matches("\"event\":\"started\"").count(), 2);
+    }
 }
 
 #[test]

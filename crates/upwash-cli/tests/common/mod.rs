@@ -75,7 +75,8 @@ pub fn finish(mut command: Command) -> Output {
     ended(command.spawn().expect("mpirun: install openmpi-bin"))
 }
 
-fn ended(mut child: Child) -> Output {
+/// Waits for its end, but not for ever.
+pub fn ended(mut child: Child) -> Output {
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if began.elapsed() > Duration::from_secs(120) {
