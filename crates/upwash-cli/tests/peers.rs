@@ -491,11 +491,16 @@ fn a_centre_has_time_for_those_who_come_back() {
 #[test]
 fn a_centre_alone_does_not_finish() {
     let config = "[graph]\ntopology = \"star:8\"\n[algorithm]\nname = \"downpour\"\n[training]\nepochs = 3\n";
-    let network = "heartbeat_seconds = 0.1\nsilence_seconds = 0.4\npatience_seconds = 0.5\ngather_seconds = 0.1\n";
-    let mut skein = Skein::new(config, network);
+    let hasty = "heartbeat_seconds = 0.1\nsilence_seconds = 0.4\npatience_seconds = 0.5\ngather_seconds = 0.1\n";
+    let mut skein = Skein::new(config, hasty);
     skein.start(0);
     assert_eq!(skein.ended(0), Some(130));
     assert_eq!(common::summary(&skein.out(0))["status"], "interrupted");
+    for worker in 0..WORKERS {
+        let path = skein.folder.path().join(format!("{worker}.toml"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace(hasty, NETWORK)).unwrap();
+    }
     skein.start_all();
     skein.finish();
     assert_eq!(common::summary(&skein.out(0))["status"], "finished");
