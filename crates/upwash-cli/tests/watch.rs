@@ -110,11 +110,16 @@ fn a_run_is_watched_paused_kept_and_stopped() {
     assert_eq!(training.end(), Some(130));
     assert_eq!(checkpoints(), 2);
     assert_eq!(browser.complaints, Vec::<String>::new());
-    // What was asked is done, and no more: the run goes on where it was.
-    let (mut resumed, url) = start(here, &[&arguments[..], &["--resume"]].concat());
-    browser.open(&url);
+    // What was asked is done, and no more: the run goes on where it was, and so does the page.
     let stopped = browser.evaluate(rounds);
+    let address = url.trim_start_matches("http://").trim_end_matches('/');
+    let again = format!("--watch={address}");
+    let (mut resumed, _) = start(
+        here,
+        &["train", "c.toml", "--out", "run", &again, "--resume"],
+    );
     browser.wait_for(&format!("{rounds} > {stopped}"));
+    browser.wait_for("!document.getElementById('stop').disabled");
     browser.click("document.getElementById('stop')");
     browser.wait_for(&state("stopped before round"));
     assert_eq!(resumed.end(), Some(130));

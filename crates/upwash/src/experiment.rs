@@ -296,7 +296,7 @@ impl Experiment {
     /// metropolis weights`.
     pub fn graph_name(&self) -> String {
         let graph = &self.config.graph;
-        let mut words = vec![graph.topology.to_string()];
+        let mut words = vec![graph.topology.without_folder().to_string()];
         if graph.arcs.is_some() {
             words.push("directed links".into());
         }

@@ -10,6 +10,7 @@ const live = () => {
     if (seconds < 90) return `${Math.round(seconds)} s`;
     return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
   };
+  const mayGoOn = (run) => run.ending?.status === "interrupted";
   const status = () => {
     const run = runs[0];
     if (!run) { state.textContent = connected ? ["The run has not begun yet.", ...waits].join(" ") : "Not connected."; said.textContent = refused; return; }
@@ -31,7 +32,7 @@ const live = () => {
     if (run.now.stopping && !run.ending) news = "Stopping.";
     if (pulse.waiting && !run.ending) news = "Asked; the run will see it after its round.";
     if (pulse.silent && !run.ending && !run.now.paused) news = "Nothing has been heard of the run for a while: it is in a long round, or it was killed." + (pulse.cut ? " The last line of its events is cut." : "");
-    if (!connected) news = run.ending ? "" : "Not connected: trying again.";
+    if (!connected) news = run.ending ? (mayGoOn(run) ? "When the run goes on at this address, so does this page." : "") : "Not connected: trying again.";
     said.textContent = refused || news;
   };
   const overlay = () => {
@@ -120,9 +121,11 @@ const live = () => {
     }));
     source.addEventListener("error", async () => {
       connected = false;
-      // Whoever showed a run that is over is most likely gone with it.
-      if (runs[0]?.ending) source.close();
-      else if (source.readyState === EventSource.CLOSED) {
+      // Whoever showed a run that is over is most likely gone with it. One that was stopped may go on there.
+      if (runs[0]?.ending) {
+        source.close();
+        if (mayGoOn(runs[0])) setTimeout(connect, 5000);
+      } else if (source.readyState === EventSource.CLOSED) {
         // A browser does not try again when it was refused: it may be let in later.
         const waiting = new AbortController();
         try {
