@@ -113,13 +113,14 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         placement: transport.placement().clone(),
         apart: true,
     };
+    // From now on something is left behind.
+    end_cleanly_when_interrupted()?;
     let Some(mut results) = RunFolder::open(folder, &experiment, &home)? else {
         bail!(
             "the run in {} is over: see its summary.json",
             folder.display()
         );
     };
-    end_cleanly_when_interrupted()?;
     let display = ProgressDisplay::new(false);
     let summary = execute_with(
         &experiment,

@@ -86,6 +86,8 @@ fn train(
     let mut engine = args.engine.build(&Crew::of(experiment).only(&own))?;
     let watched = args.watch.filter(|_| job.speaks());
     let place = watched.map(watch::take).transpose()?;
+    // From now on something is left behind.
+    end_cleanly_when_interrupted()?;
     let mut results = if args.resume {
         RunFolder::resume(&args.out, experiment, &home)?
     } else {
@@ -96,7 +98,6 @@ fn train(
         Some(place) => Some(watch::show(place, &args.out, &mut std::io::stderr())?),
         None => None,
     };
-    end_cleanly_when_interrupted()?;
     if job.speaks() {
         shares(out, experiment)?;
         // Output of several processes is held back until it is complete.
