@@ -1,7 +1,7 @@
 //! `upwash compare`: several configurations, one table.
 
 use crate::engines::EngineArgs;
-use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, read_next_config};
+use crate::runs::{DIVERGED, Home, RunFolder, end_cleanly_when_interrupted, read_next_config};
 use crate::together;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     writeln!(out, "\nresults are in {}", args.out.display())?;
     Ok(
         match rows.iter().any(|(_, row)| row["status"] == "diverged") {
-            true => ExitCode::from(3),
+            true => ExitCode::from(DIVERGED),
             false => ExitCode::SUCCESS,
         },
     )

@@ -1,8 +1,8 @@
 //! `upwash launch`: all peers of a run on one machine, keys included.
 
 use crate::runs::{
-    claimed, end_cleanly_when_interrupted, holds_another, interrupted, is_over, peer_folders,
-    read_config, summary_in,
+    DIVERGED, INTERRUPTED, claimed, end_cleanly_when_interrupted, holds_another, interrupted,
+    is_over, peer_folders, read_config, summary_in,
 };
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -46,6 +46,12 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let lock =
         std::fs::File::create(&lock).with_context(|| format!("cannot write {}", lock.display()))?;
     let _lock = claimed(lock, &args.out)?;
+    // Of a run that goes on, some may have come to their end.
+    let over = |worker: usize| is_over(&peer_folder(&args.out, worker));
+    if (0..workers).all(over) {
+        writeln!(out, "the run in {place} is over")?;
+        return table(args, &vec![None; workers], out);
+    }
     let config = args.out.join("peers.toml");
     let mut described = experiment.config.clone();
     described.network.peers = peers(&args.out, workers)?;
@@ -54,16 +60,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let program = std::env::current_exe().context("this program cannot be found")?;
     let mut children = Children(Vec::new());
     for worker in 0..workers {
-        // Of a run that goes on, some may have come to their end.
-        let over = is_over(&peer_folder(&args.out, worker));
-        children.0.push(match over {
+        children.0.push(match over(worker) {
             true => None,
             false => Some(start(&program, &args.out, &config, worker)?),
         });
-    }
-    if children.0.iter().all(Option::is_none) {
-        writeln!(out, "the run in {place} is over")?;
-        return table(args, &vec![None; workers], out);
     }
     writeln!(
         out,
@@ -216,11 +216,11 @@ fn table(args: &Args, ends: &[Option<ExitStatus>], out: &mut impl Write) -> Resu
     let mut stopped = interrupted();
     for (worker, end) in ends.iter().enumerate() {
         let log = args.out.join(format!("peer-{worker}.log"));
-        // 3 and 130 say what the summary says: that it diverged, or was interrupted.
         let code = end.map_or(Some(0), |end| end.code());
-        let summary = match code {
-            Some(0 | 3 | 130) => summary_in(&peer_folder(&args.out, worker)),
-            _ => Value::Null,
+        let told = [0, DIVERGED, INTERRUPTED].map(|code| Some(i32::from(code)));
+        let summary = match told.contains(&code) {
+            true => summary_in(&peer_folder(&args.out, worker)),
+            false => Value::Null,
         };
         if summary.is_null() {
             let how = match code {
@@ -263,8 +263,8 @@ fn table(args: &Args, ends: &[Option<ExitStatus>], out: &mut impl Write) -> Resu
     }
     writeln!(out, "\nresults are in {}", args.out.display())?;
     Ok(match (stopped, diverged) {
-        (true, _) => ExitCode::from(130),
-        (_, true) => ExitCode::from(3),
+        (true, _) => ExitCode::from(INTERRUPTED),
+        (_, true) => ExitCode::from(DIVERGED),
         _ => ExitCode::from(u8::from(finished < ends.len())),
     })
 }

@@ -2,7 +2,9 @@
 
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
-use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute_with, read_config};
+use crate::runs::{
+    Home, RunFolder, end_cleanly_when_interrupted, execute_with, exit_code, read_config,
+};
 use anyhow::{Context, Result, bail, ensure};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -152,11 +154,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
             args.id
         )?,
     }
-    Ok(match summary.status {
-        Status::Finished => ExitCode::SUCCESS,
-        Status::Diverged { .. } => ExitCode::from(3),
-        Status::Interrupted { .. } => ExitCode::from(130),
-    })
+    Ok(exit_code(&summary.status))
 }
 
 fn timings(experiment: &Experiment) -> Result<Timings> {

@@ -9,12 +9,26 @@ use anyhow::{Context, Result, bail, ensure};
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use upwash::checkpoint::{Checkpoint, CheckpointError};
 use upwash::config::Config;
 use upwash::experiment::{Experiment, Folders, Shelf};
-use upwash::run::Event;
+use upwash::run::{Event, Status};
 use upwash::transport::Placement;
+
+/// How the program ends when a run diverged, and when it was interrupted.
+pub(crate) const DIVERGED: u8 = 3;
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// How the program ends with a run.
+pub(crate) fn exit_code(status: &Status) -> ExitCode {
+    match status {
+        Status::Finished => ExitCode::SUCCESS,
+        Status::Diverged { .. } => ExitCode::from(DIVERGED),
+        Status::Interrupted { .. } => ExitCode::from(INTERRUPTED),
+    }
+}
 
 /// How long someone who watches is kept waiting.
 const PATIENCE: Duration = Duration::from_millis(100);

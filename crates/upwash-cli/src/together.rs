@@ -3,7 +3,7 @@
 use crate::engines::EngineArgs;
 use crate::output::tell;
 use crate::progress::ProgressDisplay;
-use crate::runs::{RunFolder, execute};
+use crate::runs::{INTERRUPTED, RunFolder, execute};
 use anyhow::{Result, anyhow};
 use std::process::ExitCode;
 use upwash::crew::Crew;
@@ -59,5 +59,5 @@ pub(crate) fn execute_together(
 /// Says which run was interrupted, and how to go on. Not where results are said: they may go into a file.
 pub(crate) fn interrupted_in(name: &str) -> ExitCode {
     tell!("interrupted in {name}: the same command goes on from there");
-    ExitCode::from(130)
+    ExitCode::from(INTERRUPTED)
 }

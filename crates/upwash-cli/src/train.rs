@@ -2,7 +2,9 @@
 
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
-use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted, execute_with, read_config};
+use crate::runs::{
+    Home, RunFolder, end_cleanly_when_interrupted, execute_with, exit_code, read_config,
+};
 use crate::transports::{Job, TransportName};
 use crate::watch::{self, DEFAULT_ADDRESS};
 use anyhow::Result;
@@ -114,11 +116,7 @@ fn train(
         // Before the others are let go: the first that ends badly may end all.
         out.flush()?;
     }
-    Ok(match summary.status {
-        Status::Finished => ExitCode::SUCCESS,
-        Status::Diverged { .. } => ExitCode::from(3),
-        Status::Interrupted { .. } => ExitCode::from(130),
-    })
+    Ok(exit_code(&summary.status))
 }
 
 /// What a run would be.

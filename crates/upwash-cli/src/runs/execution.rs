@@ -30,7 +30,7 @@ pub(crate) fn end_cleanly_when_interrupted() -> Result<()> {
         match first {
             None => tell!("stopping; Ctrl-C once more stops at once"),
             Some(first) if first.elapsed() < Duration::from_millis(500) => {}
-            Some(_) => std::process::exit(130),
+            Some(_) => std::process::exit(super::INTERRUPTED.into()),
         }
         first.get_or_insert_with(Instant::now);
     };
