@@ -144,13 +144,37 @@ extern "C" __global__ void take_steps(const float4 *models, float4 *gradients, f
     velocities[at] = v;
 }
 
+__device__ inline void add_scaled(float4 *sum, float weight, float4 y) {
+  sum->x += weight * y.x;
+  sum->y += weight * y.y;
+  sum->z += weight * y.z;
+  sum->w += weight * y.w;
+}
+
+// Adds messages in shared memory, (message, weight) each, as differences from a reference, and that last.
+__device__ inline void add_heard(float4 *sum, const float4 *messages, const int2 *entry,
+                                 const int2 *end, int2 reference) {
+  if (reference.x < 0)
+    return;
+  float4 r = messages[reference.x * 32];
+  for (; entry < end; entry++) {
+    float4 y = messages[entry->x * 32];
+    add_scaled(sum, __int_as_float(entry->y),
+               make_float4(y.x - r.x, y.y - r.y, y.z - r.z, y.w - r.w));
+  }
+  add_scaled(sum, __int_as_float(reference.y), r);
+}
+
 // The optimizer and X' = A X - C U in one pass over memory. A block takes 128 columns of all rows:
 // everyone's step is taken and its message put into shared memory, then every row is summed up from
-// the messages that its plan names. Plans are sparse: `starts` has where each row's entries begin.
-// A message is x, or x minus the step where `stepped`. A row whose rate is negative has no step.
+// the messages that its plan names, as differences from a reference message that is added last. Plans
+// are sparse: `starts` has where each row's entries begin; `references` has (message, weight), where a
+// message below 0 is none. A message is x, or x minus the step where `stepped`. A row whose rate is
+// negative has no step.
 extern "C" __global__ void step_and_mix(float4 *models, const float4 *gradients, float4 *velocities,
-                                        const int *starts, const int *senders, const float *weights,
-                                        const float *own_updates, const float *rates, int rows,
+                                        const int *starts, const int2 *entries,
+                                        const int2 *references, const float *own_updates,
+                                        const float *rates, int rows,
                                         i64 width4, float momentum, float decay, int nesterov,
                                         int stepped) {
   extern __shared__ float4 shared[];
@@ -182,30 +206,18 @@ extern "C" __global__ void step_and_mix(float4 *models, const float4 *gradients,
     float4 u = updates[row * 32 + lane], sum = make_float4(0, 0, 0, 0);
     if (own != 0)
       sum = make_float4(own * u.x, own * u.y, own * u.z, own * u.w);
-    for (int entry = starts[row]; entry < starts[row + 1]; entry++) {
-      float weight = weights[entry];
-      float4 y = messages[senders[entry] * 32 + lane];
-      sum.x += weight * y.x;
-      sum.y += weight * y.y;
-      sum.z += weight * y.z;
-      sum.w += weight * y.w;
-    }
+    add_heard(&sum, messages + lane, entries + starts[row], entries + starts[row + 1],
+              references[row]);
     models[row * width4 + column] = sum;
   }
-}
-
-__device__ inline void add_scaled(float4 *sum, float weight, float4 y) {
-  sum->x += weight * y.x;
-  sum->y += weight * y.y;
-  sum->z += weight * y.z;
-  sum->w += weight * y.w;
 }
 
 // Any exchange: messages are sums of a part's own vectors, and assignments sums of own vectors and of
 // messages, in order. `vectors` has where each kind of vector begins: models, steps, extras. Of the
 // program, `messages` has (row, first term, one behind the last) for every message, `assignments`
-// (vector, row, first term, one behind, first message, one behind) for every assignment and `parts`
-// where each part's assignments begin; terms are (vector, weight) and (message, weight).
+// (vector, row, first term, one behind, first message, one behind, reference message or -1, its weight)
+// for every assignment and `parts` where each part's assignments begin; terms are (vector, weight) and
+// (message, weight of its difference from the reference).
 extern "C" __global__ void exchange(float4 *const *vectors, const int *messages,
                                     const int *assignments, const int *parts, const int2 *terms,
                                     const int2 *heard, int message_count, int part_count,
@@ -224,13 +236,13 @@ extern "C" __global__ void exchange(float4 *const *vectors, const int *messages,
   __syncthreads();
   for (int p = warp; p < part_count && inside; p += warps)
     for (int a = parts[p]; a < parts[p + 1]; a++) {
-      const int *assignment = assignments + 6 * a;
+      const int *assignment = assignments + 8 * a;
       i64 at = assignment[1] * width4 + column;
       float4 sum = make_float4(0, 0, 0, 0);
       for (int t = assignment[2]; t < assignment[3]; t++)
         add_scaled(&sum, __int_as_float(terms[t].y), vectors[terms[t].x][at]);
-      for (int h = assignment[4]; h < assignment[5]; h++)
-        add_scaled(&sum, __int_as_float(heard[h].y), shared[heard[h].x * 32 + lane]);
+      add_heard(&sum, shared + lane, heard + assignment[4], heard + assignment[5],
+                make_int2(assignment[6], assignment[7]));
       vectors[assignment[0]][at] = sum;
     }
 }

@@ -233,8 +233,15 @@ enum Source<'a> {
 struct Sum {
     target: Vector,
     own: Vec<(Vector, f32)>,
-    messages: Vec<(usize, f32)>,
+    heard: Option<HeardSum>,
     mean: Option<(usize, f32)>,
+}
+
+/// [`Differences`](crate::algorithm::Differences) in single precision, with places instead of senders.
+struct HeardSum {
+    reference: usize,
+    weight: f32,
+    others: Vec<(usize, f32)>,
 }
 
 impl<'a> Program<'a> {
@@ -273,13 +280,20 @@ impl<'a> Program<'a> {
             let mut sums = Vec::with_capacity(part.plan.assignments.len());
             for assignment in &part.plan.assignments {
                 let number = assignment.number;
-                let nonzero = assignment.messages.iter().filter(|entry| entry.1 != 0.0);
-                let heard = nonzero.map(|&(sender, weight)| {
+                let mut place_of = |sender: usize| {
                     let row = rows.get(sender).copied().unwrap_or(usize::MAX);
                     assert!(row != usize::MAX, "worker {sender} is not here");
-                    (place(row, number), weight as f32)
+                    place(row, number)
+                };
+                let heard = assignment.differences(part.worker).map(|sum| HeardSum {
+                    reference: place_of(sum.reference),
+                    weight: sum.weight as f32,
+                    others: sum
+                        .others
+                        .into_iter()
+                        .map(|(sender, weight)| (place_of(sender), weight as f32))
+                        .collect(),
                 });
-                let heard = heard.collect();
                 let mean = (assignment.mean != 0.0).then(|| {
                     if mean_of[number] == usize::MAX {
                         mean_of[number] = means.len();
@@ -295,7 +309,7 @@ impl<'a> Program<'a> {
                     own: own
                         .map(|&(vector, weight)| (vector, weight as f32))
                         .collect(),
-                    messages: heard,
+                    heard,
                     mean,
                 });
             }
@@ -339,8 +353,9 @@ impl<'a> Program<'a> {
                 for &place in counted {
                     add(mean, messages[place], 1.0);
                 }
-                let part = 1.0 / counted.len() as f32;
-                mean.iter_mut().for_each(|x| *x *= part);
+                // Divided, not multiplied: 1/n is rounded, and a mean of equals must be what they are.
+                let count = counted.len() as f32;
+                mean.iter_mut().for_each(|x| *x /= count);
             }
             for (row, sums) in rows.iter_mut().zip(&self.rows) {
                 for sum in sums {
@@ -375,12 +390,36 @@ impl Sum {
             Vector::Step => unreachable!("steps are the optimizer's"),
         };
         let target = &mut whole[from..from + length];
+        let mut begun = self.combine_own(target, row, from);
+        if let Some(heard) = &self.heard {
+            heard.accumulate(target, begun, messages);
+            begun = true;
+        }
+        if let Some((place, weight)) = self.mean {
+            let mean = &means[place * length..][..length];
+            let pairs = target.iter_mut().zip(mean);
+            match begun {
+                true => pairs.for_each(|(t, x)| *t += weight * x),
+                false => pairs.for_each(|(t, x)| *t = weight * x),
+            }
+        } else if !begun {
+            target.fill(0.0);
+        }
+        match self.target {
+            Vector::Model => row.model = whole,
+            Vector::Extra(index) => row.extras[index] = whole,
+            Vector::Step => {}
+        }
+    }
+
+    /// What the target is made of among the row's own vectors; whether that is anything.
+    fn combine_own(&self, target: &mut [f32], row: &Row<'_>, from: usize) -> bool {
         let itself = self.own.iter().find(|entry| entry.0 == self.target);
         match itself {
             None => match self.own.first() {
-                None => target.fill(0.0),
+                None => return false,
                 Some((vector, weight)) => {
-                    let first = row.own(*vector, from, length);
+                    let first = row.own(*vector, from, target.len());
                     let scaled = first.iter().map(|x| weight * x);
                     target.iter_mut().zip(scaled).for_each(|(t, x)| *t = x);
                 }
@@ -391,26 +430,61 @@ impl Sum {
         let done = usize::from(itself.is_none());
         let rest = self.own.iter().filter(|entry| entry.0 != self.target);
         for (vector, weight) in rest.skip(done) {
-            add(target, row.own(*vector, from, length), *weight);
+            add(target, row.own(*vector, from, target.len()), *weight);
         }
+        true
+    }
+}
+
+impl HeardSum {
+    /// Adds the sum to `target`, or puts it there where nothing has `begun`. Differences come first and
+    /// the reference last: what is small is summed while it is small.
+    fn accumulate(&self, target: &mut [f32], begun: bool, messages: &[&[f32]]) {
+        let (reference, weight) = (messages[self.reference], self.weight);
+        let Some(last) = self.others.len().checked_sub(1) else {
+            let pairs = target.iter_mut().zip(reference);
+            match begun {
+                true => pairs.for_each(|(t, r)| *t += weight * r),
+                false => pairs.for_each(|(t, r)| *t = weight * r),
+            }
+            return;
+        };
         // Two messages are taken at a time: half of the passes over the block.
-        let mut pairs = self.messages.chunks_exact(2);
-        for pair in &mut pairs {
-            let ((a, wa), (b, wb)) = (pair[0], pair[1]);
-            for ((x, p), q) in target.iter_mut().zip(messages[a]).zip(messages[b]) {
-                *x += wa * p + wb * q;
+        for (number, pair) in self.others.chunks(2).enumerate() {
+            let ends = number == last / 2;
+            match (begun || number > 0, ends) {
+                (false, true) => pass(target, reference, messages, pair, |_, d, r| weight * r + d),
+                (true, true) => pass(target, reference, messages, pair, |t, d, r| {
+                    weight * r + (t + d)
+                }),
+                (false, false) => pass(target, reference, messages, pair, |_, d, _| d),
+                (true, false) => pass(target, reference, messages, pair, |t, d, _| t + d),
             }
         }
-        for &(place, weight) in pairs.remainder() {
-            add(target, messages[place], weight);
+    }
+}
+
+/// One pass over a block: `combine` of the target, the weighted differences of one message or two, and the
+/// reference.
+fn pass(
+    target: &mut [f32],
+    reference: &[f32],
+    messages: &[&[f32]],
+    others: &[(usize, f32)],
+    combine: impl Fn(f32, f32, f32) -> f32,
+) {
+    let targets = target.iter_mut().zip(reference);
+    match *others {
+        [(a, wa), (b, wb)] => {
+            for (((t, r), p), q) in targets.zip(messages[a]).zip(messages[b]) {
+                *t = combine(*t, wa * (p - r) + wb * (q - r), *r);
+            }
         }
-        if let Some((place, weight)) = self.mean {
-            add(target, &means[place * length..][..length], weight);
+        [(a, wa)] => {
+            for ((t, r), p) in targets.zip(messages[a]) {
+                *t = combine(*t, wa * (p - r), *r);
+            }
         }
-        match self.target {
-            Vector::Model => row.model = whole,
-            Vector::Extra(index) => row.extras[index] = whole,
-            Vector::Step => {}
-        }
+        _ => {}
     }
 }

@@ -4,7 +4,7 @@ use super::buffers::{Mail, Rows};
 use super::{CudaFleet, EXCHANGE, STEP_AND_MIX, TAKE_STEPS};
 use crate::shim::{Argument, TorchError};
 use tch::{Kind, Tensor};
-use upwash::algorithm::{Assignment, Message, Part, Vector};
+use upwash::algorithm::{Assignment, Differences, Message, Part, Vector};
 use upwash::compress::{Compression, Draw, kept};
 use upwash::mix::{Guest, Terms};
 
@@ -15,8 +15,8 @@ const WARPS: u32 = 8;
 struct Plain {
     /// Whether messages are of after the step.
     stepped: bool,
-    /// (sender, weight) of each row.
-    rows: Vec<Vec<(usize, f64)>>,
+    /// What each row hears.
+    rows: Vec<Option<Differences>>,
     own_steps: Vec<f64>,
 }
 
@@ -37,18 +37,18 @@ impl Plain {
             if part.messages != [first.clone()] || assignment.target != Vector::Model {
                 return None;
             }
-            let mut row = everything_heard(assignment, parts, terms);
+            let mut assignment = assignment.clone();
             match assignment.own[..] {
                 [] => own_steps.push(0.0),
                 [(Vector::Step, weight)] => own_steps.push(weight),
                 // x - u is what the worker would send.
                 _ if is_stepped && assignment.own == stepped.content => {
                     own_steps.push(0.0);
-                    row.push((part.worker, 1.0));
+                    assignment.add(part.worker, 1.0);
                 }
                 _ => return None,
             }
-            rows.push(row);
+            rows.push(heard_by(part.worker, &assignment, parts, terms));
         }
         Some(Self {
             stepped: is_stepped,
@@ -58,20 +58,34 @@ impl Plain {
     }
 }
 
-/// The messages of an assignment, with those of a mean.
-fn everything_heard(assignment: &Assignment, parts: &[Part], terms: Terms) -> Vec<(usize, f64)> {
-    let mut heard = assignment.messages.clone();
-    if assignment.mean != 0.0 {
-        let counted = || {
-            parts
-                .iter()
-                .filter(|part| Some(part.worker) != terms.centre)
-        };
-        let weight = assignment.mean / counted().count() as f64;
-        heard.extend(counted().map(|part| (part.worker, weight)));
+/// The messages of a worker's assignment, with those of a mean.
+fn heard_by(
+    worker: usize,
+    assignment: &Assignment,
+    parts: &[Part],
+    terms: Terms,
+) -> Option<Differences> {
+    if assignment.mean == 0.0 {
+        return assignment.differences(worker);
     }
-    heard.retain(|entry| entry.1 != 0.0);
-    heard
+    let counted = parts.iter().map(|part| part.worker);
+    let counted: Vec<usize> = counted.filter(|&w| Some(w) != terms.centre).collect();
+    let weight = assignment.mean / counted.len() as f64;
+    let mut all = assignment.clone();
+    counted.iter().for_each(|&sender| all.add(sender, weight));
+    match assignment.messages.is_empty() {
+        // The mean alone is the same for everyone, to the bit: so is what others are compared with.
+        true => Some(Differences::from(*counted.first()?, &all.messages)),
+        false => all.differences(worker),
+    }
+}
+
+/// The message that others are compared with and its weight, by the places of messages.
+fn reference_of(heard: &Option<Differences>, place: impl FnOnce(usize) -> i32) -> [i32; 2] {
+    match heard {
+        Some(heard) => [place(heard.reference), bits(heard.weight)],
+        None => [-1, 0],
+    }
 }
 
 /// Arrays of 32-bit numbers one after the other, and where each begins.
@@ -244,14 +258,17 @@ impl CudaFleet {
     /// The steps and a plain mixing in one pass.
     fn step_and_mix(&mut self, plain: &Plain) -> Result<(), TorchError> {
         let mut starts = vec![0];
+        let mut entries = Vec::new();
         for row in &plain.rows {
-            starts.push(starts[starts.len() - 1] + row.len() as i32);
+            let others = row.iter().flat_map(|row| &row.others);
+            entries.extend(others.flat_map(|entry| [entry.0 as i32, bits(entry.1)]));
+            starts.push(entries.len() as i32 / 2);
         }
-        let entries = || plain.rows.iter().flatten();
+        let reference = |row| reference_of(row, |sender| sender as i32);
         let mut arrays = Arrays::default();
         arrays.add(starts);
-        arrays.add(entries().map(|entry| entry.0 as i32));
-        arrays.add(entries().map(|entry| bits(entry.1)));
+        arrays.add(entries);
+        arrays.add(plain.rows.iter().flat_map(reference));
         arrays.add(plain.own_steps.iter().map(|&weight| bits(weight)));
         arrays.add(self.waiting_rates());
         let (_kept, places) = arrays.send(&mut self.mail)?;
@@ -407,10 +424,9 @@ fn launch_exchange(
         parts.iter().map(|part| (part.worker, part)).collect();
     for part in parts {
         for assignment in &part.plan.assignments {
-            let first_heard = heard.len();
-            for (sender, weight) in everything_heard(assignment, parts, terms) {
+            let mut place = |sender: usize| {
                 let next = places.len() as i32;
-                let place = *places
+                *places
                     .entry((sender, assignment.number))
                     .or_insert_with(|| {
                         if let Some(guest) = sender.checked_sub(seats.workers) {
@@ -429,8 +445,13 @@ fn launch_exchange(
                         own_terms.extend(content);
                         messages.extend([sender as i32, first as i32, own_terms.len() as i32]);
                         next
-                    });
-                heard.push((place, weight));
+                    })
+            };
+            let first_heard = heard.len();
+            let sum = heard_by(part.worker, assignment, parts, terms);
+            let reference = reference_of(&sum, &mut place);
+            for (sender, weight) in sum.into_iter().flat_map(|sum| sum.others) {
+                heard.push((place(sender), weight));
             }
             let first = own_terms.len();
             own_terms.extend(assignment.own.iter().copied());
@@ -442,8 +463,9 @@ fn launch_exchange(
                 first_heard as i32,
                 heard.len() as i32,
             ]);
+            assignments.extend(reference);
         }
-        starts.push((assignments.len() / 6) as i32);
+        starts.push((assignments.len() / 8) as i32);
     }
     let mut arrays = Arrays::default();
     let pointer = |argument: &Argument| match argument {

@@ -34,8 +34,11 @@ impl Asynchronous for AsyncEasgd {
         };
         Meeting {
             parts: vec![
-                part(turn.worker, self.0.worker(centre, turn.training)),
-                part(centre, self.0.centre(&[turn.worker], turn.training)),
+                part(
+                    turn.worker,
+                    self.0.worker(turn.worker, centre, turn.training),
+                ),
+                part(centre, self.0.centre(centre, &[turn.worker], turn.training)),
             ],
         }
     }

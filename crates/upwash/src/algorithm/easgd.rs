@@ -36,24 +36,24 @@ impl Easgd {
         Ok(Self { beta, period })
     }
 
-    /// A worker's new model, next to a centre of its and `workers - 1` others.
-    pub(super) fn worker(self, centre: usize, workers: usize) -> Assignment {
+    /// The new model of a worker, one of `workers`: x - u + alpha (c - x).
+    pub(super) fn worker(self, worker: usize, centre: usize, workers: usize) -> Assignment {
         let alpha = self.beta / workers as f64;
-        let own = [(Vector::Model, 1.0 - alpha), (Vector::Step, -1.0)];
-        Assignment {
-            messages: vec![(centre, alpha)],
-            ..Assignment::of(Vector::Model, own)
-        }
+        let mut model = Assignment::of(Vector::Model, Message::stepped().content);
+        model.add(centre, alpha);
+        model.add(worker, -alpha);
+        model
     }
 
-    /// The centre's, after hearing some of its `workers`.
-    pub(super) fn centre(self, heard: &[usize], workers: usize) -> Assignment {
+    /// The centre's, after hearing some of its `workers`: c + alpha times the sum of (x - c).
+    pub(super) fn centre(self, centre: usize, heard: &[usize], workers: usize) -> Assignment {
         let alpha = self.beta / workers as f64;
-        let kept = 1.0 - alpha * heard.len() as f64;
-        Assignment {
-            messages: heard.iter().map(|&worker| (worker, alpha)).collect(),
-            ..Assignment::of(Vector::Model, [(Vector::Model, kept)])
+        let mut model = Assignment::of(Vector::Model, [(Vector::Model, 1.0)]);
+        for &worker in heard {
+            model.add(worker, alpha);
+            model.add(centre, -alpha);
         }
+        model
     }
 }
 
@@ -68,8 +68,8 @@ impl Algorithm for Easgd {
         match heard[..] {
             [] if centre == Some(view.worker) => Plan::default(),
             [] => Plan::alone(),
-            _ if centre == Some(view.worker) => self.centre(&heard, workers).into(),
-            _ => self.worker(heard[0], workers).into(),
+            _ if centre == Some(view.worker) => self.centre(view.worker, &heard, workers).into(),
+            _ => self.worker(view.worker, heard[0], workers).into(),
         }
     }
 

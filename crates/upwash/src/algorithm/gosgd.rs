@@ -41,7 +41,7 @@ impl Asynchronous for GoSgd {
         let sum = theirs + half;
         meeting.parts[0].plan.number = Some(half);
         let mut model = Assignment::mixed(Vector::Model, vec![(turn.worker, half / sum)]);
-        model.add_own(Vector::Model, theirs / sum);
+        model.add(partner, theirs / sum);
         let plan = Plan {
             number: Some(sum),
             ..model.into()

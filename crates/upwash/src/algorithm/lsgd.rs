@@ -78,18 +78,12 @@ impl Algorithm for Lsgd {
                 .map_or(view.worker, |(worker, _)| worker)
         };
         let of_group = best(&|worker| group(worker) == group(view.worker));
-        let own = [
-            (Vector::Model, 1.0 - self.local - self.global),
-            (Vector::Step, -1.0),
-        ];
-        let mut model = Assignment::of(Vector::Model, own);
+        let mut model = Assignment::of(Vector::Model, Message::stepped().content);
         let leaders = [of_group, best(&|_| true)];
         for (leader, pull) in leaders.into_iter().zip([self.local, self.global]) {
-            // A leader need not send itself its own model.
-            if leader == view.worker {
-                model.add_own(Vector::Model, pull);
-            } else {
+            if leader != view.worker {
                 model.add(leader, pull);
+                model.add(view.worker, -pull);
             }
         }
         Plan {

@@ -58,7 +58,9 @@ pub use lsgd::Lsgd;
 pub use matcha::MatchaSgd;
 pub use options::{OptionAbout, Options};
 pub use parameter_server::ParameterServer;
-pub use plan::{Assignment, Combination, Extra, ExtraStart, Message, Part, Plan, Vector};
+pub use plan::{
+    Assignment, Combination, Differences, Extra, ExtraStart, Message, Part, Plan, Vector,
+};
 pub use qg_momentum::QgMomentum;
 pub use sgp::Sgp;
 pub use slowmo::SlowMo;
@@ -113,6 +115,8 @@ pub struct Setting<'a> {
     pub exchange: usize,
     /// gamma, the learning rate of this round.
     pub rate: f64,
+    /// That of the round before; in the first round, the same.
+    pub previous_rate: f64,
     /// The momentum that was asked for.
     pub momentum: f64,
     /// The worker that has no data but everyone's attention.
@@ -132,6 +136,7 @@ impl<'a> Setting<'a> {
             round,
             exchange: 0,
             rate,
+            previous_rate: rate,
             momentum: 0.0,
             centre: None,
         }

@@ -213,6 +213,24 @@ impl Assignment {
         }
     }
 
+    /// The sum of the messages that `worker` hears, as differences from its own message, or from the
+    /// first one where its own is not among them; none where there are no messages.
+    ///
+    /// ```
+    /// # use upwash::algorithm::{Assignment, Vector};
+    /// let copied = Assignment::mixed(Vector::Model, vec![(2, 1.0)]).differences(0);
+    /// assert!(copied.is_some_and(|copied| copied.reference == 2 && copied.others.is_empty()));
+    /// ```
+    pub fn differences(&self, worker: usize) -> Option<Differences> {
+        let listed = self.messages.iter().any(|entry| entry.0 == worker);
+        let used = self.messages.iter().find(|entry| entry.1 != 0.0);
+        let reference = match listed {
+            true => worker,
+            false => used?.0,
+        };
+        Some(Differences::from(reference, &self.messages))
+    }
+
     /// The weight of a sender's message.
     ///
     /// ```
@@ -223,6 +241,53 @@ impl Assignment {
         self.messages
             .binary_search_by_key(&sender, |entry| entry.0)
             .map_or(0.0, |found| self.messages[found].1)
+    }
+}
+
+/// A weighted sum of messages, written as differences from one of them, the reference r:
+/// `weight` m_r + sum_j w_j (m_j - m_r), where `weight` is the sum of all weights.
+///
+/// Weights that sum to 1 do not when each is rounded to single precision. In this form a row of a mixing
+/// matrix counts the reference exactly once, and workers that weigh each other alike exchange exactly
+/// opposite differences: rounding a weight neither grows nor moves the mean of all models, however many
+/// rounds it is repeated for.
+///
+/// ```
+/// use upwash::algorithm::{Assignment, Differences, Vector};
+/// let third = 1.0 / 3.0;
+/// let row = Assignment::mixed(Vector::Model, vec![(1, third), (2, third), (5, third)]);
+/// let known = Differences { reference: 2, weight: 1.0, others: vec![(1, third), (5, third)] };
+/// assert_eq!(row.differences(2), Some(known));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Differences {
+    /// The sender that the others are compared with.
+    pub reference: usize,
+    /// What its message counts by itself.
+    pub weight: f64,
+    /// (sender, weight) of the difference between its message and the reference.
+    pub others: Vec<(usize, f64)>,
+}
+
+impl Differences {
+    /// The sum of these messages, relative to that of `reference`, which is one of them.
+    ///
+    /// ```
+    /// # use upwash::algorithm::Differences;
+    /// let pulled = Differences::from(0, &[(0, -0.1), (3, 0.1)]); // 0.1 of the way from 0 to 3
+    /// assert_eq!((pulled.weight, pulled.others), (0.0, vec![(3, 0.1)]));
+    /// ```
+    pub fn from(reference: usize, messages: &[(usize, f64)]) -> Self {
+        let sum: f64 = messages.iter().map(|entry| entry.1).sum();
+        let size: f64 = messages.iter().map(|entry| entry.1.abs()).sum();
+        // A sum that is whole but for rounding is whole.
+        let whole = (sum - sum.round()).abs() <= 1e-12 * size;
+        let others = messages.iter().filter(|e| e.0 != reference && e.1 != 0.0);
+        Self {
+            reference,
+            weight: if whole { sum.round() } else { sum },
+            others: others.copied().collect(),
+        }
     }
 }
 

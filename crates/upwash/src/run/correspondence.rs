@@ -400,8 +400,8 @@ impl<'a> Correspondence<'a> {
         sum.resize(numbers * width + statistics, 0.0);
         sum.push(count);
         transport.all_reduce(occasion.number(), &mut sum)?;
-        let part = 1.0 / sum.pop().unwrap_or(1.0);
-        sum.iter_mut().for_each(|x| *x *= part);
+        let count = sum.pop().unwrap_or(1.0);
+        sum.iter_mut().for_each(|x| *x /= count);
         let statistics = sum.split_off(numbers * width);
         let messages = match numbers {
             1 => vec![sum.into()],

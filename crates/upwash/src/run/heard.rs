@@ -49,10 +49,13 @@ impl Heard {
     ) -> Result<(), TransportError> {
         let mean = placement.own().len() + self.guests.len().saturating_sub(1);
         for part in parts {
-            part.worker = self.row(part.worker, placement, round)?;
             for assignment in &mut part.plan.assignments {
-                // What has no weight was perhaps not even sent.
-                assignment.messages.retain(|entry| entry.1 != 0.0);
+                // What has no weight was perhaps not even sent; a worker's own message is always there, and
+                // the others are compared with it.
+                let own = part.worker;
+                assignment
+                    .messages
+                    .retain(|entry| entry.1 != 0.0 || entry.0 == own);
                 for entry in &mut assignment.messages {
                     entry.0 = self.row(entry.0, placement, round)?;
                 }
@@ -61,6 +64,7 @@ impl Heard {
                     assignment.mean = 0.0;
                 }
             }
+            part.worker = self.row(part.worker, placement, round)?;
         }
         Ok(())
     }

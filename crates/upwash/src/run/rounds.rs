@@ -60,6 +60,7 @@ pub(super) fn run(
             }
         }
         let rate = course.rate(round as f64);
+        let previous_rate = course.rate(round.saturating_sub(1) as f64);
         let up = experiment.schedule.round(round);
         course.begin_round();
         let degrees = up.receiver_counts();
@@ -71,6 +72,7 @@ pub(super) fn run(
                 round: &up,
                 exchange: index,
                 rate,
+                previous_rate,
                 momentum: experiment.config.training.momentum,
                 centre: experiment.centre,
             },

@@ -40,6 +40,8 @@ pub struct Machine {
     pub numbers: Vec<f64>,
     pub centre: Option<usize>,
     pub momentum: f64,
+    /// The last round's rate.
+    pub previous_rate: Option<f64>,
 }
 
 impl Machine {
@@ -63,6 +65,7 @@ impl Machine {
             numbers: vec![1.0; x.len()],
             centre: None,
             momentum: 0.0,
+            previous_rate: None,
         }
     }
 
@@ -141,10 +144,12 @@ impl Machine {
                 exchange: index,
                 momentum: self.momentum,
                 centre: self.centre,
+                previous_rate: self.previous_rate.unwrap_or(rate),
                 ..Setting::new(up, rate)
             };
             self.carry_out(&exchange.parts(algorithm, &setting, &reports));
         }
+        self.previous_rate = Some(rate);
     }
 
     /// A whole round on quadratics.
