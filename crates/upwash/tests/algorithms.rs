@@ -9,6 +9,7 @@ use upwash::algorithm::{
     AdPsgd, AlDsgd, Algorithm, AllReduce, AsyncEasgd, Choco, D2, Downpour, Dpsgd, Easgd, GoSgd,
     GossipPga, GradientTracking, LocalSgd, Lsgd, ParameterServer, QgMomentum, Sgp, SlowMo, Variant,
 };
+use upwash::algorithm::{Assignment, Extra, ExtraStart, Message, Plan, Vector, View};
 use upwash::compress::Compression;
 use upwash_topology::{Graph, GraphSpec, Schedule, Weights};
 
@@ -229,6 +230,45 @@ fn slowmo_follows_its_equations() {
     }
 }
 
+/// Every round's way counts by the rate that it was gone with, also where that changes within a period,
+/// for a base that averages in the slow step's own round and for one that does not.
+#[test]
+fn slowmo_counts_every_step_by_its_own_rate() {
+    let problem = problem();
+    let rates = [
+        0.1, 0.1, 0.04, 0.04, 0.02, 0.1, 0.03, 0.0, 0.05, 0.06, 0.07, 0.08,
+    ];
+    for inner in [u64::MAX, 4] {
+        let slowmo = SlowMo {
+            base: Box::new(LocalSgd { period: inner }),
+            rate: 0.8,
+            momentum: 0.5,
+            period: 4,
+        };
+        let mut machine = Machine::new(&slowmo, &[0.3; 4]);
+        let (mut anchor, mut slow, mut x) = (0.3, 0.0, [0.3; 4]);
+        let mut gone = [0.0; 4];
+        for (k, rate) in rates.into_iter().enumerate() {
+            machine.round(&slowmo, &nobody(4), k as u64, rate, &problem);
+            for (i, x) in x.iter_mut().enumerate() {
+                let gradient = problem.gradient(i, *x);
+                gone[i] += if rate > 0.0 { gradient } else { 0.0 };
+                *x -= rate * gradient;
+            }
+            if k % 4 == 3 && rate > 0.0 {
+                slow = 0.5 * slow + gone.iter().sum::<f64>() / 4.0;
+                anchor -= 0.8 * rate * slow;
+            } else if k % 4 == 3 {
+                anchor = x.iter().sum::<f64>() / 4.0; // no step, and so only the average
+            }
+            if k % 4 == 3 {
+                (x, gone) = ([anchor; 4], [0.0; 4]);
+            }
+            assert_near(&machine.x, &x, 1e-12);
+        }
+    }
+}
+
 /// With alpha = 1 and no slow momentum the slow step is the exact average and nothing else.
 #[test]
 fn slowmo_without_momentum_is_its_base_with_averages() {
@@ -276,6 +316,107 @@ fn d2_and_gradient_tracking_reach_the_optimum_where_dpsgd_does_not() {
         period: 7,
     };
     assert!(far(&slow) < 1e-9, "{}", far(&slow));
+}
+
+/// How far workers are from the optimum in the rounds after the learning rate is cut to a tenth at it.
+fn thrown_by_a_cut(algorithm: &dyn Algorithm) -> f64 {
+    let (ring, optimum) = (fixed("ring:4"), problem().optimum());
+    let machine = Machine::new(algorithm, &START);
+    let (_, machine) = rounds(algorithm, &ring, machine, 0.05, &problem(), 3000);
+    let (after, _) = rounds(algorithm, &ring, machine, 0.005, &problem(), 100);
+    let far = |models: &Vec<f64>| {
+        models
+            .iter()
+            .map(|x| (x - optimum).abs())
+            .fold(0.0, f64::max)
+    };
+    after.iter().map(far).fold(0.0, f64::max)
+}
+
+/// Each worker's own gradient is not 0 at the optimum of all: what is kept of it must follow the rate.
+#[test]
+fn a_cut_of_the_rate_throws_nobody_away_from_the_optimum() {
+    assert!(thrown_by_a_cut(&D2 { lazy: true }) < 1e-12);
+    assert!(thrown_by_a_cut(&GradientTracking { lazy: false }) < 1e-12);
+    assert!(thrown_by_a_cut(&GradientTracking { lazy: true }) < 1e-12);
+}
+
+/// The mean of all models goes down by the mean step in every round, whatever the rate does on the way:
+/// warm-up from 0, a cut, a cosine.
+#[test]
+fn d2_and_gradient_tracking_move_the_mean_by_the_mean_step() {
+    let (path, problem) = (fixed("path:4"), problem());
+    let rate = |k: u64| match k {
+        0..10 => 0.01 * k as f64,
+        10..30 => 0.1,
+        30..50 => 0.01,
+        _ => 0.05 * (1.0 + (k as f64 / 30.0).cos()),
+    };
+    let algorithms: [&dyn Algorithm; 2] = [&D2 { lazy: true }, &GradientTracking { lazy: false }];
+    for algorithm in algorithms {
+        let mut machine = Machine::new(algorithm, &START);
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        for k in 0..90 {
+            let before = mean(&machine.x);
+            machine.round(algorithm, &path, k, rate(k), &problem);
+            let expected = before - mean(&machine.u);
+            assert!(
+                (mean(&machine.x) - expected).abs() < 1e-12,
+                "{algorithm:?}, round {k}"
+            );
+        }
+    }
+}
+
+/// D2 as its paper has it, with the models and steps of the round before.
+#[derive(Debug)]
+struct PublishedD2;
+
+impl Algorithm for PublishedD2 {
+    fn messages(&self, _: &View<'_>) -> Vec<Message> {
+        vec![Message::of([
+            (Vector::Model, 2.0),
+            (Vector::Extra(0), -1.0),
+            (Vector::Step, -1.0),
+            (Vector::Extra(1), 1.0),
+        ])]
+    }
+
+    fn plan(&self, view: &View<'_>) -> Plan {
+        [
+            Assignment::of(Vector::Extra(0), [(Vector::Model, 1.0)]),
+            Assignment::of(Vector::Extra(1), [(Vector::Step, 1.0)]),
+            Assignment::mixed(Vector::Model, view.weights(true)),
+        ]
+        .into()
+    }
+
+    fn extras(&self) -> Vec<Extra> {
+        let extra = |name, start| Extra { name, start };
+        vec![
+            extra("model before", ExtraStart::Model),
+            extra("step before", ExtraStart::Zero),
+        ]
+    }
+}
+
+/// With one rate D2 is as published, also under SlowMo, where what it remembers jumps with the model.
+#[test]
+fn d2_is_the_published_one_while_the_rate_stays() {
+    let path = fixed("path:4");
+    assert_same(
+        &run(&D2 { lazy: true }, &path, 0.1, 40),
+        &run(&PublishedD2, &path, 0.1, 40),
+    );
+    let slow = |base| SlowMo {
+        base,
+        rate: 1.0,
+        momentum: 0.2,
+        period: 7,
+    };
+    let published = run(&slow(Box::new(PublishedD2)), &path, 0.05, 3000);
+    let optimum = problem().optimum();
+    assert_near(published.last().unwrap(), &[optimum; 4], 1e-9);
 }
 
 /// x' = W (2 x - x_before - u + u_before), two rounds by hand on a pair: W = (I + W)/2 of [[.5, .5]].

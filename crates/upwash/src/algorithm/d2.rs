@@ -7,7 +7,7 @@ use super::{
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "d2",
-    about: "D-PSGD with the last round's model and step, exact where workers' data differ",
+    about: "D-PSGD that corrects for how workers' gradients differ, exact where their data do",
     paper: "Tang et al. 2018, D2: Decentralized Training over Decentralized Data",
     build: |options| {
         let lazy = options.flag(
@@ -19,11 +19,17 @@ pub(super) const DEFINITION: Definition = Definition {
     },
 };
 
-/// X' = W (2 X - X_before - U + U_before); the first round is D-PSGD's.
+/// Z = X - U + gamma C, X' = W Z, C' = C + (X' - Z) / gamma.
+///
+/// C is what worker's gradients differ by, as far as it is known: at the optimum it is each one's gradient
+/// there, and U - gamma C is 0. With a rate that stays the same this is the published X' = W (2 X -
+/// X_before - U + U_before). Written so, a change of the rate scales what is corrected along with the step,
+/// and the mean of C is 0 for good, because its changes are differences between neighbours: the published form
+/// integrates every rounding error of the mean twice.
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, D2};
-/// assert_eq!(D2 { lazy: true }.extras().len(), 2);
+/// assert_eq!(D2 { lazy: true }.extras().len(), 1);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct D2 {
@@ -31,36 +37,34 @@ pub struct D2 {
     pub lazy: bool,
 }
 
-const MODEL_BEFORE: Vector = Vector::Extra(0);
-const STEP_BEFORE: Vector = Vector::Extra(1);
+const CORRECTION: Vector = Vector::Extra(0);
 
 impl Algorithm for D2 {
-    fn messages(&self, _: &View<'_>) -> Vec<Message> {
-        vec![Message::of([
-            (Vector::Model, 2.0),
-            (MODEL_BEFORE, -1.0),
-            (Vector::Step, -1.0),
-            (STEP_BEFORE, 1.0),
-        ])]
+    fn messages(&self, view: &View<'_>) -> Vec<Message> {
+        let mut stepped = Message::stepped();
+        stepped.content.push((CORRECTION, view.setting.rate));
+        vec![stepped]
     }
 
     fn plan(&self, view: &View<'_>) -> Plan {
-        [
-            Assignment::of(MODEL_BEFORE, [(Vector::Model, 1.0)]),
-            Assignment::of(STEP_BEFORE, [(Vector::Step, 1.0)]),
-            Assignment::mixed(Vector::Model, view.weights(self.lazy)),
-        ]
-        .into()
+        let row = view.weights(self.lazy);
+        let model = Assignment::mixed(Vector::Model, row.clone());
+        // Without a step there is nothing to learn about gradients.
+        if view.setting.rate == 0.0 {
+            return model.into();
+        }
+        let mut correction = Assignment::mixed(CORRECTION, row);
+        correction.add(view.worker, -1.0);
+        correction.scale(1.0 / view.setting.rate);
+        correction.add_own(CORRECTION, 1.0);
+        [correction, model].into()
     }
 
     fn extras(&self) -> Vec<Extra> {
-        let extra = |(name, start)| Extra { name, start };
-        [
-            ("model before", ExtraStart::Model),
-            ("step before", ExtraStart::Zero),
-        ]
-        .map(extra)
-        .to_vec()
+        vec![Extra {
+            name: "gradient correction",
+            start: ExtraStart::Zero,
+        }]
     }
 
     fn words(&self) -> String {

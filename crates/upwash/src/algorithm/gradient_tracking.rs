@@ -1,4 +1,4 @@
-//! Gradient tracking: every worker follows an estimate of the mean step of all.
+//! Gradient tracking: every worker follows an estimate of the mean gradient of all.
 
 use super::{
     Algorithm, Assignment, Definition, Extra, ExtraStart, Message, Method, Plan, Vector, View,
@@ -6,7 +6,7 @@ use super::{
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "gradient-tracking",
-    about: "everyone steps along a running estimate of the mean step; two messages a round",
+    about: "everyone steps along a running estimate of the mean gradient; two messages a round",
     paper: "Di Lorenzo and Scutari 2016, NEXT; Nedic et al. 2017, DIGing",
     build: |options| {
         let lazy = options.flag("lazy", false, "(I + W)/2 for W")?;
@@ -14,7 +14,8 @@ pub(super) const DEFINITION: Definition = Definition {
     },
 };
 
-/// S = T + U - U_before, X' = W (X - S), T' = W S. The mean of S is the mean of U in every round.
+/// With gradients G = U / gamma: S = T + G - G_before, X' = W (X - gamma S), T' = W S. The mean of S is the
+/// mean of G in every round, whatever becomes of the rate.
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, GradientTracking};
@@ -27,27 +28,38 @@ pub struct GradientTracking {
 }
 
 const TRACKED: Vector = Vector::Extra(0);
-const STEP_BEFORE: Vector = Vector::Extra(1);
+const GRADIENT_BEFORE: Vector = Vector::Extra(1);
 
 impl Algorithm for GradientTracking {
-    fn messages(&self, _: &View<'_>) -> Vec<Message> {
-        let step = [(TRACKED, 1.0), (Vector::Step, 1.0), (STEP_BEFORE, -1.0)];
-        let mut model = vec![(Vector::Model, 1.0)];
-        model.extend(step.map(|(vector, weight)| (vector, -weight)));
-        vec![Message::of(model), Message::of(step)]
+    fn messages(&self, view: &View<'_>) -> Vec<Message> {
+        let rate = view.setting.rate;
+        if rate == 0.0 {
+            // There is no step, and so no gradient to be had from it: both averages go on.
+            return vec![Message::model(), Message::of([(TRACKED, 1.0)])];
+        }
+        let mut model = Message::stepped();
+        let tracked = [(TRACKED, -rate), (GRADIENT_BEFORE, rate)];
+        model.content.extend(tracked);
+        let gradient = [
+            (TRACKED, 1.0),
+            (Vector::Step, 1.0 / rate),
+            (GRADIENT_BEFORE, -1.0),
+        ];
+        vec![model, Message::of(gradient)]
     }
 
     fn plan(&self, view: &View<'_>) -> Plan {
-        let row = view.weights(self.lazy);
-        [
-            Assignment::mixed(Vector::Model, row.clone()),
-            Assignment {
-                number: 1,
-                ..Assignment::mixed(TRACKED, row)
-            },
-            Assignment::of(STEP_BEFORE, [(Vector::Step, 1.0)]),
-        ]
-        .into()
+        let (row, rate) = (view.weights(self.lazy), view.setting.rate);
+        let model = Assignment::mixed(Vector::Model, row.clone());
+        let tracked = Assignment {
+            number: 1,
+            ..Assignment::mixed(TRACKED, row)
+        };
+        if rate == 0.0 {
+            return [model, tracked].into();
+        }
+        let before = Assignment::of(GRADIENT_BEFORE, [(Vector::Step, 1.0 / rate)]);
+        [model, tracked, before].into()
     }
 
     fn extras(&self) -> Vec<Extra> {
@@ -55,7 +67,7 @@ impl Algorithm for GradientTracking {
             name,
             start: ExtraStart::Zero,
         };
-        vec![zero("tracked step"), zero("step before")]
+        vec![zero("tracked gradient"), zero("gradient before")]
     }
 
     fn words(&self) -> String {

@@ -1,8 +1,8 @@
 //! SlowMo: a slow momentum around any synchronous base.
 
 use super::{
-    Algorithm, Assignment, Definition, Exchange, Extra, ExtraStart, Message, Method, Plan, Vector,
-    View,
+    Algorithm, Assignment, Combination, Definition, Exchange, Extra, ExtraStart, Message, Method,
+    Plan, Vector, View,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -23,8 +23,13 @@ pub(super) const DEFINITION: Definition = Definition {
     },
 };
 
-/// After every `period` rounds of the base: x becomes the mean x' of all, the slow momentum
-/// s' = beta s + (a - x') / gamma, and the model a - alpha gamma s', which is the next anchor a.
+/// After every `period` rounds of the base: v is where the models would be, in the mean of all, had every step
+/// been taken with the rate gamma of now. The slow momentum s' = beta s + (a - v) / gamma, and the model
+/// a - alpha gamma s', which is the next anchor a.
+///
+/// While the rate stays, v is the mean model. For when it does not, a reference b, at first the anchor, is kept
+/// such that (b - x) / gamma is the sum of all steps since, each divided by its own rate; v is the mean of
+/// a - (b - x). Only where the rate changes must b move.
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub struct SlowMo {
@@ -47,50 +52,94 @@ impl SlowMo {
     }
 }
 
-impl Algorithm for SlowMo {
-    fn base(&self) -> Option<&dyn Algorithm> {
-        Some(&*self.base)
+impl SlowMo {
+    /// The anchor, the slow momentum and the reference.
+    fn vectors(&self) -> [Vector; 3] {
+        let first = self.base.extras().len();
+        [first, first + 1, first + 2].map(Vector::Extra)
     }
 
-    fn messages(&self, view: &View<'_>) -> Vec<Message> {
-        if self.is_slow_step(view) && !self.base_averages(view.setting.round.index()) {
-            // Where models have weights (push-sum), their mean has them too; the weights' mean is 1.
-            return vec![Message::of([(Vector::Model, view.own.number)])];
+    /// b in this exchange. Where the rate has just changed, b' = x + (gamma / gamma_before) (b - x), so
+    /// that what was gone with the old rate keeps its part of d; a rate of 0 goes nowhere.
+    fn reference(&self, view: &View<'_>) -> Combination {
+        let [_, _, reference] = self.vectors();
+        let (rate, before) = (view.setting.rate, view.setting.previous_rate);
+        if view.setting.exchange > 0 || rate == before || rate == 0.0 || before == 0.0 {
+            return vec![(reference, 1.0)];
         }
-        self.base.messages(view)
+        let ratio = rate / before;
+        let model = (1.0 - ratio) * view.own.number;
+        vec![(reference, ratio), (Vector::Model, model)]
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
-        if !self.is_slow_step(view) {
-            return self.base.plan(view);
-        }
-        let extras = self.base.extras();
-        let (anchor, slow) = (Vector::Extra(extras.len()), Vector::Extra(extras.len() + 1));
-        let (model, rate) = (Vector::Model, view.setting.rate);
+    fn slow_step(&self, view: &View<'_>) -> Vec<Assignment> {
+        let ([anchor, slow, reference], model) = (self.vectors(), Vector::Model);
         // What the base remembers as a place of the model moves with the model.
+        let extras = self.base.extras();
         let is_place = |index: &usize| extras[*index].start == ExtraStart::Model;
         let places = (0..extras.len()).filter(is_place).map(Vector::Extra);
         let places: Vec<Vector> = places.collect();
         let moved =
             |place: &Vector, weight| Assignment::of(*place, [(*place, 1.0), (model, weight)]);
         let mut all: Vec<Assignment> = places.iter().map(|place| moved(place, -1.0)).collect();
+        let rate = view.setting.rate;
         all.push(Assignment::averaged(model, 0));
         if rate > 0.0 {
             let (beta, inverse) = (self.momentum, 1.0 / rate);
-            let step = [(slow, beta), (anchor, inverse), (model, -inverse)];
-            all.push(Assignment::of(slow, step));
-            all.push(Assignment::of(
-                model,
-                [(anchor, 1.0), (slow, -self.rate * rate)],
-            ));
+            let momentum = [(slow, beta), (anchor, inverse), (model, -inverse)];
+            all.push(Assignment::of(slow, momentum));
+            let step = [(anchor, 1.0), (slow, -self.rate * rate)];
+            all.push(Assignment::of(model, step));
         }
         all.push(Assignment::of(anchor, [(model, 1.0)]));
+        all.push(Assignment::of(reference, [(model, 1.0)]));
         all.extend(places.iter().map(|place| moved(place, 1.0)));
-        Plan {
-            assignments: all,
-            number: Some(1.0),
-            leaders: None,
+        all
+    }
+}
+
+impl Algorithm for SlowMo {
+    fn base(&self) -> Option<&dyn Algorithm> {
+        Some(&*self.base)
+    }
+
+    fn messages(&self, view: &View<'_>) -> Vec<Message> {
+        if !self.is_slow_step(view) {
+            return self.base.messages(view);
         }
+        let message = match self.base_averages(view.setting.round.index()) {
+            true => self.base.messages(view).swap_remove(0),
+            // Where models have weights (push-sum), their mean has them too; the weights' mean is 1.
+            false => Message::of([(Vector::Model, view.own.number)]),
+        };
+        if view.setting.rate == 0.0 {
+            return vec![message];
+        }
+        // a - b comes first: while the rate stays it is exactly 0.
+        let [anchor, ..] = self.vectors();
+        let reference = self.reference(view);
+        let reference = reference
+            .into_iter()
+            .map(|(vector, weight)| (vector, -weight));
+        let gone = [(anchor, 1.0)].into_iter().chain(reference);
+        vec![Message::of(gone.chain(message.content).collect::<Vec<_>>())]
+    }
+
+    fn plan(&self, view: &View<'_>) -> Plan {
+        if self.is_slow_step(view) {
+            return Plan {
+                assignments: self.slow_step(view),
+                number: Some(1.0),
+                leaders: None,
+            };
+        }
+        let mut plan = self.base.plan(view);
+        let moved = self.reference(view);
+        if moved.len() > 1 {
+            let [_, _, reference] = self.vectors();
+            plan.assignments.insert(0, Assignment::of(reference, moved));
+        }
+        plan
     }
 
     fn exchanges(&self, round: u64) -> Vec<Exchange> {
@@ -106,6 +155,7 @@ impl Algorithm for SlowMo {
         let mut extras = self.base.extras();
         extras.push(extra("anchor", ExtraStart::Model));
         extras.push(extra("slow momentum", ExtraStart::Zero));
+        extras.push(extra("period reference", ExtraStart::Model));
         extras
     }
 
