@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
-use upwash::algorithm::{Links, Registry};
+use upwash::algorithm::{Links, Part, Plan, Registry};
 use upwash::config::Config;
 use upwash::crew::Crew;
-use upwash::engine::{Engine, State};
+use upwash::engine::{Engine, State, Turn};
 use upwash::experiment::{Experiment, Folders};
 use upwash::fleet::Fleet;
-use upwash::run::{Event, Next, Progress, Summary, run, run_with};
+use upwash::mix::Terms;
+use upwash::run::{Event, Moment, Next, Observer, Progress, Summary, run, run_with};
 use upwash::transport::{Begin, Letter, Placement, Promises, Traffic, Transport, TransportError};
 use upwash_burn::BurnNetwork;
 
@@ -462,4 +463,109 @@ fn stopped_by(experiment: &Experiment, who: usize) -> Vec<upwash::run::Status> {
         assert!(!waited.load(Ordering::Relaxed), "{who} was not heard");
         ends
     })
+}
+
+/// A process whose neighbours never come.
+struct Alone(Placement);
+
+impl Transport for Alone {
+    fn promises(&self) -> Promises {
+        Promises {
+            survives_loss: true,
+            authenticated: true,
+            progresses: true,
+        }
+    }
+    fn placement(&self) -> &Placement {
+        &self.0
+    }
+    fn may_begin(&mut self, _: u64, _: bool) -> Result<Begin, TransportError> {
+        Ok(Begin::Go)
+    }
+    fn begin(&mut self, _: Vec<(Letter, Vec<usize>)>, _: &[usize]) -> Result<(), TransportError> {
+        Ok(())
+    }
+    fn finish(&mut self, _: u32) -> Result<Vec<Letter>, TransportError> {
+        Ok(vec![])
+    }
+    fn send(&mut self, _: usize, _: Letter) -> Result<bool, TransportError> {
+        Ok(false)
+    }
+    fn receive(&mut self, wait: Duration) -> Result<Vec<Letter>, TransportError> {
+        std::thread::sleep(wait);
+        Ok(vec![])
+    }
+    fn is_there(&self, _: usize) -> bool {
+        false
+    }
+    fn all_reduce(&mut self, _: u32, _: &mut [f32]) -> Result<(), TransportError> {
+        Ok(())
+    }
+    fn fill_in(&mut self, _: &mut [f64]) -> Result<(), TransportError> {
+        Ok(())
+    }
+    fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError> {
+        Ok(Some(number))
+    }
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+}
+
+#[derive(Default)]
+struct Archive(Vec<Moment>);
+
+impl Observer for Archive {
+    fn observe(&mut self, _: &Event) -> Next {
+        Next::Continue
+    }
+
+    fn between_rounds(&mut self, _: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
+        self.0.push(moment());
+        Next::Continue
+    }
+}
+
+/// A checkpoint of a worker that never waits is of one step: its model and its velocity have the same gradients in
+/// them, and as many as it says. One that meets nobody goes the way of plain steps.
+#[test]
+fn a_checkpoint_without_rounds_is_of_one_step() {
+    let config = "[graph]\ntopology = \"path:2\"\n[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 1\n\
+                  momentum = 0.9\ndecay = \"constant\"\nrate = 0.05\n";
+    let config = Config::parse(config, &[]).unwrap();
+    let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
+    let engine = || {
+        let model = BurnNetwork::new(experiment.network.clone());
+        Fleet::new(Arc::new(model), &Crew::of(&experiment).only(&[0]))
+    };
+    let mut known = Vec::new();
+    let mut steps = engine();
+    for batch in 0..experiment.rounds() {
+        steps.step(&[Some(Turn { batch, rate: 0.05 })]);
+        let part = Part {
+            worker: 0,
+            messages: vec![],
+            plan: Plan::alone(),
+        };
+        steps.exchange(&[part], Terms::default());
+        known.push(steps.state());
+    }
+    let mut archive = Archive::default();
+    let (mut fleet, mut alone) = (engine(), Alone(Placement::new(2, 2, 0)));
+    let start = Progress::start(2);
+    run_with(&experiment, &mut fleet, &mut alone, start, &mut archive).unwrap();
+    assert!(archive.0.len() > 20);
+    let array = |state: &State, name: &str| -> Vec<f32> {
+        let found = state.iter().find(|(found, _)| found == name);
+        found.unwrap().1.clone()
+    };
+    for (progress, state) in &archive.0 {
+        let done = progress.round as usize;
+        for name in ["models", "velocities"] {
+            let (found, known) = (array(state, name), array(&known[done - 1], name));
+            let pairs = found.iter().zip(&known);
+            let far = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(far < 1e-4, "{name} after {done} steps: {far}");
+        }
+    }
 }

@@ -27,11 +27,14 @@ use std::time::{Duration, Instant};
 /// Who is not answered for so long goes on alone.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// This process's worker, for both threads.
+/// This process's worker, for both threads: everything as of the same step.
 struct Open<'a> {
     model: &'a mut [f32],
     statistics: &'a mut [f32],
+    velocity: &'a mut [f32],
     number: f64,
+    /// Gradients that are in the model.
+    steps: u64,
 }
 
 struct Field<'a> {
@@ -41,7 +44,6 @@ struct Field<'a> {
     worker: usize,
     neighbours: Vec<usize>,
     open: Mutex<Open<'a>>,
-    velocity: Mutex<&'a mut [f32]>,
     stop: AtomicBool,
     rate: Box<dyn Fn(f64) -> f64 + Sync + 'a>,
 }
@@ -56,6 +58,20 @@ enum Told {
     },
     /// A gradient is applied.
     Step(Score),
+}
+
+/// What a meeting adds to the worker that began it.
+struct Change {
+    model: Vec<f32>,
+    number: f64,
+}
+
+impl Open<'_> {
+    fn add(&mut self, change: Change) {
+        let pairs = self.model.iter_mut().zip(change.model);
+        pairs.for_each(|(x, difference)| *x += difference);
+        self.number += change.number;
+    }
 }
 
 /// What came of a request, if anything did.
@@ -106,9 +122,10 @@ pub(super) fn run(
         open: Mutex::new(Open {
             model,
             statistics,
+            velocity,
             number: course.progress.numbers[worker],
+            steps: course.progress.round,
         }),
-        velocity: Mutex::new(velocity),
         stop: AtomicBool::new(false),
         rate: Box::new(course.rates()),
     };
@@ -154,7 +171,10 @@ impl Field<'_> {
         tell: &mpsc::Sender<Told>,
         answers: &mpsc::Receiver<Answer>,
     ) {
-        let mut statistics = lock(&self.open).statistics.to_vec();
+        let (mut statistics, mut velocity) = {
+            let open = lock(&self.open);
+            (open.statistics.to_vec(), open.velocity.to_vec())
+        };
         for step in steps {
             if self.stop.load(Ordering::Relaxed) {
                 return;
@@ -165,29 +185,33 @@ impl Field<'_> {
                 rate: (self.rate)(step as f64),
             };
             // In this process the worker is the first.
-            let score = self.shared.gradient(
-                0,
-                turn,
-                &snapshot,
-                &mut statistics,
-                update,
-                &mut lock(&self.velocity),
-            );
-            lock(&self.open).statistics.copy_from_slice(&statistics);
-            if !self.meet(step, update, tell, answers) || tell.send(Told::Step(score)).is_err() {
+            let score =
+                self.shared
+                    .gradient(0, turn, &snapshot, &mut statistics, update, &mut velocity);
+            let Some(met) = self.meet(step, update, tell, answers) else {
+                return;
+            };
+            let mut open = lock(&self.open);
+            open.add(met);
+            open.statistics.copy_from_slice(&statistics);
+            open.velocity.copy_from_slice(&velocity);
+            open.steps = step + 1;
+            drop(open);
+            if tell.send(Told::Step(score)).is_err() {
                 return;
             }
         }
     }
 
-    /// Meets whom the algorithm says, if it can be reached; whether anyone still listens.
+    /// Meets whom the algorithm says, if it can be reached; what that changes, unless nobody listens any
+    /// more.
     fn meet(
         &self,
         step: u64,
         update: &[f32],
         tell: &mpsc::Sender<Told>,
         answers: &mpsc::Receiver<Answer>,
-    ) -> bool {
+    ) -> Option<Change> {
         let (sent, number) = {
             let open = lock(&self.open);
             (open.model.to_vec(), open.number)
@@ -201,9 +225,7 @@ impl Field<'_> {
             let part = meeting.parts.iter().find(|part| part.worker == self.worker);
             let numbers = part.map_or(vec![], |part| sent_by(part, &sent, update));
             let letter = self.letter(numbers, number);
-            if tell.send(Told::Request { to, step, letter }).is_err() {
-                return false;
-            }
+            tell.send(Told::Request { to, step, letter }).ok()?;
             let deadline = Instant::now() + PATIENCE;
             loop {
                 let left = deadline.saturating_duration_since(Instant::now());
@@ -215,7 +237,7 @@ impl Field<'_> {
                     // Of a meeting that was given up.
                     Ok(_) => {}
                     Err(mpsc::RecvTimeoutError::Timeout) => break,
-                    Err(mpsc::RecvTimeoutError::Disconnected) => return false,
+                    Err(mpsc::RecvTimeoutError::Disconnected) => return None,
                 }
             }
         }
@@ -225,13 +247,10 @@ impl Field<'_> {
         let guest = partner
             .zip(reply)
             .map(|(partner, reply)| (partner, reply.numbers));
-        let (model, new_number) = self.after(&meeting.parts, sent.clone(), update, guest);
-        let mut open = lock(&self.open);
-        let changes = model.iter().zip(&sent);
-        let changed = open.model.iter_mut().zip(changes);
-        changed.for_each(|(x, (new, old))| *x += new - old);
-        open.number += new_number.map_or(0.0, |new| new - number);
-        true
+        let (mut model, new_number) = self.after(&meeting.parts, sent.clone(), update, guest);
+        model.iter_mut().zip(&sent).for_each(|(x, old)| *x -= old);
+        let number = new_number.map_or(0.0, |new| new - number);
+        Some(Change { model, number })
     }
 
     fn letter(&self, numbers: Vec<f32>, number: f64) -> Letter {

@@ -27,6 +27,8 @@ const GLANCE: Duration = Duration::from_millis(20);
 struct Open<'a> {
     model: &'a mut [f32],
     statistics: &'a mut [f32],
+    /// Its optimizer's velocity, as of its last step that is in the model.
+    velocity: &'a mut [f32],
     /// The algorithm's number.
     number: f64,
     /// Its clock, and until when it is sending and receiving: simulated seconds.
@@ -97,7 +99,7 @@ pub(super) fn run(
         return Err(RunError::Threads);
     };
     let numbers = course.progress.numbers.clone();
-    let (mut rows, mut own) = (Vec::new(), Vec::new());
+    let (mut rows, mut updates) = (Vec::new(), Vec::new());
     for (lane, number) in lanes.into_iter().zip(numbers) {
         let Lane {
             model,
@@ -110,12 +112,13 @@ pub(super) fn run(
         rows.push(Mutex::new(Open {
             model,
             statistics,
+            velocity,
             number,
             clock: course.progress.clocks[worker],
             ports: flight.ports[worker],
         }));
         // Steps that were in flight when a run was stopped are computed anew.
-        own.push((update, Mutex::new(velocity)));
+        updates.push(update);
     }
     let training = course.training.clone();
     let count = training.len() as u64;
@@ -133,24 +136,20 @@ pub(super) fn run(
         training,
         rate: Box::new(move |begun| rates(begun as f64 / count as f64)),
     };
-    let (mut updates, velocities): (Vec<_>, Vec<_>) = own.into_iter().unzip();
     let status = std::thread::scope(|scope| {
         let (send, news) = mpsc::channel();
-        for (worker, update) in updates.iter_mut().enumerate() {
+        for (worker, update) in updates.into_iter().enumerate() {
             if Some(worker) == experiment.centre {
                 continue;
             }
-            let (field, velocity, send) = (&field, &velocities[worker], send.clone());
+            let (field, send) = (&field, send.clone());
             scope.spawn(move || {
                 let _guard = StopOnPanic(&field.stop);
-                field.work(worker, update, velocity, &send);
+                field.work(worker, update, &send);
             });
         }
         drop(send);
-        let mut desk = Desk {
-            field: &field,
-            velocities: &velocities,
-        };
+        let mut desk = Desk { field: &field };
         let mut listen = || -> Status {
             let mut done = flight.done();
             course.begin_round();
@@ -204,15 +203,13 @@ pub(super) fn run(
 
 impl Field<'_> {
     /// Gradient after gradient, until there are enough of all.
-    fn work(
-        &self,
-        worker: usize,
-        update: &mut [f32],
-        velocity: &Mutex<&mut [f32]>,
-        news: &mpsc::Sender<News>,
-    ) {
+    fn work(&self, worker: usize, update: &mut [f32], news: &mpsc::Sender<News>) {
         let mut snapshot = vec![0.0; update.len()];
-        let mut statistics = lock(&self.rows[worker]).statistics.to_vec();
+        // What its next step makes of these is put into its row together with the step.
+        let (mut statistics, mut velocity) = {
+            let row = lock(&self.rows[worker]);
+            (row.statistics.to_vec(), row.velocity.to_vec())
+        };
         while self.may_begin(worker) {
             let begun = self.begun.fetch_add(1, Ordering::Relaxed);
             if begun >= self.total {
@@ -224,7 +221,6 @@ impl Field<'_> {
                 batch: step,
                 rate: (self.rate)(begun),
             };
-            let mut velocity = lock(velocity);
             let score = self.shared.gradient(
                 worker,
                 turn,
@@ -233,8 +229,8 @@ impl Field<'_> {
                 update,
                 &mut velocity,
             );
-            drop(velocity);
-            let told = self.meet(worker, step, score, update, &statistics);
+            let kept = [&statistics[..], &velocity];
+            let told = self.meet(worker, step, score, update, kept);
             self.bell.notify_all();
             // Nobody listens any more: the run is over.
             if news.send(told).is_err() {
@@ -275,7 +271,7 @@ impl Field<'_> {
         step: u64,
         score: Score,
         update: &[f32],
-        statistics: &[f32],
+        [statistics, velocity]: [&[f32]; 2],
     ) -> News {
         let experiment = self.experiment;
         let mut turn = Turn {
@@ -301,6 +297,7 @@ impl Field<'_> {
         parts.sort_unstable_by_key(|part| part.worker);
         let own = &mut rows[place(worker)];
         own.statistics.copy_from_slice(statistics);
+        own.velocity.copy_from_slice(velocity);
         own.clock += experiment.clock.gradient(worker, step);
         let each = parts.iter().map(|part| bytes(&part.messages, update.len()));
         let longest = each.max().unwrap_or(0);
@@ -355,7 +352,6 @@ impl Field<'_> {
 /// The calling thread's view of the models: copies of what they are now.
 struct Desk<'f, 'a> {
     field: &'f Field<'a>,
-    velocities: &'f [Mutex<&'a mut [f32]>],
 }
 
 impl Desk<'_, '_> {
@@ -390,7 +386,8 @@ impl Models for Desk<'_, '_> {
         crate::fleet::consensus_distance(&models)
     }
 
-    /// One moment: nobody mixes while all models are copied.
+    /// One moment: nobody mixes while all models are copied, and everything of a worker is as of the same
+    /// step.
     fn moment(&mut self, progress: &Progress) -> Moment {
         let rows: Vec<_> = self.field.rows.iter().map(lock).collect();
         let mut progress = progress.clone();
@@ -404,9 +401,8 @@ impl Models for Desk<'_, '_> {
         let models: Vec<f32> = rows.iter().flat_map(|row| row.model.to_vec()).collect();
         let statistics = rows.iter().flat_map(|row| row.statistics.to_vec());
         let statistics: Vec<f32> = statistics.collect();
-        drop(rows);
-        let velocities = self.velocities.iter();
-        let velocities: Vec<f32> = velocities.flat_map(|row| lock(row).to_vec()).collect();
+        let velocities = rows.iter().flat_map(|row| row.velocity.to_vec());
+        let velocities: Vec<f32> = velocities.collect();
         let state = vec![
             ("updates".into(), vec![0.0; models.len()]),
             ("models".into(), models),

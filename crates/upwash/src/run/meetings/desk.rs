@@ -381,13 +381,15 @@ impl Models for Desk<'_, '_> {
         let open = lock(&self.field.open);
         let mut progress = progress.clone();
         progress.numbers[self.field.worker] = open.number;
-        let (model, statistics) = (open.model.to_vec(), open.statistics.to_vec());
-        drop(open);
+        // The worker may be ahead of what it has told.
+        if self.field.trains() {
+            progress.round = open.steps;
+        }
         let state = vec![
-            ("updates".into(), vec![0.0; model.len()]),
-            ("models".into(), model),
-            ("velocities".into(), lock(&self.field.velocity).to_vec()),
-            ("statistics".into(), statistics),
+            ("updates".into(), vec![0.0; open.model.len()]),
+            ("models".into(), open.model.to_vec()),
+            ("velocities".into(), open.velocity.to_vec()),
+            ("statistics".into(), open.statistics.to_vec()),
         ];
         (progress, state)
     }
