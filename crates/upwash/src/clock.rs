@@ -1,8 +1,9 @@
 //! What a run would cost on a cluster or a network: simulated time.
 //!
-//! Every worker has a clock of its own. A gradient takes so many seconds, a message so many more; a
-//! worker goes on when it has what it waits for, so that a slow one holds up its neighbours first and
-//! others later. Nothing of this slows the run itself.
+//! Every worker has a clock of its own. A gradient takes so many seconds, a message so many more; in a
+//! round, a worker goes on when it has what it waits for and its own messages have left (they are the
+//! model that its next step changes), so that a slow one holds up its neighbours first and others later.
+//! Nothing of this slows the run itself.
 
 use crate::config::{ClockConfig, ConfigError, Duplex, PerLink, PerWorker};
 use std::cmp::Reverse;
@@ -439,6 +440,15 @@ mod tests {
         };
         assert!((push(1) - 2.2).abs() < 1e-9); // there by 1.1, back from then on
         assert!((push(2) - 3.2).abs() < 1e-9); // there by 2.1, and the way back is free by then
+    }
+
+    /// Who only sends goes on when its bytes have left; the latency is the receiver's to wait for.
+    #[test]
+    fn a_worker_waits_until_its_own_messages_have_left() {
+        let one_way = &transfers(&[(0, 1)])[..1];
+        let mut clocks = vec![0.0; 3];
+        clock(SLOW, 3).exchange(&mut clocks, one_way);
+        assert_eq!(clocks, [1.0, 1.1, 0.0]);
     }
 
     #[test]

@@ -133,11 +133,11 @@ fn graphs_that_an_algorithm_cannot_use() {
         ),
         (
             "[algorithm]\nname = \"downpour\"\n[graph]\ntopology = \"ring:4\"\n",
-            "star:4 for 3",
+            "star:4 for a centre and 3 workers",
         ),
         (
             "[algorithm]\nname = \"parameter-server\"\n[graph]\ntopology = \"path:1\"\n",
-            "a centre",
+            "star:2 for a centre and one worker",
         ),
         (
             "[algorithm]\nname = \"sgp\"\n[graph]\ntopology = \"ring:3\"\narcs = [[0, 1], [1, 2]]\n",

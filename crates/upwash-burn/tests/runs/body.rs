@@ -527,7 +527,23 @@ fn warnings_are_about_the_whole_schedule() {
     let file = folder.path().join("two.txt");
     std::fs::write(&file, "0-1 2-3\n").unwrap();
     let matching = matching.replace("GRAPH", file.to_str().unwrap());
-    assert!(warnings(&matching)[0].contains("in 2 pieces"));
+    assert!(warnings(&matching)[0].contains("in 2 pieces, which learn for themselves"));
+    // Averages of all join what links do not.
+    for (name, round) in [("gossip-pga", 7), ("slowmo", 7)] {
+        let averages = format!("{matching}[algorithm]\nname = \"{name}\"\n");
+        let averages = match name {
+            "slowmo" => format!("{averages}base = \"dpsgd\"\n"),
+            _ => format!("{averages}period = 8\n"),
+        };
+        let so = format!("which meet in averages of all only, first after round {round}");
+        let warned = warnings(&averages);
+        assert!(
+            warned.iter().any(|warning| warning.contains(&so)),
+            "{name}: {warned:?}"
+        );
+        let alone = |warning: &String| warning.contains("for themselves");
+        assert!(!warned.iter().any(alone), "{name}: {warned:?}");
+    }
     assert!(warnings(&format!("{matching}copies = 3\n")).is_empty());
 }
 

@@ -46,10 +46,14 @@ pub(super) fn centre(
         Some(hub) => Ok(Some(hub)),
         None => conflict(format!(
             "algorithm.name = \"{}\" needs a centre, a worker that is linked with all others, and \
-             graph.topology = \"{}\" has none: take star:{} for {others} workers and a centre",
+             graph.topology = \"{}\" has none: take star:{} for a centre and {}",
             config.algorithm.name,
             config.graph.topology,
-            graph.nodes()
+            others.max(1) + 1,
+            match others {
+                0 | 1 => "one worker".into(),
+                _ => format!("{others} workers"),
+            }
         )),
     }
 }
@@ -80,6 +84,9 @@ pub(super) fn audience(method: &Method, schedule: &Schedule) -> Option<Vec<Vec<u
         })
 }
 
+/// Rounds in which everything that an algorithm does now and then has happened.
+const MANY_ROUNDS: u64 = 1000;
+
 /// With whom a worker ever exchanges anything.
 pub(super) fn acquaintances(
     method: &Method,
@@ -87,7 +94,6 @@ pub(super) fn acquaintances(
     graph: &Graph,
     worker: usize,
 ) -> Vec<usize> {
-    const ROUNDS: u64 = 1000;
     let by_links = |exchange: &Exchange| {
         matches!(
             exchange,
@@ -97,7 +103,7 @@ pub(super) fn acquaintances(
     let Some(algorithm) = method.synchronous() else {
         return graph.neighbours(worker).to_vec();
     };
-    if !(0..ROUNDS).all(|round| algorithm.exchanges(round).iter().all(by_links)) {
+    if !(0..MANY_ROUNDS).all(|round| algorithm.exchanges(round).iter().all(by_links)) {
         return (0..schedule.nodes())
             .filter(|&other| other != worker)
             .collect();
@@ -119,14 +125,14 @@ pub(super) fn check(
     graph: &Graph,
     schedule: &Schedule,
 ) -> Result<Vec<String>, ExperimentError> {
-    let pieces_warning = |pieces: usize| {
-        let warning = format!(
-            "the links that are used leave the workers in {pieces} pieces, which learn for themselves"
-        );
+    let pieces_warning = |pieces: usize, so: String| {
+        let warning = format!("the links that are used leave the workers in {pieces} pieces, {so}");
         (pieces > 1).then_some(warning)
     };
+    let alone = "which learn for themselves".to_string();
     let Some(algorithm) = method.synchronous() else {
-        return Ok(pieces_warning(graph.pieces().len()).into_iter().collect());
+        let warning = pieces_warning(graph.pieces().len(), alone);
+        return Ok(warning.into_iter().collect());
     };
     let (weak, links) = (weak(schedule), schedule.possible_links());
     let both_ways = links.iter().map(|&(a, b)| (a.min(b), a.max(b)));
@@ -144,7 +150,12 @@ pub(super) fn check(
         .map_err(ExperimentError::Conflict)?;
     let mut warnings = algorithm.warnings(&ground);
     if algorithm.links() != algorithm::Links::None {
-        warnings.extend(pieces_warning(pieces));
+        let averages = |round: &u64| algorithm.exchanges(*round).contains(&Exchange::Mean);
+        let so = match (0..MANY_ROUNDS).find(averages) {
+            Some(round) => format!("which meet in averages of all only, first after round {round}"),
+            None => alone,
+        };
+        warnings.extend(pieces_warning(pieces, so));
     }
     Ok(warnings)
 }
