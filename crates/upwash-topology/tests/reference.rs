@@ -505,3 +505,14 @@ fn theorem_2_as_printed() {
     let disagreement = 0.16 * (4.0004 / 6.0 + 1.5);
     close(theorem.bound(), 0.4 + 0.77632 + disagreement, 1e-9);
 }
+
+/// The text's example: "the node 7, that is adjacent to node 0, has the largest degree".
+#[test]
+fn in_the_released_list_worker_0_s_best_connected_neighbour_is_1() {
+    let l1 = graph("paper:L1");
+    let degree = |worker: usize| l1.neighbours(worker).len();
+    let neighbours = l1.neighbours(0);
+    assert!(neighbours.contains(&7));
+    let best = neighbours.iter().copied().max_by_key(|&w| degree(w));
+    assert_eq!((best, degree(1), degree(7)), (Some(1), 5, 4));
+}

@@ -46,9 +46,6 @@ pub enum Part {
 /// What an engine must keep for going on later: arrays by name.
 pub type State = Vec<(String, Vec<f32>)>;
 
-/// Batches over which an averaged model's statistics are estimated.
-pub const ESTIMATION_BATCHES: usize = 16;
-
 /// The array of this name in a state, if it has the expected length; says what does not fit.
 pub fn saved<'a>(state: &'a State, name: &str, expected: usize) -> Result<&'a [f32], String> {
     let found = state.iter().find(|(saved, _)| saved == name);

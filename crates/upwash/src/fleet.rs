@@ -3,7 +3,7 @@
 use crate::algorithm::{Assignment, ExtraStart, Message, Part as Participant, Vector};
 use crate::crew::{Crew, ExtraRows};
 use crate::data::{Batch, Dataset, Images, Pick, Sampler};
-use crate::engine::{ESTIMATION_BATCHES, Engine, Part, Score, State, Turn, saved};
+use crate::engine::{Engine, Part, Score, State, Turn, saved};
 use crate::mix::{Guest, Row, Terms, exchange};
 use crate::model::{Layout, Replica};
 use crate::optimizer::Sgd;
@@ -248,7 +248,8 @@ impl Shared {
         }
     }
 
-    /// The mean over some batches out of the images of this worker and all who are with it.
+    /// The mean over [some batches](Sampler::estimation_batches) out of the images of this worker and all
+    /// who are with it.
     pub(crate) fn estimate_statistics(&self, worker: usize, parameters: &[f32]) -> Vec<f32> {
         let mut statistics = self.model.start_statistics();
         if statistics.is_empty() {
@@ -259,7 +260,8 @@ impl Shared {
             let picks = self.sampler.mixed_picks(worker, augmentation, k as u64);
             self.data.scaling.batch(&self.data.train, picks.into_iter())
         };
-        let estimates: Vec<Vec<f32>> = (0..ESTIMATION_BATCHES)
+        let batches = self.sampler.estimation_batches();
+        let estimates: Vec<Vec<f32>> = (0..batches)
             .into_par_iter()
             .map(|k| self.model.batch_statistics(parameters, &batch(k)))
             .collect();
@@ -268,7 +270,7 @@ impl Shared {
                 .iter()
                 .map(|estimate| f64::from(estimate[index]))
                 .sum();
-            *value = (sum / ESTIMATION_BATCHES as f64) as f32;
+            *value = (sum / batches as f64) as f32;
         }
         statistics
     }

@@ -22,6 +22,8 @@ pub(super) struct Outcome {
     pub(super) seconds: Option<f64>,
     /// What all workers sent.
     pub(super) gigabytes: Option<f64>,
+    /// Images on which the averaged model's batch-norm statistics were estimated, where it says so.
+    pub(super) statistics_images: Option<u64>,
     /// How many ran at the same time, with it.
     pub(super) together: u64,
     /// What computed it, as far as that was kept: several where it went on elsewhere.
@@ -111,6 +113,7 @@ impl Outcome {
                 accuracies: accuracies.iter().map(|entry| 100.0 * entry.1).collect(),
                 seconds: seconds.map(|seconds| seconds / together as f64),
                 gigabytes: summary["bytes_sent"].as_f64().map(|bytes| bytes / 1e9),
+                statistics_images: summary["statistics_images"].as_u64(),
                 together,
                 engines: engines.map(str::to_owned).collect(),
                 run,

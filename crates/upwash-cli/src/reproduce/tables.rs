@@ -117,7 +117,8 @@ impl Shown<'_> {
         let worst = |outcome: &Outcome| outcome.accuracies.iter().copied().reduce(f64::min);
         row("worst", printed, &worst, 2);
         let averaged = |outcome: &Outcome| Some(100.0 * outcome.run.averaged_accuracy?);
-        row("averaged model", paper.map(|_| String::new()), &averaged, 2);
+        let name = self.averaged_name(found);
+        row(&name, paper.map(|_| String::new()), &averaged, 2);
         let sent = |outcome: &Outcome| outcome.gigabytes;
         row("GB sent by all", paper.map(|_| String::new()), &sent, 1);
         if losses {
@@ -145,6 +146,21 @@ impl Shown<'_> {
         }
         rows.push(self.counts(found, paper.is_some()));
         write_aligned(text, &rows)
+    }
+
+    /// The averaged model, and on how many images its batch-norm statistics were estimated: runs that do not say
+    /// it took 16 batches. The digits' network has none.
+    fn averaged_name(&self, found: &Found) -> String {
+        let scale = self.store.scale;
+        let usual = 16 * scale.batch as u64;
+        let runs = found.values().flat_map(Runs::own);
+        let images = runs.map(|outcome| outcome.statistics_images.unwrap_or(usual));
+        let images: BTreeSet<u64> = images.filter(|_| !scale.quick).collect();
+        let images: Vec<String> = images.iter().map(u64::to_string).collect();
+        match images.is_empty() {
+            true => "averaged model".into(),
+            false => format!("averaged model, {} images", images.join(" or ")),
+        }
     }
 
     /// How many seeds, and how long each took.

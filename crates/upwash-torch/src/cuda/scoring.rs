@@ -6,7 +6,7 @@ use crate::model::BoundModel;
 use crate::shim::{Argument, TorchError, autocast};
 use tch::{Device, Kind, Tensor};
 use upwash::data::Pick;
-use upwash::engine::{ESTIMATION_BATCHES, Part, Score};
+use upwash::engine::{Part, Score};
 
 impl CudaFleet {
     /// How a network does on the test set, or on a worker's share.
@@ -59,7 +59,7 @@ impl CudaFleet {
         let count = self.sampler.batch_size();
         let (images, labels) = self.inputs.room(&self.data, count);
         let mut sums: Vec<Tensor> = Vec::new();
-        for k in 0..ESTIMATION_BATCHES {
+        for k in 0..self.sampler.estimation_batches() {
             let picks = self
                 .sampler
                 .mixed_picks(worker, self.data.augmentation, k as u64);
@@ -77,7 +77,7 @@ impl CudaFleet {
             }
         }
         let mean = |sum: &Tensor| {
-            let mean: Tensor = sum / ESTIMATION_BATCHES as f64;
+            let mean: Tensor = sum / self.sampler.estimation_batches() as f64;
             Vec::<f32>::try_from(mean.to_device(Device::Cpu)).unwrap_or_default()
         };
         Ok(sums.iter().flat_map(mean).collect())

@@ -8,7 +8,7 @@ mod synthetic;
 
 pub use digits::digits;
 pub use partition::{Partition, PartitionError, Shares};
-pub use sampler::{Batch, Pick, Sampler};
+pub use sampler::{Batch, ESTIMATION_IMAGES, Pick, Sampler};
 pub use store::{Source, SourceFile, StoreError};
 pub use synthetic::{Synthetic, SyntheticError};
 

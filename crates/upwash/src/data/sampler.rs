@@ -4,6 +4,9 @@ use super::{Augmentation, Dataset, Shares};
 use std::sync::Arc;
 use upwash_topology::random::Stream;
 
+/// Images on which an averaged model's statistics are estimated, or a few more to fill the last batch.
+pub const ESTIMATION_IMAGES: usize = 2048;
+
 /// Images as numbers, ready for a network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
@@ -144,6 +147,12 @@ impl Sampler {
         let mut stream = Stream::new(seed, "augmentation", &[number, round]);
         let pick = move |image| random_window(augmentation, image, &mut stream);
         self.indices(worker, round).into_iter().map(pick)
+    }
+
+    /// How many [mixed](Self::mixed_picks) batches make at least [`ESTIMATION_IMAGES`]: what the statistics of
+    /// a model that is no worker's are estimated on, whatever the batch.
+    pub fn estimation_batches(&self) -> usize {
+        ESTIMATION_IMAGES.div_ceil(self.batch)
     }
 
     /// A batch of images out of the shares of all workers of this one's experiment, to measure on what no
@@ -330,6 +339,16 @@ mod tests {
         };
         let batch = scaling.batch(&images, [Pick::whole(0)].into_iter());
         assert_eq!(batch.pixels, [-1.0, 0.0, 1.0, 2.0]);
+    }
+
+    /// As many images for a batch of 16 as for one of 128: few are too rough.
+    #[test]
+    fn statistics_are_estimated_on_as_many_images_whatever_the_batch() {
+        for (batch, batches) in [(16, 128), (128, 16), (100, 21), (4096, 1)] {
+            let images = vec![vec![0, 1]];
+            let sampler = Sampler::new(Shares { images }, batch, 1);
+            assert_eq!(sampler.estimation_batches(), batches);
+        }
     }
 
     #[test]

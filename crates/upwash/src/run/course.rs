@@ -368,6 +368,8 @@ impl<'a> Course<'a> {
         if !stopped {
             team.sum_up(&mut sent);
         }
+        let sampler = &self.experiment.sampler;
+        let estimated = !averaged.statistics.is_empty();
         let summary = Summary {
             algorithm: self.experiment.algorithm_name(),
             graph: self.experiment.graph_name(),
@@ -377,6 +379,8 @@ impl<'a> Course<'a> {
             mean_accuracy: accuracies().sum::<f64>() / accuracies().count() as f64,
             worst_accuracy: accuracies().min_by(f64::total_cmp).unwrap_or(f64::NAN),
             averaged_model_accuracy,
+            statistics_images: estimated
+                .then(|| sampler.estimation_batches() * sampler.batch_size()),
             consensus_distance,
             sent,
             centre: self.experiment.centre,

@@ -195,6 +195,9 @@ pub struct Summary {
     pub worst_accuracy: f64,
     /// The accuracy of the model that the run leaves: the average of all, or the centre's.
     pub averaged_model_accuracy: f64,
+    /// Images on which that model's batch-norm statistics were estimated, where it has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub statistics_images: Option<usize>,
     /// How far the models are from their average.
     pub consensus_distance: f64,
     /// What was sent by all workers together.
