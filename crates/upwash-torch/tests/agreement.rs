@@ -127,27 +127,38 @@ fn complete(mut experiment: Experiment, model: Arc<dyn Model>) -> (Vec<Vec<f64>>
     (witness.losses, plans)
 }
 
+/// Left to themselves, on a network without kinks: where activations are switched on and off by rounding, engines
+/// drift apart however right they are (see [`common::compare`], which the test of the small CNN goes by).
 #[test]
 fn runs_agree_for_twenty_rounds_leaders_included() {
-    for (model, data, batch, algorithm) in [
-        ("cnn", "digits", 9, "name = \"dpsgd\""),
-        ("cnn", "digits", 9, "name = \"al-dsgd\""),
-        ("cnn", "digits", 9, "base = \"matcha\""),
+    for algorithm in [
+        "name = \"dpsgd\"",
+        "name = \"al-dsgd\"",
+        "base = \"matcha\"",
     ] {
-        let config = format!(
-            "model = \"{model}\"\n[data]\nname = \"{data}\"\ntest_images = 8\n[algorithm]\n{algorithm}\n\
-             [training]\nepochs = 1\nbatch = {batch}\nrate = 0.01\nmomentum = 0.0\nstart = \"equal\"\n"
-        );
-        let experiment = || prepare(&config);
+        let config = |model: &str| {
+            format!(
+                "model = \"{model}\"\n[data]\nname = \"digits\"\ntest_images = 8\n[algorithm]\n{algorithm}\n\
+                 [training]\nepochs = 1\nbatch = 9\nrate = 0.01\nmomentum = 0.0\nstart = \"equal\"\n"
+            )
+        };
+        let experiment = || prepare(&config("softmax"));
         assert_eq!(experiment().rounds(), 20);
         let network = experiment().network;
-        let torch = complete(experiment(), Arc::new(torch(network.clone())));
-        let burn = complete(experiment(), Arc::new(BurnNetwork::new(network)));
-        assert!(torch.1 == burn.1, "{model}, {algorithm}: other leaders");
-        let pairs = torch.0.iter().flatten().zip(burn.0.iter().flatten());
+        let found = complete(experiment(), Arc::new(torch(network.clone())));
+        let known = complete(experiment(), Arc::new(BurnNetwork::new(network)));
+        assert!(found.1 == known.1, "{algorithm}: other leaders");
+        let pairs = found.0.iter().flatten().zip(known.0.iter().flatten());
         let worst = pairs.map(|(found, known)| (found / known - 1.0).abs());
         let worst = worst.fold(0.0, f64::max);
-        assert!(worst < 1e-4, "{model}, {algorithm}: {worst}");
+        assert!(worst < 1e-5, "{algorithm}: {worst}");
+
+        let experiment = prepare(&config("cnn"));
+        let network = experiment.network.clone();
+        let mut burn = experiment.fleet(Arc::new(BurnNetwork::new(network.clone())));
+        let mut torch = experiment.fleet(Arc::new(torch(network)));
+        let apart = common::compare(&experiment, 20, &mut burn, &mut torch);
+        assert!(apart.loss < 1e-5, "small CNN, {algorithm}: {apart:?}");
     }
 }
 
