@@ -352,7 +352,13 @@ fn results_are_what_their_names_say() {
     for scale in folders(&project().join("results")) {
         let words: Vec<String> = name(&scale).split('-').map(str::to_owned).collect();
         let quick = words[0] == "digits";
-        assert!(quick || words[0] == "cifar10", "{words:?}");
+        let prefix = match &*words[0] {
+            "cifar100" => "cifar100-",
+            data => {
+                assert!(quick || data == "cifar10", "{words:?}");
+                ""
+            }
+        };
         assert_eq!(words[2], "epochs");
         let configs = folder.path().join(name(&scale));
         let place = configs.to_str().unwrap();
@@ -365,7 +371,8 @@ fn results_are_what_their_names_say() {
         }
         said(folder.path(), &arguments);
         for experiment in folders(&scale) {
-            let text = std::fs::read_to_string(configs.join(name(&experiment) + ".toml"));
+            let file = format!("{prefix}{}.toml", name(&experiment));
+            let text = std::fs::read_to_string(configs.join(file));
             let text =
                 text.unwrap_or_else(|_| panic!("{}: no such experiment", experiment.display()));
             for run in folders(&experiment) {
@@ -376,7 +383,8 @@ fn results_are_what_their_names_say() {
                 }
                 let config = Config::parse(&text, &changes).unwrap();
                 let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
-                let config = experiment.config.to_toml().replace(DATA, "\"cifar10\"");
+                let data = format!("\"{}\"", words[0]);
+                let config = experiment.config.to_toml().replace(DATA, &data);
                 let stored = std::fs::read_to_string(run.join("config.toml")).unwrap();
                 let stored = stored.split("\n# checksum").next().unwrap();
                 assert_eq!(stored, config, "{}", run.display());
