@@ -1,0 +1,56 @@
+//! The recorded losses of every algorithm, whatever moves its messages.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{losses, said};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use upwash_testkit::golden::{Bits, Trace, Traces, check, check_another_way, four_worker_cases};
+
+fn recorded(crate_name: &str, file: &str) -> PathBuf {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    crates.join(crate_name).join("tests/golden").join(file)
+}
+
+/// Trains every configuration `c.toml` into `out`, and says what the losses were.
+fn traces(cases: &BTreeMap<String, String>, train: impl Fn(&Path)) -> Traces {
+    let trace = |(name, config): (&String, &String)| {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("c.toml"), config).unwrap();
+        train(folder.path());
+        let rounds = losses(&folder.path().join("out"));
+        (name.clone(), Trace::new(&rounds, rounds.len() / 3))
+    };
+    cases.iter().map(trace).collect()
+}
+
+#[test]
+fn golden_losses_of_four_peers() {
+    let (cases, file) = (
+        four_worker_cases(),
+        recorded("upwash-cli", "four-workers.json"),
+    );
+    let one = traces(&cases, |here| {
+        said(here, &["train", "c.toml", "--out", "out"]);
+    });
+    check(&file, "burn", Bits::OnTheSameProcessor, &one);
+    let peers = traces(&cases, |here| {
+        said(here, &["launch", "-n", "4", "c.toml", "--out", "out"]);
+    });
+    check_another_way(&file, &peers);
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn golden_losses_of_three_ranks() {
+    use upwash_testkit::golden::{ASYNCHRONOUS, cases};
+    let mut cases = cases(1);
+    cases.retain(|name, _| !ASYNCHRONOUS.contains(&&**name));
+    let ranks = traces(&cases, |here| {
+        let output = common::finish(common::mpirun(here, 3, &["c.toml", "--out", "out"]));
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}");
+    });
+    check_another_way(&recorded("upwash-burn", "digits-seed-1.json"), &ranks);
+}
