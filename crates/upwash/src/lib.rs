@@ -11,6 +11,7 @@ pub mod engine;
 pub mod experiment;
 pub mod files;
 pub mod fleet;
+mod gossip;
 pub mod loss;
 pub mod mix;
 pub mod model;

@@ -1,12 +1,11 @@
 //! Runs: the round loop, and what stands for it where there are no rounds.
 
-mod correspondence;
-mod course;
-mod heard;
+mod costs;
 mod meetings;
-mod mending;
 mod report;
+mod round;
 mod rounds;
+mod session;
 mod team;
 mod threads;
 mod virtual_time;
@@ -76,11 +75,11 @@ pub fn run_with(
         return Err(RunError::Workers { expected, engine });
     }
     let layout = engine.layout().clone();
-    let mut course = course::Course::new(experiment, progress, observer, &layout, &placement);
+    let mut session = session::Session::new(experiment, progress, observer, &layout, &placement);
     let mut team = team::Team::new(engine, transport);
     let status = match &experiment.method {
         Method::Synchronous(algorithm) => {
-            match rounds::run(&mut course, &**algorithm, &mut team) {
+            match rounds::run(&mut session, &**algorithm, &mut team) {
                 // It happened elsewhere.
                 Err(RunError::Transport(TransportError::Diverged { worker, round })) => {
                     Status::Diverged { worker, round }
@@ -89,7 +88,7 @@ pub fn run_with(
             }
         }
         Method::Asynchronous(algorithm) if !placement.is_whole() => {
-            match meetings::run(&mut course, &**algorithm, &mut team) {
+            match meetings::run(&mut session, &**algorithm, &mut team) {
                 Err(RunError::Transport(TransportError::Diverged { worker, round })) => {
                     Status::Diverged { worker, round }
                 }
@@ -97,9 +96,9 @@ pub fn run_with(
             }
         }
         Method::Asynchronous(algorithm) => match experiment.config.training.asynchronous {
-            Execution::VirtualTime => virtual_time::run(&mut course, &**algorithm, team.engine),
-            Execution::Threads => threads::run(&mut course, &**algorithm, team.engine)?,
+            Execution::VirtualTime => virtual_time::run(&mut session, &**algorithm, team.engine),
+            Execution::Threads => threads::run(&mut session, &**algorithm, team.engine)?,
         },
     };
-    Ok(course.end(status, team)?)
+    Ok(session.end(status, team)?)
 }

@@ -9,8 +9,8 @@
 mod desk;
 
 use super::RunError;
-use super::course::Course;
 use super::report::{Next, Status};
+use super::session::Session;
 use super::team::Team;
 use super::threads::lock;
 use crate::algorithm::{Asynchronous, Message, Part as Participant, Report, Turn};
@@ -81,11 +81,11 @@ struct Answer {
 }
 
 pub(super) fn run(
-    course: &mut Course<'_>,
+    session: &mut Session<'_>,
     algorithm: &dyn Asynchronous,
     team: &mut Team<'_>,
 ) -> Result<Status, RunError> {
-    let experiment = course.experiment;
+    let experiment = session.experiment;
     let own = team.placement.own();
     if own.len() != 1 {
         return Err(RunError::OneEach(algorithm.words()));
@@ -94,8 +94,8 @@ pub(super) fn run(
     let mut next = Next::Continue;
     loop {
         match team.transport.may_begin(0, next == Next::Stop)? {
-            Begin::Wait => next = course.meanwhile(),
-            Begin::Stop => return Ok(course.stop(team)),
+            Begin::Wait => next = session.meanwhile(),
+            Begin::Stop => return Ok(session.stop(team)),
             Begin::Go | Begin::Jump { .. } => break,
         }
     }
@@ -123,13 +123,13 @@ pub(super) fn run(
             model,
             statistics,
             velocity,
-            number: course.progress.numbers[worker],
-            steps: course.progress.round,
+            number: session.progress.numbers[worker],
+            steps: session.progress.round,
         }),
         stop: AtomicBool::new(false),
-        rate: Box::new(course.rates()),
+        rate: Box::new(session.rates()),
     };
-    let (first, last) = (course.progress.round, experiment.rounds());
+    let (first, last) = (session.progress.round, experiment.rounds());
     std::thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
         let (answer, answers) = mpsc::channel();
@@ -139,7 +139,7 @@ pub(super) fn run(
         } else {
             drop(tell);
         }
-        let status = Desk::new(&field, transport, answer).serve(course, &told);
+        let status = Desk::new(&field, transport, answer).serve(session, &told);
         field.stop.store(true, Ordering::Relaxed);
         status
     })

@@ -1,7 +1,7 @@
 //! The workers of this process and, through a transport, those of others.
 
-use super::course::Models;
 use super::report::{Moment, Progress, Sent};
+use super::session::Models;
 use crate::engine::{Engine, Part, Score};
 use crate::model::Replica;
 use crate::transport::{Placement, Transport, TransportError};
@@ -24,6 +24,12 @@ impl<'a> Team<'a> {
             placement,
             failure: None,
         }
+    }
+
+    /// How many parameters and statistics a model has.
+    pub(super) fn width(&self) -> [usize; 2] {
+        let layout = self.engine.layout();
+        [layout.parameter_count(), layout.statistic_count()]
     }
 
     /// Whether everyone is here, or everyone else does the same at the same time.

@@ -6,9 +6,9 @@
 //! models, and tells; the workers do not wait for it either.
 
 use super::RunError;
-use super::course::{Course, Models};
+use super::costs::bytes;
 use super::report::{Moment, Next, Progress, Status};
-use super::rounds::bytes;
+use super::session::{Models, Session};
 use super::virtual_time::Flight;
 use crate::algorithm::{Asynchronous, Part as Participant, Turn};
 use crate::clock::Transfer;
@@ -83,13 +83,13 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 pub(super) fn run(
-    course: &mut Course<'_>,
+    session: &mut Session<'_>,
     algorithm: &dyn Asynchronous,
     engine: &mut dyn Engine,
 ) -> Result<Status, RunError> {
-    let experiment = course.experiment;
+    let experiment = session.experiment;
     let workers = experiment.workers();
-    let flight = course.progress.flight.take();
+    let flight = session.progress.flight.take();
     let flight = flight.unwrap_or_else(|| Flight::new(workers));
     let Some(Lanes {
         shared,
@@ -98,7 +98,7 @@ pub(super) fn run(
     else {
         return Err(RunError::Threads);
     };
-    let numbers = course.progress.numbers.clone();
+    let numbers = session.progress.numbers.clone();
     let (mut rows, mut updates) = (Vec::new(), Vec::new());
     for (lane, number) in lanes.into_iter().zip(numbers) {
         let Lane {
@@ -114,15 +114,15 @@ pub(super) fn run(
             statistics,
             velocity,
             number,
-            clock: course.progress.clocks[worker],
+            clock: session.progress.clocks[worker],
             ports: flight.ports[worker],
         }));
         // Steps that were in flight when a run was stopped are computed anew.
         updates.push(update);
     }
-    let training = course.training.clone();
+    let training = session.training.clone();
     let count = training.len() as u64;
-    let rates = course.rates();
+    let rates = session.rates();
     let field = Field {
         experiment,
         algorithm,
@@ -152,7 +152,7 @@ pub(super) fn run(
         let mut desk = Desk { field: &field };
         let mut listen = || -> Status {
             let mut done = flight.done();
-            course.begin_round();
+            session.begin_round();
             for told in &news {
                 let News {
                     worker,
@@ -163,34 +163,34 @@ pub(super) fn run(
                     clock,
                 } = told;
                 done += 1;
-                course.count(worker, score);
+                session.count(worker, score);
                 if let Some(partner) = partner {
-                    course.met(worker, partner);
+                    session.met(worker, partner);
                 }
-                course.progress.losses[worker] = Some(score.loss);
-                let known = course.progress.losses.iter();
+                session.progress.losses[worker] = Some(score.loss);
+                let known = session.progress.losses.iter();
                 let losses: Vec<f64> = known.map(|loss| loss.unwrap_or(f64::NAN)).collect();
-                let sent = &mut course.progress.sent;
+                let sent = &mut session.progress.sent;
                 sent.messages_sent += messages;
                 sent.bytes_sent += bytes;
                 sent.simulated_seconds = sent.simulated_seconds.max(clock);
-                if !course.is_sane(score.loss) {
-                    return course.diverged(worker, losses, &mut desk);
+                if !session.is_sane(score.loss) {
+                    return session.diverged(worker, losses, &mut desk);
                 }
                 // Of a run that goes on, more may have been applied than there are rounds.
-                while done >= (course.progress.round + 1) * count {
-                    let next = course.end_round(losses.clone(), &mut desk);
-                    if course.is_over() {
+                while done >= (session.progress.round + 1) * count {
+                    let next = session.end_round(losses.clone(), &mut desk);
+                    if session.is_over() {
                         return Status::Finished;
                     }
                     if next == Next::Stop {
-                        return course.stop(&mut desk);
+                        return session.stop(&mut desk);
                     }
-                    course.begin_round();
+                    session.begin_round();
                 }
             }
             // Every worker is gone before its time: one has panicked, and the scope says so.
-            let round = course.progress.round;
+            let round = session.progress.round;
             Status::Interrupted { round }
         };
         let status = listen();

@@ -4,9 +4,9 @@
 //! the meantime stays, and the step is taken from the model as it is then. Gradients are computed
 //! together where none needs the other's result, which changes nothing but the time it takes.
 
-use super::course::Course;
+use super::costs::bytes;
 use super::report::{Next, Status};
-use super::rounds::bytes;
+use super::session::Session;
 use crate::algorithm::{Asynchronous, Turn};
 use crate::clock::{Time, Transfer};
 use crate::engine::{Engine, Score, Turn as Gradient};
@@ -56,7 +56,7 @@ impl Flight {
 
 /// A run in virtual time.
 struct Simulation<'a, 'c> {
-    course: &'a mut Course<'c>,
+    session: &'a mut Session<'c>,
     algorithm: &'a dyn Asynchronous,
     engine: &'a mut dyn Engine,
     flight: Flight,
@@ -68,12 +68,12 @@ struct Simulation<'a, 'c> {
 }
 
 pub(super) fn run(
-    course: &mut Course<'_>,
+    session: &mut Session<'_>,
     algorithm: &dyn Asynchronous,
     engine: &mut dyn Engine,
 ) -> Status {
-    let workers = course.experiment.workers();
-    let resumed = course.progress.flight.take();
+    let workers = session.experiment.workers();
+    let resumed = session.progress.flight.take();
     let fresh = resumed.is_none();
     let flight = resumed.unwrap_or_else(|| Flight::new(workers));
     let tasks = flight.tasks.iter().enumerate();
@@ -85,13 +85,13 @@ pub(super) fn run(
         queue: queue.collect(),
         done: flight.done(),
         begun: vec![None; workers],
-        course,
+        session,
         algorithm,
         engine,
         flight,
     };
     if fresh {
-        for worker in simulation.course.training.clone() {
+        for worker in simulation.session.training.clone() {
             simulation.begin(worker, 0.0);
         }
     }
@@ -100,11 +100,11 @@ pub(super) fn run(
 
 impl Simulation<'_, '_> {
     fn run(&mut self) -> Status {
-        let training = self.course.training.len() as u64;
+        let training = self.session.training.len() as u64;
         if self.done.is_multiple_of(training) {
-            self.course.begin_round();
+            self.session.begin_round();
         }
-        while !self.course.is_over() {
+        while !self.session.is_over() {
             let Some(Reverse((Time(time), _, worker, task))) = self.queue.pop() else {
                 unreachable!("the slowest worker never waits for another");
             };
@@ -121,14 +121,14 @@ impl Simulation<'_, '_> {
     }
 
     fn turn<T>(&self, worker: usize, ask: impl FnOnce(&Turn<'_>) -> T) -> T {
-        let experiment = self.course.experiment;
+        let experiment = self.session.experiment;
         ask(&Turn {
             worker,
             step: self.flight.steps[worker],
             neighbours: experiment.graph.neighbours(worker),
             centre: experiment.centre,
-            training: self.course.training.len(),
-            number: self.course.progress.numbers[worker],
+            training: self.session.training.len(),
+            number: self.session.progress.numbers[worker],
             seed: experiment.config.seed,
         })
     }
@@ -141,10 +141,10 @@ impl Simulation<'_, '_> {
 
     /// A worker begins its next gradient.
     fn begin(&mut self, worker: usize, time: f64) {
-        let rounds = self.done as f64 / self.course.training.len() as f64;
-        let (batch, rate) = (self.flight.steps[worker], self.course.rate(rounds));
+        let rounds = self.done as f64 / self.session.training.len() as f64;
+        let (batch, rate) = (self.flight.steps[worker], self.session.rate(rounds));
         self.begun[worker] = Some(Gradient { batch, rate });
-        let seconds = self.course.experiment.clock.gradient(worker, batch);
+        let seconds = self.session.experiment.clock.gradient(worker, batch);
         self.schedule(worker, time + seconds, Task::Gradient);
     }
 
@@ -166,7 +166,7 @@ impl Simulation<'_, '_> {
             let bytes = 4 * self.engine.layout().parameter_count() as u64;
             let (from, to) = (worker, partner);
             let there = Transfer { from, to, bytes };
-            let clock = &self.course.experiment.clock;
+            let clock = &self.session.experiment.clock;
             let mut ports = [from, to].map(|i| self.flight.ports[i]);
             ends = clock.meeting(&mut ports, time, self.algorithm.encounter(), &there);
             [self.flight.ports[from], self.flight.ports[to]] = ports;
@@ -178,7 +178,7 @@ impl Simulation<'_, '_> {
     fn meet(&mut self, worker: usize, time: f64) -> Option<Status> {
         let meeting = self.turn(worker, |turn| {
             let partner = self.algorithm.partner(turn);
-            let numbers = &self.course.progress.numbers;
+            let numbers = &self.session.progress.numbers;
             let partner = partner.map(|partner| (partner, numbers[partner]));
             self.algorithm.meet(turn, partner)
         });
@@ -191,37 +191,37 @@ impl Simulation<'_, '_> {
         }
         self.flight.tasks[worker] = None;
         let score = self.flight.scores[worker].take().unwrap_or_default();
-        let losses = &mut self.course.progress.losses;
+        let losses = &mut self.session.progress.losses;
         losses[worker] = Some(score.loss);
         let all: Vec<f64> = losses.iter().map(|loss| loss.unwrap_or(f64::NAN)).collect();
-        if !self.course.is_sane(score.loss) {
-            return Some(self.course.diverged(worker, all, &mut self.engine));
+        if !self.session.is_sane(score.loss) {
+            return Some(self.session.diverged(worker, all, &mut self.engine));
         }
         let messages = meeting.messages(self.algorithm.encounter());
         let mut parts = meeting.parts;
         parts.sort_unstable_by_key(|part| part.worker);
         let terms = Terms {
-            centre: self.course.experiment.centre,
+            centre: self.session.experiment.centre,
             round: self.flight.steps[worker],
             ..Default::default()
         };
         self.engine.exchange(&parts, terms);
         if let [one, other] = &parts[..] {
-            self.course.met(one.worker, other.worker);
+            self.session.met(one.worker, other.worker);
         }
         for part in &parts {
             if let Some(number) = part.plan.number {
-                self.course.progress.numbers[part.worker] = number;
+                self.session.progress.numbers[part.worker] = number;
             }
         }
         let width = self.engine.layout().parameter_count();
-        let sent = &mut self.course.progress.sent;
+        let sent = &mut self.session.progress.sent;
         sent.messages_sent += messages;
         let each = parts.iter().map(|part| bytes(&part.messages, width));
         sent.bytes_sent += messages * each.max().unwrap_or(0);
         sent.simulated_seconds = time;
-        self.course.progress.clocks[worker] = time;
-        self.course.count(worker, score);
+        self.session.progress.clocks[worker] = time;
+        self.session.count(worker, score);
         self.flight.steps[worker] += 1;
         self.done += 1;
         self.begin_who_may(worker, time);
@@ -233,7 +233,7 @@ impl Simulation<'_, '_> {
         let Some(staleness) = self.algorithm.staleness() else {
             return self.begin(worker, time);
         };
-        let training = self.course.training.clone();
+        let training = self.session.training.clone();
         let slowest = training.iter().map(|&i| self.flight.steps[i]).min();
         let limit = slowest.unwrap_or(0) + staleness;
         for worker in training {
@@ -245,16 +245,16 @@ impl Simulation<'_, '_> {
 
     /// As many gradients as there are workers are a round.
     fn end_round(&mut self, losses: Vec<f64>) -> Option<Status> {
-        if !self.done.is_multiple_of(self.course.training.len() as u64) {
+        if !self.done.is_multiple_of(self.session.training.len() as u64) {
             return None;
         }
         self.compute();
-        self.course.progress.flight = Some(self.flight.clone());
-        let next = self.course.end_round(losses, &mut self.engine);
-        if next == Next::Stop && !self.course.is_over() {
-            return Some(self.course.stop(&mut self.engine));
+        self.session.progress.flight = Some(self.flight.clone());
+        let next = self.session.end_round(losses, &mut self.engine);
+        if next == Next::Stop && !self.session.is_over() {
+            return Some(self.session.stop(&mut self.engine));
         }
-        self.course.begin_round();
+        self.session.begin_round();
         None
     }
 }

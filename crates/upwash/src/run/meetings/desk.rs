@@ -4,8 +4,8 @@ use super::{Answer, Field, Told, sent_by};
 use crate::algorithm::Turn;
 use crate::engine::{Part, Score};
 use crate::run::RunError;
-use crate::run::course::{Course, Models};
 use crate::run::report::{Event, Moment, Next, Progress, Status};
+use crate::run::session::{Models, Session};
 use crate::run::threads::lock;
 use crate::transport::{Letter, News, Transport, TransportError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,16 +66,16 @@ impl<'f, 'a> Desk<'f, 'a> {
 
     pub(super) fn serve(
         mut self,
-        course: &mut Course<'_>,
+        session: &mut Session<'_>,
         told: &mpsc::Receiver<Told>,
     ) -> Result<Status, RunError> {
         let trains = self.field.trains();
         let (mut at_work, mut said_goodbye) = (trains, false);
-        let (before, began) = (course.progress.sent, Instant::now());
+        let (before, began) = (session.progress.sent, Instant::now());
         if !trains {
-            course.leave_tests_to_the_end();
+            session.leave_tests_to_the_end();
         }
-        course.begin_round();
+        session.begin_round();
         loop {
             for letter in self.transport.receive(GLANCE)? {
                 self.open(letter)?;
@@ -84,21 +84,21 @@ impl<'f, 'a> Desk<'f, 'a> {
                 if let News::Joined { worker } = news {
                     self.done.remove(&worker);
                 }
-                let round = course.progress.round;
-                course.tell(&Event::Peer { round, news });
+                let round = session.progress.round;
+                session.tell(&Event::Peer { round, news });
             }
-            course.progress.sent = before.after(self.transport.traffic(), began.elapsed());
+            session.progress.sent = before.after(self.transport.traffic(), began.elapsed());
             loop {
                 match told.try_recv() {
                     Ok(Told::Request { to, step, letter }) => {
-                        course.met(self.field.worker, to);
+                        session.met(self.field.worker, to);
                         match self.send(to, step, REQUEST, letter)? {
                             true => self.waiting = Some((to, step)),
                             false => self.pass_on(step, None),
                         }
                     }
                     Ok(Told::Step(score)) => {
-                        if let Some(diverged) = self.count(course, score)? {
+                        if let Some(diverged) = self.count(session, score)? {
                             return Ok(diverged);
                         }
                     }
@@ -110,9 +110,9 @@ impl<'f, 'a> Desk<'f, 'a> {
                 }
             }
             if !trains {
-                self.keep_up(course);
+                self.keep_up(session);
             }
-            if course.meanwhile() == Next::Stop {
+            if session.meanwhile() == Next::Stop {
                 self.stop();
             }
             self.stop_waiting();
@@ -124,7 +124,7 @@ impl<'f, 'a> Desk<'f, 'a> {
             if (trains || self.stopping.is_some()) && !std::mem::replace(&mut said_goodbye, true) {
                 for to in self.field.neighbours.clone() {
                     let letter = self.field.letter(vec![], 0.0);
-                    self.send(to, course.progress.round, DONE, letter)?;
+                    self.send(to, session.progress.round, DONE, letter)?;
                 }
             }
             if self.may_leave() {
@@ -132,57 +132,57 @@ impl<'f, 'a> Desk<'f, 'a> {
             }
         }
         let interrupted = match trains {
-            true => !course.is_over(),
+            true => !session.is_over(),
             false => !self.is_at_end(),
         };
         // Processes that end together end alike.
         let number = self.transport.sum(f64::from(u8::from(interrupted)))?;
         if interrupted || number.is_some_and(|number| number > 0.0) {
-            return Ok(course.stop(&mut self));
+            return Ok(session.stop(&mut self));
         }
-        course.progress.round = course.experiment.rounds();
-        course.forget_tests();
+        session.progress.round = session.experiment.rounds();
+        session.forget_tests();
         Ok(Status::Finished)
     }
 
     /// A gradient of this worker is applied; how the run ends, if it does with that.
     fn count(
         &mut self,
-        course: &mut Course<'_>,
+        session: &mut Session<'_>,
         score: Score,
     ) -> Result<Option<Status>, TransportError> {
         let worker = self.field.worker;
-        course.count(worker, score);
-        let mut losses = vec![f64::NAN; course.experiment.workers()];
+        session.count(worker, score);
+        let mut losses = vec![f64::NAN; session.experiment.workers()];
         losses[worker] = score.loss;
-        course.progress.losses[worker] = Some(score.loss);
-        if !course.is_sane(score.loss) {
-            self.transport.leave(worker, course.progress.round)?;
-            return Ok(Some(course.diverged(worker, losses, self)));
+        session.progress.losses[worker] = Some(score.loss);
+        if !session.is_sane(score.loss) {
+            self.transport.leave(worker, session.progress.round)?;
+            return Ok(Some(session.diverged(worker, losses, self)));
         }
-        if course.end_round(losses, self) == Next::Stop {
+        if session.end_round(losses, self) == Next::Stop {
             self.stop();
         }
-        course.begin_round();
+        session.begin_round();
         Ok(None)
     }
 
     /// A centre has no gradients of its own: its rounds are those that all who are at work have behind them. Who comes
     /// back from long ago does not hold it up.
-    fn keep_up(&mut self, course: &mut Course<'_>) {
-        let round = course.progress.round;
+    fn keep_up(&mut self, session: &mut Session<'_>) {
+        let round = session.progress.round;
         let at_work: Vec<u64> = self.company().map(|other| self.steps_of(other)).collect();
         let least = match at_work.is_empty() {
             true => self.done.iter().map(|&other| self.steps_of(other)).max(),
             false => at_work.into_iter().filter(|&steps| steps >= round).min(),
         };
         let least = least.unwrap_or(round);
-        while course.progress.round < least && self.stopping.is_none() {
-            let losses = vec![f64::NAN; course.experiment.workers()];
-            if course.end_round(losses, self) == Next::Stop {
+        while session.progress.round < least && self.stopping.is_none() {
+            let losses = vec![f64::NAN; session.experiment.workers()];
+            if session.end_round(losses, self) == Next::Stop {
                 self.stop();
             }
-            course.begin_round();
+            session.begin_round();
         }
     }
 

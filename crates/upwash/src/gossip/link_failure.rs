@@ -1,16 +1,16 @@
 //! Rounds in which links have failed: who knows what of them, and what weights are left.
 
-use super::correspondence::{Correspondence, Occasion};
-use super::heard::Heard;
+use super::exchange::{ExchangeJob, Gossip};
+use super::inbox::Inbox;
 use crate::algorithm::Report;
 use crate::transport::Transport;
 use upwash_topology::Round;
 
-impl Correspondence<'_> {
+impl Gossip<'_> {
     /// Counts the links that are held: everyone's degree here, and who is without some.
-    pub(super) fn take_stock(
+    pub(crate) fn observe_links(
         &mut self,
-        occasion: &Occasion<'_>,
+        job: &ExchangeJob<'_>,
         reports: &mut [Report],
         transport: &dyn Transport,
     ) {
@@ -20,8 +20,8 @@ impl Correspondence<'_> {
         }
         for worker in self.placement.own() {
             let lost = |other: &usize| !self.is_here(*other) && !transport.holds(*other);
-            let deaf = self.senders(worker, occasion).iter().any(lost);
-            let round = occasion.setting.round;
+            let deaf = self.senders(worker, job).iter().any(lost);
+            let round = job.setting.round;
             let hears = |other: usize| round.mixing().row(other).iter().any(|e| e.0 == worker);
             let everyone = 0..self.placement.workers();
             let unheard = everyone.filter(|&other| other != worker && hears(other));
@@ -37,11 +37,11 @@ impl Correspondence<'_> {
     /// its configured and its Metropolis weight where one of its ends does not hold all of its links:
     /// both ends know that of both, so that the weight is the same for them, and no eigenvalue of W gets
     /// out of the range that the configured weights keep it in.
-    pub(super) fn mended(
+    pub(crate) fn reweighted(
         &self,
         up: &Round,
         reports: &[Report],
-        heard: &Heard,
+        inbox: &Inbox,
         transport: &dyn Transport,
     ) -> Option<Round> {
         if !transport.promises().survives_loss {
@@ -55,9 +55,9 @@ impl Correspondence<'_> {
                 if other == worker {
                     continue;
                 }
-                let weight = match (self.is_here(other), heard.reports.get(&other)) {
+                let weight = match (self.is_here(other), inbox.reports.get(&other)) {
                     (true, _) => weight,
-                    (_, Some(_)) if whole && heard.whole.contains(&other) => weight,
+                    (_, Some(_)) if whole && inbox.whole.contains(&other) => weight,
                     (_, Some(theirs)) => {
                         let most = theirs.degree.max(reports[worker].degree);
                         weight.min(1.0 / (1 + most) as f64)
@@ -147,10 +147,14 @@ mod tests {
     }
 
     /// Everyone's row when some links have failed, each from what it knows.
-    fn mended(experiment: &Experiment, up: &Round, is_up: &dyn Fn(usize, usize) -> bool) -> Round {
+    fn reweighted(
+        experiment: &Experiment,
+        up: &Round,
+        is_up: &dyn Fn(usize, usize) -> bool,
+    ) -> Round {
         let workers = experiment.workers();
         let algorithm = experiment.method.synchronous().unwrap();
-        let occasion = Occasion {
+        let job = ExchangeJob {
             algorithm,
             exchange: Exchange::Neighbours,
             setting: Setting::new(up, 0.1),
@@ -166,7 +170,7 @@ mod tests {
             })
             .collect();
         // What everyone finds out about itself, and says in its letters.
-        let mut desks: Vec<(Correspondence<'_>, Links)> = (0..workers)
+        let mut processes: Vec<(Gossip<'_>, Links)> = (0..workers)
             .map(|worker| {
                 let placement = Placement::new(workers, workers, worker);
                 let up = (0..workers).map(|other| is_up(worker, other)).collect();
@@ -174,26 +178,26 @@ mod tests {
                     placement: placement.clone(),
                     up,
                 };
-                (Correspondence::new(experiment, placement), links)
+                (Gossip::new(experiment, placement), links)
             })
             .collect();
-        for (desk, links) in &mut desks {
-            desk.take_stock(&occasion, &mut reports, links);
+        for (process, links) in &mut processes {
+            process.observe_links(&job, &mut reports, links);
         }
-        let whole: Vec<bool> = desks
+        let whole: Vec<bool> = processes
             .iter()
-            .map(|(desk, _)| desk.broken.is_empty())
+            .map(|(process, _)| process.broken.is_empty())
             .collect();
         let row = |worker: usize| {
-            let (desk, links) = &desks[worker];
-            let mut heard = Heard::default();
+            let (process, links) = &processes[worker];
+            let mut inbox = Inbox::default();
             for sender in up.senders(worker).filter(|&sender| is_up(worker, sender)) {
-                heard.reports.insert(sender, reports[sender]);
+                inbox.reports.insert(sender, reports[sender]);
                 if whole[sender] {
-                    heard.whole.insert(sender);
+                    inbox.whole.insert(sender);
                 }
             }
-            let round = desk.mended(up, &reports, &heard, links);
+            let round = process.reweighted(up, &reports, &inbox, links);
             let round = round.as_ref().unwrap_or(up);
             (worker, round.mixing().row(worker).to_vec())
         };
@@ -235,7 +239,7 @@ mod tests {
                         });
                         at.is_none_or(|at| !lost[at])
                     };
-                    let left = mended(&experiment, &up, &is_up);
+                    let left = reweighted(&experiment, &up, &is_up);
                     let w = left.mixing();
                     assert!(w.is_symmetric(), "{graph}, {weights}");
                     for worker in 0..experiment.workers() {

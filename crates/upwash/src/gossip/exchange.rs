@@ -1,6 +1,6 @@
-//! Exchanges whose workers are in several processes: what is sent where, and what is heard.
+//! Exchanges whose workers are in several processes: what is sent where, and what is inbox.
 
-use super::heard::Heard;
+use super::inbox::Inbox;
 use crate::algorithm::{Algorithm, Exchange, Message, Part, Report, Setting, View};
 use crate::config::WirePrecision;
 use crate::engine::Engine;
@@ -13,19 +13,32 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// One exchange of one round, as all processes know it.
 #[derive(Clone, Copy)]
-pub(super) struct Occasion<'a> {
-    pub(super) algorithm: &'a dyn Algorithm,
-    pub(super) exchange: Exchange,
-    pub(super) setting: Setting<'a>,
-    pub(super) terms: Terms,
+pub(crate) struct ExchangeJob<'a> {
+    pub(crate) algorithm: &'a dyn Algorithm,
+    pub(crate) exchange: Exchange,
+    pub(crate) setting: Setting<'a>,
+    pub(crate) terms: Terms,
     /// Whether running statistics go along.
-    pub(super) statistics: bool,
+    pub(crate) statistics: bool,
 }
 
-impl Occasion<'_> {
+impl ExchangeJob<'_> {
     /// The number of its letters; those that only say how their sender did go before.
     fn number(&self) -> u32 {
         2 * self.setting.exchange as u32 + 1
+    }
+
+    /// The setting with the links that are in force.
+    pub(crate) fn setting_in<'b>(&'b self, inbox: &'b Inbox) -> Setting<'b> {
+        Setting {
+            round: inbox.links.as_ref().unwrap_or(self.setting.round),
+            ..self.setting
+        }
+    }
+
+    /// Whether its messages leave before the gradients are known.
+    pub(crate) fn leaves_early(&self) -> bool {
+        self.exchange == Exchange::Early && self.setting.exchange == 0
     }
 
     /// How many statistics go along.
@@ -38,9 +51,9 @@ impl Occasion<'_> {
 }
 
 /// What is kept from exchange to exchange.
-pub(super) struct Correspondence<'a> {
+pub(crate) struct Gossip<'a> {
     experiment: &'a Experiment,
-    pub(super) placement: Placement,
+    pub(crate) placement: Placement,
     /// How vectors travel that are not compressed by the algorithm.
     coding: Coding,
     /// Others' public copies, by sender and message.
@@ -48,11 +61,11 @@ pub(super) struct Correspondence<'a> {
     /// Who (of here) has sent its public copy whole to which process.
     introduced: HashSet<(usize, usize)>,
     /// Who (of here) does not hold all links that it should have in this round.
-    pub(super) broken: HashSet<usize>,
+    pub(crate) broken: HashSet<usize>,
 }
 
-impl<'a> Correspondence<'a> {
-    pub(super) fn new(experiment: &'a Experiment, placement: Placement) -> Self {
+impl<'a> Gossip<'a> {
+    pub(crate) fn new(experiment: &'a Experiment, placement: Placement) -> Self {
         Self {
             experiment,
             placement,
@@ -67,21 +80,18 @@ impl<'a> Correspondence<'a> {
     }
 
     /// Someone was lost, or has come back: what was told it before does not count any more.
-    pub(super) fn forget(&mut self, worker: usize) {
+    pub(crate) fn forget(&mut self, worker: usize) {
         let process = self.placement.process_of(worker);
         self.introduced.retain(|(_, place)| *place != process);
         self.copies.retain(|(sender, _), _| *sender != worker);
     }
 
     /// Whom a worker hears, wherever they are.
-    pub(super) fn senders(&self, worker: usize, occasion: &Occasion<'_>) -> Vec<usize> {
-        match (occasion.exchange, &self.experiment.audience) {
+    pub(crate) fn senders(&self, worker: usize, job: &ExchangeJob<'_>) -> Vec<usize> {
+        match (job.exchange, &self.experiment.audience) {
             // Public copies are kept up to date wherever they will be needed.
             (Exchange::Neighbours | Exchange::Early, Some(senders)) => senders[worker].clone(),
-            _ => occasion
-                .exchange
-                .senders(worker, &occasion.setting)
-                .collect(),
+            _ => job.exchange.senders(worker, &job.setting).collect(),
         }
     }
 
@@ -99,40 +109,45 @@ impl<'a> Correspondence<'a> {
         (0..self.placement.processes()).filter(move |&process| process != this)
     }
 
-    pub(super) fn is_here(&self, worker: usize) -> bool {
+    /// Whether all workers are in this process: nothing travels.
+    pub(crate) fn is_local(&self) -> bool {
+        self.placement.is_whole()
+    }
+
+    pub(crate) fn is_here(&self, worker: usize) -> bool {
         self.placement.row_of(worker).is_some()
     }
 
-    fn messages(&self, worker: usize, report: Report, occasion: &Occasion<'_>) -> Vec<Message> {
-        occasion.algorithm.messages(&View {
+    fn messages(&self, worker: usize, report: Report, job: &ExchangeJob<'_>) -> Vec<Message> {
+        job.algorithm.messages(&View {
             worker,
-            setting: occasion.setting,
+            setting: job.setting,
             own: report,
             received: &[],
         })
     }
 
     /// Posts what the workers here send to their neighbours elsewhere, and what these are to send.
-    pub(super) fn send(
+    pub(crate) fn send(
         &mut self,
-        occasion: &Occasion<'_>,
+        job: &ExchangeJob<'_>,
         reports: &[Report],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<(), TransportError> {
         let hears: Vec<Vec<usize>> = (0..reports.len())
             .map(|worker| match transport.holds(worker) {
-                true => self.senders(worker, occasion),
+                true => self.senders(worker, job),
                 false => vec![],
             })
             .collect();
-        self.post(occasion, reports, &hears, engine, transport)
+        self.post(job, reports, &hears, engine, transport)
     }
 
     /// Posts letters to those who hear the workers here, and says from whom those here hear.
     fn post(
         &mut self,
-        occasion: &Occasion<'_>,
+        job: &ExchangeJob<'_>,
         reports: &[Report],
         hears: &[Vec<usize>],
         engine: &mut dyn Engine,
@@ -143,7 +158,7 @@ impl<'a> Correspondence<'a> {
             let places = self.places(worker, hears);
             if !places.is_empty() {
                 let report = reports[worker];
-                let letters = self.letters(worker, report, places, occasion, engine, transport);
+                let letters = self.letters(worker, report, places, job, engine, transport);
                 outgoing.extend(letters);
             }
         }
@@ -151,8 +166,8 @@ impl<'a> Correspondence<'a> {
             let here = places.iter().map(|&place| (letter.from, place));
             self.introduced.extend(here);
         }
-        let heard = hears[self.placement.own()].iter().flatten().copied();
-        let expected = heard.filter(|&sender| !self.is_here(sender) && transport.holds(sender));
+        let senders = hears[self.placement.own()].iter().flatten().copied();
+        let expected = senders.filter(|&sender| !self.is_here(sender) && transport.holds(sender));
         let expected: BTreeSet<usize> = expected.collect();
         let expected: Vec<usize> = expected.into_iter().collect();
         transport.begin(outgoing, &expected)
@@ -164,14 +179,14 @@ impl<'a> Correspondence<'a> {
         worker: usize,
         report: Report,
         places: Vec<usize>,
-        occasion: &Occasion<'_>,
+        job: &ExchangeJob<'_>,
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Vec<(Letter, Vec<usize>)> {
         let Some(row) = self.placement.row_of(worker) else {
             return vec![];
         };
-        let messages = self.messages(worker, report, occasion);
+        let messages = self.messages(worker, report, job);
         let is_public = messages.iter().any(|message| message.public_copy.is_some());
         let knows = |place: &usize| !is_public || self.introduced.contains(&(worker, *place));
         let (known, new): (Vec<usize>, Vec<usize>) = places.into_iter().partition(knows);
@@ -183,32 +198,32 @@ impl<'a> Correspondence<'a> {
             let width = engine.layout().parameter_count();
             let codings: Vec<Coding> = messages.iter().map(|m| self.coding_of(m, fresh)).collect();
             let units = codings.iter().map(|coding| coding.units(width));
-            let length = units.sum::<usize>() + occasion.statistic_count(engine);
+            let length = units.sum::<usize>() + job.statistic_count(engine);
             let mut numbers = transport.page(length);
             let mut rest = &mut numbers[..];
             for (message, coding) in messages.iter().zip(codings) {
                 let (into, after) = rest.split_at_mut(coding.units(width));
                 rest = after;
                 if message.public_copy.is_none() && coding == Coding::Exact {
-                    engine.write_outgoing(row, message, occasion.terms, into);
+                    engine.write_outgoing(row, message, job.terms, into);
                     continue;
                 }
-                let mut vector = engine.outgoing(row, message, occasion.terms);
+                let mut vector = engine.outgoing(row, message, job.terms);
                 if let (Some((copy, _)), true) = (message.public_copy, fresh) {
                     let copy = Message::of([(crate::algorithm::Vector::Extra(copy), 1.0)]);
-                    let copy = engine.outgoing(row, &copy, occasion.terms);
+                    let copy = engine.outgoing(row, &copy, job.terms);
                     vector.iter_mut().zip(copy).for_each(|(d, c)| *d += c);
                 }
-                let units = coding.encode(vector, &occasion.terms.draw(row));
+                let units = coding.encode(vector, &job.terms.draw(row));
                 into.copy_from_slice(&units);
             }
-            if occasion.statistics {
+            if job.statistics {
                 rest.copy_from_slice(&engine.statistics(row));
             }
             let letter = Letter {
                 from: worker,
-                round: occasion.terms.round,
-                exchange: occasion.number(),
+                round: job.terms.round,
+                exchange: job.number(),
                 report,
                 whole: !self.broken.contains(&worker),
                 fresh,
@@ -228,17 +243,17 @@ impl<'a> Correspondence<'a> {
     }
 
     /// Waits for what the workers here hear from elsewhere.
-    pub(super) fn hear(
+    pub(crate) fn receive(
         &mut self,
-        occasion: &Occasion<'_>,
+        job: &ExchangeJob<'_>,
         engine: &dyn Engine,
         transport: &mut dyn Transport,
-    ) -> Result<Heard, TransportError> {
-        let mut heard = Heard::default();
+    ) -> Result<Inbox, TransportError> {
+        let mut inbox = Inbox::default();
         let survives = transport.promises().survives_loss;
-        for letter in transport.finish(occasion.number())? {
+        for letter in transport.finish(job.number())? {
             let (from, report, whole) = (letter.from, letter.report, letter.whole);
-            let opened = self.open(letter, occasion, engine).and_then(|opened| {
+            let opened = self.open(letter, job, engine).and_then(|opened| {
                 let is_finite = |vector: &Numbers| vector.iter().all(|x| x.is_finite());
                 let finite = || opened.0.iter().chain([&opened.1]).all(is_finite);
                 let usable = || report.number.is_finite() && report.number > 0.0 && finite();
@@ -256,26 +271,26 @@ impl<'a> Correspondence<'a> {
                 Err(what) => return Err(TransportError::Letter { from, what }),
             };
             if whole {
-                heard.whole.insert(from);
+                inbox.whole.insert(from);
             }
-            heard.senders.push(from);
-            heard.guests.push(Guest { messages });
-            heard.statistics.push(statistics.into_vec());
-            heard.reports.insert(from, report);
+            inbox.senders.push(from);
+            inbox.guests.push(Guest { messages });
+            inbox.statistics.push(statistics.into_vec());
+            inbox.reports.insert(from, report);
         }
-        Ok(heard)
+        Ok(inbox)
     }
 
     /// The vectors of a letter.
     fn open(
         &mut self,
         letter: Letter,
-        occasion: &Occasion<'_>,
+        job: &ExchangeJob<'_>,
         engine: &dyn Engine,
     ) -> Result<(Vec<Numbers>, Numbers), LetterError> {
         let width = engine.layout().parameter_count();
-        let statistics = occasion.statistic_count(engine);
-        let sent = self.messages(letter.from, letter.report, occasion);
+        let statistics = job.statistic_count(engine);
+        let sent = self.messages(letter.from, letter.report, job);
         let codings = sent.iter().map(|m| self.coding_of(m, letter.fresh));
         let codings: Vec<Coding> = codings.collect();
         let units = codings.iter().map(|coding| coding.units(width));
@@ -316,18 +331,18 @@ impl<'a> Correspondence<'a> {
     }
 
     /// Everyone tells everyone how it did; then the models that are used by someone travel.
-    pub(super) fn choose(
+    pub(crate) fn choose(
         &mut self,
-        occasion: &Occasion<'_>,
+        job: &ExchangeJob<'_>,
         reports: &mut [Report],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
-    ) -> Result<Heard, TransportError> {
+    ) -> Result<Inbox, TransportError> {
         let everywhere: Vec<usize> = self.other_processes().collect();
         let card = |worker: usize| Letter {
             from: worker,
-            round: occasion.terms.round,
-            exchange: occasion.number() - 1,
+            round: job.terms.round,
+            exchange: job.number() - 1,
             report: reports[worker],
             whole: true,
             fresh: false,
@@ -336,22 +351,22 @@ impl<'a> Correspondence<'a> {
         let cards = self.placement.own().map(|w| (card(w), everywhere.clone()));
         let others: Vec<usize> = (0..reports.len()).filter(|&w| !self.is_here(w)).collect();
         transport.begin(cards.collect(), &others)?;
-        let cards = transport.finish(occasion.number() - 1)?;
+        let cards = transport.finish(job.number() - 1)?;
         // Everyone must choose from the same.
         let came: Vec<usize> = cards.iter().map(|letter| letter.from).collect();
         if let Some(&from) = others.iter().find(|other| !came.contains(other)) {
-            let round = occasion.terms.round;
+            let round = job.terms.round;
             return Err(TransportError::Missing { from, round });
         }
         for letter in cards {
             reports[letter.from] = letter.report;
         }
-        let Occasion {
+        let ExchangeJob {
             algorithm,
             exchange,
             setting,
             ..
-        } = occasion;
+        } = job;
         let parts = exchange.parts(*algorithm, setting, reports);
         let used = |(worker, part): (usize, &Part)| -> Vec<usize> {
             let used = part.plan.assignments.iter().flat_map(|sum| &sum.messages);
@@ -359,24 +374,24 @@ impl<'a> Correspondence<'a> {
             others.collect()
         };
         let hears: Vec<Vec<usize>> = parts.iter().enumerate().map(used).collect();
-        self.post(occasion, reports, &hears, engine, transport)?;
-        self.hear(occasion, engine, transport)
+        self.post(job, reports, &hears, engine, transport)?;
+        self.receive(job, engine, transport)
     }
 
     /// The mean of everyone's messages, as one more guest.
-    pub(super) fn average(
+    pub(crate) fn average(
         &mut self,
-        occasion: &Occasion<'_>,
+        job: &ExchangeJob<'_>,
         reports: &[Report],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
-    ) -> Result<Heard, TransportError> {
+    ) -> Result<Inbox, TransportError> {
         let width = engine.layout().parameter_count();
         let mut sum: Vec<f32> = Vec::new();
         let mut count = 0.0;
         let mut numbers = 0;
         for worker in self.placement.own() {
-            let messages = self.messages(worker, reports[worker], occasion);
+            let messages = self.messages(worker, reports[worker], job);
             numbers = messages.len();
             let row = self.placement.row_of(worker).unwrap_or(0);
             if Some(worker) == self.experiment.centre {
@@ -384,9 +399,9 @@ impl<'a> Correspondence<'a> {
             }
             let mut all = Vec::new();
             for message in &messages {
-                all.extend(engine.outgoing(row, message, occasion.terms));
+                all.extend(engine.outgoing(row, message, job.terms));
             }
-            if occasion.statistics {
+            if job.statistics {
                 all.extend(engine.statistics(row));
             }
             if sum.is_empty() {
@@ -396,10 +411,10 @@ impl<'a> Correspondence<'a> {
             }
             count += 1.0;
         }
-        let statistics = occasion.statistic_count(engine);
+        let statistics = job.statistic_count(engine);
         sum.resize(numbers * width + statistics, 0.0);
         sum.push(count);
-        transport.all_reduce(occasion.number(), &mut sum)?;
+        transport.all_reduce(job.number(), &mut sum)?;
         let count = sum.pop().unwrap_or(1.0);
         sum.iter_mut().for_each(|x| *x /= count);
         let statistics = sum.split_off(numbers * width);
@@ -410,11 +425,11 @@ impl<'a> Correspondence<'a> {
                 .map(|message| message.to_vec().into())
                 .collect(),
         };
-        Ok(Heard {
+        Ok(Inbox {
             guests: vec![Guest { messages }],
             statistics: vec![statistics],
             has_mean: true,
-            ..Heard::default()
+            ..Inbox::default()
         })
     }
 }

@@ -4,23 +4,28 @@ use crate::algorithm::{Part, Report};
 use crate::mix::Guest;
 use crate::transport::{Placement, TransportError};
 use std::collections::{BTreeMap, BTreeSet};
+use upwash_topology::Round;
 
 /// What was heard in an exchange.
 #[derive(Default)]
-pub(super) struct Heard {
+pub(crate) struct Inbox {
     /// Whom from: row by row behind those of this process.
-    pub(super) senders: Vec<usize>,
-    pub(super) guests: Vec<Guest>,
+    pub(crate) senders: Vec<usize>,
+    pub(crate) guests: Vec<Guest>,
     /// Their statistics, if they came along.
-    pub(super) statistics: Vec<Vec<f32>>,
+    pub(crate) statistics: Vec<Vec<f32>>,
     /// What each said of itself, and who of them holds all of its links.
-    pub(super) reports: BTreeMap<usize, Report>,
-    pub(super) whole: BTreeSet<usize>,
+    pub(crate) reports: BTreeMap<usize, Report>,
+    pub(crate) whole: BTreeSet<usize>,
     /// The mean of all is the last guest.
-    pub(super) has_mean: bool,
+    pub(crate) has_mean: bool,
+    /// What every worker says of itself, as far as it is known here.
+    pub(crate) stats: Vec<Report>,
+    /// The links that are in force where some have failed.
+    pub(crate) links: Option<Round>,
 }
 
-impl Heard {
+impl Inbox {
     /// The row of a worker in an engine with these guests; an error where it was not heard, which only
     /// algorithms meet that do not go by links.
     fn row(
@@ -41,7 +46,7 @@ impl Heard {
     }
 
     /// Parts by the rows of an engine instead of the workers' numbers.
-    pub(super) fn localise(
+    pub(crate) fn localise(
         &self,
         parts: &mut [Part],
         placement: &Placement,
@@ -70,7 +75,7 @@ impl Heard {
     }
 
     /// The rows of this process out of weights for all workers.
-    pub(super) fn weights(
+    pub(crate) fn weights(
         &self,
         all: Vec<Vec<(usize, f64)>>,
         placement: &Placement,

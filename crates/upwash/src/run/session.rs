@@ -1,16 +1,22 @@
 //! What all runs have in common: counting, testing, telling.
 
-use super::report::{Event, Moment, Next, Node, Observer, Outcome, Progress, Status, Summary};
+use super::RunError;
+use super::report::{
+    Event, Moment, Next, Node, Observer, Outcome, Progress, Sent, Status, Summary,
+};
+use super::round::CurrentRound;
 use super::team::Team;
-use crate::engine::{Engine, Part, Score};
+use crate::algorithm::{Algorithm, Part as WorkerPlan};
+use crate::engine::{Engine, Part, Score, State};
 use crate::experiment::Experiment;
+use crate::gossip::Gossip;
 use crate::model::{Layout, Replica};
 use crate::optimizer::Rate;
-use crate::transport::{Placement, TransportError};
+use crate::transport::{Begin, News, Placement, TransportError};
 use upwash_topology::Edge;
 
 /// A run on its way.
-pub(super) struct Course<'a> {
+pub(super) struct Session<'a> {
     pub(super) experiment: &'a Experiment,
     pub(super) progress: Progress,
     /// Those who have data, and those of them who are in this process.
@@ -19,23 +25,38 @@ pub(super) struct Course<'a> {
     observer: &'a mut dyn Observer,
     rate: Rate,
     /// Over which links models have gone in this round so far.
-    pub(super) links: Told<Vec<Edge>>,
+    pub(super) links: Changed<Vec<Edge>>,
     /// Whom everyone follows in it.
-    pub(super) leaders: Told<Vec<Option<[usize; 2]>>>,
+    pub(super) leaders: Changed<Vec<Option<[usize; 2]>>>,
     /// Of the models as they are now, where they have been tested.
     tested: Option<Tested>,
     /// Whether epochs end with tests.
     tests: bool,
+    /// What the observer has asked for last.
+    next: Next,
+    /// Whether costs are simulated: all workers are here, and nothing really travels.
+    pub(super) simulates_costs: bool,
+    /// What had been sent before this process began, and since when it is running.
+    before: Sent,
+    began: std::time::Instant,
+}
+
+/// What to do next.
+pub(super) enum NextRound<'a> {
+    /// This round.
+    Run(CurrentRound<'a>),
+    /// Nothing: the run ends so.
+    End(Status),
 }
 
 /// What is told of a round when it is not as it was.
 #[derive(Default)]
-pub(super) struct Told<T> {
+pub(super) struct Changed<T> {
     pub(super) now: T,
     told: Option<T>,
 }
 
-impl<T: Clone + PartialEq> Told<T> {
+impl<T: Clone + PartialEq> Changed<T> {
     fn news(&mut self) -> Option<T> {
         if self.told.as_ref() == Some(&self.now) {
             return None;
@@ -77,7 +98,7 @@ impl Models for &mut dyn Engine {
     }
 }
 
-impl<'a> Course<'a> {
+impl<'a> Session<'a> {
     /// Says what is said before the first round.
     pub(super) fn new(
         experiment: &'a Experiment,
@@ -105,7 +126,7 @@ impl<'a> Course<'a> {
             let message = message.clone();
             observer.observe(&Event::Warning { message });
         }
-        let training = experiment.training_workers();
+        let (training, sent) = (experiment.training_workers(), progress.sent);
         let is_here = |worker: &usize| placement.row_of(*worker).is_some();
         Self {
             experiment,
@@ -114,14 +135,18 @@ impl<'a> Course<'a> {
             training,
             observer,
             rate: experiment.config.training.rate(),
-            links: Told::default(),
+            links: Changed::default(),
             // Where nobody follows anyone, there is nothing to tell.
-            leaders: Told {
+            leaders: Changed {
                 told: Some(vec![None; experiment.workers()]),
                 now: vec![None; experiment.workers()],
             },
             tested: None,
             tests: true,
+            next: Next::Continue,
+            simulates_costs: placement.is_whole(),
+            before: sent,
+            began: std::time::Instant::now(),
         }
     }
 
@@ -391,6 +416,126 @@ impl<'a> Course<'a> {
             None => Ok(Outcome { summary, averaged }),
         }
     }
+}
+
+/// Rounds, as the round loop goes through them.
+impl<'a> Session<'a> {
+    /// Does what must be done between rounds, until there is one to run: gives a model to who asks for one, notes who has
+    /// come or gone, waits for others, goes on where they are, or stops.
+    pub(super) fn next_round(
+        &mut self,
+        algorithm: &'a dyn Algorithm,
+        gossip: &mut Gossip<'_>,
+        team: &mut Team<'_>,
+    ) -> Result<NextRound<'a>, RunError> {
+        while !self.is_over() {
+            let round = self.progress.round;
+            if team.transport.is_asked() {
+                let state = team.engine.state();
+                team.transport.answer(round, state);
+            }
+            let begin = team.transport.may_begin(round, self.next == Next::Stop)?;
+            for news in team.transport.news() {
+                if let News::Joined { worker } | News::Lost { worker, .. } = news {
+                    gossip.forget(worker);
+                }
+                self.tell(&Event::Peer { round, news });
+            }
+            match begin {
+                Begin::Go => {
+                    self.begin_round();
+                    let round = CurrentRound::new(self, algorithm, &team.placement);
+                    return Ok(NextRound::Run(round));
+                }
+                Begin::Wait => self.next = self.next.or(self.meanwhile()),
+                Begin::Stop => return Ok(NextRound::End(self.stop(team))),
+                Begin::Jump { round, adopted } => self.adopt(round, adopted, team),
+            }
+        }
+        Ok(NextRound::End(Status::Finished))
+    }
+
+    /// Goes on with a later round, and with another's model where one was given.
+    fn adopt(&mut self, round: u64, adopted: Option<State>, team: &mut Team<'_>) {
+        self.jump(round);
+        if let Some(state) = adopted
+            && let Err(what) = team.engine.restore(&state)
+        {
+            let what = format!("a neighbour's model does not fit: {what}");
+            let news = News::Refused { what };
+            self.tell(&Event::Peer { round, news });
+        }
+    }
+
+    /// Takes note of the losses before the step; how the run ends, if one of them is lost.
+    pub(super) fn observe_step(
+        &mut self,
+        round: &CurrentRound<'_>,
+        scores: &[Option<Score>],
+        team: &mut Team<'_>,
+    ) -> Result<Option<Status>, RunError> {
+        let mut known = vec![None; self.experiment.workers()];
+        for (worker, score) in team.placement.own().zip(scores) {
+            known[worker] = score.map(|score| score.loss);
+        }
+        let lost = |worker: &usize| !known[*worker].is_some_and(|loss| self.is_sane(loss));
+        if let Some(worker) = self.here.iter().copied().find(lost) {
+            team.transport.leave(worker, round.index)?;
+            let losses = numbers(&known);
+            return Ok(Some(self.diverged(worker, losses, team)));
+        }
+        self.progress.losses = known;
+        for &worker in &self.here {
+            let seconds = self.experiment.clock.gradient(worker, round.index);
+            self.progress.clocks[worker] += seconds;
+        }
+        self.leaders.now.fill(None);
+        Ok(None)
+    }
+
+    /// Takes note of what plans say beside vectors: scalars and leaders.
+    pub(super) fn record(&mut self, plans: &[WorkerPlan]) {
+        for part in plans {
+            if let Some(number) = part.plan.number {
+                self.progress.numbers[part.worker] = number;
+            }
+            if part.plan.leaders.is_some() {
+                self.leaders.now[part.worker] = part.plan.leaders;
+            }
+        }
+    }
+
+    /// Events, evaluation, checkpoint, control requests.
+    pub(super) fn finish_round(
+        &mut self,
+        scores: &[Option<Score>],
+        team: &mut Team<'_>,
+    ) -> Result<(), RunError> {
+        for (worker, score) in team.placement.own().zip(scores) {
+            if let Some(score) = score {
+                self.count(worker, *score);
+            }
+        }
+        if self.simulates_costs {
+            let clocks = self.training.iter().map(|&i| self.progress.clocks[i]);
+            self.progress.sent.simulated_seconds = clocks.fold(0.0, f64::max);
+        } else {
+            // What has really been sent, and how long it really took.
+            let traffic = team.transport.traffic();
+            self.progress.sent = self.before.after(traffic, self.began.elapsed());
+        }
+        let losses = numbers(&self.progress.losses);
+        self.next = self.end_round(losses, team);
+        match team.failure.take() {
+            Some(failure) => Err(failure.into()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Losses as events have them: no number where none is known.
+fn numbers(losses: &[Option<f64>]) -> Vec<f64> {
+    losses.iter().map(|loss| loss.unwrap_or(f64::NAN)).collect()
 }
 
 /// No number where there were no images.

@@ -1,0 +1,95 @@
+//! The exchange between workers, wherever they are: what leaves, what arrives, which links are in force, and what the
+//! engine makes of it. Workers that are all in one process are the trivial case: nothing travels, and every row is
+//! here.
+
+mod exchange;
+mod inbox;
+mod link_failure;
+
+pub(crate) use exchange::{ExchangeJob, Gossip};
+pub(crate) use inbox::Inbox;
+
+use crate::algorithm::{Exchange, Part, Report};
+use crate::engine::Engine;
+use crate::transport::{Transport, TransportError};
+
+impl Gossip<'_> {
+    /// Sends what leaves before the gradient is known, and travels meanwhile.
+    pub(crate) fn post_early(
+        &mut self,
+        job: &ExchangeJob<'_>,
+        stats: &mut [Report],
+        engine: &mut dyn Engine,
+        transport: &mut dyn Transport,
+    ) -> Result<(), TransportError> {
+        if self.is_local() || !job.leaves_early() {
+            return Ok(());
+        }
+        self.observe_links(job, stats, transport);
+        self.send(job, stats, engine, transport)
+    }
+
+    /// Sends what has not left yet and receives: all that the workers here get to know in an exchange.
+    pub(crate) fn exchange(
+        &mut self,
+        job: &ExchangeJob<'_>,
+        mut stats: Vec<Report>,
+        engine: &mut dyn Engine,
+        transport: &mut dyn Transport,
+    ) -> Result<Inbox, TransportError> {
+        let mut inbox = match job.exchange {
+            _ if self.is_local() => Inbox::default(),
+            Exchange::Nothing => Inbox::default(),
+            Exchange::Mean => self.average(job, &stats, engine, transport)?,
+            Exchange::Chosen => self.choose(job, &mut stats, engine, transport)?,
+            _ => {
+                if !job.leaves_early() {
+                    self.observe_links(job, &mut stats, transport);
+                    self.send(job, &stats, engine, transport)?;
+                }
+                self.receive(job, engine, transport)?
+            }
+        };
+        for (&sender, &report) in &inbox.reports {
+            stats[sender] = report;
+        }
+        let by_links = matches!(job.exchange, Exchange::Neighbours | Exchange::Early);
+        if by_links && !self.is_local() {
+            inbox.links = self.reweighted(job.setting.round, &stats, &inbox, transport);
+        }
+        inbox.stats = stats;
+        Ok(inbox)
+    }
+
+    /// Every local worker's row, from what it knows.
+    pub(crate) fn plans(&self, job: &ExchangeJob<'_>, inbox: &Inbox) -> Vec<Part> {
+        let (own, setting) = (self.placement.own(), job.setting_in(inbox));
+        job.exchange
+            .parts_of(own, job.algorithm, &setting, &inbox.stats)
+    }
+
+    /// Has the engine carry out all rows at once, and mix batch-norm statistics where they are exchanged.
+    pub(crate) fn apply(
+        &self,
+        job: &ExchangeJob<'_>,
+        mut plans: Vec<Part>,
+        inbox: Inbox,
+        engine: &mut dyn Engine,
+    ) -> Result<(), TransportError> {
+        let weights = |inbox: &Inbox| job.exchange.safe_weights(&job.setting_in(inbox));
+        let mut weights = job.statistics.then(|| weights(&inbox));
+        if !self.is_local() {
+            let round = job.terms.round;
+            inbox.localise(&mut plans, &self.placement, round)?;
+            weights = match weights {
+                Some(weights) => Some(inbox.weights(weights, &self.placement, round)?),
+                None => None,
+            };
+        }
+        engine.exchange_with(&plans, inbox.guests, job.terms);
+        if let Some(weights) = weights {
+            engine.mix_statistics(&weights, inbox.statistics);
+        }
+        Ok(())
+    }
+}

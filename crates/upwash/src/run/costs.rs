@@ -1,0 +1,138 @@
+//! What an exchange costs, for those who watch: which links it goes over, how many bytes, how much simulated time.
+
+use super::round::CurrentRound;
+use super::session::Session;
+use crate::algorithm::{Exchange, Message, Part, Setting, Vector};
+use crate::clock::Transfer;
+use crate::gossip::{ExchangeJob, Inbox};
+use std::collections::BTreeSet;
+
+/// Notes an exchange's links, and what it sends where nothing really travels: `parameters` and `statistics` are how
+/// many numbers a model has.
+pub(super) fn observe(
+    session: &mut Session<'_>,
+    round: &CurrentRound<'_>,
+    job: &ExchangeJob<'_>,
+    inbox: &Inbox,
+    plans: &[Part],
+    [parameters, statistics]: [usize; 2],
+) {
+    let setting = &job.setting_in(inbox);
+    note_links(session, job.exchange, setting, plans);
+    if session.simulates_costs {
+        let statistics = if job.statistics { statistics } else { 0 };
+        let bytes = |part: &Part| bytes(&part.messages, parameters) + 4 * statistics as u64;
+        count_traffic(session, job.exchange, setting, &round.started, plans, bytes);
+    }
+}
+
+/// Over which links an exchange goes.
+fn note_links(
+    session: &mut Session<'_>,
+    exchange: Exchange,
+    setting: &Setting<'_>,
+    parts: &[Part],
+) {
+    match exchange {
+        // Of all that could be heard, leaders were.
+        Exchange::Chosen => {
+            for part in parts {
+                let leaders = part.plan.leaders.into_iter().flatten();
+                leaders
+                    .filter(|leader| *leader != part.worker)
+                    .for_each(|leader| session.met(leader, part.worker));
+            }
+        }
+        // An all-reduce goes round in a ring, as it is counted.
+        Exchange::Mean => {
+            let ring = session.training.clone();
+            let pairs = ring.iter().zip(ring.iter().cycle().skip(1));
+            pairs
+                .filter(|(one, other)| one != other)
+                .for_each(|(one, other)| session.met(*one, *other));
+        }
+        _ => {
+            for worker in 0..setting.workers() {
+                let senders = exchange.senders(worker, setting);
+                senders.for_each(|sender| session.met(sender, worker));
+            }
+        }
+    }
+}
+
+/// Bytes of messages as they would travel.
+pub(super) fn bytes(messages: &[Message], width: usize) -> u64 {
+    let bytes = |message: &Message| {
+        let compression = message.public_copy.map(|(_, compression)| compression);
+        compression.map_or(4 * width as u64, |compression| compression.bytes(width))
+    };
+    messages.iter().map(bytes).sum()
+}
+
+/// What an exchange sends, and how long that takes.
+fn count_traffic(
+    session: &mut Session<'_>,
+    exchange: Exchange,
+    setting: &Setting<'_>,
+    started: &[f64],
+    parts: &[Part],
+    bytes: impl Fn(&Part) -> u64,
+) {
+    let experiment = session.experiment;
+    let (clock, sent) = (&experiment.clock, &mut session.progress.sent);
+    let clocks = &mut session.progress.clocks;
+    if exchange == Exchange::Mean {
+        let ring = &session.training;
+        let bytes = parts.first().map_or(0, bytes);
+        let hops = 2 * (ring.len() as u64).saturating_sub(1);
+        sent.bytes_sent += hops * bytes;
+        sent.messages_sent += hops * ring.len() as u64;
+        clock.all_reduce(clocks, bytes, ring);
+        if let (Some(to), Some(&from)) = (experiment.centre, ring.first()) {
+            // The centre is told the result.
+            sent.bytes_sent += bytes;
+            sent.messages_sent += 1;
+            clocks[to] = clocks[from] + clock.message(&Transfer { from, to, bytes });
+        }
+        return;
+    }
+    let mut transfers = Vec::new();
+    for part in parts {
+        let to = part.worker;
+        let mut add = |from: usize| {
+            let bytes = bytes(&parts[from]);
+            transfers.push(Transfer { from, to, bytes });
+        };
+        match (exchange, &experiment.audience) {
+            (Exchange::Chosen, _) => {
+                let used = part.plan.assignments.iter().flat_map(|sum| &sum.messages);
+                let others = used.map(|entry| entry.0).filter(|&from| from != to);
+                let chosen: BTreeSet<usize> = others.collect();
+                chosen.into_iter().for_each(add);
+            }
+            // Public copies are kept up to date wherever they will be needed.
+            (Exchange::Neighbours | Exchange::Early, Some(senders)) => {
+                senders[to].iter().copied().for_each(&mut add);
+            }
+            _ => exchange.senders(to, setting).for_each(&mut add),
+        }
+    }
+    let messages = |transfer: &Transfer| parts[transfer.from].messages.len() as u64;
+    sent.messages_sent += transfers.iter().map(messages).sum::<u64>();
+    sent.bytes_sent += transfers.iter().map(|transfer| transfer.bytes).sum::<u64>();
+    // What has nothing of the step in it can leave while the gradients are computed.
+    let mut contents = parts.iter().flat_map(|part| &part.messages);
+    let has_step = contents.any(|message| message.content.iter().any(|e| e.0 == Vector::Step));
+    if exchange == Exchange::Early || exchange == Exchange::Centre && !has_step {
+        let mut exchanged = started.to_vec();
+        clock.exchange(&mut exchanged, &transfers);
+        for (clock, exchanged) in clocks.iter_mut().zip(exchanged) {
+            *clock = clock.max(exchanged);
+        }
+    } else {
+        if exchange == Exchange::Chosen {
+            clock.barrier(clocks);
+        }
+        clock.exchange(clocks, &transfers);
+    }
+}

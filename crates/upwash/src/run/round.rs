@@ -1,0 +1,140 @@
+//! One round of a synchronous algorithm: what is fixed when it begins.
+
+use super::session::Session;
+use super::team::Team;
+use crate::algorithm::{Algorithm, Exchange, Report, Setting};
+use crate::config::Statistics;
+use crate::engine::Turn;
+use crate::gossip::{ExchangeJob, Gossip};
+use crate::mix::Terms;
+use crate::transport::{Placement, TransportError};
+use upwash_topology::Round;
+
+/// A round that is about to be run.
+pub(super) struct CurrentRound<'a> {
+    algorithm: &'a dyn Algorithm,
+    pub(super) index: u64,
+    /// The links that should be up.
+    active: Round,
+    /// How many receivers each worker has.
+    degrees: Vec<usize>,
+    exchanges: Vec<Exchange>,
+    rate: f64,
+    previous_rate: f64,
+    momentum: f64,
+    server: Option<usize>,
+    averages_statistics: bool,
+    /// The first worker of this process.
+    first: usize,
+    /// What workers know of themselves before their step: what leaves early carries it.
+    early_stats: Vec<Report>,
+    /// Every worker's clock when it began.
+    pub(super) started: Vec<f64>,
+}
+
+impl<'a> CurrentRound<'a> {
+    pub(super) fn new(
+        session: &Session<'a>,
+        algorithm: &'a dyn Algorithm,
+        placement: &Placement,
+    ) -> Self {
+        let (experiment, index) = (session.experiment, session.progress.round);
+        let active = experiment.schedule.round(index);
+        let training = &experiment.config.training;
+        let mut round = Self {
+            algorithm,
+            index,
+            degrees: active.receiver_counts(),
+            active,
+            exchanges: algorithm.exchanges(index),
+            rate: session.rate(index as f64),
+            previous_rate: session.rate(index.saturating_sub(1) as f64),
+            momentum: training.momentum,
+            server: experiment.centre,
+            averages_statistics: training.statistics == Statistics::Averaged,
+            first: placement.own().start,
+            early_stats: vec![],
+            started: session.progress.clocks.clone(),
+        };
+        round.early_stats = round.stats(session);
+        round
+    }
+
+    /// What every worker says of itself now.
+    fn stats(&self, session: &Session<'_>) -> Vec<Report> {
+        let (losses, numbers) = (&session.progress.losses, &session.progress.numbers);
+        let report = |(worker, &degree): (usize, &usize)| Report {
+            loss: losses[worker],
+            degree,
+            number: numbers[worker],
+        };
+        self.degrees.iter().enumerate().map(report).collect()
+    }
+
+    /// What every worker says of itself in an exchange: before its step, or now.
+    pub(super) fn stats_for(&self, job: &ExchangeJob<'_>, session: &Session<'_>) -> Vec<Report> {
+        match job.exchange {
+            Exchange::Early => self.early_stats.clone(),
+            _ => self.stats(session),
+        }
+    }
+
+    /// Sends what leaves before the gradients are known.
+    pub(super) fn post_early(
+        &mut self,
+        gossip: &mut Gossip<'_>,
+        team: &mut Team<'_>,
+    ) -> Result<(), TransportError> {
+        let mut stats = std::mem::take(&mut self.early_stats);
+        let posted = match self.jobs().next() {
+            Some(job) => gossip.post_early(&job, &mut stats, team.engine, team.transport),
+            None => Ok(()),
+        };
+        self.early_stats = stats;
+        posted
+    }
+
+    /// A gradient for every local worker that has data.
+    pub(super) fn gradient_tasks(&self, session: &Session<'_>, rows: usize) -> Vec<Option<Turn>> {
+        let mut tasks = vec![None; rows];
+        for &worker in &session.here {
+            let (batch, rate) = (self.index, self.rate);
+            tasks[worker - self.first] = Some(Turn { batch, rate });
+        }
+        tasks
+    }
+
+    /// The round's exchanges, one after the other.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = ExchangeJob<'_>> {
+        let last = self.exchanges.len().saturating_sub(1);
+        let job = move |(number, &exchange): (usize, &Exchange)| ExchangeJob {
+            algorithm: self.algorithm,
+            exchange,
+            setting: Setting {
+                round: &self.active,
+                exchange: number,
+                rate: self.rate,
+                previous_rate: self.previous_rate,
+                momentum: self.momentum,
+                centre: self.server,
+            },
+            terms: Terms {
+                centre: self.server,
+                round: self.index,
+                offset: self.first as isize,
+                more: number < last,
+                ..Default::default()
+            },
+            statistics: self.averages_statistics && number == 0 && mixes_statistics(exchange),
+        };
+        self.exchanges.iter().enumerate().map(job)
+    }
+}
+
+/// Whether running statistics are averaged in such an exchange.
+fn mixes_statistics(exchange: Exchange) -> bool {
+    matches!(
+        exchange,
+        Exchange::Neighbours | Exchange::Early | Exchange::Mean | Exchange::Centre
+    )
+}
