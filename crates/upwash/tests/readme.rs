@@ -25,3 +25,21 @@ fn the_clock_in_the_documentation_is_accepted() {
     assert_eq!(config.clock.slow, [(3, 10.0)]);
     Experiment::prepare(config, &Folders::default()).unwrap();
 }
+
+/// The round loop that the documentation shows is the one that runs.
+#[test]
+fn the_round_loop_in_the_documentation_is_the_one_that_runs() {
+    let page = include_str!("../../../docs/architecture.md");
+    let block = page.split("```rust,ignore\n").nth(1).unwrap();
+    let code = |text: &str| -> Vec<String> {
+        let lines = text
+            .lines()
+            .map(|line| line.split("//").next().unwrap().trim());
+        let lines = lines.filter(|line| !line.is_empty());
+        lines.map(str::to_owned).collect()
+    };
+    let shown = code(block.split("```").next().unwrap());
+    let runs = code(include_str!("../src/run/rounds.rs"));
+    let start = runs.iter().position(|line| line == "loop {").unwrap();
+    assert_eq!(shown, runs[start..start + shown.len()]);
+}
