@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
-use upwash::algorithm::{Links, Part, Plan, Registry};
+use upwash::algorithm::{Links, Registry};
 use upwash::config::Config;
 use upwash::crew::Crew;
-use upwash::engine::{Engine, State, Turn};
+use upwash::engine::{Engine, State};
 use upwash::experiment::{Experiment, Folders};
 use upwash::fleet::Fleet;
-use upwash::mix::Terms;
-use upwash::run::{Event, Moment, Next, Observer, Progress, Summary, run, run_with};
+use upwash::run::{Event, Next, Progress, Summary, run, run_with};
 use upwash::transport::{Begin, Letter, Placement, Promises, Traffic, Transport, TransportError};
 use upwash_burn::BurnNetwork;
+use upwash_testkit::{Archive, distance, plain_steps};
 
 /// What all processes share, for what is not between two of them.
 struct Hall {
@@ -512,20 +512,6 @@ impl Transport for Alone {
     }
 }
 
-#[derive(Default)]
-struct Archive(Vec<Moment>);
-
-impl Observer for Archive {
-    fn observe(&mut self, _: &Event) -> Next {
-        Next::Continue
-    }
-
-    fn between_rounds(&mut self, _: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
-        self.0.push(moment());
-        Next::Continue
-    }
-}
-
 /// A checkpoint of a worker that never waits is of one step: its model and its velocity have the same gradients in
 /// them, and as many as it says. One that meets nobody goes the way of plain steps.
 #[test]
@@ -538,33 +524,16 @@ fn a_checkpoint_without_rounds_is_of_one_step() {
         let model = BurnNetwork::new(experiment.network.clone());
         Fleet::new(Arc::new(model), &Crew::of(&experiment).only(&[0]))
     };
-    let mut known = Vec::new();
-    let mut steps = engine();
-    for batch in 0..experiment.rounds() {
-        steps.step(&[Some(Turn { batch, rate: 0.05 })]);
-        let part = Part {
-            worker: 0,
-            messages: vec![],
-            plan: Plan::alone(),
-        };
-        steps.exchange(&[part], Terms::default());
-        known.push(steps.state());
-    }
+    let known = plain_steps(&mut engine(), experiment.rounds(), 0.05);
     let mut archive = Archive::default();
     let (mut fleet, mut alone) = (engine(), Alone(Placement::new(2, 2, 0)));
     let start = Progress::start(2);
     run_with(&experiment, &mut fleet, &mut alone, start, &mut archive).unwrap();
     assert!(archive.0.len() > 20);
-    let array = |state: &State, name: &str| -> Vec<f32> {
-        let found = state.iter().find(|(found, _)| found == name);
-        found.unwrap().1.clone()
-    };
     for (progress, state) in &archive.0 {
         let done = progress.round as usize;
         for name in ["models", "velocities"] {
-            let (found, known) = (array(state, name), array(&known[done - 1], name));
-            let pairs = found.iter().zip(&known);
-            let far = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let far = distance(state, &known[done - 1], name);
             assert!(far < 1e-4, "{name} after {done} steps: {far}");
         }
     }

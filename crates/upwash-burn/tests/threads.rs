@@ -6,16 +6,15 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use upwash::algorithm::{Part, Plan};
 use upwash::config::Config;
 use upwash::data::Batch;
-use upwash::engine::{Engine, Score, State, Turn};
+use upwash::engine::{Engine, Score, State};
 use upwash::experiment::{Experiment, Folders};
 use upwash::fleet::Model;
-use upwash::mix::Terms;
 use upwash::model::Layout;
 use upwash::run::{Event, Moment, Next, Observer, Progress, Status, Summary, run};
 use upwash_burn::BurnNetwork;
+use upwash_testkit::{Archive, distance, plain_steps};
 
 const ASYNCHRONOUS: [&str; 4] = ["ad-psgd", "gosgd", "async-easgd", "downpour"];
 
@@ -184,21 +183,6 @@ fn bounded_staleness_holds_up_those_who_are_ahead() {
     assert!(most.unwrap() - least.unwrap() <= 5, "{training:?}");
 }
 
-/// Keeps every moment between rounds, and does not stop.
-#[derive(Default)]
-struct Archive(Vec<Moment>);
-
-impl Observer for Archive {
-    fn observe(&mut self, _: &Event) -> Next {
-        Next::Continue
-    }
-
-    fn between_rounds(&mut self, _: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
-        self.0.push(moment());
-        Next::Continue
-    }
-}
-
 /// A checkpoint is of one moment of each worker: its model, and the velocity that has the same gradients in
 /// it. One worker alone goes the way of plain steps.
 #[test]
@@ -208,29 +192,15 @@ fn a_checkpoint_has_models_and_velocities_of_the_same_step() {
     let config = Config::parse(config, &[]).unwrap();
     let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
     let engine = || experiment.fleet(Arc::new(BurnNetwork::new(experiment.network.clone())));
-    let (mut steps, mut known) = (engine(), Vec::new());
-    for batch in 0..experiment.rounds() {
-        steps.step(&[Some(Turn { batch, rate: 0.05 })]);
-        let part = Part {
-            worker: 0,
-            messages: vec![],
-            plan: Plan::alone(),
-        };
-        steps.exchange(&[part], Terms::default());
-        known.push(steps.state());
-    }
+    let known = plain_steps(&mut engine(), experiment.rounds(), 0.05);
     let (mut fleet, mut archive) = (engine(), Archive::default());
     run(&experiment, &mut fleet, Progress::start(1), &mut archive).unwrap();
     assert!(archive.0.len() > 20);
-    let array = |state: &State, name: &str| -> Vec<f32> {
-        let found = state.iter().find(|(found, _)| found == name);
-        found.unwrap().1.clone()
-    };
     for (progress, state) in &archive.0 {
         let done = progress.flight.as_ref().unwrap().steps[0] as usize;
         for name in ["models", "velocities"] {
-            let (found, known) = (array(state, name), array(&known[done - 1], name));
-            assert!(found == known, "{name} after {done} steps");
+            let far = distance(state, &known[done - 1], name);
+            assert!(far == 0.0, "{name} after {done} steps: {far}");
         }
     }
 }

@@ -2,5 +2,7 @@
 
 pub mod golden;
 mod quadratic;
+mod steps;
 
 pub use quadratic::Quadratic;
+pub use steps::{Archive, distance, plain_steps};

@@ -1,0 +1,48 @@
+//! A worker by itself: what its state is after every step.
+
+use upwash::algorithm::{Part, Plan};
+use upwash::engine::{Engine, State, Turn};
+use upwash::mix::Terms;
+use upwash::run::{Event, Moment, Next, Observer};
+
+/// Keeps every moment between rounds, and never stops a run.
+#[derive(Default)]
+pub struct Archive(pub Vec<Moment>);
+
+impl Observer for Archive {
+    fn observe(&mut self, _: &Event) -> Next {
+        Next::Continue
+    }
+
+    fn between_rounds(&mut self, _: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
+        self.0.push(moment());
+        Next::Continue
+    }
+}
+
+/// The state of an engine's only worker after each of so many plain steps at this learning rate.
+pub fn plain_steps(engine: &mut dyn Engine, steps: u64, rate: f64) -> Vec<State> {
+    let step = |batch| {
+        engine.step(&[Some(Turn { batch, rate })]);
+        let part = Part {
+            worker: 0,
+            messages: vec![],
+            plan: Plan::alone(),
+        };
+        engine.exchange(&[part], Terms::default());
+        engine.state()
+    };
+    (0..steps).map(step).collect()
+}
+
+/// The largest difference between two states' arrays of this name.
+pub fn distance(one: &State, other: &State, name: &str) -> f32 {
+    let array = |state: &State| -> Vec<f32> {
+        let found = state.iter().find(|(found, _)| found == name);
+        found.expect("an array of this name").1.clone()
+    };
+    let (one, other) = (array(one), array(other));
+    assert_eq!(one.len(), other.len(), "{name}");
+    let pairs = one.iter().zip(&other);
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
