@@ -3,9 +3,9 @@
 use anyhow::{Result, bail};
 use std::io::Write;
 use upwash::algorithm::{
-    Algorithm, Asynchronous, Definition, Exchange, Method, Registry, Report, Setting, View,
+    Algorithm, Asynchronous, Definition, Exchange, Method, PairExchange, Registry, Report, Setting,
+    View,
 };
-use upwash::clock::Encounter;
 use upwash::config::GraphConfig;
 use upwash_topology::Schedule;
 
@@ -111,10 +111,10 @@ fn asynchronous(algorithm: &dyn Asynchronous) -> String {
     if algorithm.has_centre() {
         words.push("with a centre".into());
     }
-    words.push(match algorithm.encounter() {
-        Encounter::Swap => "2 messages, both ways at once, when two meet".into(),
-        Encounter::PushAndPull => "2 messages, there and back, when two meet".into(),
-        Encounter::Push => "1 message, one way, when two meet".into(),
+    words.push(match algorithm.pair_exchange() {
+        PairExchange::Swap => "2 messages, both ways at once, when two meet".into(),
+        PairExchange::PushAndPull => "2 messages, there and back, when two meet".into(),
+        PairExchange::Push => "1 message, one way, when two meet".into(),
     });
     if algorithm.staleness().is_some() {
         words.push("bounded staleness".into());

@@ -5,6 +5,7 @@
 //! model that its next step changes), so that a slow one holds up its neighbours first and others later.
 //! Nothing of this slows the run itself.
 
+use crate::algorithm::PairExchange;
 use crate::config::{ClockConfig, ConfigError, Duplex, PerLink, PerWorker};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -27,17 +28,6 @@ pub struct Clock {
     seed: u64,
     /// The links of a round and in which matching each is, for rounds that are alike.
     known: Mutex<(Vec<Edge>, BTreeMap<Edge, usize>)>,
-}
-
-/// What two workers that meet send each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encounter {
-    /// Both send at the same time.
-    Swap,
-    /// The worker sends, and then gets an answer.
-    PushAndPull,
-    /// The worker sends, and goes on.
-    Push,
 }
 
 /// Seconds that can be put in order.
@@ -253,7 +243,7 @@ impl Clock {
         &self,
         ports: &mut [[f64; 2]; 2],
         time: f64,
-        encounter: Encounter,
+        exchange: PairExchange,
         there: &Transfer,
     ) -> f64 {
         let back = Transfer {
@@ -271,24 +261,24 @@ impl Clock {
             (ports[from][0], ports[to][into]) = (ends, ends);
             (begins, ends)
         };
-        match encounter {
+        match exchange {
             // It does not wait for what it has sent.
-            Encounter::Push => {
+            PairExchange::Push => {
                 send(time, there);
                 time
             }
-            Encounter::PushAndPull => {
+            PairExchange::PushAndPull => {
                 let (_, pushed) = send(time, there);
                 let (_, pulled) = send(pushed + latency(there), &back);
                 pulled + latency(&back)
             }
-            Encounter::Swap if self.duplex == Duplex::Full => {
+            PairExchange::Swap if self.duplex == Duplex::Full => {
                 let (begins, sent) = send(time, there);
                 let (_, got) = send(begins, &back);
                 (sent + latency(there)).max(got + latency(&back))
             }
             // A link is used both ways at once.
-            Encounter::Swap => {
+            PairExchange::Swap => {
                 let (begins, sent) = send(time, there);
                 let got = begins + self.wire(&back);
                 let busy = sent.max(got);
@@ -425,16 +415,16 @@ mod tests {
         // To the centre (0) in a second, back from it in four.
         let text = "megabits = [[1.0, 2.0], [8.0, 1.0]]\nlatency_ms = 100.0\n";
         let slow = clock(text, 2);
-        let end = |encounter| slow.meeting(&mut [[0.0; 2]; 2], 10.0, encounter, &there);
-        assert!((end(Encounter::Push) - 10.0).abs() < 1e-9);
-        assert!((end(Encounter::PushAndPull) - 15.2).abs() < 1e-9);
-        assert!((end(Encounter::Swap) - 14.1).abs() < 1e-9);
+        let end = |exchange| slow.meeting(&mut [[0.0; 2]; 2], 10.0, exchange, &there);
+        assert!((end(PairExchange::Push) - 10.0).abs() < 1e-9);
+        assert!((end(PairExchange::PushAndPull) - 15.2).abs() < 1e-9);
+        assert!((end(PairExchange::Swap) - 14.1).abs() < 1e-9);
         // Two pushes at once to one centre: bytes wait for bytes, not for the way they take.
         let (three, mut centre) = (clock(SLOW, 3), [0.0; 2]);
         let mut push = |from| {
             let there = Transfer { from, ..there };
             let mut ports = [[0.0; 2], centre];
-            let ends = three.meeting(&mut ports, 0.0, Encounter::PushAndPull, &there);
+            let ends = three.meeting(&mut ports, 0.0, PairExchange::PushAndPull, &there);
             centre = ports[1];
             ends
         };

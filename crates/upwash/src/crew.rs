@@ -42,7 +42,7 @@ impl Crew {
     pub fn of(experiment: &Experiment) -> Self {
         let config = &experiment.config;
         let workers = experiment.workers() as u64;
-        let equal = config.training.start == Some(crate::fleet::Start::Equal);
+        let equal = config.training.start == Some(crate::config::Start::Equal);
         let whose = |worker| if equal { 0 } else { worker };
         let extra = |extra: &crate::algorithm::Extra| ExtraRows {
             name: extra.name.into(),

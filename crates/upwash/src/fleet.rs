@@ -88,17 +88,6 @@ pub struct Lanes<'a> {
     pub workers: Vec<Lane<'a>>,
 }
 
-/// Where workers start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Start {
-    /// Each from its own random weights, as the paper's Algorithm 1 says.
-    #[default]
-    Different,
-    /// All from the same.
-    Equal,
-}
-
 impl Fleet {
     /// A replica of `model` for each of the crew.
     pub fn new(model: Arc<dyn Model>, crew: &Crew) -> Self {

@@ -1,7 +1,6 @@
 //! Algorithms without rounds: a worker that has a gradient meets one other, and nobody waits for all.
 
 use super::{Message, Part, Plan};
-use crate::clock::Encounter;
 use upwash_topology::random::Stream;
 
 /// A worker whose gradient is there.
@@ -36,6 +35,22 @@ impl Turn<'_> {
     }
 }
 
+/// What two workers that meet send each other.
+///
+/// ```
+/// use upwash::algorithm::{AdPsgd, Asynchronous, PairExchange};
+/// assert_eq!(AdPsgd.pair_exchange(), PairExchange::Swap);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PairExchange {
+    /// Both send at the same time.
+    Swap,
+    /// The worker sends, and then gets an answer.
+    PushAndPull,
+    /// The worker sends, and goes on.
+    Push,
+}
+
 /// What happens when two workers meet, or one is alone: both rows at once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Meeting {
@@ -45,11 +60,11 @@ pub struct Meeting {
 
 impl Meeting {
     /// How many messages travel.
-    pub fn messages(&self, encounter: Encounter) -> u64 {
-        match (self.parts.len(), encounter) {
+    pub fn messages(&self, exchange: PairExchange) -> u64 {
+        match (self.parts.len(), exchange) {
             (0 | 1, _) => 0,
-            (_, Encounter::Push) => 1,
-            (_, Encounter::Swap | Encounter::PushAndPull) => 2,
+            (_, PairExchange::Push) => 1,
+            (_, PairExchange::Swap | PairExchange::PushAndPull) => 2,
         }
     }
 
@@ -74,8 +89,8 @@ pub trait Asynchronous: std::fmt::Debug + Send + Sync {
     fn meet(&self, turn: &Turn<'_>, partner: Option<(usize, f64)>) -> Meeting;
 
     /// What two that meet send each other.
-    fn encounter(&self) -> Encounter {
-        Encounter::Swap
+    fn pair_exchange(&self) -> PairExchange {
+        PairExchange::Swap
     }
 
     /// By how many gradients a worker may be ahead of the slowest one; it waits when it would be more.

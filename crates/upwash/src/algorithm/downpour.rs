@@ -1,7 +1,9 @@
 //! A parameter server without a barrier, after Downpour SGD, with bounded staleness.
 
-use super::{Assignment, Asynchronous, Definition, Meeting, Message, Method, Part, Turn, Vector};
-use crate::clock::Encounter;
+use super::{
+    Assignment, Asynchronous, Definition, Meeting, Message, Method, PairExchange, Part, Turn,
+    Vector,
+};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "downpour",
@@ -68,8 +70,8 @@ impl Asynchronous for Downpour {
         }
     }
 
-    fn encounter(&self) -> Encounter {
-        Encounter::PushAndPull
+    fn pair_exchange(&self) -> PairExchange {
+        PairExchange::PushAndPull
     }
 
     fn staleness(&self) -> Option<u64> {

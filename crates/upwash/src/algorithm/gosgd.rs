@@ -1,9 +1,9 @@
 //! GoSGD: whoever has a gradient steps, and now and then pushes its model to a random neighbour.
 
 use super::{
-    Assignment, Asynchronous, Definition, Meeting, Message, Method, Part, Plan, Turn, Vector,
+    Assignment, Asynchronous, Definition, Meeting, Message, Method, PairExchange, Part, Plan, Turn,
+    Vector,
 };
-use crate::clock::Encounter;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "gosgd",
@@ -54,8 +54,8 @@ impl Asynchronous for GoSgd {
         meeting
     }
 
-    fn encounter(&self) -> Encounter {
-        Encounter::Push
+    fn pair_exchange(&self) -> PairExchange {
+        PairExchange::Push
     }
 
     fn words(&self) -> String {

@@ -10,7 +10,6 @@ pub use parse::ConfigError;
 
 use crate::algorithm::{Method, OptionAbout};
 use crate::data::Partition;
-use crate::fleet::Start;
 use crate::model::ModelSpec;
 use crate::optimizer::{Decay, Rate, Sgd};
 use serde::{Deserialize, Serialize};
@@ -324,6 +323,17 @@ impl Config {
             .map(|option| (option.key.into(), option.value));
         self.algorithm.options = options.collect();
     }
+}
+
+/// Where workers start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Start {
+    /// Each from its own random weights, as the paper's Algorithm 1 says.
+    #[default]
+    Different,
+    /// All from the same.
+    Equal,
 }
 
 impl TrainingConfig {

@@ -291,8 +291,8 @@ impl Field<'_> {
         turn.number = rows[place(worker)].number;
         let known = partner.map(|partner| (partner, rows[place(partner)].number));
         let meeting = self.algorithm.meet(&turn, known);
-        let encounter = self.algorithm.encounter();
-        let messages = meeting.messages(encounter);
+        let exchanged = self.algorithm.pair_exchange();
+        let messages = meeting.messages(exchanged);
         let mut parts: Vec<Participant> = meeting.parts;
         parts.sort_unstable_by_key(|part| part.worker);
         let own = &mut rows[place(worker)];
@@ -308,7 +308,7 @@ impl Field<'_> {
             let there = Transfer { from, to, bytes };
             let ends = experiment
                 .clock
-                .meeting(&mut ports, time, encounter, &there);
+                .meeting(&mut ports, time, exchanged, &there);
             rows[place(from)].clock = ends;
             for (i, ports) in [from, to].into_iter().zip(ports) {
                 rows[place(i)].ports = ports;

@@ -168,7 +168,7 @@ impl Simulation<'_, '_> {
             let there = Transfer { from, to, bytes };
             let clock = &self.session.experiment.clock;
             let mut ports = [from, to].map(|i| self.flight.ports[i]);
-            ends = clock.meeting(&mut ports, time, self.algorithm.encounter(), &there);
+            ends = clock.meeting(&mut ports, time, self.algorithm.pair_exchange(), &there);
             [self.flight.ports[from], self.flight.ports[to]] = ports;
         }
         self.schedule(worker, ends, Task::Meeting);
@@ -197,7 +197,7 @@ impl Simulation<'_, '_> {
         if !self.session.is_sane(score.loss) {
             return Some(self.session.diverged(worker, all, &mut self.engine));
         }
-        let messages = meeting.messages(self.algorithm.encounter());
+        let messages = meeting.messages(self.algorithm.pair_exchange());
         let mut parts = meeting.parts;
         parts.sort_unstable_by_key(|part| part.worker);
         let terms = Terms {
