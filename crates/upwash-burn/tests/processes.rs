@@ -516,7 +516,7 @@ impl Transport for Alone {
 /// them, and as many as it says. One that meets nobody goes the way of plain steps.
 #[test]
 fn a_checkpoint_without_rounds_is_of_one_step() {
-    let config = "[graph]\ntopology = \"path:2\"\n[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 1\n\
+    let config = "[graph]\ntopology = \"path:2\"\n[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 3\n\
                   momentum = 0.9\ndecay = \"constant\"\nrate = 0.05\n";
     let config = Config::parse(config, &[]).unwrap();
     let experiment = Experiment::prepare(config, &Folders::default()).unwrap();

@@ -349,13 +349,16 @@ impl<'a> Program<'a> {
             };
             let messages: Vec<&[f32]> = self.messages.iter().map(message).collect();
             for (mean, counted) in means.chunks_exact_mut(length).zip(&self.means) {
+                // Differences from the first: the mean of equals is what they are, to the bit.
+                let (count, first) = (counted.len() as f32, messages[counted[0]]);
                 mean.fill(0.0);
-                for &place in counted {
-                    add(mean, messages[place], 1.0);
+                for &place in &counted[1..] {
+                    let pairs = messages[place].iter().zip(first);
+                    let differences = mean.iter_mut().zip(pairs);
+                    differences.for_each(|(sum, (x, f))| *sum += x - f);
                 }
-                // Divided, not multiplied: 1/n is rounded, and a mean of equals must be what they are.
-                let count = counted.len() as f32;
-                mean.iter_mut().for_each(|x| *x /= count);
+                let sums = mean.iter_mut().zip(first);
+                sums.for_each(|(sum, f)| *sum = f + *sum / count);
             }
             for (row, sums) in rows.iter_mut().zip(&self.rows) {
                 for sum in sums {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use upwash::algorithm::{
-    Algorithm, D2, Dpsgd, ExtraStart, GradientTracking, Message, Part, Report, Setting,
+    Algorithm, AllReduce, D2, Dpsgd, ExtraStart, GradientTracking, Message, Part, Report, Setting,
 };
 use upwash::mix::{Guest, Row, Terms, exchange};
 use upwash_topology::{GraphSpec, Schedule, Weights};
@@ -205,6 +205,13 @@ fn consensus_is_a_fixed_point_to_the_bit() {
         }
         assert_eq!(fleet.models, before, "{weights:?}");
     }
+    // So is a mean over all: the same for everyone, and of equals what they are.
+    let mut fleet = Fleet::new(&AllReduce);
+    fleet.models = vec![vec![0.1, -0.7, 1e-20, 3.3, 1e10, 0.3]; WORKERS];
+    let before = fleet.models.clone();
+    let parts = parts(&AllReduce, &l1(Weights::Optimal), 0, 0.1);
+    exchange(fleet.rows(), &[], &parts, Terms::default());
+    assert_eq!(fleet.models, before);
 }
 
 /// Workers in processes of their own come to the same bits, so that they conserve the same.

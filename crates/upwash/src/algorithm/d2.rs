@@ -24,8 +24,9 @@ pub(super) const DEFINITION: Definition = Definition {
 /// C is what worker's gradients differ by, as far as it is known: at the optimum it is each one's gradient
 /// there, and U - gamma C is 0. With a rate that stays the same this is the published X' = W (2 X -
 /// X_before - U + U_before). Written so, a change of the rate scales what is corrected along with the step,
-/// and the mean of C is 0 for good, because its changes are differences between neighbours: the published form
-/// integrates every rounding error of the mean twice.
+/// and the mean of C stays 0 but for rounding, because its changes are differences between neighbours: the
+/// published form integrates every rounding error of the mean twice. While a rate grows, as in a warm-up, what models
+/// differ by at the start grows with it for a few rounds before it is mixed away.
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, D2};

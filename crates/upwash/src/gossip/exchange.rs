@@ -1,4 +1,4 @@
-//! Exchanges whose workers are in several processes: what is sent where, and what is inbox.
+//! Exchanges whose workers are in several processes: what is sent where, and what is received.
 
 use super::inbox::Inbox;
 use crate::algorithm::{Algorithm, Exchange, Message, Part, Report, Setting, View};

@@ -20,12 +20,15 @@ use crate::fleet::{Lane, Lanes, Shared};
 use crate::mix::{Guest, Row, Terms, exchange};
 use crate::transport::{Begin, Letter, Numbers};
 use desk::Desk;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 /// Who is not answered for so long goes on alone.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a thread that waits for the other sleeps before it looks up.
+const GLANCE: Duration = Duration::from_micros(200);
 
 /// This process's worker, for both threads: everything as of the same step.
 struct Open<'a> {
@@ -33,8 +36,6 @@ struct Open<'a> {
     statistics: &'a mut [f32],
     velocity: &'a mut [f32],
     number: f64,
-    /// Gradients that are in the model.
-    steps: u64,
 }
 
 struct Field<'a> {
@@ -45,6 +46,11 @@ struct Field<'a> {
     neighbours: Vec<usize>,
     open: Mutex<Open<'a>>,
     stop: AtomicBool,
+    /// Gradients that the calling thread has counted: the worker's next one is put into its model only after that, so
+    /// that a checkpoint in between has as many as it says.
+    counted: AtomicU64,
+    /// The calling thread counts no more.
+    closed: AtomicBool,
     rate: Box<dyn Fn(f64) -> f64 + Sync + 'a>,
 }
 
@@ -124,9 +130,10 @@ pub(super) fn run(
             statistics,
             velocity,
             number: session.progress.numbers[worker],
-            steps: session.progress.round,
         }),
         stop: AtomicBool::new(false),
+        counted: AtomicU64::new(session.progress.round),
+        closed: AtomicBool::new(false),
         rate: Box::new(session.rates()),
     };
     let (first, last) = (session.progress.round, experiment.rounds());
@@ -141,6 +148,7 @@ pub(super) fn run(
         }
         let status = Desk::new(&field, transport, answer).serve(session, &told);
         field.stop.store(true, Ordering::Relaxed);
+        field.closed.store(true, Ordering::Release);
         status
     })
 }
@@ -191,11 +199,15 @@ impl Field<'_> {
             let Some(met) = self.meet(step, update, tell, answers) else {
                 return;
             };
+            while self.counted.load(Ordering::Acquire) < step
+                && !self.closed.load(Ordering::Acquire)
+            {
+                std::thread::sleep(GLANCE);
+            }
             let mut open = lock(&self.open);
             open.add(met);
             open.statistics.copy_from_slice(&statistics);
             open.velocity.copy_from_slice(&velocity);
-            open.steps = step + 1;
             drop(open);
             if tell.send(Told::Step(score)).is_err() {
                 return;

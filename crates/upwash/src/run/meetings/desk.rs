@@ -1,6 +1,6 @@
 //! The calling thread: it answers, passes on, counts, tests and tells.
 
-use super::{Answer, Field, Told, sent_by};
+use super::{Answer, Field, GLANCE, Told, sent_by};
 use crate::algorithm::Turn;
 use crate::engine::{Part, Score};
 use crate::run::RunError;
@@ -13,8 +13,6 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long the calling thread listens before it looks up.
-const GLANCE: Duration = Duration::from_micros(200);
 /// How long who was asked to stop still answers, and waits for answers.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -163,6 +161,8 @@ impl<'f, 'a> Desk<'f, 'a> {
         if session.end_round(losses, self) == Next::Stop {
             self.stop();
         }
+        let counted = session.progress.round;
+        self.field.counted.store(counted, Ordering::Release);
         session.begin_round();
         Ok(None)
     }
@@ -381,10 +381,6 @@ impl Models for Desk<'_, '_> {
         let open = lock(&self.field.open);
         let mut progress = progress.clone();
         progress.numbers[self.field.worker] = open.number;
-        // The worker may be ahead of what it has told.
-        if self.field.trains() {
-            progress.round = open.steps;
-        }
         let state = vec![
             ("updates".into(), vec![0.0; open.model.len()]),
             ("models".into(), open.model.to_vec()),
