@@ -54,6 +54,16 @@ struct Field<'a> {
     rate: Box<dyn Fn(f64) -> f64 + Sync + 'a>,
 }
 
+/// Lets the worker's thread end however the calling one does: it waits for what that counts.
+struct CloseOnDrop<'f, 'a>(&'f Field<'a>);
+
+impl Drop for CloseOnDrop<'_, '_> {
+    fn drop(&mut self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+        self.0.closed.store(true, Ordering::Release);
+    }
+}
+
 /// What the worker's thread tells the calling one.
 enum Told {
     /// It wants to meet someone: its model and number as they are.
@@ -146,10 +156,8 @@ pub(super) fn run(
         } else {
             drop(tell);
         }
-        let status = Desk::new(&field, transport, answer).serve(session, &told);
-        field.stop.store(true, Ordering::Relaxed);
-        field.closed.store(true, Ordering::Release);
-        status
+        let _closes = CloseOnDrop(&field);
+        Desk::new(&field, transport, answer).serve(session, &told)
     })
 }
 
