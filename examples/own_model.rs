@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor, activation::relu};
 use std::sync::Arc;
 use upwash::config::Config;
 use upwash::experiment::{Experiment, Folders};
-use upwash::run::{Event, Next, Progress, run};
+use upwash::run::{ControlFlow, Event, Progress, run};
 use upwash_burn::{BurnModule, Classifier, burn};
 
 #[derive(Module, Debug)]
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         linear: LinearConfig::new(8 * 6 * 6, 10).init(device),
     });
     let mut fleet = experiment.fleet(Arc::new(model));
-    let (start, mut silent) = (Progress::start(8), |_: &Event| Next::Continue);
+    let (start, mut silent) = (Progress::start(8), |_: &Event| ControlFlow::Continue);
     let outcome = run(&experiment, &mut fleet, start, &mut silent)?;
     println!("{:.2} % right", 100.0 * outcome.summary.mean_accuracy);
     Ok(())

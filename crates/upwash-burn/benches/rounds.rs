@@ -12,7 +12,7 @@ use upwash::config::Config;
 use upwash::engine::Engine;
 use upwash::experiment::{Experiment, Folders};
 use upwash::fleet::Fleet;
-use upwash::run::{Event, Next, Progress, run};
+use upwash::run::{ControlFlow, Event, Progress, run};
 use upwash_burn::BurnNetwork;
 
 const MODEL: &str = "resnet20";
@@ -51,7 +51,7 @@ fn once(experiment: &Experiment, fleet: &mut Fleet) -> f64 {
             let began = *began.get_or_insert_with(Instant::now);
             seconds = began.elapsed().as_secs_f64();
         }
-        Next::Continue
+        ControlFlow::Continue
     };
     let start = Progress::start(experiment.workers());
     run(experiment, fleet, start, &mut clock).expect("a run");

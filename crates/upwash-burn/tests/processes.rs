@@ -12,7 +12,7 @@ use upwash::crew::Crew;
 use upwash::engine::{Engine, State};
 use upwash::experiment::{Experiment, Folders};
 use upwash::fleet::Fleet;
-use upwash::run::{Event, Next, Progress, Summary, run, run_with};
+use upwash::run::{ControlFlow, Event, Progress, Summary, run, run_with};
 use upwash::transport::{Begin, Letter, Placement, Promises, Traffic, Transport, TransportError};
 use upwash_burn::BurnNetwork;
 use upwash_testkit::{Archive, distance, plain_steps};
@@ -204,7 +204,7 @@ fn whole(experiment: &Experiment) -> Result3 {
         if let Event::Round { losses: found, .. } = event {
             losses.push(found.clone());
         }
-        Next::Continue
+        ControlFlow::Continue
     };
     let start = Progress::start(experiment.workers());
     let outcome = run(experiment, &mut engine, start, &mut watch).unwrap();
@@ -228,7 +228,7 @@ fn apart(experiment: &Experiment, processes: usize) -> Vec<Result3> {
                         if let Event::Round { losses: found, .. } = event {
                             losses.push(found.clone());
                         }
-                        Next::Continue
+                        ControlFlow::Continue
                     };
                     let start = Progress::start(workers);
                     let outcome =
@@ -284,7 +284,7 @@ fn check(text: &str, processes: usize, exact: bool) {
         );
     }
     for (_, _, found) in &all {
-        assert_eq!(found.nodes.len(), summary.nodes.len());
+        assert_eq!(found.per_worker.len(), summary.per_worker.len());
         let near = |a: f64, b: f64| (a - b).abs() < 0.005 || a.is_nan() && b.is_nan();
         assert!(near(found.mean_accuracy, summary.mean_accuracy), "{text}");
         let (a, b) = (
@@ -399,7 +399,7 @@ fn asynchronous_algorithms_learn_between_processes() {
                 "{name}: {}",
                 summary.mean_accuracy
             );
-            let (mean, found) = (summary.averaged_model_accuracy, summary.nodes.len());
+            let (mean, found) = (summary.averaged_model_accuracy, summary.per_worker.len());
             assert!(mean > 0.9, "{name}: {mean}");
             assert_eq!(found, workers);
             assert!(
@@ -450,8 +450,8 @@ fn stopped_by(experiment: &Experiment, who: usize) -> Vec<upwash::run::Status> {
                     let late = began.elapsed() > Duration::from_secs(30);
                     waited.fetch_or(late, Ordering::Relaxed);
                     match event {
-                        Event::Round { round: 5.., .. } if own == who || late => Next::Stop,
-                        _ => Next::Continue,
+                        Event::Round { round: 5.., .. } if own == who || late => ControlFlow::Stop,
+                        _ => ControlFlow::Continue,
                     }
                 };
                 let start = Progress::start(3);

@@ -12,7 +12,7 @@ use upwash::engine::{Engine, Score, State};
 use upwash::experiment::{Experiment, Folders};
 use upwash::fleet::Model;
 use upwash::model::Layout;
-use upwash::run::{Event, Moment, Next, Observer, Progress, Status, Summary, run};
+use upwash::run::{ControlFlow, Event, Observer, Progress, Snapshot, Status, Summary, run};
 use upwash_burn::BurnNetwork;
 use upwash_testkit::{Archive, distance, plain_steps};
 
@@ -38,16 +38,20 @@ struct Witness {
 }
 
 impl Observer for Witness {
-    fn observe(&mut self, _: &Event) -> Next {
-        Next::Continue
+    fn observe(&mut self, _: &Event) -> ControlFlow {
+        ControlFlow::Continue
     }
 
-    fn between_rounds(&mut self, round: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
+    fn between_rounds(
+        &mut self,
+        round: u64,
+        snapshot: &mut dyn FnMut() -> Snapshot,
+    ) -> ControlFlow {
         if self.stop != Some(round) {
-            return Next::Continue;
+            return ControlFlow::Continue;
         }
-        self.kept = Some(moment());
-        Next::Stop
+        self.kept = Some(snapshot());
+        ControlFlow::Stop
     }
 }
 

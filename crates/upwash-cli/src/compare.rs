@@ -4,13 +4,12 @@ use crate::engines::EngineArgs;
 use crate::runs::{DIVERGED, Home, RunFolder, end_cleanly_when_interrupted, read_next_config};
 use crate::together;
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use upwash::experiment::{Experiment, Shelf};
-use upwash::run::Status;
+use upwash::run::{Event, Status, Summary};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -59,24 +58,20 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     }
     let mut rows = Vec::new();
     for (name, _) in &prepared {
-        let path = args.out.join(name).join("summary.json");
-        let text = std::fs::read_to_string(&path);
-        let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-        let summary: Value =
-            serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-        rows.push((name, summary));
+        let folder = args.out.join(name);
+        let summary = Summary::read(&folder)?;
+        let cannot = || format!("cannot read {}", folder.join(Summary::FILE).display());
+        rows.push((name, summary.with_context(cannot)?));
     }
     table(out, &rows)?;
     if let Some(percent) = args.reach {
         reached(out, &args.out, &rows, percent)?;
     }
     writeln!(out, "\nresults are in {}", args.out.display())?;
-    Ok(
-        match rows.iter().any(|(_, row)| row["status"] == "diverged") {
-            true => ExitCode::from(DIVERGED),
-            false => ExitCode::SUCCESS,
-        },
-    )
+    Ok(match rows.iter().any(|(_, row)| has_diverged(row)) {
+        true => ExitCode::from(DIVERGED),
+        false => ExitCode::SUCCESS,
+    })
 }
 
 /// What is not done: one after the other, or all on one engine. Says which was interrupted.
@@ -117,7 +112,7 @@ fn run_what_is_missing<'a>(
     Ok(None)
 }
 
-fn table(out: &mut impl Write, rows: &[(&String, Value)]) -> Result<()> {
+fn table(out: &mut impl Write, rows: &[(&String, Summary)]) -> Result<()> {
     let width = name_width(rows);
     writeln!(
         out,
@@ -125,45 +120,42 @@ fn table(out: &mut impl Write, rows: &[(&String, Value)]) -> Result<()> {
         "test accuracy"
     )?;
     for (name, row) in rows {
-        let percent = |key: &str| match row[key].as_f64() {
-            Some(part) if row["status"] != "diverged" => format!("{:.2}", 100.0 * part),
-            _ => "-".into(),
+        let percent = |part: f64| match has_diverged(row) || part.is_nan() {
+            false => format!("{:.2}", 100.0 * part),
+            true => "-".into(),
         };
-        let number = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
         writeln!(
             out,
             "{name:<width$}{:>8}{:>9}{:>12}{:>8}{:>10.1}{:>8.1}{:>8.1}",
-            percent("mean_accuracy"),
-            percent("worst_accuracy"),
-            percent("averaged_model_accuracy"),
-            number("rounds"),
-            number("bytes_sent") / 1e6,
-            number("simulated_seconds"),
-            number("wall_seconds")
+            percent(row.mean_accuracy),
+            percent(row.worst_accuracy),
+            percent(row.averaged_model_accuracy),
+            row.rounds,
+            row.sent.bytes_sent as f64 / 1e6,
+            row.sent.simulated_seconds,
+            row.wall_seconds.unwrap_or(f64::NAN)
         )?;
     }
     writeln!(out)?;
     for (name, row) in rows {
-        let text = |key: &str| row[key].as_str().unwrap_or("").to_owned();
-        let diverged = match row["status"].as_str() {
-            Some("diverged") => format!("; diverged in round {}", row["round"]),
+        let diverged = match row.status {
+            Status::Diverged { round, .. } => format!("; diverged in round {round}"),
             _ => String::new(),
         };
-        writeln!(
-            out,
-            "{name}: {} on {}{diverged}",
-            text("algorithm"),
-            text("graph")
-        )?;
+        writeln!(out, "{name}: {} on {}{diverged}", row.algorithm, row.graph)?;
     }
     Ok(())
+}
+
+fn has_diverged(row: &Summary) -> bool {
+    matches!(row.status, Status::Diverged { .. })
 }
 
 /// What each run had cost when its workers' mean accuracy first was at least `percent`.
 fn reached(
     out: &mut impl Write,
     folder: &Path,
-    rows: &[(&String, Value)],
+    rows: &[(&String, Summary)],
     percent: f64,
 ) -> Result<()> {
     writeln!(out, "\nto a mean accuracy of {percent} %")?;
@@ -173,24 +165,30 @@ fn reached(
         let path = folder.join(name).join("events.jsonl");
         let text = std::fs::read_to_string(&path);
         let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-        let centre = row["centre"].as_u64();
         let epochs = text.lines().filter_map(|line| {
-            let event: Value = serde_json::from_str(line).ok()?;
-            let accuracies = event["test_accuracies"].as_array()?;
+            let Event::Epoch {
+                epoch,
+                test_accuracies,
+                sent,
+                ..
+            } = serde_json::from_str(line).ok()?
+            else {
+                return None;
+            };
+            let accuracies = test_accuracies?;
             let counted = accuracies.iter().enumerate();
-            let counted = counted.filter(|(i, _)| Some(*i as u64) != centre);
-            let counted: Vec<f64> = counted.filter_map(|(_, part)| part.as_f64()).collect();
+            let counted = counted.filter(|(i, part)| Some(*i) != row.server && !part.is_nan());
+            let counted: Vec<f64> = counted.map(|(_, part)| *part).collect();
             let mean = counted.iter().sum::<f64>() / counted.len().max(1) as f64;
-            Some((mean, event))
+            Some((mean, epoch, sent))
         });
-        let mut enough = epochs.filter(|(mean, _)| 100.0 * mean >= percent);
+        let mut enough = epochs.filter(|(mean, ..)| 100.0 * mean >= percent);
         match enough.next() {
-            Some((_, event)) => writeln!(
+            Some((_, epoch, sent)) => writeln!(
                 out,
-                "{name:<width$}{:>8}{:>10.1}{:>8.1}",
-                event["epoch"].as_u64().unwrap_or(0),
-                event["bytes_sent"].as_f64().unwrap_or(f64::NAN) / 1e6,
-                event["simulated_seconds"].as_f64().unwrap_or(f64::NAN)
+                "{name:<width$}{epoch:>8}{:>10.1}{:>8.1}",
+                sent.bytes_sent as f64 / 1e6,
+                sent.simulated_seconds
             )?,
             None => writeln!(out, "{name:<width$}   never")?,
         }
@@ -198,7 +196,7 @@ fn reached(
     Ok(())
 }
 
-fn name_width(rows: &[(&String, Value)]) -> usize {
+fn name_width(rows: &[(&String, Summary)]) -> usize {
     let longest = rows.iter().map(|(name, _)| name.chars().count()).max();
     longest.unwrap_or(0).clamp(16, 26)
 }

@@ -2,16 +2,16 @@
 
 use crate::runs::{
     DIVERGED, INTERRUPTED, claimed, end_cleanly_when_interrupted, holds_another, interrupted,
-    is_over, peer_folders, read_config, summary_in,
+    is_over, peer_folders, read_config,
 };
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use upwash::config::PeerConfig;
 use upwash::experiment::Experiment;
+use upwash::run::{Status, Summary};
 use upwash_peers::Key;
 
 #[derive(clap::Args)]
@@ -218,43 +218,43 @@ fn table(args: &Args, ends: &[Option<ExitStatus>], out: &mut impl Write) -> Resu
         let log = args.out.join(format!("peer-{worker}.log"));
         let code = end.map_or(Some(0), |end| end.code());
         let told = [0, DIVERGED, INTERRUPTED].map(|code| Some(i32::from(code)));
-        let summary = match told.contains(&code) {
-            true => summary_in(&peer_folder(&args.out, worker)),
-            false => Value::Null,
-        };
-        if summary.is_null() {
+        let summary = told.contains(&code);
+        let summary = summary.then(|| Summary::read(&peer_folder(&args.out, worker)));
+        let Some(Ok(Some(summary))) = summary else {
             let how = match code {
                 Some(_) => "failed",
                 None => "did not end by itself",
             };
             writeln!(out, "  {worker:>6}    {how}: see {}", log.display())?;
             continue;
-        }
-        let status = &summary["status"];
-        finished += usize::from(status == "finished");
-        stopped |= status == "interrupted";
-        // A centre's model is what the run leaves, and no part of the mean.
-        let centre = summary["centre"] == worker;
-        let accuracy = match centre {
-            true => summary["averaged_model_accuracy"].as_f64(),
-            false => summary["mean_accuracy"].as_f64(),
         };
-        if !centre {
+        finished += usize::from(summary.status == Status::Finished);
+        stopped |= matches!(summary.status, Status::Interrupted { .. });
+        // A server's model is what the run leaves, and no part of the mean.
+        let serves = summary.server == Some(worker);
+        let accuracy = match serves {
+            true => summary.averaged_model_accuracy,
+            false => summary.mean_accuracy,
+        };
+        let accuracy = (!accuracy.is_nan()).then_some(accuracy);
+        if !serves {
             accuracies.extend(accuracy);
         }
         let accuracy =
             accuracy.map_or("not tested".into(), |part| format!("{:.2} %", 100.0 * part));
-        let note = match status.as_str() {
-            Some("diverged") => format!("  diverged in round {}", summary["round"]),
-            _ if centre => "  the centre".into(),
+        let note = match summary.status {
+            Status::Diverged { round, .. } => {
+                diverged = true;
+                format!("  diverged in round {round}")
+            }
+            _ if serves => "  the server".into(),
             _ => String::new(),
         };
-        diverged |= status == "diverged";
         writeln!(
             out,
             "  {worker:>6}{:>10}{accuracy:>15}{:>10.1}{note}",
-            summary["rounds"].as_u64().unwrap_or(0),
-            summary["bytes_sent"].as_f64().unwrap_or(0.0) / 1e6
+            summary.rounds,
+            summary.sent.bytes_sent as f64 / 1e6
         )?;
     }
     if !accuracies.is_empty() {

@@ -132,8 +132,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         display,
     )?;
     // A centre's model is the one that the run leaves.
-    let (whose, accuracy) = match summary.centre == Some(args.id) {
-        true => (", the centre", 100.0 * summary.averaged_model_accuracy),
+    let (whose, accuracy) = match summary.server == Some(args.id) {
+        true => (", the server", 100.0 * summary.averaged_model_accuracy),
         false => ("", 100.0 * summary.mean_accuracy),
     };
     match summary.status {

@@ -3,15 +3,15 @@
 use crate::output::tell;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use std::io::IsTerminal;
-use upwash::run::{Event, Wish};
-use upwash::transport::News;
+use upwash::run::{ControlRequest, Event};
+use upwash::transport::MembershipEvent;
 
 pub(crate) struct ProgressDisplay {
     bar: ProgressBar,
     /// A line for every epoch, or the bar alone.
     epochs: bool,
     /// Who does not count.
-    centre: Option<usize>,
+    server: Option<usize>,
     /// How many runs go in step, and share the bar.
     runs: usize,
 }
@@ -26,7 +26,7 @@ impl ProgressDisplay {
         Self {
             bar,
             epochs,
-            centre: None,
+            server: None,
             runs: 1,
         }
     }
@@ -44,7 +44,7 @@ impl ProgressDisplay {
         Self {
             bar: ProgressBar::hidden(),
             epochs: false,
-            centre: None,
+            server: None,
             runs: 1,
         }
     }
@@ -56,13 +56,13 @@ impl ProgressDisplay {
                 rounds,
                 round,
                 workers,
-                centre,
-                batch,
+                server,
+                batch_size,
                 ..
             } => {
-                self.centre = *centre;
-                let training = workers - usize::from(centre.is_some());
-                self.bar.set_style(style(self.runs * training * batch));
+                self.server = *server;
+                let training = workers - usize::from(server.is_some());
+                self.bar.set_style(style(self.runs * training * batch_size));
                 self.bar.set_length(*rounds);
                 self.bar.set_position(*round);
                 self.bar.reset_eta();
@@ -72,25 +72,27 @@ impl ProgressDisplay {
                 });
             }
             Event::Graph { .. } => {}
-            Event::Asked { round, what } => {
-                let said = match what {
-                    Wish::Pause => "paused",
-                    Wish::Continue => "goes on",
-                    Wish::Checkpoint => "checkpoint written",
-                    Wish::Stop => "stopping",
+            Event::Control { round, request } => {
+                let said = match request {
+                    ControlRequest::Pause => "paused",
+                    ControlRequest::Continue => "goes on",
+                    ControlRequest::Checkpoint => "checkpoint written",
+                    ControlRequest::Stop => "stopping",
                 };
                 self.bar
                     .suspend(|| tell!("before round {round}, as asked: {said}"));
             }
             Event::Warning { message } => self.bar.suspend(|| tell!("warning: {message}")),
-            Event::Peer { round, news } => {
-                let said = match news {
-                    News::Joined { worker } => format!("worker {worker} is there"),
-                    News::Missing { worker, why } => {
+            Event::Peer { round, change } => {
+                let said = match change {
+                    MembershipEvent::Joined { worker } => format!("worker {worker} is there"),
+                    MembershipEvent::Missing { worker, why } => {
                         format!("worker {worker} is not there ({why}); going on without it")
                     }
-                    News::Lost { worker, why } => format!("worker {worker} is lost: {why}"),
-                    News::Refused { what } => format!("refused: {what}"),
+                    MembershipEvent::Lost { worker, why } => {
+                        format!("worker {worker} is lost: {why}")
+                    }
+                    MembershipEvent::Refused { what } => format!("refused: {what}"),
                     _ => return,
                 };
                 self.bar.suspend(|| tell!("round {round}: {said}"));
@@ -101,18 +103,18 @@ impl ProgressDisplay {
                 epoch,
                 train_losses,
                 test_accuracies,
-                share_losses,
+                local_train_losses,
                 consensus_distance,
                 sent,
             } => {
-                let spread = |values: &[f64]| spread(values, self.centre);
+                let spread = |values: &[f64]| spread(values, self.server);
                 let tested = test_accuracies
                     .as_ref()
                     .map_or(String::new(), |accuracies| {
                         let [mean, best, worst] = spread(accuracies).map(|part| 100.0 * part);
                         format!(", test {mean:.2} % (worst {worst:.2}, best {best:.2})")
                     });
-                let shares = share_losses.as_ref().map_or(String::new(), |losses| {
+                let shares = local_train_losses.as_ref().map_or(String::new(), |losses| {
                     let [mean, highest, lowest] = spread(losses);
                     format!(", on shares {mean:.4} ({lowest:.4} to {highest:.4})")
                 });
@@ -123,7 +125,7 @@ impl ProgressDisplay {
                     sent.bytes_sent as f64 / 1e6
                 ));
             }
-            Event::Ended { .. } => {}
+            Event::Ended { .. } | Event::Unknown => {}
         }
     }
 
@@ -144,11 +146,11 @@ fn style(images: usize) -> ProgressStyle {
     .with_key("images", rate)
 }
 
-/// Mean, largest, smallest of all but a centre's.
-fn spread(values: &[f64], centre: Option<usize>) -> [f64; 3] {
+/// Mean, largest, smallest of all but a server's.
+fn spread(values: &[f64], server: Option<usize>) -> [f64; 3] {
     let counted = || {
         let others = values.iter().enumerate();
-        others.filter(|(i, _)| Some(*i) != centre).map(|(_, x)| *x)
+        others.filter(|(i, _)| Some(*i) != server).map(|(_, x)| *x)
     };
     let mean = counted().sum::<f64>() / counted().count().max(1) as f64;
     let largest = counted().fold(f64::NEG_INFINITY, f64::max);

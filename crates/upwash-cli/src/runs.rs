@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use upwash::checkpoint::{Checkpoint, CheckpointError};
 use upwash::config::Config;
 use upwash::experiment::{Experiment, Folders, Shelf};
-use upwash::run::{Event, Status};
+use upwash::run::{Event, Status, Summary};
 use upwash::transport::Placement;
 
 /// How the program ends when a run diverged, and when it was interrupted.
@@ -316,20 +316,23 @@ pub(crate) fn peer_folders(top: &Path) -> Vec<(usize, PathBuf)> {
     inside.filter_map(|entry| peer(entry.path())).collect()
 }
 
-/// The summary in this folder; null where there is none.
-pub(crate) fn summary_in(path: &Path) -> serde_json::Value {
-    let text = std::fs::read_to_string(path.join("summary.json")).unwrap_or_default();
-    serde_json::from_str(&text).unwrap_or_default()
+/// How the run in this folder ended, if it has and its summary can be read.
+fn status_in(path: &Path) -> Option<Status> {
+    let summary = Summary::read(path).ok().flatten();
+    summary.map(|summary| summary.status)
 }
 
 /// Whether the run in this folder has come to its end.
 fn is_finished(path: &Path) -> bool {
-    summary_in(path)["status"] == "finished"
+    matches!(status_in(path), Some(Status::Finished))
 }
 
 /// Whether there is nothing more to run in this folder.
 pub(crate) fn is_over(path: &Path) -> bool {
-    is_finished(path) || summary_in(path)["status"] == "diverged"
+    matches!(
+        status_in(path),
+        Some(Status::Finished | Status::Diverged { .. })
+    )
 }
 
 /// The experiment that a file describes, with replacements on top.
@@ -357,17 +360,12 @@ pub(crate) fn read_next_config(
 fn forget_what_comes_again(events: &mut File, round: u64, rounds_per_epoch: u64) -> Result<()> {
     let mut text = String::new();
     events.read_to_string(&mut text)?;
-    let stays = |line: &&str| {
-        let event: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
-        let number = |key: &str| event[key].as_u64().unwrap_or(u64::MAX);
-        match event["event"].as_str() {
-            Some("round") => number("round") < round,
-            Some("epoch") => number("epoch").saturating_mul(rounds_per_epoch) <= round,
-            Some("peer") => number("round") <= round,
-            Some("asked") => number("round") <= round,
-            Some("started" | "graph" | "warning") => true,
-            _ => false,
-        }
+    let stays = |line: &&str| match serde_json::from_str(line) {
+        Ok(Event::Round { round: index, .. }) => index < round,
+        Ok(Event::Epoch { epoch, .. }) => epoch.saturating_mul(rounds_per_epoch) <= round,
+        Ok(Event::Peer { round: next, .. } | Event::Control { round: next, .. }) => next <= round,
+        Ok(Event::Started { .. } | Event::Graph { .. } | Event::Warning { .. }) => true,
+        Ok(Event::Ended { .. } | Event::Unknown) | Err(_) => false,
     };
     let kept: usize = text
         .split_inclusive('\n')

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use upwash::crew::Crew;
 use upwash::experiment::Experiment;
-use upwash::run::{Node, Status, Summary};
+use upwash::run::{Status, Summary};
 use upwash::transport::Transport;
 
 #[derive(clap::Args)]
@@ -222,35 +222,35 @@ pub(crate) fn table(out: &mut impl Write, summary: &Summary) -> Result<()> {
             )?;
         }
     }
-    let asked = summary.nodes.iter().any(|node| node.share_loss.is_some());
+    let asked = summary
+        .per_worker
+        .iter()
+        .any(|worker| worker.local_train_loss.is_some());
     let share = if asked { "  share loss" } else { "" };
     writeln!(out, "\n  node  train loss{share}  test accuracy")?;
     let column = |loss: Option<f64>| loss.map_or(String::new(), |loss| format!("  {loss:>10.4}"));
-    let mut line = |name: &str, train_loss: f64, share_loss: Option<f64>, accuracy: f64| {
-        let (share, percent) = (column(share_loss), percent(accuracy));
+    let mut line = |name: &str, train_loss: f64, local_loss: Option<f64>, accuracy: f64| {
+        let (share, percent) = (column(local_loss), percent(accuracy));
         writeln!(out, "  {name:>4}  {train_loss:>10.4}{share}  {percent:>14}")
     };
-    let nodes = &summary.nodes;
-    let training = || {
-        let is_centre = |node: &&Node| Some(node.id) == summary.centre;
-        nodes.iter().filter(move |node| !is_centre(node))
-    };
-    for node in training() {
-        let id = node.id.to_string();
-        line(&id, node.train_loss, node.share_loss, node.test_accuracy)?;
+    let training = || summary.training_workers();
+    for worker in training() {
+        let id = worker.id.to_string();
+        let losses = (worker.train_loss, worker.local_train_loss);
+        line(&id, losses.0, losses.1, worker.test_accuracy)?;
     }
     let mean = |sum: f64| sum / training().count().max(1) as f64;
-    let train_loss = mean(training().map(|node| node.train_loss).sum());
-    let share_loss: Option<f64> = training().map(|node| node.share_loss).sum();
+    let train_loss = mean(training().map(|worker| worker.train_loss).sum());
+    let local_loss: Option<f64> = training().map(|worker| worker.local_train_loss).sum();
     line(
         "AVG",
         train_loss,
-        share_loss.map(mean),
+        local_loss.map(mean),
         summary.mean_accuracy,
     )?;
     let averaged = percent(summary.averaged_model_accuracy);
-    let model = match summary.centre {
-        Some(_) => "the centre's model",
+    let model = match summary.server {
+        Some(_) => "the server's model",
         None => "averaged model",
     };
     writeln!(

@@ -52,7 +52,7 @@ fn what_is_stopped_goes_on_with_another_number_of_ranks() {
         String::from_utf8_lossy(&output.stderr)
     );
     let (one, all) = (summary(&here.join("one")), summary(&here.join("some")));
-    assert_eq!(all["nodes"], one["nodes"]);
+    assert_eq!(all["per_worker"], one["per_worker"]);
     assert_eq!(
         losses(&here.join("some")).last(),
         losses(&here.join("one")).last()
@@ -80,7 +80,7 @@ fn one_rank_that_stops_stops_all() {
             .spawn()
             .unwrap();
         wait_for_epoch(&here.join("run/rank-1"), 2);
-        std::fs::write(here.join("run/rank-1/wish-stop"), "").unwrap();
+        std::fs::write(here.join("run/rank-1/control-stop"), "").unwrap();
         let output = ended(running);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(

@@ -290,7 +290,7 @@ impl Skein {
     /// Whether a worker has said something of another.
     fn has_news(&self, worker: usize, news: &str, of: usize) -> bool {
         let events = self.events(worker);
-        let mut news = events.iter().filter(|event| event["news"] == news);
+        let mut news = events.iter().filter(|event| event["change"] == news);
         news.any(|event| event["worker"] == of)
     }
 }
@@ -411,7 +411,7 @@ fn links_that_are_cut_and_halves_that_are_split_find_each_other_again() {
         let events = skein.events(worker);
         let joined = events
             .iter()
-            .filter(|e| e["news"] == "joined" && e["worker"] == of);
+            .filter(|e| e["change"] == "joined" && e["worker"] == of);
         joined.count()
     };
     assert!(

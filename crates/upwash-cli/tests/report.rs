@@ -80,7 +80,7 @@ fn events_say_over_which_links_models_went_and_who_led() {
     let matchings = graph["matchings"].as_array().unwrap();
     let all: Vec<(usize, usize)> = matchings.iter().flat_map(pairs).collect();
     assert_eq!(all.len(), 12);
-    let places: Vec<Vec<usize>> = serde_json::from_value(graph["places"].clone()).unwrap();
+    let places: Vec<Vec<usize>> = serde_json::from_value(graph["relabelings"].clone()).unwrap();
     assert_eq!(places.len(), 2);
     let mut led_by_another = 0;
     for event in events.iter().filter(|event| event["event"] == "round") {

@@ -67,12 +67,12 @@ fn a_run_leaves_what_programs_rely_on() {
         (summary["workers"].as_u64(), summary["rounds"].as_u64()),
         (Some(8), Some(24))
     );
-    assert_eq!(summary["nodes"].as_array().unwrap().len(), 8);
+    assert_eq!(summary["per_worker"].as_array().unwrap().len(), 8);
     let model = std::fs::read(run.join("model.safetensors")).unwrap();
     let model = safetensors::SafeTensors::deserialize(&model).unwrap();
     assert_eq!(model.tensor("1.weight").unwrap().shape(), [64, 64]);
     assert_eq!(model.len(), 4);
-    assert!(summary["nodes"][7]["train_loss"].is_f64());
+    assert!(summary["per_worker"][7]["train_loss"].is_f64());
     for key in [
         "mean_accuracy",
         "worst_accuracy",
@@ -311,7 +311,7 @@ fn a_run_that_diverges_in_its_last_round_says_so() {
         (&summary["status"], &summary["round"]),
         (&"diverged".into(), &1.into())
     );
-    assert!(summary["nodes"][0]["train_loss"].as_f64().unwrap() > 1.0);
+    assert!(summary["per_worker"][0]["train_loss"].as_f64().unwrap() > 1.0);
 }
 
 #[test]
@@ -400,7 +400,7 @@ fn an_interrupted_run_can_go_on() {
     assert_eq!(stopped.status.code(), Some(130));
     let stopped = outcome(&run);
     assert_eq!(stopped["status"], "interrupted");
-    assert!(stopped["nodes"][0]["train_loss"].as_f64().unwrap() > 0.0);
+    assert!(stopped["per_worker"][0]["train_loss"].as_f64().unwrap() > 0.0);
     assert!(stopped["mean_accuracy"].is_null(), "it was not tested");
     let round = stopped["rounds"].as_u64().unwrap();
     let newest = run.join(format!("checkpoint-{round:09}.upwash"));

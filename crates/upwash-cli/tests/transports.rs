@@ -34,14 +34,14 @@ fn has_the_same_losses(another_way: impl Fn(&Path)) {
         }
         let one = summary(&here.join("one"));
         let whole = here.join("out/summary.json").exists();
-        for (worker, node) in one["nodes"].as_array().unwrap().iter().enumerate() {
+        for (worker, node) in one["per_worker"].as_array().unwrap().iter().enumerate() {
             let out = match whole {
                 true => here.join("out"),
                 false => here.join(format!("out/peer-{worker}")),
             };
             let theirs = summary(&out);
             assert_eq!(theirs["status"], "finished");
-            let theirs = &theirs["nodes"][worker]["test_accuracy"];
+            let theirs = &theirs["per_worker"][worker]["test_accuracy"];
             assert_eq!(*theirs, node["test_accuracy"], "{config}");
         }
     }

@@ -26,7 +26,7 @@ mod with_mpi {
     use upwash::fleet::{Fleet, Model};
     use upwash::mix::{Guest, Row, Terms, exchange};
     use upwash::model::{Layout, Slot};
-    use upwash::run::{Event, Next, Progress, run_with};
+    use upwash::run::{ControlFlow, Event, Progress, run_with};
     use upwash::transport::{Letter, Transport};
     use upwash_mpi::Mpi;
 
@@ -202,7 +202,7 @@ mod with_mpi {
             if let Event::Round { .. } = event {
                 ends.push(Instant::now());
             }
-            Next::Continue
+            ControlFlow::Continue
         };
         let start = Progress::start(experiment.workers());
         run_with(experiment, &mut engine, transport, start, &mut clock).expect("a run");

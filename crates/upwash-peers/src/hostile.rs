@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use upwash::algorithm::Report;
-use upwash::transport::{Begin, Letter, News, Transport};
+use upwash::transport::{Begin, Letter, MembershipEvent, Transport};
 
 const RUN: u64 = 77;
 const WIDTH: usize = 50_000;
@@ -21,7 +21,7 @@ struct Scene {
     keys: Vec<Key>,
     listed: Vec<(String, Fingerprint)>,
     rounds: Arc<AtomicU64>,
-    news: Arc<Mutex<Vec<News>>>,
+    news: Arc<Mutex<Vec<MembershipEvent>>>,
     stop: Arc<AtomicBool>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
@@ -103,7 +103,7 @@ impl Scene {
             Arc::new(AtomicU64::new(0)),
             Arc::new(AtomicBool::new(false)),
         );
-        let news: Arc<Mutex<Vec<News>>> = Arc::default();
+        let news: Arc<Mutex<Vec<MembershipEvent>>> = Arc::default();
         let threads = (0..2)
             .map(|own| {
                 let mut transport = Peers::new(config(own, &keys, &listed)).unwrap();
@@ -163,8 +163,8 @@ impl Scene {
             let said: Vec<String> = news
                 .iter()
                 .filter_map(|news| match news {
-                    News::Refused { what } => Some(what.clone()),
-                    News::Lost { worker: 2, why } => Some(why.clone()),
+                    MembershipEvent::Refused { what } => Some(what.clone()),
+                    MembershipEvent::Lost { worker: 2, why } => Some(why.clone()),
                     _ => None,
                 })
                 .collect();

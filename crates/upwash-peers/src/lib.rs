@@ -30,7 +30,8 @@ use std::time::{Duration, Instant};
 use table::{Awaited, BEHIND, Connection, Table};
 use upwash::engine::State;
 use upwash::transport::{
-    Begin, Letter, News, Numbers, Placement, Pool, Promises, Traffic, Transport, TransportError,
+    Begin, Letter, MembershipEvent, Numbers, Placement, Pool, Promises, Traffic, Transport,
+    TransportError,
 };
 
 /// How long to wait for what. A heartbeat must be several times shorter than the silence that is
@@ -362,7 +363,7 @@ impl Transport for Peers {
 
     fn refuse(&mut self, worker: usize, why: String) {
         let what = format!("worker {worker}: {why}");
-        self.house.table.tell(News::Refused { what });
+        self.house.table.tell(MembershipEvent::Refused { what });
         self.held[worker] = None;
         if let Some(connection) = self.house.table.connection(worker) {
             self.house.table.drop_connection(worker, connection.id, why);
@@ -423,7 +424,7 @@ impl Transport for Peers {
         self.house.table.answer(&model_to_bytes(round, &state));
     }
 
-    fn news(&mut self) -> Vec<News> {
+    fn news(&mut self) -> Vec<MembershipEvent> {
         self.house.table.news()
     }
 

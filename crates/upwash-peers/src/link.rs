@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
-use upwash::transport::{HEADER, Letter, News, Pool};
+use upwash::transport::{HEADER, Letter, MembershipEvent, Pool};
 
 /// Connections that have not proved yet who they are: more must wait.
 const STRANGERS: usize = 32;
@@ -139,7 +139,7 @@ pub(crate) async fn listen(house: Arc<House>, listener: TcpListener, acceptor: T
                 ),
             };
             let what = format!("a connection from {address}: {refused}");
-            house.table.tell(News::Refused { what });
+            house.table.tell(MembershipEvent::Refused { what });
         });
     }
 }
@@ -234,7 +234,7 @@ pub(crate) async fn call(house: Arc<House>, worker: usize) {
             }
             Ok(Err(LinkError::Refused(what))) => {
                 house.table.unreachable(worker, what.clone());
-                house.table.tell(News::Refused { what });
+                house.table.tell(MembershipEvent::Refused { what });
                 pause = Duration::from_secs(2);
             }
             // Not there yet, or not any more.
@@ -330,7 +330,7 @@ async fn converse(house: &Arc<House>, worker: usize, stream: TlsStream<Counted>)
         Err(error) => {
             if matches!(error, LinkError::Frame(_) | LinkError::Refused(_)) {
                 let what = format!("worker {worker}: {error}");
-                house.table.tell(News::Refused { what });
+                house.table.tell(MembershipEvent::Refused { what });
             }
             error.to_string()
         }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use upwash::engine::State as EngineState;
-use upwash::transport::{Letter, LetterError, News};
+use upwash::transport::{Letter, LetterError, MembershipEvent};
 
 /// A round that is so much later than one's own is another history: better to join it.
 pub(crate) const BEHIND: u64 = 10;
@@ -95,7 +95,7 @@ pub(crate) struct State {
     /// The first round that has not been begun.
     next: u64,
     peers: Vec<Peer>,
-    news: Vec<News>,
+    news: Vec<MembershipEvent>,
     /// Who asks for a model.
     asking: Vec<usize>,
     /// Who was asked for a model, and what came.
@@ -167,7 +167,7 @@ impl Table {
     }
 
     /// Something that people should know.
-    pub(crate) fn tell(&self, news: News) {
+    pub(crate) fn tell(&self, news: MembershipEvent) {
         let mut state = self.lock();
         // Whoever knocks a million times is told of a few times.
         if state.news.len() < 1000 {
@@ -175,7 +175,7 @@ impl Table {
         }
     }
 
-    pub(crate) fn news(&self) -> Vec<News> {
+    pub(crate) fn news(&self) -> Vec<MembershipEvent> {
         std::mem::take(&mut self.lock().news)
     }
 
@@ -194,7 +194,7 @@ impl Table {
         peer.attempts = 0;
         peer.letters.clear();
         (peer.finished, peer.trouble) = (false, None);
-        state.news.push(News::Joined { worker });
+        state.news.push(MembershipEvent::Joined { worker });
         self.room[worker].notify_one();
         self.bell.notify_all();
     }
@@ -213,7 +213,7 @@ impl Table {
         (peer.connection, peer.promise) = (None, None);
         if !peer.finished {
             peer.letters.clear();
-            state.news.push(News::Lost { worker, why });
+            state.news.push(MembershipEvent::Lost { worker, why });
         }
         self.bell.notify_all();
     }
@@ -361,7 +361,7 @@ impl Table {
                 None if worker < self.own => "it has not called".into(),
                 None => "it does not answer".into(),
             };
-            state.news.push(News::Missing { worker, why });
+            state.news.push(MembershipEvent::Missing { worker, why });
         }
     }
 

@@ -31,7 +31,7 @@ impl Drawing {
         };
         let as_it_is: Vec<usize> = (0..run.workers).collect();
         let mut all = vec![("graph".to_owned(), Self::new(run, &as_it_is))];
-        for (copy, places) in graph.places.iter().enumerate() {
+        for (copy, places) in graph.relabelings.iter().enumerate() {
             if *places != as_it_is {
                 all.push((format!("graph-copy-{}", copy + 1), Self::new(run, places)));
             }

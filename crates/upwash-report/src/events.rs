@@ -1,9 +1,7 @@
-//! What a line of events says, and what it changes in a run.
+//! What an event changes in a run.
 
 use crate::{Batches, Epoch, Graph, Now, Run};
-use serde::Deserialize;
-use upwash::run::{Status, Wish};
-use upwash_topology::Edge;
+use upwash::run::{ControlRequest, Event};
 
 /// Whose events.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,60 +10,6 @@ pub(crate) struct Source {
     pub(crate) peer: Option<usize>,
     /// Whether there is no other: what it does not know is nothing.
     pub(crate) alone: bool,
-}
-
-/// A line of events.jsonl but for those of rounds; a number that is none is null there.
-#[derive(Deserialize)]
-#[serde(tag = "event", rename_all = "kebab-case")]
-pub(crate) enum Line {
-    Started {
-        algorithm: String,
-        graph: String,
-        workers: usize,
-        centre: Option<usize>,
-        parameters: usize,
-        rounds: u64,
-        rounds_per_epoch: u64,
-        #[serde(default)]
-        round: u64,
-    },
-    Graph {
-        matchings: Vec<Vec<Edge>>,
-        #[serde(default)]
-        places: Vec<Vec<usize>>,
-    },
-    Asked {
-        round: u64,
-        what: Wish,
-    },
-    Warning {
-        message: String,
-    },
-    Peer {},
-    Round(Round),
-    Epoch {
-        epoch: u64,
-        train_losses: Vec<Option<f64>>,
-        test_accuracies: Option<Vec<Option<f64>>>,
-        consensus_distance: Option<f64>,
-        bytes_sent: u64,
-        simulated_seconds: f64,
-    },
-    Ended {
-        #[serde(flatten)]
-        ending: Status,
-    },
-    #[serde(other)]
-    Unknown,
-}
-
-#[derive(Deserialize)]
-pub(crate) struct Round {
-    round: u64,
-    #[serde(default)]
-    losses: Vec<Option<f64>>,
-    links: Option<Vec<Edge>>,
-    leaders: Option<Vec<Option<[usize; 2]>>>,
 }
 
 /// As events begin that are most of a file.
@@ -105,19 +49,31 @@ impl Skipped {
     }
 
     pub(crate) fn apply(&mut self, run: &mut Run, source: Source) {
-        let parse = |line: &[u8]| serde_json::from_slice::<Round>(line).ok();
         let now = &mut run.now;
-        if let Some(round) = parse(&self.links) {
-            now.links = round.links.or(now.links.take());
+        if let Some(Event::Round { links, .. }) = parse(&self.links) {
+            now.links = links.or(now.links.take());
         }
-        if let Some(round) = parse(&self.leaders) {
-            now.follow(round.leaders, source);
+        if let Some(Event::Round { leaders, .. }) = parse(&self.leaders) {
+            now.follow(leaders, source);
         }
-        if let Some(round) = parse(&self.last) {
-            fill(&mut now.losses, round.losses);
+        if let Some(Event::Round { losses, .. }) = parse(&self.last) {
+            fill(&mut now.losses, known(losses));
         }
         *self = Self::default();
     }
+}
+
+fn parse(line: &[u8]) -> Option<Event> {
+    serde_json::from_slice(line).ok()
+}
+
+/// Numbers as the page has them: none where an event has NaN.
+pub(crate) fn known(numbers: Vec<f64>) -> Vec<Option<f64>> {
+    numbers.into_iter().map(some).collect()
+}
+
+pub(crate) fn some(number: f64) -> Option<f64> {
+    (!number.is_nan()).then_some(number)
 }
 
 impl Now {
@@ -145,14 +101,14 @@ fn fill(own: &mut Vec<Option<f64>>, theirs: Vec<Option<f64>>) {
 }
 
 impl Run {
-    /// What cannot be is said to be wrong.
-    pub(crate) fn happens(&mut self, line: Line, source: Source) -> Result<(), String> {
-        match line {
-            Line::Started {
+    /// Takes an event into account, or says why it cannot be one of this run.
+    pub(crate) fn apply(&mut self, event: Event, source: Source) -> Result<(), String> {
+        match event {
+            Event::Started {
                 algorithm,
                 graph,
                 workers,
-                centre,
+                server,
                 parameters,
                 rounds,
                 rounds_per_epoch,
@@ -162,69 +118,84 @@ impl Run {
                     return Err(format!("{workers} workers are too many"));
                 }
                 (self.algorithm, self.graph_name) = (algorithm, graph);
-                (self.workers, self.centre, self.parameters) = (workers, centre, parameters);
+                (self.workers, self.server, self.parameters) = (workers, server, parameters);
                 (self.rounds, self.rounds_per_epoch) = (rounds, rounds_per_epoch);
                 // What an earlier part of the run came to, and was asked for, is over.
-                (self.nodes, self.averaged_accuracy) = (vec![], None);
+                (self.per_worker, self.averaged_accuracy) = (vec![], None);
                 (self.now.paused, self.now.stopping, self.now.checkpoint) = (false, false, None);
             }
-            Line::Graph { matchings, places } => {
+            Event::Graph {
+                matchings,
+                relabelings,
+            } => {
                 if self.graph.is_none() {
-                    self.graph = Graph::new(self.workers, matchings, places);
+                    self.graph = Graph::new(self.workers, matchings, relabelings);
                 }
             }
-            Line::Asked { round, what } => {
-                self.now.paused = match what {
-                    Wish::Pause => true,
-                    Wish::Checkpoint => self.now.paused,
-                    Wish::Continue | Wish::Stop => false,
+            Event::Control { round, request } => {
+                self.now.paused = match request {
+                    ControlRequest::Pause => true,
+                    ControlRequest::Checkpoint => self.now.paused,
+                    ControlRequest::Continue | ControlRequest::Stop => false,
                 };
-                self.now.stopping |= what == Wish::Stop;
-                if what == Wish::Checkpoint {
+                self.now.stopping |= request == ControlRequest::Stop;
+                if request == ControlRequest::Checkpoint {
                     self.now.checkpoint = Some(round);
                 }
             }
-            Line::Warning { message } => self.warn(message),
-            Line::Round(round) => {
-                self.rounds_run = self.rounds_run.max(round.round + 1);
-                self.batches.add(round.round, &round.losses);
-                fill(&mut self.now.losses, round.losses);
-                self.now.follow(round.leaders, source);
-                self.now.links = round.links.or(self.now.links.take());
+            Event::Warning { message } => self.warn(message),
+            Event::Round {
+                round,
+                losses,
+                links,
+                leaders,
+                ..
+            } => {
+                self.rounds_run = self.rounds_run.max(round.saturating_add(1));
+                let losses = known(losses);
+                self.batches.add(round, &losses);
+                fill(&mut self.now.losses, losses);
+                self.now.follow(leaders, source);
+                self.now.links = links.or(self.now.links.take());
             }
-            Line::Epoch {
+            Event::Epoch {
                 epoch,
                 train_losses,
                 test_accuracies,
                 consensus_distance,
-                bytes_sent,
-                simulated_seconds,
+                sent,
+                ..
             } => {
-                self.rounds_run = self.rounds_run.max(epoch * self.rounds_per_epoch);
-                let found = Epoch {
-                    epoch,
-                    losses: train_losses,
-                    accuracies: test_accuracies,
-                    consensus: consensus_distance,
-                    bytes: bytes_sent,
-                    seconds: simulated_seconds,
-                };
-                let place = self
-                    .epochs
-                    .binary_search_by_key(&epoch, |known| known.epoch);
-                match place {
-                    // What was run again counts as it was the last time.
-                    Ok(place) if source.alone => self.epochs[place] = found,
-                    Ok(place) => self.epochs[place].join(found),
-                    Err(place) => self.epochs.insert(place, found),
-                }
+                let rounds = epoch.saturating_mul(self.rounds_per_epoch);
+                self.rounds_run = self.rounds_run.max(rounds);
+                self.add_epoch(
+                    Epoch {
+                        epoch,
+                        losses: known(train_losses),
+                        accuracies: test_accuracies.map(known),
+                        consensus: some(consensus_distance),
+                        bytes: sent.bytes_sent,
+                        seconds: sent.simulated_seconds,
+                    },
+                    source,
+                );
             }
-            Line::Ended { .. } => {
+            Event::Ended { .. } => {
                 (self.now.paused, self.now.stopping) = (false, false);
             }
-            Line::Peer {} | Line::Unknown => {}
+            Event::Peer { .. } | Event::Unknown => {}
         }
         Ok(())
+    }
+
+    fn add_epoch(&mut self, found: Epoch, source: Source) {
+        let epochs = &mut self.epochs;
+        match epochs.binary_search_by_key(&found.epoch, |known| known.epoch) {
+            // What was run again counts as it was the last time.
+            Ok(place) if source.alone => epochs[place] = found,
+            Ok(place) => epochs[place].join(found),
+            Err(place) => epochs.insert(place, found),
+        }
     }
 
     fn warn(&mut self, what: String) {

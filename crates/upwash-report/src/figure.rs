@@ -73,7 +73,7 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
             1 => what.to_string(),
             _ => format!("{what}-{}", number + 1),
         };
-        let workers = || (0..run.workers).filter(|worker| Some(*worker) != run.centre);
+        let workers = || (0..run.workers).filter(|worker| Some(*worker) != run.server);
         let losses = |worker: usize| {
             let epochs = run.epochs.iter();
             epochs
@@ -224,7 +224,7 @@ fn known<'a>(run: &'a Run, values: &'a [Option<f64>]) -> impl Iterator<Item = f6
     let trains = values
         .iter()
         .enumerate()
-        .filter(|(worker, _)| Some(*worker) != run.centre);
+        .filter(|(worker, _)| Some(*worker) != run.server);
     trains.filter_map(|(_, value)| *value)
 }
 

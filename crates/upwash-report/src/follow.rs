@@ -1,13 +1,12 @@
 //! Reading a run's folder while it is written: again and again, only what has been added.
 
-use crate::events::{Line, Skipped, Source, number_of_round};
+use crate::events::{Skipped, Source, number_of_round, some};
 use crate::page::{POINTS, thinned};
-use crate::{Graph, Node, ReadError, Run};
-use serde::Deserialize;
+use crate::{ReadError, Run};
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use upwash::run::Status;
+use upwash::run::{Event, Status, Summary};
 
 /// A run whose folder is read as it grows: events of one process, or of several that are one run.
 pub struct Follower {
@@ -40,15 +39,6 @@ struct Part {
     unknown: usize,
     unreadable: usize,
     mistake: String,
-}
-
-#[derive(Deserialize)]
-struct Summary {
-    nodes: Vec<Node>,
-    averaged_model_accuracy: Option<f64>,
-    rounds: u64,
-    #[serde(flatten)]
-    status: Status,
 }
 
 /// Bytes by which a place in a file is known again.
@@ -203,10 +193,7 @@ impl Follower {
             let read = |folder: &PathBuf| std::fs::read_to_string(folder.join("config.toml")).ok();
             self.run.config = folders.find_map(read).unwrap_or_default();
         }
-        if self.run.graph.is_none() && self.run.workers > 0 {
-            self.run.graph = Graph::configured(&self.run.config, self.run.workers);
-        }
-        if self.run.ending.is_none() || !self.run.nodes.is_empty() {
+        if self.run.ending.is_none() || !self.run.per_worker.is_empty() {
             return false;
         }
         let own: Vec<(PathBuf, Source, Option<Status>)> = self
@@ -218,7 +205,7 @@ impl Follower {
         }
         let ending = self.run.ending.clone();
         self.run.read_summary(&self.folder, None, &ending);
-        !self.run.nodes.is_empty()
+        !self.run.per_worker.is_empty()
     }
 
     /// All there is, with notices of what could not be read.
@@ -345,22 +332,20 @@ impl Part {
 
     /// Whether it could be read.
     fn understand(&mut self, line: &[u8], run: &mut Run) -> bool {
-        let result = serde_json::from_slice::<Line>(line).map_err(|error| error.to_string());
-        let result = result.and_then(|line| {
-            match &line {
-                Line::Unknown => self.unknown += 1,
-                Line::Started { round, .. } => (self.started, self.ending) = (*round, None),
-                Line::Ended { ending } => self.ending = Some(ending.clone()),
-                Line::Epoch {
-                    epoch, bytes_sent, ..
-                } => {
+        let result = serde_json::from_slice::<Event>(line).map_err(|error| error.to_string());
+        let result = result.and_then(|event| {
+            match &event {
+                Event::Unknown => self.unknown += 1,
+                Event::Started { round, .. } => (self.started, self.ending) = (*round, None),
+                Event::Ended { status } => self.ending = Some(status.clone()),
+                Event::Epoch { epoch, sent, .. } => {
                     let earlier = self.bytes.partition_point(|entry| entry.0 < *epoch);
                     self.bytes.truncate(earlier);
-                    self.bytes.push((*epoch, *bytes_sent));
+                    self.bytes.push((*epoch, sent.bytes_sent));
                 }
                 _ => {}
             }
-            run.happens(line, self.source)
+            run.apply(event, self.source)
         });
         match result {
             Ok(()) => true,
@@ -399,24 +384,26 @@ impl Part {
 impl Run {
     /// The summary of how it ended, if it is that; of a process that knows only its own worker, that one's part.
     fn read_summary(&mut self, place: &Path, peer: Option<usize>, ending: &Option<Status>) {
-        let text = std::fs::read_to_string(place.join("summary.json")).unwrap_or_default();
-        let Ok(mut summary) = serde_json::from_str::<Summary>(&text) else {
+        let Ok(Some(mut summary)) = Summary::read(place) else {
             return;
         };
         if ending.as_ref() != Some(&summary.status) {
             return;
         }
         self.rounds_run = self.rounds_run.max(summary.rounds);
-        summary.nodes.retain(|node| node.id < self.workers);
+        summary.per_worker.retain(|worker| worker.id < self.workers);
         match peer {
-            Some(worker) => self
-                .nodes
-                .extend(summary.nodes.into_iter().filter(|node| node.id == worker)),
+            Some(worker) => self.per_worker.extend(
+                summary
+                    .per_worker
+                    .into_iter()
+                    .filter(|found| found.id == worker),
+            ),
             None => {
-                self.nodes = summary.nodes;
-                self.averaged_accuracy = summary.averaged_model_accuracy;
+                self.per_worker = summary.per_worker;
+                self.averaged_accuracy = some(summary.averaged_model_accuracy);
             }
         }
-        self.nodes.sort_by_key(|node| node.id);
+        self.per_worker.sort_by_key(|worker| worker.id);
     }
 }

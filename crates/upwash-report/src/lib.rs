@@ -16,7 +16,7 @@ pub use figure::{Figure, NamedLine, figures};
 pub use follow::Follower;
 pub use live::{Pulse, Viewer};
 pub use page::{live_page, page};
-pub use read::{Batches, Epoch, Graph, Node, Now, ReadError, Run};
+pub use read::{Batches, Epoch, Graph, Now, ReadError, Run};
 pub use table::csv;
 pub use tensorboard::tensorboard;
 pub use text::show;

@@ -32,7 +32,7 @@ pub fn page(runs: &[Run]) -> String {
 }
 
 /// The same page for a run that goes on: it asks the server that it came from for [messages](crate::Viewer) at
-/// `events`, and tells it wishes at `wish/...`.
+/// `events`, and sends it control requests at `control/...`.
 pub fn live_page(name: &str) -> String {
     put_together(name, "null", "connect-src 'self'; ")
 }
@@ -79,7 +79,7 @@ pub(crate) struct View<'a> {
     graph_name: &'a str,
     graph: &'a Option<Graph>,
     workers: usize,
-    centre: Option<usize>,
+    server: Option<usize>,
     processes: usize,
     rounds: u64,
     rounds_per_epoch: u64,
@@ -143,7 +143,7 @@ impl<'a> View<'a> {
             graph_name: &run.graph_name,
             graph: &run.graph,
             workers: run.workers,
-            centre: run.centre,
+            server: run.server,
             processes: run.processes,
             rounds: run.rounds,
             rounds_per_epoch: run.rounds_per_epoch,
@@ -201,10 +201,10 @@ impl<'a> More<'a> {
     }
 }
 
-/// All but a centre.
+/// All but a server.
 fn trains(run: &Run) -> Vec<usize> {
     (0..run.workers)
-        .filter(|worker| Some(*worker) != run.centre)
+        .filter(|worker| Some(*worker) != run.server)
         .collect()
 }
 

@@ -1,11 +1,12 @@
 //! A run as it was, or is so far.
 
 use crate::Follower;
-use serde::{Deserialize, Serialize};
+use crate::events::some;
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
-use upwash::run::Status;
-use upwash_topology::{Edge, GraphSpec, Rotation, paper_relabellings};
+use upwash::run::{Status, WorkerSummary};
+use upwash_topology::Edge;
 
 /// Why a folder cannot be shown.
 #[derive(Debug, thiserror::Error)]
@@ -43,10 +44,10 @@ pub struct Run {
     pub graph_name: String,
     /// Its links, where they can be known.
     pub graph: Option<Graph>,
-    /// How many workers, a centre included.
+    /// How many workers, a server included.
     pub workers: usize,
-    /// Who has no data.
-    pub centre: Option<usize>,
+    /// The worker without data that serves the others, if there is one.
+    pub server: Option<usize>,
     /// Numbers in a model.
     pub parameters: usize,
     /// Rounds in all.
@@ -64,7 +65,7 @@ pub struct Run {
     /// How it ended, if it has.
     pub ending: Option<Status>,
     /// Each worker at the end.
-    pub nodes: Vec<Node>,
+    pub per_worker: Vec<WorkerSummary>,
     /// The accuracy of the averaged model.
     pub averaged_accuracy: Option<f64>,
     /// The resolved configuration.
@@ -111,8 +112,8 @@ pub struct Graph {
     pub matchings: Vec<Vec<Edge>>,
     /// Where its workers are drawn, in the square from (0, 0) to (1, 1).
     pub positions: Vec<[f64; 2]>,
-    /// Copies that take turns, where there are several: in copy c, worker k stands at place `places[c][k]`.
-    pub places: Vec<Vec<usize>>,
+    /// Copies that take turns, where there are several: in copy c, worker k is at node `relabelings[c][k]`.
+    pub relabelings: Vec<Vec<usize>>,
 }
 
 /// An epoch.
@@ -130,17 +131,6 @@ pub struct Epoch {
     pub bytes: u64,
     /// Simulated seconds so far.
     pub seconds: f64,
-}
-
-/// A worker at the end.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Node {
-    /// Its number.
-    pub id: usize,
-    /// Its loss over the last epoch.
-    pub train_loss: Option<f64>,
-    /// Its accuracy on the test set.
-    pub test_accuracy: Option<f64>,
 }
 
 impl Run {
@@ -202,10 +192,10 @@ impl Run {
                 }
             }
         }
-        for node in &self.nodes {
-            found.extend(node.test_accuracy.map(|accuracy| (node.id, accuracy)));
+        for worker in &self.per_worker {
+            found.extend(some(worker.test_accuracy).map(|accuracy| (worker.id, accuracy)));
         }
-        let counts = |worker: &usize| *worker < self.workers && Some(*worker) != self.centre;
+        let counts = |worker: &usize| *worker < self.workers && Some(*worker) != self.server;
         found
             .into_iter()
             .filter(|(worker, _)| counts(worker))
@@ -249,7 +239,7 @@ impl Graph {
     pub(crate) fn new(
         workers: usize,
         matchings: Vec<Vec<Edge>>,
-        places: Vec<Vec<usize>>,
+        relabelings: Vec<Vec<usize>>,
     ) -> Option<Self> {
         let links = matchings.iter().flatten().copied();
         let built = upwash_topology::Graph::new(workers, links).ok()?;
@@ -257,30 +247,10 @@ impl Graph {
             let found: BTreeSet<usize> = copy.iter().copied().collect();
             copy.len() == workers && found.into_iter().eq(0..workers)
         };
-        places.iter().all(everyone).then(|| Self {
+        relabelings.iter().all(everyone).then(|| Self {
             positions: upwash_topology::layout(&built),
             matchings,
-            places,
+            relabelings,
         })
-    }
-
-    /// The one that a configuration names, if it can still be built: events of older versions do not tell.
-    pub(crate) fn configured(config: &str, workers: usize) -> Option<Self> {
-        let config: toml::Table = config.parse().ok()?;
-        let section = config.get("graph")?;
-        let spec: GraphSpec = section.get("topology")?.as_str()?.parse().ok()?;
-        let built = spec.build().ok()?;
-        let copies = section.get("copies").and_then(toml::Value::as_integer);
-        let copies = usize::try_from(copies.unwrap_or(1)).ok()?;
-        let paper = section.get("relabellings").and_then(toml::Value::as_str) == Some("paper");
-        let places = match (copies, paper) {
-            (..=1, _) => vec![],
-            (_, true) => paper_relabellings().into_iter().take(copies).collect(),
-            _ => Rotation::balance(&built, copies)
-                .ok()?
-                .relabellings()
-                .to_vec(),
-        };
-        Self::new(workers, built.matchings().to_vec(), places)
     }
 }

@@ -5,7 +5,7 @@ use crate::Run;
 /// A file's content for each worker, and for what all have in common: its name and its bytes.
 pub fn tensorboard(run: &Run) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
-    for worker in (0..run.workers).filter(|worker| Some(*worker) != run.centre) {
+    for worker in (0..run.workers).filter(|worker| Some(*worker) != run.server) {
         let mut file = Records::new();
         for epoch in &run.epochs {
             let loss = epoch.losses.get(worker).copied().flatten();

@@ -40,7 +40,7 @@ pub fn show(run: &Run) -> String {
         all.map(|loss| loss.unwrap_or(f64::NAN)).collect()
     };
     let workers: Vec<usize> = (0..run.workers)
-        .filter(|worker| Some(*worker) != run.centre)
+        .filter(|worker| Some(*worker) != run.server)
         .collect();
     let all: Vec<Vec<f64>> = workers.iter().map(|&worker| losses(worker)).collect();
     let finite = || {

@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use upwash::run::Status;
 use upwash_report::{Follower, ReadError, Run, csv, figures, page, show};
 
-const STARTED: &str = r#"{"event":"started","round":0,"algorithm":"D-PSGD","graph":"ring:3","workers":3,"parameters":10,"rounds":4,"rounds_per_epoch":2,"batch":8}"#;
+const STARTED: &str = r#"{"event":"started","version":1,"round":0,"algorithm":"D-PSGD","graph":"ring:3","workers":3,"parameters":10,"rounds":4,"rounds_per_epoch":2,"batch_size":8}"#;
+
+const GRAPH: &str =
+    r#"{"event":"graph","matchings":[[[0,1]],[[1,2]],[[0,2]]],"relabelings":[[0,1,2],[1,2,0]]}"#;
 
 fn epoch(number: u64, losses: [Option<f64>; 3], tested: bool, bytes: u64) -> String {
     let numbers = |all: [Option<f64>; 3]| serde_json::to_string(&all).unwrap();
@@ -33,6 +36,7 @@ fn events() -> Vec<String> {
     let losses = |loss: f64| [Some(loss), Some(loss / 2.0), Some(loss / 4.0)];
     vec![
         STARTED.into(),
+        GRAPH.into(),
         epoch(1, losses(0.8), false, 100),
         epoch(2, losses(0.4), true, 200),
         ended.into(),
@@ -46,7 +50,7 @@ fn a_run_is_read_and_shown() {
     let run = Run::read(folder.path()).unwrap();
     assert_eq!((run.workers, run.rounds_run, run.epochs.len()), (3, 4, 2));
     assert_eq!(run.ending, Some(Status::Finished));
-    assert_eq!(run.graph.as_ref().unwrap().places.len(), 2);
+    assert_eq!(run.graph.as_ref().unwrap().relabelings.len(), 2);
     let links: usize = run
         .graph
         .as_ref()
@@ -182,13 +186,22 @@ fn ended(status: &str) -> String {
     format!(r#"{{"event":"ended",{status}}}"#)
 }
 
+fn summary_of(workers: &str, status: &str, accuracy: f64) -> String {
+    format!(
+        r#"{{"version":1,"algorithm":"D-PSGD","graph":"ring:3","workers":3,"rounds":4,"per_worker":[{workers}],
+        "mean_accuracy":{accuracy},"worst_accuracy":{accuracy},"averaged_model_accuracy":{accuracy},
+        "consensus_distance":null,"bytes_sent":1,"messages_sent":1,"simulated_seconds":0.5,{status}}}"#
+    )
+}
+
 fn summary(folder: &Path, status: &str, accuracy: f64) {
     let node = |id: usize| format!(r#"{{"id":{id},"train_loss":0.1,"test_accuracy":{accuracy}}}"#);
-    let nodes = [0, 1, 2].map(node).join(",");
-    let text = format!(
-        r#"{{"nodes":[{nodes}],"averaged_model_accuracy":{accuracy},"rounds":4,{status}}}"#
-    );
-    fs::write(folder.join("summary.json"), text).unwrap();
+    let workers = [0, 1, 2].map(node).join(",");
+    fs::write(
+        folder.join("summary.json"),
+        summary_of(&workers, status, accuracy),
+    )
+    .unwrap();
 }
 
 const STOPPED: &str = r#""status":"interrupted","round":2"#;
@@ -201,7 +214,7 @@ fn what_a_run_came_to_before_it_went_on_is_forgotten() {
     let mut lines = vec![
         STARTED.to_string(),
         epoch(1, known, true, 100),
-        r#"{"event":"asked","round":2,"what":"stop"}"#.into(),
+        r#"{"event":"control","round":2,"request":"stop"}"#.into(),
         ended(STOPPED),
     ];
     write(folder.path(), &lines, "\n");
@@ -215,12 +228,12 @@ fn what_a_run_came_to_before_it_went_on_is_forgotten() {
     lines.push(epoch(2, [Some(0.1); 3], true, 200));
     write(folder.path(), &lines, "\n");
     let going = Run::read(folder.path()).unwrap();
-    assert!(going.ending.is_none() && !going.now.stopping && going.nodes.is_empty());
+    assert!(going.ending.is_none() && !going.now.stopping && going.per_worker.is_empty());
     assert_eq!(going.last_accuracies()[0], (0, 0.9));
     // It has ended, and its new summary is not there yet; then it is.
     lines.push(ended(FINISHED));
     write(folder.path(), &lines, "\n");
-    assert!(Run::read(folder.path()).unwrap().nodes.is_empty());
+    assert!(Run::read(folder.path()).unwrap().per_worker.is_empty());
     summary(folder.path(), FINISHED, 0.75);
     let finished = Run::read(folder.path()).unwrap();
     assert_eq!(finished.averaged_accuracy, Some(0.75));
@@ -315,7 +328,11 @@ fn nonsense_is_said_once_and_ends_nothing() {
     );
     lines[1001] = long;
     write(folder.path(), &lines, "\n");
-    let text = r#"{"nodes":[{"id":9,"train_loss":0.1,"test_accuracy":0.5}],"averaged_model_accuracy":0.5,"rounds":4,"status":"finished"}"#;
+    let text = summary_of(
+        r#"{"id":9,"train_loss":0.1,"test_accuracy":0.5}"#,
+        FINISHED,
+        0.5,
+    );
     fs::write(folder.path().join("summary.json"), text).unwrap();
     let run = Run::read(folder.path()).unwrap();
     assert_eq!(run.notices.len(), 1, "{:?}", run.notices);

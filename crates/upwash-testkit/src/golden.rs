@@ -7,7 +7,7 @@ use std::path::Path;
 use upwash::config::Config;
 use upwash::experiment::{Experiment, Folders};
 use upwash::fleet::Model;
-use upwash::run::{Event, Next, Progress, run};
+use upwash::run::{ControlFlow, Event, Progress, run};
 
 /// Recorded runs, by name.
 pub type Traces = BTreeMap<String, Trace>;
@@ -66,7 +66,7 @@ impl Trace {
             if let Event::Round { losses, .. } = event {
                 rounds.push(losses.clone());
             }
-            Next::Continue
+            ControlFlow::Continue
         };
         let start = Progress::start(experiment.workers());
         run(&experiment, &mut engine, start, &mut record).expect("a run");

@@ -3,20 +3,20 @@
 use upwash::algorithm::{Part, Plan};
 use upwash::engine::{Engine, State, Turn};
 use upwash::mix::Terms;
-use upwash::run::{Event, Moment, Next, Observer};
+use upwash::run::{ControlFlow, Event, Observer, Snapshot};
 
-/// Keeps every moment between rounds, and never stops a run.
+/// Keeps every snapshot between rounds, and never stops a run.
 #[derive(Default)]
-pub struct Archive(pub Vec<Moment>);
+pub struct Archive(pub Vec<Snapshot>);
 
 impl Observer for Archive {
-    fn observe(&mut self, _: &Event) -> Next {
-        Next::Continue
+    fn observe(&mut self, _: &Event) -> ControlFlow {
+        ControlFlow::Continue
     }
 
-    fn between_rounds(&mut self, _: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
-        self.0.push(moment());
-        Next::Continue
+    fn between_rounds(&mut self, _: u64, snapshot: &mut dyn FnMut() -> Snapshot) -> ControlFlow {
+        self.0.push(snapshot());
+        ControlFlow::Continue
     }
 }
 

@@ -1,6 +1,6 @@
 //! A run in a browser while it goes on: a small server that reads the run's folder, as reports do, and tells those who
 //! watch what is new. It changes nothing but what someone asks for at a button, which it leaves in the folder as a
-//! [wish](upwash::run::Wish). It does not matter whether it is in the run's process or in one of its own.
+//! [request](upwash::run::ControlRequest). It does not matter whether it is in the run's process or in one of its own.
 
 mod reader;
 mod requests;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use upwash::run::Wish;
+use upwash::run::ControlRequest;
 use upwash_report::{Follower, Pulse, ReadError, Viewer};
 
 /// From one look to the next.
@@ -94,8 +94,8 @@ impl News {
         lock(&self.follower).run().name.clone()
     }
 
-    /// Leaves a wish for all processes of the run, or says why not.
-    pub(crate) fn wish(&self, wish: Wish) -> Result<(), String> {
+    /// Leaves a request for all processes of the run, or says why not.
+    pub(crate) fn request(&self, request: ControlRequest) -> Result<(), String> {
         let (folders, processes, ended) = {
             let follower = lock(&self.follower);
             let run = follower.run();
@@ -104,11 +104,11 @@ impl News {
         if ended || folders.is_empty() {
             return Err("The run has ended.".into());
         }
-        if processes > 1 && wish != Wish::Stop {
+        if processes > 1 && request != ControlRequest::Stop {
             return Err("A run of several processes can only be stopped.".into());
         }
         for folder in folders {
-            let left = wish.leave(&folder);
+            let left = request.leave(&folder);
             left.map_err(|error| {
                 let why = error.kind();
                 format!(
@@ -121,7 +121,7 @@ impl News {
     }
 }
 
-/// Where the processes of a run that have not ended look for wishes.
+/// Where the processes of a run that have not ended look for control requests.
 fn folders(follower: &Follower) -> Vec<PathBuf> {
     follower.going_on().map(PathBuf::from).collect()
 }
@@ -181,7 +181,7 @@ impl Pace {
             pace: pace.filter(|_| !silent),
             waiting: folders(follower)
                 .iter()
-                .any(|folder| Wish::is_waiting(folder)),
+                .any(|folder| ControlRequest::is_waiting(folder)),
             silent,
             cut: silent && follower.is_cut(),
         }

@@ -15,7 +15,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use upwash::run::Wish;
+use upwash::run::ControlRequest;
 use upwash_report::{Viewer, live_page};
 
 /// Those who may watch at a time.
@@ -41,7 +41,7 @@ pub(crate) async fn serve(listener: TcpListener, news: News, token: Option<Token
     let router = Router::new()
         .route("/", get(page))
         .route("/events", get(events))
-        .route("/wish/{what}", post(wish))
+        .route("/control/{what}", post(control))
         .fallback(|| async { (StatusCode::NOT_FOUND, "There is nothing here.\n") })
         .layer(from_fn_with_state(desk.clone(), admit))
         .with_state(desk);
@@ -144,7 +144,7 @@ async fn events(State(desk): State<Desk>) -> Response {
     Sse::new(messages).keep_alive(alive).into_response()
 }
 
-async fn wish(
+async fn control(
     State(desk): State<Desk>,
     Path(what): Path<String>,
     headers: HeaderMap,
@@ -154,12 +154,12 @@ async fn wish(
         let what = "The header `x-upwash` is missing.\n";
         return (StatusCode::FORBIDDEN, what.into());
     }
-    let Ok(wish) = what.parse::<Wish>() else {
-        let names = Wish::ALL.map(Wish::name).join(", ");
-        let what = format!("A wish is one of {names}.\n");
+    let Ok(request) = what.parse::<ControlRequest>() else {
+        let names = ControlRequest::ALL.map(ControlRequest::name).join(", ");
+        let what = format!("A control request is one of {names}.\n");
         return (StatusCode::NOT_FOUND, what);
     };
-    match desk.news.wish(wish) {
+    match desk.news.request(request) {
         Ok(()) => (StatusCode::ACCEPTED, String::new()),
         Err(why) => (StatusCode::CONFLICT, why),
     }

@@ -5,14 +5,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
-use upwash::run::Wish;
+use upwash::run::ControlRequest;
 use upwash_watch::{Place, Server, Token, WatchError};
 
 const TOKEN: &str = "0123456789abcdef";
 const EVENTS: &str = concat!(
     r#"{"event":"started","round":0,"algorithm":"D-PSGD","graph":"ring:3","workers":3,"parameters":10,"rounds":4,"rounds_per_epoch":2,"batch":8}"#,
     "\n",
-    r#"{"event":"graph","matchings":[[[0,1]],[[1,2]],[[0,2]]],"places":[[0,1,2],[2,0,1]]}"#,
+    r#"{"event":"graph","matchings":[[[0,1]],[[1,2]],[[0,2]]],"relabelings":[[0,1,2],[2,0,1]]}"#,
     "\n",
     r#"{"event":"round","round":0,"losses":[1.0,2.0,3.0],"links":[[0,1]],"leaders":[[0,1],null,[2,2]],"bytes_sent":1,"messages_sent":1,"simulated_seconds":0.5}"#,
     "\n"
@@ -59,7 +59,7 @@ fn ask(server: &Server, request: &str, headers: &str) -> (u16, String) {
     (status, answer)
 }
 
-const WISH: &str = "X-Upwash: wish\r\n";
+const CONTROL: &str = "X-Upwash: control\r\n";
 
 #[test]
 fn without_the_token_every_request_is_refused() {
@@ -79,8 +79,8 @@ fn without_the_token_every_request_is_refused() {
             assert_eq!(status, 401, "{path}{query}");
         }
     }
-    assert_eq!(ask(&server, "POST /wish/stop", WISH).0, 401);
-    assert!(!Wish::is_waiting(folder.path()));
+    assert_eq!(ask(&server, "POST /control/stop", CONTROL).0, 401);
+    assert!(!ControlRequest::is_waiting(folder.path()));
     let (status, page) = ask(&server, &format!("GET /?token={TOKEN}"), "");
     assert_eq!(status, 200);
     assert!(
@@ -88,9 +88,12 @@ fn without_the_token_every_request_is_refused() {
         "{}",
         &page[..400]
     );
-    let bearer = format!("Authorization: Bearer {TOKEN}\r\n{WISH}");
-    assert_eq!(ask(&server, "POST /wish/stop", &bearer).0, 202);
-    assert_eq!(Wish::take(folder.path()), Some(Wish::Stop));
+    let bearer = format!("Authorization: Bearer {TOKEN}\r\n{CONTROL}");
+    assert_eq!(ask(&server, "POST /control/stop", &bearer).0, 202);
+    assert_eq!(
+        ControlRequest::take(folder.path()),
+        Some(ControlRequest::Stop)
+    );
 }
 
 #[test]
@@ -116,10 +119,10 @@ fn other_people_s_pages_cannot_reach_it() {
     assert_eq!(ask(&server, "GET /", theirs).0, 200);
     assert_eq!(ask(&server, "GET /events", theirs).0, 403);
     // A form of theirs: browsers send such headers only where they are allowed to.
-    assert_eq!(ask(&server, "POST /wish/stop", "").0, 403);
-    assert_eq!(ask(&server, "GET /wish/stop", WISH).0, 405);
-    assert_eq!(ask(&server, "POST /wish/explode", WISH).0, 404);
-    assert!(!Wish::is_waiting(folder.path()));
+    assert_eq!(ask(&server, "POST /control/stop", "").0, 403);
+    assert_eq!(ask(&server, "GET /control/stop", CONTROL).0, 405);
+    assert_eq!(ask(&server, "POST /control/explode", CONTROL).0, 404);
+    assert!(!ControlRequest::is_waiting(folder.path()));
 }
 
 #[test]
@@ -142,7 +145,10 @@ fn those_who_watch_are_told_all_once_and_then_what_is_new() {
     };
     let (name, data) = next();
     assert_eq!(name, "view");
-    assert!(data.contains(r#""places":[[0,1,2],[2,0,1]]"#), "{data}");
+    assert!(
+        data.contains(r#""relabelings":[[0,1,2],[2,0,1]]"#),
+        "{data}"
+    );
     assert!(
         data.contains(r#""links":[[0,1]],"leaders":[[0,1],null,[2,2]]"#),
         "{data}"
@@ -156,7 +162,7 @@ fn those_who_watch_are_told_all_once_and_then_what_is_new() {
         .write_all(br#"{"event":"round","round":1,"losses":[0.5,"#)
         .unwrap();
     // Something else is new: someone has looked.
-    Wish::Pause.leave(folder.path()).unwrap();
+    ControlRequest::Pause.leave(folder.path()).unwrap();
     let (_, data) = next();
     assert!(
         data.contains(r#""rounds_run":1"#) && data.contains(r#""waiting":true"#),
@@ -235,18 +241,21 @@ fn a_run_that_is_over_or_of_several_processes_is_not_asked_for_what_it_cannot() 
         run(&folder.path().join(rank));
     }
     let server = serve(folder.path(), None);
-    let (status, answer) = ask(&server, "POST /wish/pause", WISH);
+    let (status, answer) = ask(&server, "POST /control/pause", CONTROL);
     assert_eq!(status, 409);
     assert!(answer.contains("can only be stopped"), "{answer}");
-    assert_eq!(ask(&server, "POST /wish/stop", WISH).0, 202);
+    assert_eq!(ask(&server, "POST /control/stop", CONTROL).0, 202);
     for rank in ["rank-0", "rank-1"] {
-        assert_eq!(Wish::take(&folder.path().join(rank)), Some(Wish::Stop));
+        assert_eq!(
+            ControlRequest::take(&folder.path().join(rank)),
+            Some(ControlRequest::Stop)
+        );
     }
     drop(server);
     let over = tempfile::tempdir().unwrap();
     let ended = EVENTS.to_owned() + "{\"event\":\"ended\",\"status\":\"finished\"}\n";
     std::fs::write(over.path().join("events.jsonl"), ended).unwrap();
     let server = serve(over.path(), None);
-    assert_eq!(ask(&server, "POST /wish/stop", WISH).0, 409);
-    assert!(!Wish::is_waiting(over.path()));
+    assert_eq!(ask(&server, "POST /control/stop", CONTROL).0, 409);
+    assert!(!ControlRequest::is_waiting(over.path()));
 }

@@ -21,7 +21,7 @@ use upwash::experiment::{Experiment, Folders};
 use upwash::fleet::Model;
 use upwash::mix::{Row, Terms, exchange};
 use upwash::model::{Layout, Slot};
-use upwash::run::{Event, Next, Progress, run};
+use upwash::run::{ControlFlow, Event, Progress, run};
 
 const CENTRED: [&str; 4] = ["easgd", "parameter-server", "async-easgd", "downpour"];
 
@@ -268,7 +268,11 @@ fn rounds() {
                     }
                 }
                 let long = began.is_some_and(|began| began.elapsed() > Duration::from_secs(1));
-                if long { Next::Stop } else { Next::Continue }
+                if long {
+                    ControlFlow::Stop
+                } else {
+                    ControlFlow::Continue
+                }
             };
             run(
                 &experiment,
@@ -316,7 +320,7 @@ fn slow_worker() {
                     began = began.or(Some((Instant::now(), count)));
                 }
                 let long = began.is_some_and(|(began, _)| began.elapsed() > Duration::from_secs(3));
-                if long { Next::Stop } else { Next::Continue }
+                if long { ControlFlow::Stop } else { ControlFlow::Continue }
             };
             run(&experiment, &mut fleet, Progress::start(8), &mut clock).expect("a run");
             let (began, first) = began.expect("a round");

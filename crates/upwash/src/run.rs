@@ -1,19 +1,24 @@
 //! Runs: the round loop, and what stands for it where there are no rounds.
 
+mod control;
 mod costs;
+mod event;
 mod meetings;
-mod report;
+mod numbers;
+mod observer;
 mod round;
 mod rounds;
 mod session;
+mod summary;
 mod team;
 mod threads;
 mod virtual_time;
-mod wish;
 
-pub use report::{Event, Moment, Next, Node, Observer, Outcome, Progress, Sent, Status, Summary};
+pub use control::ControlRequest;
+pub use event::{Event, SCHEMA_VERSION, Sent, Status};
+pub use observer::{ControlFlow, Observer, Progress, Snapshot};
+pub use summary::{RunResult, Summary, WorkerSummary};
 pub use virtual_time::Flight;
-pub use wish::Wish;
 
 use crate::algorithm::Method;
 use crate::config::Execution;
@@ -55,7 +60,7 @@ pub fn run(
     engine: &mut dyn Engine,
     progress: Progress,
     observer: &mut dyn Observer,
-) -> Result<Outcome, RunError> {
+) -> Result<RunResult, RunError> {
     let mut here = InProcess::new(experiment.workers());
     run_with(experiment, engine, &mut here, progress, observer)
 }
@@ -67,7 +72,7 @@ pub fn run_with(
     transport: &mut dyn Transport,
     progress: Progress,
     observer: &mut dyn Observer,
-) -> Result<Outcome, RunError> {
+) -> Result<RunResult, RunError> {
     let placement = transport.placement().clone();
     let (expected, found) = (placement.own().len(), engine.workers());
     if found != expected || placement.workers() != experiment.workers() {

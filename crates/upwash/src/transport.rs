@@ -93,10 +93,10 @@ pub enum Begin {
 }
 
 /// What has happened to other processes.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(tag = "news", rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(tag = "change", rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum News {
+pub enum MembershipEvent {
     /// A worker is heard of, for the first time or again.
     Joined {
         /// Who.
@@ -205,7 +205,7 @@ pub trait Transport {
     fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError>;
 
     /// What has happened since this was asked last.
-    fn news(&mut self) -> Vec<News> {
+    fn news(&mut self) -> Vec<MembershipEvent> {
         vec![]
     }
 

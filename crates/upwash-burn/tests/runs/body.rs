@@ -10,7 +10,7 @@ use upwash::data::{Augmentation, Batch, Pick};
 use upwash::engine::{Engine, State};
 use upwash::experiment::{Experiment, Folders};
 use upwash::fleet::Fleet;
-use upwash::run::{Event, Moment, Next, Observer, Progress, Status, Summary, run};
+use upwash::run::{ControlFlow, Event, Observer, Progress, Snapshot, Status, Summary, run};
 use upwash::together::share;
 
 /// Keeps warnings; stops before round `stop` and keeps what is needed to go on.
@@ -22,19 +22,23 @@ struct Witness {
 }
 
 impl Observer for Witness {
-    fn observe(&mut self, event: &Event) -> Next {
+    fn observe(&mut self, event: &Event) -> ControlFlow {
         if let Event::Warning { message } = event {
             self.warnings.push(message.clone());
         }
-        Next::Continue
+        ControlFlow::Continue
     }
 
-    fn between_rounds(&mut self, round: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
+    fn between_rounds(
+        &mut self,
+        round: u64,
+        snapshot: &mut dyn FnMut() -> Snapshot,
+    ) -> ControlFlow {
         if self.stop != Some(round) {
-            return Next::Continue;
+            return ControlFlow::Continue;
         }
-        self.kept = Some(moment());
-        Next::Stop
+        self.kept = Some(snapshot());
+        ControlFlow::Stop
     }
 }
 
@@ -458,14 +462,14 @@ fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
     let mut events = Vec::new();
     let mut keep = |event: &Event| {
         events.push(event.clone());
-        Next::Continue
+        ControlFlow::Continue
     };
     let summary = run(&experiment, &mut fleet, Progress::start(8), &mut keep)
         .unwrap()
         .summary;
     let model = model(experiment.network.clone());
     let models = &fleet.state()[0].1;
-    for node in &summary.nodes {
+    for node in &summary.per_worker {
         let share = experiment.sampler.shares().images[node.id]
             .iter()
             .map(|&image| Pick::whole(image));
@@ -474,16 +478,18 @@ fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
         let known = model
             .score(&models[node.id * width..][..width], &[], &batch)
             .loss;
-        assert!((node.share_loss.unwrap() - known).abs() < 1e-6);
+        assert!((node.local_train_loss.unwrap() - known).abs() < 1e-6);
     }
     let last = events.iter().rev().find_map(|event| match event {
-        Event::Epoch { share_losses, .. } => share_losses.clone(),
+        Event::Epoch {
+            local_train_losses, ..
+        } => local_train_losses.clone(),
         _ => None,
     });
     let losses: Vec<f64> = summary
-        .nodes
+        .per_worker
         .iter()
-        .map(|node| node.share_loss.unwrap())
+        .map(|node| node.local_train_loss.unwrap())
         .collect();
     assert_eq!(last, Some(losses));
 }

@@ -14,7 +14,7 @@ use upwash::algorithm::Variant;
 use upwash::config::Config;
 use upwash::crew::Crew;
 use upwash::experiment::{Experiment, Folders};
-use upwash::run::{Event, Next, Progress};
+use upwash::run::{ControlFlow, Event, Progress};
 
 pub(super) fn print(
     args: &Args,
@@ -111,7 +111,7 @@ fn seconds_a_round(args: &Args, scale: &Scale) -> Result<f64> {
         if let Event::Round { .. } = event {
             times.push(Instant::now());
         }
-        Next::Continue
+        ControlFlow::Continue
     };
     let progress = Progress::start(experiment.workers());
     upwash::run::run(&experiment, &mut *engine, progress, &mut watch)?;

@@ -3,13 +3,13 @@
 use super::cells::{Cell, Scale};
 use super::claims::Measure;
 use crate::output::tell;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use upwash::algorithm::Variant;
-use upwash::run::Status;
+use upwash::run::{Status, Summary};
 use upwash_report::Run;
 
 /// A run that is over.
@@ -23,7 +23,7 @@ pub(super) struct Outcome {
     /// What all workers sent.
     pub(super) gigabytes: Option<f64>,
     /// Images on which the averaged model's batch-norm statistics were estimated, where it says so.
-    pub(super) statistics_images: Option<u64>,
+    pub(super) statistics_examples: Option<u64>,
     /// How many ran at the same time, with it.
     pub(super) together: u64,
     /// What computed it, as far as that was kept: several where it went on elsewhere.
@@ -92,11 +92,9 @@ impl Outcome {
 
     /// None where it is not over.
     fn read(folder: &Path) -> Result<Option<Self>> {
-        let Ok(text) = std::fs::read_to_string(folder.join("summary.json")) else {
+        let Some(summary) = Summary::read(folder)? else {
             return Ok(None);
         };
-        let place = || folder.join("summary.json").display().to_string();
-        let summary: serde_json::Value = serde_json::from_str(&text).with_context(place)?;
         let about = std::fs::read_to_string(folder.join("run.json")).unwrap_or_default();
         let about: serde_json::Value = serde_json::from_str(&about).unwrap_or_default();
         let run = Run::read(folder)?;
@@ -107,13 +105,13 @@ impl Outcome {
         let in_company = |part: &serde_json::Value| part["together"].as_u64().unwrap_or(1).max(1);
         let together = in_company(&about);
         let alike = parts.iter().all(|part| in_company(part) == together);
-        let seconds = summary["wall_seconds"].as_f64().filter(|_| alike);
+        let seconds = summary.wall_seconds.filter(|_| alike);
         Ok(match run.ending {
             Some(Status::Finished | Status::Diverged { .. }) => Some(Self {
                 accuracies: accuracies.iter().map(|entry| 100.0 * entry.1).collect(),
                 seconds: seconds.map(|seconds| seconds / together as f64),
-                gigabytes: summary["bytes_sent"].as_f64().map(|bytes| bytes / 1e9),
-                statistics_images: summary["statistics_images"].as_u64(),
+                gigabytes: Some(summary.sent.bytes_sent as f64 / 1e9),
+                statistics_examples: summary.statistics_examples.map(|count| count as u64),
                 together,
                 engines: engines.map(str::to_owned).collect(),
                 run,

@@ -154,7 +154,7 @@ impl Shown<'_> {
         let scale = self.store.scale;
         let usual = 16 * scale.batch as u64;
         let runs = found.values().flat_map(Runs::own);
-        let images = runs.map(|outcome| outcome.statistics_images.unwrap_or(usual));
+        let images = runs.map(|outcome| outcome.statistics_examples.unwrap_or(usual));
         let images: BTreeSet<u64> = images.filter(|_| !scale.quick).collect();
         let images: Vec<String> = images.iter().map(u64::to_string).collect();
         match images.is_empty() {

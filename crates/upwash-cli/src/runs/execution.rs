@@ -12,7 +12,9 @@ use upwash::checkpoint::{Checkpoint, CheckpointError};
 use upwash::config::Execution;
 use upwash::engine::Engine;
 use upwash::experiment::Experiment;
-use upwash::run::{Event, Moment, Next, Observer, Outcome, Progress, Summary, Wish, run_with};
+use upwash::run::{
+    ControlFlow, ControlRequest, Event, Observer, Progress, RunResult, Snapshot, Summary, run_with,
+};
 use upwash::transport::{InProcess, Transport};
 
 /// How long a run goes on without a checkpoint, however many rounds that is.
@@ -63,7 +65,7 @@ struct Recorder<'a> {
     /// Why the run can neither pause nor keep its state on demand, if so.
     stops_only: Option<&'static str>,
     clock: Clock,
-    /// When the last checkpoint was written, and when wishes were looked for.
+    /// When the last checkpoint was written, and when control requests were looked for.
     saved: Instant,
     looked: Instant,
     stopping: bool,
@@ -74,12 +76,12 @@ impl Recorder<'_> {
     /// Keeps the state of the run, behind all events that led to it.
     fn save(
         &mut self,
-        moment: &mut dyn FnMut() -> Moment,
+        snapshot: &mut dyn FnMut() -> Snapshot,
         write: impl Fn(&Checkpoint, &Path) -> Result<PathBuf, CheckpointError>,
     ) -> Result<()> {
         self.folder.events.flush()?;
         self.saved = Instant::now();
-        let (progress, arrays) = moment();
+        let (progress, arrays) = snapshot();
         let checkpoint = Checkpoint {
             config: self.folder.config.clone(),
             progress,
@@ -98,26 +100,26 @@ impl Recorder<'_> {
     }
 
     /// Does what someone who watches has asked for, and waits while that is to wait.
-    fn grant_wishes(&mut self, round: u64, moment: &mut dyn FnMut() -> Moment) -> Result<()> {
+    fn serve_requests(&mut self, round: u64, snapshot: &mut dyn FnMut() -> Snapshot) -> Result<()> {
         if self.looked.elapsed() < PATIENCE {
             return Ok(());
         }
         let mut paused = false;
         loop {
             self.looked = Instant::now();
-            while let Some(wish) = Wish::take(&self.folder.path) {
-                if let Some(why) = self.stops_only.filter(|_| wish != Wish::Stop) {
-                    let message = format!("asked to {}: {why}", wish.name());
+            while let Some(request) = ControlRequest::take(&self.folder.path) {
+                if let Some(why) = self.stops_only.filter(|_| request != ControlRequest::Stop) {
+                    let message = format!("asked to {}: {why}", request.name());
                     self.tell(&Event::Warning { message })?;
                     continue;
                 }
-                match wish {
-                    Wish::Pause => paused = true,
-                    Wish::Continue => paused = false,
-                    Wish::Checkpoint => self.save(moment, Checkpoint::write)?,
-                    Wish::Stop => self.stopping = true,
+                match request {
+                    ControlRequest::Pause => paused = true,
+                    ControlRequest::Continue => paused = false,
+                    ControlRequest::Checkpoint => self.save(snapshot, Checkpoint::write)?,
+                    ControlRequest::Stop => self.stopping = true,
                 }
-                self.tell(&Event::Asked { round, what: wish })?;
+                self.tell(&Event::Control { round, request })?;
             }
             if !paused || self.stopping || interrupted() {
                 return Ok(());
@@ -131,54 +133,58 @@ impl Recorder<'_> {
         self.folder.record(event)
     }
 
-    fn keep(&mut self, result: Result<()>) -> Next {
+    fn keep(&mut self, result: Result<()>) -> ControlFlow {
         match result {
-            Ok(()) if !interrupted() && !self.stopping => Next::Continue,
-            Ok(()) => Next::Stop,
+            Ok(()) if !interrupted() && !self.stopping => ControlFlow::Continue,
+            Ok(()) => ControlFlow::Stop,
             Err(error) => {
                 self.failure.get_or_insert(error);
-                Next::Stop
+                ControlFlow::Stop
             }
         }
     }
 }
 
 impl Observer for Recorder<'_> {
-    fn observe(&mut self, event: &Event) -> Next {
+    fn observe(&mut self, event: &Event) -> ControlFlow {
         let result = self.tell(event);
         self.keep(result)
     }
 
-    fn between_rounds(&mut self, round: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
+    fn between_rounds(
+        &mut self,
+        round: u64,
+        snapshot: &mut dyn FnMut() -> Snapshot,
+    ) -> ControlFlow {
         let due = self.checkpoint_every > 0
             && (round.is_multiple_of(self.checkpoint_every) || self.has_waited_long());
         let result = match due && self.failure.is_none() {
-            true => self.save(moment, Checkpoint::write),
+            true => self.save(snapshot, Checkpoint::write),
             false => Ok(()),
         };
-        let result = result.and_then(|()| self.grant_wishes(round, moment));
+        let result = result.and_then(|()| self.serve_requests(round, snapshot));
         self.keep(result)
     }
 
-    fn meanwhile(&mut self) -> Next {
+    fn meanwhile(&mut self) -> ControlFlow {
         if self.looked.elapsed() >= PATIENCE {
             self.looked = Instant::now();
-            while let Some(wish) = Wish::take(&self.folder.path) {
-                self.stopping |= wish == Wish::Stop;
+            while let Some(request) = ControlRequest::take(&self.folder.path) {
+                self.stopping |= request == ControlRequest::Stop;
             }
         }
         self.keep(Ok(()))
     }
 
-    fn stopped(&mut self, moment: &mut dyn FnMut() -> Moment) {
+    fn stopped(&mut self, snapshot: &mut dyn FnMut() -> Snapshot) {
         if self.failure.is_none() {
-            let result = self.save(moment, Checkpoint::write);
+            let result = self.save(snapshot, Checkpoint::write);
             self.keep(result);
         }
     }
 
-    fn diverged(&mut self, moment: &mut dyn FnMut() -> Moment) {
-        let result = self.save(moment, |checkpoint, folder| {
+    fn diverged(&mut self, snapshot: &mut dyn FnMut() -> Snapshot) {
+        let result = self.save(snapshot, |checkpoint, folder| {
             checkpoint.write_as(&folder.join("diverged.upwash"))
         });
         self.keep(result);
@@ -223,7 +229,7 @@ pub(crate) fn execute_with(
     };
     let threads = experiment.config.training.asynchronous == Execution::Threads;
     // What was asked of a run that is over is not asked of this one.
-    while Wish::take(&folder.path).is_some() {}
+    while ControlRequest::take(&folder.path).is_some() {}
     let mut recorder = Recorder {
         checkpoint_every: experiment.config.training.checkpoint_every,
         stops_only: match (folder.home.placement.is_whole(), threads) {
@@ -242,11 +248,15 @@ pub(crate) fn execute_with(
     let outcome = run_with(experiment, engine, transport, progress, &mut recorder)?;
     recorder.display.finish();
     // Of several processes that were asked, one is enough: the others need not look any more.
-    while Wish::take(&recorder.folder.path).is_some() {}
+    while ControlRequest::take(&recorder.folder.path).is_some() {}
     if let Some(error) = recorder.failure {
         return Err(error).with_context(|| format!("cannot write to {}", folder.path.display()));
     }
-    let Outcome { summary, averaged } = outcome;
+    let RunResult {
+        mut summary,
+        averaged,
+    } = outcome;
+    summary.wall_seconds = Some(clock.seconds());
     folder.events.flush()?;
     if !folder.home.sums_up() {
         return Ok(summary);
@@ -261,9 +271,7 @@ pub(crate) fn execute_with(
         let content = averaged.to_safetensors(engine.layout(), about)?;
         crate::files::write(&folder.top.join("model.safetensors"), &content)?;
     }
-    let mut content = serde_json::to_value(&summary)?;
-    content["wall_seconds"] = clock.seconds().into();
-    let text = serde_json::to_string_pretty(&content)? + "\n";
+    let text = serde_json::to_string_pretty(&summary)? + "\n";
     crate::files::write(&folder.top.join("summary.json"), text.as_bytes())?;
     Ok(summary)
 }

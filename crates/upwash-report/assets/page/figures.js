@@ -46,7 +46,7 @@ const graph = (run, copy) => () => {
   const accuracies = run.ends;
   const all = known(run.ends);
   const [low, high] = all.length ? [Math.min(...all), Math.max(...all)] : [0, 1];
-  const places = copy === undefined ? run.graph.positions.map((_, worker) => worker) : run.graph.places[copy];
+  const places = copy === undefined ? run.graph.positions.map((_, worker) => worker) : run.graph.relabelings[copy];
   const workerAt = [];
   places.forEach((place, worker) => { workerAt[place] = worker; });
   const degree = Array(run.workers).fill(0);

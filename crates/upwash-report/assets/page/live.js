@@ -142,7 +142,7 @@ const live = () => {
   const ask = async (what) => {
     refused = "";
     try {
-      const answer = await fetch(`wish/${what}${location.search}`, { method: "POST", headers: { "x-upwash": "wish" } });
+      const answer = await fetch(`control/${what}${location.search}`, { method: "POST", headers: { "x-upwash": "control" } });
       if (!answer.ok) refused = await answer.text();
     } catch (error) {
       refused = `Not asked: ${error.message}`;

@@ -19,7 +19,7 @@ const fillTable = (table) => {
   const body = make("tbody", table);
   const rows = Math.max(...runs.map((run) => run.workers));
   for (let worker = 0; worker < Math.min(rows, 64); worker += 1) {
-    if (runs.every((run) => run.centre === worker)) continue;
+    if (runs.every((run) => run.server === worker)) continue;
     const row = make("tr", body);
     make("td", row, String(worker));
     runs.forEach((run) => make("td", row, percent(run.ends[worker])));
@@ -31,7 +31,7 @@ const fillTable = (table) => {
     runs.forEach((run) => make("td", row, percent(value(run.ends))));
   });
   const averaged = make("tr", body, undefined, "sum");
-  make("td", averaged, runs.every((run) => run.centre !== null) ? "the centre's model" : "averaged model");
+  make("td", averaged, runs.every((run) => run.server !== null) ? "the server's model" : "averaged model");
   runs.forEach((run) => make("td", averaged, percent(run.averaged_accuracy)));
   const ends = make("tr", body);
   make("td", ends, "");
@@ -56,7 +56,7 @@ const drawGraphs = () => {
     const place = panel(grid, run);
     chart(place, `graph-${number}`, graph(run), { changes: "rounds", large: isLarge(run) });
     make("p", place, "", "words").id = `words-${number}`;
-    if (run.graph.places.length > 1) make("p", place, `${run.graph.places.length} copies of this graph, with the workers in other places, take turns.`, "words");
+    if (run.graph.relabelings.length > 1) make("p", place, `${run.graph.relabelings.length} copies of this graph, with the workers in other places, take turns.`, "words");
   });
   if (isLive) drawBatches(grid);
 };
@@ -67,12 +67,12 @@ const drawBatches = (grid) => runs.forEach((run, number) => {
 // Where everyone stands in the other copies.
 const drawCopies = () => {
   const isSame = (places) => places.every((place, worker) => place === worker);
-  const others = (run) => (run.graph?.places || []).map((places, copy) => [places, copy]).filter(([places]) => !isSame(places));
+  const others = (run) => (run.graph?.relabelings || []).map((places, copy) => [places, copy]).filter(([places]) => !isSame(places));
   const turning = runs.filter((run) => !isLarge(run) && others(run).length);
   if (!turning.length) return;
   const grid = section("Copies of the graph", "They take turns, so that nobody is always at the edge: the same graph, with the workers in other places.", "grid small");
   turning.forEach((run) => others(run).slice(0, 6).forEach(([_, copy]) => {
-    const place = panel(grid, null, `${run.label}: copy ${copy + 1} of ${run.graph.places.length}`);
+    const place = panel(grid, null, `${run.label}: copy ${copy + 1} of ${run.graph.relabelings.length}`);
     chart(place, `copy-${runs.indexOf(run)}-${copy}`, graph(run, copy));
   }));
 };

@@ -2,7 +2,7 @@
 
 use crate::setup::{F32, config, fleet, prepare};
 use upwash::engine::Engine;
-use upwash::run::{Event, Moment, Next, Observer, Progress, run};
+use upwash::run::{ControlFlow, Event, Observer, Progress, Snapshot, run};
 /// What a program in another language needs for the same 20 rounds.
 pub(crate) fn export(folder: &str) {
     std::fs::create_dir_all(folder).expect("a folder");
@@ -43,15 +43,15 @@ struct Exporter {
 }
 
 impl Observer for Exporter {
-    fn observe(&mut self, event: &Event) -> Next {
+    fn observe(&mut self, event: &Event) -> ControlFlow {
         if let Event::Round { losses, .. } = event {
             self.losses.extend(losses.iter().map(|&loss| loss as f32));
         }
-        Next::Continue
+        ControlFlow::Continue
     }
 
-    fn between_rounds(&mut self, _: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
-        self.models.extend(&moment().1[0].1);
-        Next::Continue
+    fn between_rounds(&mut self, _: u64, snapshot: &mut dyn FnMut() -> Snapshot) -> ControlFlow {
+        self.models.extend(&snapshot().1[0].1);
+        ControlFlow::Continue
     }
 }

@@ -6,7 +6,7 @@ use upwash::algorithm::Dpsgd;
 use upwash::engine::{Engine, Part};
 use upwash::experiment::Experiment;
 use upwash::mix::Terms;
-use upwash::run::{Event, Next, Progress, run};
+use upwash::run::{ControlFlow, Event, Progress, run};
 use upwash_torch::{CudaFleet, CudaOptions};
 /// Milliseconds of a round in a whole run, after the first 20.
 fn round_time(experiment: &Experiment, engine: &mut CudaFleet) -> f64 {
@@ -15,7 +15,7 @@ fn round_time(experiment: &Experiment, engine: &mut CudaFleet) -> f64 {
         if let Event::Round { .. } = event {
             times.push(Instant::now());
         }
-        Next::Continue
+        ControlFlow::Continue
     };
     let start = Progress::start(experiment.workers());
     run(experiment, engine, start, &mut clock).expect("a run");

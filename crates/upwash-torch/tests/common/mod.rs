@@ -4,7 +4,7 @@ use upwash::algorithm::{Exchange, Report, Setting};
 use upwash::engine::{Engine, State, Turn};
 use upwash::experiment::Experiment;
 use upwash::mix::Terms;
-use upwash::run::{Event, Moment, Next, Observer, Progress};
+use upwash::run::{ControlFlow, Event, Observer, Progress, Snapshot};
 
 /// Losses of every round; stops before round `stop` and keeps what is needed to go on.
 #[derive(Default)]
@@ -18,19 +18,23 @@ pub struct Witness {
 }
 
 impl Observer for Witness {
-    fn observe(&mut self, event: &Event) -> Next {
+    fn observe(&mut self, event: &Event) -> ControlFlow {
         if let Event::Round { losses, .. } = event {
             self.losses.push(losses.clone());
         }
-        Next::Continue
+        ControlFlow::Continue
     }
 
-    fn between_rounds(&mut self, round: u64, moment: &mut dyn FnMut() -> Moment) -> Next {
+    fn between_rounds(
+        &mut self,
+        round: u64,
+        snapshot: &mut dyn FnMut() -> Snapshot,
+    ) -> ControlFlow {
         if self.stop != Some(round) {
-            return Next::Continue;
+            return ControlFlow::Continue;
         }
-        self.kept = Some(moment());
-        Next::Stop
+        self.kept = Some(snapshot());
+        ControlFlow::Stop
     }
 }
 

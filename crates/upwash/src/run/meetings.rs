@@ -9,10 +9,10 @@
 mod desk;
 
 use super::RunError;
-use super::report::{Next, Status};
 use super::session::Session;
 use super::team::Team;
 use super::threads::lock;
+use super::{ControlFlow, Status};
 use crate::algorithm::{Asynchronous, Message, Part as Participant, Report, Turn};
 use crate::engine::{Score, Turn as Gradient};
 use crate::experiment::Experiment;
@@ -107,9 +107,9 @@ pub(super) fn run(
         return Err(RunError::OneEach(algorithm.words()));
     }
     let worker = own.start;
-    let mut next = Next::Continue;
+    let mut next = ControlFlow::Continue;
     loop {
-        match team.transport.may_begin(0, next == Next::Stop)? {
+        match team.transport.may_begin(0, next == ControlFlow::Stop)? {
             Begin::Wait => next = session.meanwhile(),
             Begin::Stop => return Ok(session.stop(team)),
             Begin::Go | Begin::Jump { .. } => break,

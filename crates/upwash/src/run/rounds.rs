@@ -1,8 +1,8 @@
 //! The round loop: Algorithm 1 of the AL-DSGD paper, for every synchronous algorithm, engine and transport.
 
 use super::RunError;
+use super::Status;
 use super::costs;
-use super::report::Status;
 use super::session::{NextRound, Session};
 use super::team::Team;
 use crate::algorithm::Algorithm;

@@ -1,18 +1,19 @@
 //! What all runs have in common: counting, testing, telling.
 
 use super::RunError;
-use super::report::{
-    Event, Moment, Next, Node, Observer, Outcome, Progress, Sent, Status, Summary,
-};
 use super::round::CurrentRound;
 use super::team::Team;
+use super::{
+    ControlFlow, Event, Observer, Progress, RunResult, SCHEMA_VERSION, Sent, Snapshot, Status,
+    Summary, WorkerSummary,
+};
 use crate::algorithm::{Algorithm, Part as WorkerPlan};
 use crate::engine::{Engine, Part, Score, State};
 use crate::experiment::Experiment;
 use crate::gossip::Gossip;
 use crate::model::{Layout, Replica};
 use crate::optimizer::Rate;
-use crate::transport::{Begin, News, Placement, TransportError};
+use crate::transport::{Begin, MembershipEvent, Placement, TransportError};
 use upwash_topology::Edge;
 
 /// A run on its way.
@@ -33,7 +34,7 @@ pub(super) struct Session<'a> {
     /// Whether epochs end with tests.
     tests: bool,
     /// What the observer has asked for last.
-    next: Next,
+    next: ControlFlow,
     /// Whether costs are simulated: all workers are here, and nothing really travels.
     pub(super) simulates_costs: bool,
     /// What had been sent before this process began, and since when it is running.
@@ -76,7 +77,7 @@ pub(super) trait Models {
     /// A number for each worker: fills in what other processes know.
     fn fill_in(&mut self, _numbers: &mut [f64]) {}
     /// All that is needed for going on from here.
-    fn moment(&mut self, progress: &Progress) -> Moment;
+    fn snapshot(&mut self, progress: &Progress) -> Snapshot;
 }
 
 impl Models for &mut dyn Engine {
@@ -93,7 +94,7 @@ impl Models for &mut dyn Engine {
         (**self).consensus_distance(workers)
     }
 
-    fn moment(&mut self, progress: &Progress) -> Moment {
+    fn snapshot(&mut self, progress: &Progress) -> Snapshot {
         (progress.clone(), (**self).state())
     }
 }
@@ -108,19 +109,20 @@ impl<'a> Session<'a> {
         placement: &Placement,
     ) -> Self {
         observer.observe(&Event::Started {
+            version: SCHEMA_VERSION,
             round: progress.round,
             algorithm: experiment.algorithm_name(),
             graph: experiment.graph_name(),
             workers: experiment.workers(),
-            centre: experiment.centre,
+            server: experiment.centre,
             parameters: layout.parameter_count(),
             rounds: experiment.rounds(),
             rounds_per_epoch: experiment.sampler.rounds_per_epoch(),
-            batch: experiment.sampler.batch_size(),
+            batch_size: experiment.sampler.batch_size(),
         });
         observer.observe(&Event::Graph {
             matchings: experiment.graph.matchings().to_vec(),
-            places: experiment.places.clone(),
+            relabelings: experiment.places.clone(),
         });
         for message in &experiment.warnings {
             let message = message.clone();
@@ -143,7 +145,7 @@ impl<'a> Session<'a> {
             },
             tested: None,
             tests: true,
-            next: Next::Continue,
+            next: ControlFlow::Continue,
             simulates_costs: placement.is_whole(),
             before: sent,
             began: std::time::Instant::now(),
@@ -196,7 +198,7 @@ impl<'a> Session<'a> {
         self.tell_round(losses);
         let round = self.progress.round;
         let progress = &self.progress;
-        self.observer.diverged(&mut || models.moment(progress));
+        self.observer.diverged(&mut || models.snapshot(progress));
         Status::Diverged { worker, round }
     }
 
@@ -205,7 +207,7 @@ impl<'a> Session<'a> {
         self.links.now.push((one.min(other), one.max(other)));
     }
 
-    fn tell_round(&mut self, losses: Vec<f64>) -> Next {
+    fn tell_round(&mut self, losses: Vec<f64>) -> ControlFlow {
         self.links.now.sort_unstable();
         self.links.now.dedup();
         let event = Event::Round {
@@ -220,7 +222,7 @@ impl<'a> Session<'a> {
     }
 
     /// A round is over. Tells, tests at the end of an epoch, and asks whether to go on.
-    pub(super) fn end_round(&mut self, losses: Vec<f64>, models: &mut dyn Models) -> Next {
+    pub(super) fn end_round(&mut self, losses: Vec<f64>, models: &mut dyn Models) -> ControlFlow {
         let training = &self.experiment.config.training;
         let epoch_rounds = self.experiment.sampler.rounds_per_epoch();
         let sent = self.progress.sent;
@@ -241,15 +243,15 @@ impl<'a> Session<'a> {
                 epoch,
                 train_losses,
                 test_accuracies: tested.map(|tested| tested.accuracies.clone()),
-                share_losses: tested.and_then(|tested| tested.losses.clone()),
+                local_train_losses: tested.and_then(|tested| tested.losses.clone()),
                 consensus_distance: models.consensus_distance(&self.training),
                 sent,
             };
             next = next.or(self.observer.observe(&event));
         }
         let progress = &self.progress;
-        let moment = &mut || models.moment(progress);
-        next.or(self.observer.between_rounds(progress.round, moment))
+        let snapshot = &mut || models.snapshot(progress);
+        next.or(self.observer.between_rounds(progress.round, snapshot))
     }
 
     /// Whether all rounds were run.
@@ -315,7 +317,7 @@ impl<'a> Session<'a> {
     }
 
     /// While others are waited for: whether someone wishes an end.
-    pub(super) fn meanwhile(&mut self) -> Next {
+    pub(super) fn meanwhile(&mut self) -> ControlFlow {
         self.observer.meanwhile()
     }
 
@@ -327,7 +329,7 @@ impl<'a> Session<'a> {
     /// The run ends here because someone wants it to: the time to keep what is needed for going on.
     pub(super) fn stop(&mut self, models: &mut dyn Models) -> Status {
         let progress = &self.progress;
-        self.observer.stopped(&mut || models.moment(progress));
+        self.observer.stopped(&mut || models.snapshot(progress));
         let round = self.progress.round;
         Status::Interrupted { round }
     }
@@ -337,7 +339,7 @@ impl<'a> Session<'a> {
         mut self,
         mut status: Status,
         mut team: Team<'_>,
-    ) -> Result<Outcome, TransportError> {
+    ) -> Result<RunResult, TransportError> {
         // Who stops a run does not want to wait for its tests: what is not known is no number. And when
         // one process of several has diverged, nobody knows in which round the others are.
         let stopped = match status {
@@ -355,7 +357,7 @@ impl<'a> Session<'a> {
             let round = self.progress.round;
             status = Status::Diverged { worker, round };
             let progress = &self.progress;
-            self.observer.diverged(&mut || team.moment(progress));
+            self.observer.diverged(&mut || team.snapshot(progress));
         }
         self.observer.observe(&Event::Ended {
             status: status.clone(),
@@ -396,6 +398,7 @@ impl<'a> Session<'a> {
         let sampler = &self.experiment.sampler;
         let estimated = !averaged.statistics.is_empty();
         let summary = Summary {
+            version: SCHEMA_VERSION,
             algorithm: self.experiment.algorithm_name(),
             graph: self.experiment.graph_name(),
             workers,
@@ -404,16 +407,17 @@ impl<'a> Session<'a> {
             mean_accuracy: accuracies().sum::<f64>() / accuracies().count() as f64,
             worst_accuracy: accuracies().min_by(f64::total_cmp).unwrap_or(f64::NAN),
             averaged_model_accuracy,
-            statistics_images: estimated
+            statistics_examples: estimated
                 .then(|| sampler.estimation_batches() * sampler.batch_size()),
             consensus_distance,
             sent,
-            centre: self.experiment.centre,
-            nodes: tested.nodes(&train_losses),
+            server: self.experiment.centre,
+            per_worker: tested.per_worker(&train_losses),
+            wall_seconds: None,
         };
         match team.failure {
             Some(failure) => Err(failure),
-            None => Ok(Outcome { summary, averaged }),
+            None => Ok(RunResult { summary, averaged }),
         }
     }
 }
@@ -434,12 +438,16 @@ impl<'a> Session<'a> {
                 let state = team.engine.state();
                 team.transport.answer(round, state);
             }
-            let begin = team.transport.may_begin(round, self.next == Next::Stop)?;
-            for news in team.transport.news() {
-                if let News::Joined { worker } | News::Lost { worker, .. } = news {
+            let begin = team
+                .transport
+                .may_begin(round, self.next == ControlFlow::Stop)?;
+            for change in team.transport.news() {
+                if let MembershipEvent::Joined { worker } | MembershipEvent::Lost { worker, .. } =
+                    change
+                {
                     gossip.forget(worker);
                 }
-                self.tell(&Event::Peer { round, news });
+                self.tell(&Event::Peer { round, change });
             }
             match begin {
                 Begin::Go => {
@@ -462,8 +470,8 @@ impl<'a> Session<'a> {
             && let Err(what) = team.engine.restore(&state)
         {
             let what = format!("a neighbour's model does not fit: {what}");
-            let news = News::Refused { what };
-            self.tell(&Event::Peer { round, news });
+            let change = MembershipEvent::Refused { what };
+            self.tell(&Event::Peer { round, change });
         }
     }
 
@@ -562,13 +570,13 @@ impl Tested {
         }
     }
 
-    fn nodes(&self, train_losses: &[f64]) -> Vec<Node> {
-        let node = |(id, &test_accuracy): (usize, &f64)| Node {
+    fn per_worker(&self, train_losses: &[f64]) -> Vec<WorkerSummary> {
+        let summary = |(id, &test_accuracy): (usize, &f64)| WorkerSummary {
             id,
             train_loss: train_losses[id],
-            share_loss: self.losses.as_ref().map(|losses| losses[id]),
+            local_train_loss: self.losses.as_ref().map(|losses| losses[id]),
             test_accuracy,
         };
-        self.accuracies.iter().enumerate().map(node).collect()
+        self.accuracies.iter().enumerate().map(summary).collect()
     }
 }

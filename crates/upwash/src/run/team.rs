@@ -1,7 +1,7 @@
 //! The workers of this process and, through a transport, those of others.
 
-use super::report::{Moment, Progress, Sent};
 use super::session::Models;
+use super::{Progress, Sent, Snapshot};
 use crate::engine::{Engine, Part, Score};
 use crate::model::Replica;
 use crate::transport::{Placement, Transport, TransportError};
@@ -139,7 +139,7 @@ impl Models for Team<'_> {
         self.keep(done);
     }
 
-    fn moment(&mut self, progress: &Progress) -> Moment {
+    fn snapshot(&mut self, progress: &Progress) -> Snapshot {
         (progress.clone(), self.engine.state())
     }
 }

@@ -7,9 +7,9 @@
 
 use super::RunError;
 use super::costs::bytes;
-use super::report::{Moment, Next, Progress, Status};
 use super::session::{Models, Session};
 use super::virtual_time::Flight;
+use super::{ControlFlow, Progress, Snapshot, Status};
 use crate::algorithm::{Asynchronous, Part as Participant, Turn};
 use crate::clock::Transfer;
 use crate::engine::{Engine, Part, Score, Turn as Gradient};
@@ -183,7 +183,7 @@ pub(super) fn run(
                     if session.is_over() {
                         return Status::Finished;
                     }
-                    if next == Next::Stop {
+                    if next == ControlFlow::Stop {
                         return session.stop(&mut desk);
                     }
                     session.begin_round();
@@ -386,9 +386,9 @@ impl Models for Desk<'_, '_> {
         crate::fleet::consensus_distance(&models)
     }
 
-    /// One moment: nobody mixes while all models are copied, and everything of a worker is as of the same
+    /// One snapshot: nobody mixes while all models are copied, and everything of a worker is as of the same
     /// step.
-    fn moment(&mut self, progress: &Progress) -> Moment {
+    fn snapshot(&mut self, progress: &Progress) -> Snapshot {
         let rows: Vec<_> = self.field.rows.iter().map(lock).collect();
         let mut progress = progress.clone();
         progress.numbers = rows.iter().map(|row| row.number).collect();

@@ -5,8 +5,8 @@
 //! together where none needs the other's result, which changes nothing but the time it takes.
 
 use super::costs::bytes;
-use super::report::{Next, Status};
 use super::session::Session;
+use super::{ControlFlow, Status};
 use crate::algorithm::{Asynchronous, Turn};
 use crate::clock::{Time, Transfer};
 use crate::engine::{Engine, Score, Turn as Gradient};
@@ -251,7 +251,7 @@ impl Simulation<'_, '_> {
         self.compute();
         self.session.progress.flight = Some(self.flight.clone());
         let next = self.session.end_round(losses, &mut self.engine);
-        if next == Next::Stop && !self.session.is_over() {
+        if next == ControlFlow::Stop && !self.session.is_over() {
             return Some(self.session.stop(&mut self.engine));
         }
         self.session.begin_round();

@@ -4,10 +4,10 @@ use super::{Answer, Field, GLANCE, Told, sent_by};
 use crate::algorithm::Turn;
 use crate::engine::{Part, Score};
 use crate::run::RunError;
-use crate::run::report::{Event, Moment, Next, Progress, Status};
 use crate::run::session::{Models, Session};
 use crate::run::threads::lock;
-use crate::transport::{Letter, News, Transport, TransportError};
+use crate::run::{ControlFlow, Event, Progress, Snapshot, Status};
+use crate::transport::{Letter, MembershipEvent, Transport, TransportError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -78,12 +78,12 @@ impl<'f, 'a> Desk<'f, 'a> {
             for letter in self.transport.receive(GLANCE)? {
                 self.open(letter)?;
             }
-            for news in self.transport.news() {
-                if let News::Joined { worker } = news {
+            for change in self.transport.news() {
+                if let MembershipEvent::Joined { worker } = change {
                     self.done.remove(&worker);
                 }
                 let round = session.progress.round;
-                session.tell(&Event::Peer { round, news });
+                session.tell(&Event::Peer { round, change });
             }
             session.progress.sent = before.after(self.transport.traffic(), began.elapsed());
             loop {
@@ -110,7 +110,7 @@ impl<'f, 'a> Desk<'f, 'a> {
             if !trains {
                 self.keep_up(session);
             }
-            if session.meanwhile() == Next::Stop {
+            if session.meanwhile() == ControlFlow::Stop {
                 self.stop();
             }
             self.stop_waiting();
@@ -158,7 +158,7 @@ impl<'f, 'a> Desk<'f, 'a> {
             self.transport.leave(worker, session.progress.round)?;
             return Ok(Some(session.diverged(worker, losses, self)));
         }
-        if session.end_round(losses, self) == Next::Stop {
+        if session.end_round(losses, self) == ControlFlow::Stop {
             self.stop();
         }
         let counted = session.progress.round;
@@ -179,7 +179,7 @@ impl<'f, 'a> Desk<'f, 'a> {
         let least = least.unwrap_or(round);
         while session.progress.round < least && self.stopping.is_none() {
             let losses = vec![f64::NAN; session.experiment.workers()];
-            if session.end_round(losses, self) == Next::Stop {
+            if session.end_round(losses, self) == ControlFlow::Stop {
                 self.stop();
             }
             session.begin_round();
@@ -377,7 +377,7 @@ impl Models for Desk<'_, '_> {
         f64::NAN
     }
 
-    fn moment(&mut self, progress: &Progress) -> Moment {
+    fn snapshot(&mut self, progress: &Progress) -> Snapshot {
         let open = lock(&self.field.open);
         let mut progress = progress.clone();
         progress.numbers[self.field.worker] = open.number;

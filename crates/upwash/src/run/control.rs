@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 /// What someone who watches a run can ask for.
 ///
 /// ```
-/// use upwash::run::Wish;
+/// use upwash::run::ControlRequest;
 /// let folder = tempfile::tempdir()?;
-/// Wish::Checkpoint.leave(folder.path())?;
-/// Wish::Pause.leave(folder.path())?;
-/// assert_eq!(Wish::take(folder.path()), Some(Wish::Checkpoint));
-/// Wish::Continue.leave(folder.path())?;
-/// assert_eq!(Wish::take(folder.path()), Some(Wish::Continue));
-/// assert_eq!(Wish::take(folder.path()), None);
+/// ControlRequest::Checkpoint.leave(folder.path())?;
+/// ControlRequest::Pause.leave(folder.path())?;
+/// assert_eq!(ControlRequest::take(folder.path()), Some(ControlRequest::Checkpoint));
+/// ControlRequest::Continue.leave(folder.path())?;
+/// assert_eq!(ControlRequest::take(folder.path()), Some(ControlRequest::Continue));
+/// assert_eq!(ControlRequest::take(folder.path()), None);
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Wish {
+pub enum ControlRequest {
     /// To wait between two rounds.
     Pause,
     /// To go on.
@@ -31,16 +31,16 @@ pub enum Wish {
     Stop,
 }
 
-impl Wish {
+impl ControlRequest {
     /// All there are.
     pub const ALL: [Self; 4] = [Self::Pause, Self::Continue, Self::Checkpoint, Self::Stop];
 
     /// As it is spelled.
     ///
     /// ```
-    /// # use upwash::run::Wish;
-    /// assert_eq!("checkpoint".parse(), Ok(Wish::Checkpoint));
-    /// assert_eq!(Wish::Checkpoint.name(), "checkpoint");
+    /// # use upwash::run::ControlRequest;
+    /// assert_eq!("checkpoint".parse(), Ok(ControlRequest::Checkpoint));
+    /// assert_eq!(ControlRequest::Checkpoint.name(), "checkpoint");
     /// ```
     pub fn name(self) -> &'static str {
         match self {
@@ -51,8 +51,8 @@ impl Wish {
         }
     }
 
-    /// Leaves it where the run in this folder will find it after its round: the file `wish-NAME`. What is no
-    /// longer wished for then, to pause or to go on, is taken back.
+    /// Leaves it where the run in this folder will find it after its round: the file `control-NAME`. What it
+    /// contradicts, to pause or to go on, is taken back.
     pub fn leave(self, folder: &Path) -> Result<()> {
         let opposite = match self {
             Self::Pause => Some(Self::Continue),
@@ -69,24 +69,26 @@ impl Wish {
     pub fn take(folder: &Path) -> Option<Self> {
         let mut order = [Self::Checkpoint, Self::Continue, Self::Pause, Self::Stop].into_iter();
         // Whoever can remove it has found it.
-        order.find(|wish| std::fs::remove_file(wish.file(folder)).is_ok())
+        order.find(|request| std::fs::remove_file(request.file(folder)).is_ok())
     }
 
     /// Whether there is one that nobody has found yet.
     pub fn is_waiting(folder: &Path) -> bool {
-        Self::ALL.iter().any(|wish| wish.file(folder).exists())
+        Self::ALL
+            .iter()
+            .any(|request| request.file(folder).exists())
     }
 
     fn file(self, folder: &Path) -> PathBuf {
-        folder.join(format!("wish-{}", self.name()))
+        folder.join(format!("control-{}", self.name()))
     }
 }
 
-impl std::str::FromStr for Wish {
+impl std::str::FromStr for ControlRequest {
     type Err = ();
 
     fn from_str(name: &str) -> std::result::Result<Self, ()> {
-        let found = Self::ALL.into_iter().find(|wish| wish.name() == name);
+        let found = Self::ALL.into_iter().find(|request| request.name() == name);
         found.ok_or(())
     }
 }

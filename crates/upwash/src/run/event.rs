@@ -1,0 +1,183 @@
+//! What happens in a run. A run directory records it as one JSON object a line, in `events.jsonl`; `docs/events.md`
+//! documents the schema for other readers.
+
+use super::{ControlRequest, numbers};
+use crate::transport::{MembershipEvent, Traffic};
+use serde::{Deserialize, Serialize};
+use upwash_topology::Edge;
+
+/// The version of the schema of events and summaries.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// How a run ended. Divergence is a result, not an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "kebab-case")]
+pub enum Status {
+    /// All rounds were run.
+    Finished,
+    /// A loss was not finite, or so high that training cannot recover.
+    Diverged {
+        /// The worker whose loss it was.
+        worker: usize,
+        /// The round of that loss.
+        round: u64,
+    },
+    /// An observer or a control request stopped the run.
+    Interrupted {
+        /// The first round that was not run.
+        round: u64,
+    },
+}
+
+/// What happens in a run, in order.
+///
+/// A number that is not known, or not finite, is NaN here and `null` in JSON.
+///
+/// ```
+/// use upwash::run::Event;
+/// let line = r#"{"event":"epoch","epoch":1,"train_losses":[0.5,null],"test_accuracies":null,
+///     "consensus_distance":0.1,"bytes_sent":8,"messages_sent":1,"simulated_seconds":0.5}"#;
+/// let Event::Epoch { train_losses, .. } = serde_json::from_str(line)? else { panic!() };
+/// assert!(train_losses[0] == 0.5 && train_losses[1].is_nan());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Event {
+    /// Before the first round, and again where a stopped run is resumed.
+    Started {
+        /// [`SCHEMA_VERSION`].
+        version: u32,
+        /// The first round from here on.
+        round: u64,
+        /// The algorithm's display name.
+        algorithm: String,
+        /// The graph's display name.
+        graph: String,
+        /// The number of workers, a server included.
+        workers: usize,
+        /// The worker that has no data and serves the others, if the algorithm has one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        server: Option<usize>,
+        /// The number of parameters of a model.
+        parameters: usize,
+        /// The number of rounds in all.
+        rounds: u64,
+        /// The number of rounds in an epoch.
+        rounds_per_epoch: u64,
+        /// The number of examples in a worker's batch.
+        batch_size: usize,
+    },
+    /// Something that the user should know.
+    Warning {
+        /// The warning.
+        message: String,
+    },
+    /// The graph, right after `started`.
+    Graph {
+        /// Its links by matchings; a link is a pair of nodes.
+        matchings: Vec<Vec<Edge>>,
+        /// Relabeled copies of the graph that take turns, if there are several: in copy c, worker k is at node
+        /// `relabelings[c][k]`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        relabelings: Vec<Vec<usize>>,
+    },
+    /// A control request was carried out.
+    Control {
+        /// The next round.
+        round: u64,
+        /// The request.
+        request: ControlRequest,
+    },
+    /// The membership changed: another process joined, is missing, was lost or was refused.
+    Peer {
+        /// The next round.
+        round: u64,
+        /// The change.
+        #[serde(flatten)]
+        change: MembershipEvent,
+    },
+    /// A round was run.
+    Round {
+        /// Its index, from 0.
+        round: u64,
+        /// Each worker's loss on its batch, before the step; NaN for a server. An asynchronous run counts as many
+        /// gradients as there are workers as a round, and reports each worker's latest loss.
+        #[serde(with = "numbers::list")]
+        losses: Vec<f64>,
+        /// The links over which models were sent, if they differ from those of the round before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        links: Option<Vec<Edge>>,
+        /// The [leaders](crate::algorithm::Plan::leaders) of each worker (best and best-connected neighbor), if any
+        /// differ from those of the round before; none for a worker of another process.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        leaders: Option<Vec<Option<[usize; 2]>>>,
+        /// The cost of the run so far.
+        #[serde(flatten)]
+        sent: Sent,
+    },
+    /// An epoch was completed.
+    Epoch {
+        /// Its index, from 1.
+        epoch: u64,
+        /// Each worker's mean loss over the epoch's batches.
+        #[serde(with = "numbers::list")]
+        train_losses: Vec<f64>,
+        /// Each worker's accuracy on the test set, if it was evaluated.
+        #[serde(default, with = "numbers::optional_list")]
+        test_accuracies: Option<Vec<f64>>,
+        /// Each worker's mean loss on all of its own training data, if it was evaluated.
+        #[serde(
+            default,
+            with = "numbers::optional_list",
+            skip_serializing_if = "Option::is_none"
+        )]
+        local_train_losses: Option<Vec<f64>>,
+        /// The root mean square distance of the models from their average.
+        #[serde(with = "numbers::one")]
+        consensus_distance: f64,
+        /// The cost of the run so far.
+        #[serde(flatten)]
+        sent: Sent,
+    },
+    /// After the last round.
+    Ended {
+        /// How the run ended.
+        #[serde(flatten)]
+        status: Status,
+    },
+    /// An event of a later version, which this one can only skip.
+    #[serde(other)]
+    Unknown,
+}
+
+/// What a run has cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sent {
+    /// Bytes sent by all workers together.
+    pub bytes_sent: u64,
+    /// Messages sent by all workers together.
+    pub messages_sent: u64,
+    /// Seconds on the simulated network; for workers on threads or in processes of their own, real seconds.
+    pub simulated_seconds: f64,
+}
+
+impl Sent {
+    /// This, plus what was really sent since, in that time.
+    pub(super) fn after(self, traffic: Traffic, time: std::time::Duration) -> Self {
+        Self {
+            bytes_sent: self.bytes_sent + traffic.bytes,
+            messages_sent: self.messages_sent + traffic.letters,
+            simulated_seconds: self.simulated_seconds + time.as_secs_f64(),
+        }
+    }
+
+    /// The cost of two processes together.
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            bytes_sent: self.bytes_sent + other.bytes_sent,
+            messages_sent: self.messages_sent + other.messages_sent,
+            simulated_seconds: self.simulated_seconds.max(other.simulated_seconds),
+        }
+    }
+}
