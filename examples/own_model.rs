@@ -6,7 +6,7 @@ use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, activation::relu};
 use std::sync::Arc;
 use upwash::config::Config;
-use upwash::experiment::{Experiment, Folders};
+use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{ControlFlow, Event, Progress, run};
 use upwash_burn::{BurnModule, Classifier, burn};
 
@@ -26,7 +26,7 @@ impl Classifier for Net {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::parse("[training]\nepochs = 5\n", &[])?; // the digits, AL-DSGD on L1
-    let experiment = Experiment::prepare(config, &Folders::default())?;
+    let experiment = Experiment::prepare(config, &DataPaths::default())?;
     let model = BurnModule::new(experiment.data.train.shape, |device: &Device| Net {
         conv: Conv2dConfig::new([1, 8], [3, 3]).init(device),
         norm: BatchNormConfig::new(8).init(device),

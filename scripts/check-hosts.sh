@@ -15,7 +15,7 @@ partition = "iid"
 topology = "path:3"
 [training]
 epochs = 3
-batch = 16
+batch_size = 16
 EOF
 "$upwash" train config.toml --out one > one.log
 
@@ -24,7 +24,7 @@ losses() { python3 -c 'import json, sys; print([n["train_loss"] for n in json.lo
 [[ $(losses one) == "$(losses mpi)" ]] || { echo "MPI between hosts has other losses than one process"; exit 1; }
 echo "MPI on three hosts: the losses of one process"
 
-{ cat config.toml; echo '[network]'; echo 'gather_seconds = 60.0'; } > peers.toml
+{ cat config.toml; echo '[network]'; echo 'startup_timeout_seconds = 60.0'; } > peers.toml
 for id in 0 1 2; do
   mkdir "host-$id"
   key=$(cd "host-$id" && "$upwash" keys new | grep -o 'sha256:[0-9a-zA-Z+/=]*' | head -1)

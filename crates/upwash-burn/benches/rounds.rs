@@ -9,9 +9,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 use upwash::config::Config;
+use upwash::engine::CpuEngine;
 use upwash::engine::Engine;
-use upwash::experiment::{Experiment, Folders};
-use upwash::fleet::Fleet;
+use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{ControlFlow, Event, Progress, run};
 use upwash_burn::BurnNetwork;
 
@@ -44,7 +44,7 @@ fn rounds(graph: &str, algorithm: &str, count: u64) -> (f64, f64) {
     (best, images as f64)
 }
 
-fn once(experiment: &Experiment, fleet: &mut Fleet) -> f64 {
+fn once(experiment: &Experiment, fleet: &mut CpuEngine) -> f64 {
     let (mut began, mut seconds) = (None, 0.0);
     let mut clock = |event: &Event| {
         if let Event::Round { .. } = event {
@@ -59,16 +59,16 @@ fn once(experiment: &Experiment, fleet: &mut Fleet) -> f64 {
 }
 
 /// One epoch of `count` rounds on made-up images.
-fn prepare(graph: &str, algorithm: &str, count: u64) -> (Experiment, Fleet) {
+fn prepare(graph: &str, algorithm: &str, count: u64) -> (Experiment, CpuEngine) {
     let workers = if graph == "path:1" { 1 } else { 8 };
     let images = count as usize * BATCH * workers;
     let config = format!(
         "model = \"{MODEL}\"\n[data]\nname = \"synthetic:shape=3x32x32,test=1,train={images}\"\n\
          partition = \"iid\"\n[graph]\ntopology = \"{graph}\"\n[algorithm]\nname = \"{algorithm}\"\n\
-         [training]\nepochs = 1\nbatch = {BATCH}\n"
+         [training]\nepochs = 1\nbatch_size = {BATCH}\n"
     );
     let config = Config::parse(&config, &[]).expect("a configuration");
-    let experiment = Experiment::prepare(config, &Folders::default()).expect("an experiment");
+    let experiment = Experiment::prepare(config, &DataPaths::default()).expect("an experiment");
     let network = BurnNetwork::new(experiment.network.clone());
     let fleet = experiment.fleet(Arc::new(network));
     (experiment, fleet)

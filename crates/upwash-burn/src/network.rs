@@ -5,15 +5,15 @@ use burn::tensor::module::{batch_norm, batch_norm_train, conv2d, max_pool2d};
 use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
 use burn::tensor::{Device, Tensor, TensorData};
 use upwash::data::Batch;
+use upwash::engine::Model;
 use upwash::engine::Score;
-use upwash::fleet::Model;
 use upwash::loss::cross_entropy;
 use upwash::model::{Layer, Layout, Network, Slot};
 
 /// A [`Network`] on the CPU.
 ///
 /// ```
-/// use upwash::fleet::Model;
+/// use upwash::engine::Model;
 /// use upwash::model::ModelSpec;
 /// use upwash_burn::BurnNetwork;
 /// let network = ModelSpec::Softmax.network([1, 8, 8], 10);

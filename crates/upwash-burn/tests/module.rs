@@ -10,9 +10,9 @@ use burn::tensor::{Device, Tensor};
 use std::sync::Arc;
 use upwash::config::Config;
 use upwash::data::Batch;
-use upwash::engine::{Engine, Turn};
-use upwash::experiment::{Experiment, Folders};
-use upwash::fleet::Model;
+use upwash::engine::Model;
+use upwash::engine::{Engine, GradientTask};
+use upwash::experiment::{DataPaths, Experiment};
 use upwash::model::{Layer, Network};
 use upwash_burn::{BurnModule, BurnNetwork, Classifier, burn};
 use upwash_topology::random::Stream;
@@ -153,8 +153,8 @@ fn workers_have_statistics_of_their_own_and_threads_change_nothing() {
             let text =
                 "[graph]\ntopology = \"path:3\"\n[training]\nmomentum = 0.0\nstart = \"equal\"\n";
             let config = Config::parse(text, &[]).unwrap();
-            let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
-            let turns = |batch| [Some(Turn { batch, rate: 0.1 }); 3];
+            let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
+            let turns = |batch| [Some(GradientTask { batch, rate: 0.1 }); 3];
             let mut fleet = experiment.fleet(Arc::new(own()));
             (0..3).for_each(|batch| drop(fleet.step(&turns(batch))));
             fleet.state()

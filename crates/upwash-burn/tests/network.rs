@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use upwash::algorithm::{AlDsgd, Algorithm, Dpsgd, Exchange, Report, Setting, Variant};
+use upwash::algorithm::{
+    AlDsgd, Algorithm, Dpsgd, Exchange, ExchangeContext, Variant, WorkerStats,
+};
 use upwash::config::Config;
 use upwash::data::Batch;
-use upwash::engine::{Engine, Part, Turn};
-use upwash::experiment::{Experiment, Folders};
-use upwash::fleet::{Fleet, Model};
-use upwash::mix::Terms;
+use upwash::engine::MixOptions;
+use upwash::engine::{CpuEngine, Model};
+use upwash::engine::{Engine, GradientTask, Split};
+use upwash::experiment::{DataPaths, Experiment};
 use upwash::model::{Layer, Network};
 use upwash_burn::BurnNetwork;
 use upwash_topology::random::Stream;
@@ -165,27 +167,28 @@ fn statistics_move_a_tenth_of_the_way_and_use_the_unbiased_variance() {
 }
 
 /// Eight workers with the digits.
-fn fleet(model: &str) -> Fleet {
+fn fleet(model: &str) -> CpuEngine {
     let config = Config::parse(&format!("model = \"{model}\"\n"), &[]).unwrap();
-    let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
+    let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
     experiment.fleet(Arc::new(BurnNetwork::new(experiment.network.clone())))
 }
 
 /// Rounds of an algorithm on L1.
-fn train(fleet: &mut Fleet, algorithm: &dyn Algorithm, rounds: u64, rate: f64) {
+fn train(fleet: &mut CpuEngine, algorithm: &dyn Algorithm, rounds: u64, rate: f64) {
     let graph = "paper:L1".parse::<GraphSpec>().unwrap().build().unwrap();
     let schedule = Schedule::fixed(&graph, &Weights::Metropolis).unwrap();
     for batch in 0..rounds {
-        let scores = fleet.step(&vec![Some(Turn { batch, rate }); fleet.workers()]);
+        let scores = fleet.step(&vec![Some(GradientTask { batch, rate }); fleet.workers()]);
         let round = schedule.round(batch);
-        let report = |i: usize| Report {
+        let report = |i: usize| WorkerStats {
             loss: scores[i].map(|score| score.loss),
             degree: round.degree(i),
             number: 1.0,
         };
-        let reports: Vec<Report> = (0..fleet.workers()).map(report).collect();
-        let parts = Exchange::Neighbours.parts(algorithm, &Setting::new(&round, rate), &reports);
-        fleet.exchange(&parts, Terms::default());
+        let reports: Vec<WorkerStats> = (0..fleet.workers()).map(report).collect();
+        let parts =
+            Exchange::Neighbors.parts(algorithm, &ExchangeContext::new(&round, rate), &reports);
+        fleet.exchange(&parts, MixOptions::default());
     }
 }
 
@@ -196,7 +199,7 @@ fn al_dsgd_learns_the_digits() {
         let algorithm = AlDsgd::new(Box::new(Dpsgd::default()), Variant::Sound);
         train(&mut fleet, &algorithm, rounds, 0.05);
         for worker in 0..8 {
-            let accuracy = fleet.score(worker, Part::Test).accuracy();
+            let accuracy = fleet.score(worker, Split::Test).accuracy();
             assert!(accuracy > 0.93, "{model}, worker {worker}: {accuracy}");
         }
         let average = {

@@ -1,4 +1,4 @@
-//! The same runs in several processes: here threads that send each other letters.
+//! The same runs in several processes: here threads that send each other messages.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -8,12 +8,14 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 use upwash::algorithm::{Links, Registry};
 use upwash::config::Config;
-use upwash::crew::Crew;
+use upwash::engine::CpuEngine;
+use upwash::engine::EngineSpec;
 use upwash::engine::{Engine, State};
-use upwash::experiment::{Experiment, Folders};
-use upwash::fleet::Fleet;
+use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{ControlFlow, Event, Progress, Summary, run, run_with};
-use upwash::transport::{Begin, Letter, Placement, Promises, Traffic, Transport, TransportError};
+use upwash::transport::{
+    Capabilities, Message, Placement, RoundStart, Traffic, Transport, TransportError,
+};
 use upwash_burn::BurnNetwork;
 use upwash_testkit::{Archive, distance, plain_steps};
 
@@ -25,9 +27,9 @@ struct Hall {
 
 struct Channels {
     placement: Placement,
-    to: Vec<Sender<Letter>>,
-    from: Receiver<Letter>,
-    early: BTreeMap<(u64, u32, usize, usize), Letter>,
+    to: Vec<Sender<Message>>,
+    from: Receiver<Message>,
+    early: BTreeMap<(u64, u32, usize, usize), Message>,
     expected: Vec<usize>,
     round: u64,
     hall: Arc<Hall>,
@@ -80,8 +82,8 @@ impl Channels {
 }
 
 impl Transport for Channels {
-    fn promises(&self) -> Promises {
-        Promises {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             survives_loss: self.poison.is_some(),
             authenticated: false,
             progresses: true,
@@ -97,61 +99,65 @@ impl Transport for Channels {
         self.refused.push(worker);
     }
 
-    fn may_begin(&mut self, round: u64, stop: bool) -> Result<Begin, TransportError> {
+    fn may_begin(&mut self, round: u64, stop: bool) -> Result<RoundStart, TransportError> {
         self.round = round;
-        Ok(if stop { Begin::Stop } else { Begin::Go })
+        Ok(if stop {
+            RoundStart::Stop
+        } else {
+            RoundStart::Go
+        })
     }
 
     fn begin(
         &mut self,
-        outgoing: Vec<(Letter, Vec<usize>)>,
+        outgoing: Vec<(Message, Vec<usize>)>,
         expected: &[usize],
     ) -> Result<(), TransportError> {
-        for (letter, places) in outgoing {
+        for (message, places) in outgoing {
             for place in places {
                 assert_ne!(place, self.placement.this());
-                self.traffic.letters += 1;
-                self.traffic.bytes += 4 * letter.numbers.len() as u64;
+                self.traffic.messages += 1;
+                self.traffic.bytes += 4 * message.numbers.len() as u64;
                 // Whoever has come to its end does not listen any more.
-                let _ = self.to[place].send(letter.clone());
+                let _ = self.to[place].send(message.clone());
             }
         }
         self.expected = expected.to_vec();
         Ok(())
     }
 
-    /// Letters of one sender come in their order: the next one is the one that is due.
-    fn finish(&mut self, _: u32) -> Result<Vec<Letter>, TransportError> {
+    /// Messages of one sender come in their order: the next one is the one that is due.
+    fn finish(&mut self, _: u32) -> Result<Vec<Message>, TransportError> {
         let mut found = Vec::new();
         for from in std::mem::take(&mut self.expected) {
             let due = *self.taken.entry(from).or_default();
-            let letter = loop {
-                if let Some(letter) = self.early.remove(&(0, 0, from, due)) {
-                    break letter;
+            let message = loop {
+                if let Some(message) = self.early.remove(&(0, 0, from, due)) {
+                    break message;
                 }
-                let letter = self.from.recv_timeout(Duration::from_secs(20));
-                let letter = letter.expect("a letter in time");
-                let number = self.arrived.entry(letter.from).or_default();
-                self.early.insert((0, 0, letter.from, *number), letter);
+                let message = self.from.recv_timeout(Duration::from_secs(20));
+                let message = message.expect("a message in time");
+                let number = self.arrived.entry(message.from).or_default();
+                self.early.insert((0, 0, message.from, *number), message);
                 *number += 1;
             };
-            assert_eq!(letter.round, self.round);
+            assert_eq!(message.round, self.round);
             *self.taken.entry(from).or_default() += 1;
-            let mut letter = letter;
+            let mut message = message;
             if self.poison == Some((from, self.round)) {
-                letter.numbers[7] = f32::NAN;
+                message.numbers[7] = f32::NAN;
             }
-            found.push(letter);
+            found.push(message);
         }
         Ok(found)
     }
 
-    fn send(&mut self, to: usize, letter: Letter) -> Result<bool, TransportError> {
+    fn send(&mut self, to: usize, message: Message) -> Result<bool, TransportError> {
         let place = self.placement.process_of(to);
-        Ok(self.to[place].send(letter).is_ok())
+        Ok(self.to[place].send(message).is_ok())
     }
 
-    fn receive(&mut self, wait: Duration) -> Result<Vec<Letter>, TransportError> {
+    fn receive(&mut self, wait: Duration) -> Result<Vec<Message>, TransportError> {
         Ok(self.from.recv_timeout(wait).into_iter().collect())
     }
 
@@ -165,7 +171,7 @@ impl Transport for Channels {
         Ok(())
     }
 
-    fn fill_in(&mut self, numbers: &mut [f64]) -> Result<(), TransportError> {
+    fn gather_scalars(&mut self, numbers: &mut [f64]) -> Result<(), TransportError> {
         let own = self.placement.own();
         let known = numbers
             .iter()
@@ -190,7 +196,7 @@ impl Transport for Channels {
 
 fn prepare(text: &str) -> Experiment {
     let config = Config::parse(text, &[]).unwrap();
-    Experiment::prepare(config, &Folders::default()).unwrap()
+    Experiment::prepare(config, &DataPaths::default()).unwrap()
 }
 
 /// Everyone's losses by round, the state, the summary.
@@ -221,8 +227,8 @@ fn apart(experiment: &Experiment, processes: usize) -> Vec<Result3> {
                 let network = Arc::clone(&network);
                 scope.spawn(move || {
                     let own: Vec<usize> = transport.placement().own().collect();
-                    let crew = Crew::of(experiment).only(&own);
-                    let mut engine = Fleet::new(network, &crew);
+                    let spec = EngineSpec::of(experiment).only(&own);
+                    let mut engine = CpuEngine::new(network, &spec);
                     let mut losses = Vec::new();
                     let mut watch = |event: &Event| {
                         if let Event::Round { losses: found, .. } = event {
@@ -298,10 +304,10 @@ fn check(text: &str, processes: usize, exact: bool) {
 }
 
 fn config(algorithm: &str, more: &str) -> String {
-    let centred = ["easgd", "parameter-server"]
+    let with_server = ["easgd", "parameter-server"]
         .iter()
         .any(|name| algorithm.contains(name));
-    let graph = if centred { "star:6" } else { "paper:L1" };
+    let graph = if with_server { "star:6" } else { "paper:L1" };
     let with = |copies: usize| {
         format!(
             "[graph]\ntopology = \"{graph}\"\ncopies = {copies}\n[algorithm]\n{algorithm}\n[training]\nepochs = 1\n{more}"
@@ -350,7 +356,7 @@ fn so_are_every_way_to_compress_overlap_and_averaged_statistics() {
     }
 }
 
-/// A neighbour's model that is not finite does no harm where losses are survived.
+/// A neighbor's model that is not finite does no harm where losses are survived.
 #[test]
 fn what_is_no_number_is_refused() {
     let experiment = prepare(&config("name = \"al-dsgd\"", ""));
@@ -363,7 +369,8 @@ fn what_is_no_number_is_refused() {
                 scope.spawn(move || {
                     transport.poison = Some((5, 3));
                     let own: Vec<usize> = transport.placement().own().collect();
-                    let mut engine = Fleet::new(network, &Crew::of(experiment).only(&own));
+                    let mut engine =
+                        CpuEngine::new(network, &EngineSpec::of(experiment).only(&own));
                     let start = Progress::start(8);
                     let outcome = run_with(experiment, &mut engine, &mut transport, start, &mut ());
                     assert_eq!(
@@ -385,8 +392,8 @@ fn what_is_no_number_is_refused() {
 #[test]
 fn asynchronous_algorithms_learn_between_processes() {
     for name in ["ad-psgd", "gosgd", "async-easgd", "downpour"] {
-        let centred = matches!(name, "async-easgd" | "downpour");
-        let graph = if centred { "star:6" } else { "paper:L1" };
+        let with_server = matches!(name, "async-easgd" | "downpour");
+        let graph = if with_server { "star:6" } else { "paper:L1" };
         let text = format!(
             "[graph]\ntopology = \"{graph}\"\n[algorithm]\nname = \"{name}\"\n[training]\nepochs = 30\n"
         );
@@ -407,7 +414,7 @@ fn asynchronous_algorithms_learn_between_processes() {
                     .iter()
                     .all(|(_, array)| array.iter().all(|x| x.is_finite()))
             );
-            // A centre's rounds are those of the others.
+            // A server's rounds are those of the others.
             assert_eq!(losses.len() as u64, experiment.rounds(), "{name}");
         }
     }
@@ -444,7 +451,7 @@ fn stopped_by(experiment: &Experiment, who: usize) -> Vec<upwash::run::Status> {
             let network = Arc::clone(&network);
             all.push(scope.spawn(move || {
                 let (own, began) = (transport.placement().this(), Instant::now());
-                let mut engine = Fleet::new(network, &Crew::of(experiment).only(&[own]));
+                let mut engine = CpuEngine::new(network, &EngineSpec::of(experiment).only(&[own]));
                 let mut watch = |event: &Event| {
                     // If that is not heard, not for ever.
                     let late = began.elapsed() > Duration::from_secs(30);
@@ -465,12 +472,12 @@ fn stopped_by(experiment: &Experiment, who: usize) -> Vec<upwash::run::Status> {
     })
 }
 
-/// A process whose neighbours never come.
+/// A process whose neighbors never come.
 struct Alone(Placement);
 
 impl Transport for Alone {
-    fn promises(&self) -> Promises {
-        Promises {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             survives_loss: true,
             authenticated: true,
             progresses: true,
@@ -479,29 +486,29 @@ impl Transport for Alone {
     fn placement(&self) -> &Placement {
         &self.0
     }
-    fn may_begin(&mut self, _: u64, _: bool) -> Result<Begin, TransportError> {
-        Ok(Begin::Go)
+    fn may_begin(&mut self, _: u64, _: bool) -> Result<RoundStart, TransportError> {
+        Ok(RoundStart::Go)
     }
-    fn begin(&mut self, _: Vec<(Letter, Vec<usize>)>, _: &[usize]) -> Result<(), TransportError> {
+    fn begin(&mut self, _: Vec<(Message, Vec<usize>)>, _: &[usize]) -> Result<(), TransportError> {
         Ok(())
     }
-    fn finish(&mut self, _: u32) -> Result<Vec<Letter>, TransportError> {
+    fn finish(&mut self, _: u32) -> Result<Vec<Message>, TransportError> {
         Ok(vec![])
     }
-    fn send(&mut self, _: usize, _: Letter) -> Result<bool, TransportError> {
+    fn send(&mut self, _: usize, _: Message) -> Result<bool, TransportError> {
         Ok(false)
     }
-    fn receive(&mut self, wait: Duration) -> Result<Vec<Letter>, TransportError> {
+    fn receive(&mut self, wait: Duration) -> Result<Vec<Message>, TransportError> {
         std::thread::sleep(wait);
         Ok(vec![])
     }
-    fn is_there(&self, _: usize) -> bool {
+    fn is_connected(&self, _: usize) -> bool {
         false
     }
     fn all_reduce(&mut self, _: u32, _: &mut [f32]) -> Result<(), TransportError> {
         Ok(())
     }
-    fn fill_in(&mut self, _: &mut [f64]) -> Result<(), TransportError> {
+    fn gather_scalars(&mut self, _: &mut [f64]) -> Result<(), TransportError> {
         Ok(())
     }
     fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError> {
@@ -517,12 +524,12 @@ impl Transport for Alone {
 #[test]
 fn a_checkpoint_without_rounds_is_of_one_step() {
     let config = "[graph]\ntopology = \"path:2\"\n[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 3\n\
-                  momentum = 0.9\ndecay = \"constant\"\nrate = 0.05\n";
+                  momentum = 0.9\ndecay = \"constant\"\nlearning_rate = 0.05\n";
     let config = Config::parse(config, &[]).unwrap();
-    let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
+    let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
     let engine = || {
         let model = BurnNetwork::new(experiment.network.clone());
-        Fleet::new(Arc::new(model), &Crew::of(&experiment).only(&[0]))
+        CpuEngine::new(Arc::new(model), &EngineSpec::of(&experiment).only(&[0]))
     };
     let known = plain_steps(&mut engine(), experiment.rounds(), 0.05);
     let mut archive = Archive::default();

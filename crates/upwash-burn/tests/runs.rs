@@ -6,7 +6,7 @@
 mod body;
 
 use std::sync::Arc;
-use upwash::fleet::Model;
+use upwash::engine::Model;
 use upwash::model::Network;
 use upwash_burn::BurnNetwork;
 

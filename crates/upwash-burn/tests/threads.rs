@@ -8,9 +8,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use upwash::config::Config;
 use upwash::data::Batch;
+use upwash::engine::Model;
 use upwash::engine::{Engine, Score, State};
-use upwash::experiment::{Experiment, Folders};
-use upwash::fleet::Model;
+use upwash::experiment::{DataPaths, Experiment};
 use upwash::model::Layout;
 use upwash::run::{ControlFlow, Event, Observer, Progress, Snapshot, Status, Summary, run};
 use upwash_burn::BurnNetwork;
@@ -28,7 +28,7 @@ fn prepare(name: &str, more: &str) -> Experiment {
          [training]\nepochs = 30\nasynchronous = \"threads\"\n"
     );
     let config = Config::parse(&config, &[]).unwrap();
-    Experiment::prepare(config, &Folders::default()).unwrap()
+    Experiment::prepare(config, &DataPaths::default()).unwrap()
 }
 
 #[derive(Default)]
@@ -182,7 +182,7 @@ fn bounded_staleness_holds_up_those_who_are_ahead() {
     };
     run(&experiment, &mut fleet, Progress::start(9), &mut witness).unwrap();
     let steps = witness.kept.unwrap().0.flight.unwrap().steps;
-    let training: Vec<u64> = steps[1..].to_vec(); // the centre, 0, has none
+    let training: Vec<u64> = steps[1..].to_vec(); // the server, 0, has none
     let (least, most) = (training.iter().min(), training.iter().max());
     assert!(most.unwrap() - least.unwrap() <= 5, "{training:?}");
 }
@@ -192,9 +192,9 @@ fn bounded_staleness_holds_up_those_who_are_ahead() {
 #[test]
 fn a_checkpoint_has_models_and_velocities_of_the_same_step() {
     let config = "[graph]\ntopology = \"path:1\"\n[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 1\n\
-                  momentum = 0.9\ndecay = \"constant\"\nrate = 0.05\nasynchronous = \"threads\"\n";
+                  momentum = 0.9\ndecay = \"constant\"\nlearning_rate = 0.05\nasynchronous = \"threads\"\n";
     let config = Config::parse(config, &[]).unwrap();
-    let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
+    let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
     let engine = || experiment.fleet(Arc::new(BurnNetwork::new(experiment.network.clone())));
     let known = plain_steps(&mut engine(), experiment.rounds(), 0.05);
     let (mut fleet, mut archive) = (engine(), Archive::default());

@@ -3,8 +3,8 @@
 use anyhow::{Result, bail};
 use std::io::Write;
 use upwash::algorithm::{
-    Algorithm, Asynchronous, Definition, Exchange, Method, PairExchange, Registry, Report, Setting,
-    View,
+    Algorithm, Asynchronous, Definition, Exchange, ExchangeContext, LocalView, Method,
+    PairExchange, Registry, WorkerStats,
 };
 use upwash::config::GraphConfig;
 use upwash_topology::Schedule;
@@ -55,14 +55,14 @@ fn properties(method: &Method) -> String {
 
 fn synchronous(algorithm: &dyn Algorithm) -> String {
     let mut words = vec!["synchronous".to_string()];
-    if algorithm.has_centre() {
-        words.push("with a centre".into());
+    if algorithm.has_server() {
+        words.push("with a server".into());
     }
     let round = Schedule::one_peer_exponential(4).round(0);
-    let view = View {
+    let view = LocalView {
         worker: 0,
-        setting: Setting::new(&round, 0.1),
-        own: Report {
+        context: ExchangeContext::new(&round, 0.1),
+        own: WorkerStats {
             loss: None,
             degree: 1,
             number: 1.0,
@@ -77,11 +77,11 @@ fn synchronous(algorithm: &dyn Algorithm) -> String {
     let mut kinds: Vec<Exchange> = (0..1000).flat_map(|k| algorithm.exchanges(k)).collect();
     kinds.dedup();
     let has = |wanted: &[Exchange]| kinds.iter().any(|kind| wanted.contains(kind));
-    if has(&[Exchange::Neighbours, Exchange::Early]) {
-        words.push(format!("{count} to each neighbour"));
+    if has(&[Exchange::Neighbors, Exchange::Early]) {
+        words.push(format!("{count} to each neighbor"));
     }
-    if has(&[Exchange::Centre, Exchange::ToCentre]) {
-        words.push(format!("{count} to the centre and back"));
+    if has(&[Exchange::Server, Exchange::ToCentre]) {
+        words.push(format!("{count} to the server and back"));
     }
     if has(&[Exchange::Chosen]) {
         words.push("leaders' models to those they lead".into());
@@ -89,18 +89,18 @@ fn synchronous(algorithm: &dyn Algorithm) -> String {
     if has(&[Exchange::Mean]) {
         words.push("all-reduce".into());
     }
-    if algorithm.takes_directed() {
+    if algorithm.supports_directed() {
         words.push("directed links".into());
     }
     if messages.iter().any(|message| message.public_copy.is_some()) {
         words.push("compressed".into());
     }
-    match algorithm.extras().len() {
+    match algorithm.state_vectors().len() {
         0 => {}
         1 => words.push("1 extra vector".into()),
         several => words.push(format!("{several} extra vectors")),
     }
-    if algorithm.can_be_led() {
+    if algorithm.supports_leaders() {
         words.push("can be led".into());
     }
     words.join(", ")
@@ -108,8 +108,8 @@ fn synchronous(algorithm: &dyn Algorithm) -> String {
 
 fn asynchronous(algorithm: &dyn Asynchronous) -> String {
     let mut words = vec!["asynchronous".to_string()];
-    if algorithm.has_centre() {
-        words.push("with a centre".into());
+    if algorithm.has_server() {
+        words.push("with a server".into());
     }
     words.push(match algorithm.pair_exchange() {
         PairExchange::Swap => "2 messages, both ways at once, when two meet".into(),

@@ -1,14 +1,16 @@
 //! `upwash compare`: several configurations, one table.
 
 use crate::engines::EngineArgs;
-use crate::runs::{DIVERGED, Home, RunFolder, end_cleanly_when_interrupted, read_next_config};
+use crate::runs::{
+    DIVERGED, RunFolder, RunLocation, end_cleanly_when_interrupted, read_next_config,
+};
 use crate::together;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use upwash::experiment::{Experiment, Shelf};
+use upwash::experiment::{DatasetCache, Experiment};
 use upwash::run::{Event, Status, Summary};
 
 #[derive(clap::Args)]
@@ -39,10 +41,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         let what = "--reach: write a percentage, above 0 and at most 100";
         ensure!(percent > 0.0 && percent <= 100.0, what);
     }
-    let (mut prepared, mut shelf) = (Vec::new(), Shelf::default());
+    let (mut prepared, mut cache) = (Vec::new(), DatasetCache::default());
     let mut names = BTreeSet::new();
     for path in &args.configs {
-        let experiment = read_next_config(path, &args.replacements, &mut shelf)?;
+        let experiment = read_next_config(path, &args.replacements, &mut cache)?;
         let stem = path.file_stem().context("a configuration has a name")?;
         let name = stem.to_string_lossy().into_owned();
         ensure!(
@@ -86,12 +88,12 @@ fn run_what_is_missing<'a>(
     if args.together {
         // What cannot share an engine leaves nothing behind.
         let all: Vec<&Experiment> = prepared.iter().map(|(_, experiment)| experiment).collect();
-        together::crew(&all)?;
+        together::spec(&all)?;
     }
     for some in prepared.chunks(at_a_time) {
         let (mut names, mut due) = (Vec::new(), Vec::new());
         for (name, experiment) in some {
-            let (place, home) = (args.out.join(name), Home::whole(experiment));
+            let (place, home) = (args.out.join(name), RunLocation::whole(experiment));
             if let Some(folder) = RunFolder::open(&place, experiment, &home)? {
                 names.push(name);
                 due.push((experiment, folder));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 use std::time::{Duration, Instant};
 use upwash::data::{Source, SourceFile, StoreError};
-use upwash::experiment::Folders;
+use upwash::experiment::DataPaths;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -35,7 +35,7 @@ pub(crate) fn run(command: &Command, out: &mut impl Write) -> Result<()> {
 
 /// Where data sets are kept.
 fn folder() -> Result<PathBuf> {
-    let folder = Folders::standard().data;
+    let folder = DataPaths::standard().data;
     ensure!(!folder.as_os_str().is_empty(), StoreError::NoFolder);
     Ok(folder)
 }

@@ -2,13 +2,13 @@
 
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
-use crate::runs::{Home, RunFolder, execute};
+use crate::runs::{RunFolder, RunLocation, execute};
 use anyhow::Result;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use upwash::config::Config;
-use upwash::crew::Crew;
-use upwash::experiment::{Experiment, Folders};
+use upwash::engine::EngineSpec;
+use upwash::experiment::{DataPaths, Experiment};
 
 pub(crate) fn run(out: &mut impl Write) -> Result<()> {
     writeln!(
@@ -16,7 +16,7 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
         "Eight workers on the AL-DSGD paper's graph L1, each with 177 of 1,442\n\
          images of handwritten digits (UCI, 8x8 pixels), train a small network for 20\n\
          epochs. They have no server: in a round, everyone takes a step and averages\n\
-         with its neighbours.\n"
+         with its neighbors.\n"
     )?;
     out.flush()?;
     let folder = free_folder(Path::new("runs"));
@@ -32,9 +32,9 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
         let base = base.map(|base| ("base".into(), base.into()));
         config.algorithm.options.extend(base);
         config.graph.copies = copies;
-        let experiment = Experiment::prepare(config, &Folders::default())?;
-        let mut engine = EngineArgs::standard().build(&Crew::of(&experiment))?;
-        let here = Home::whole(&experiment);
+        let experiment = Experiment::prepare(config, &DataPaths::default())?;
+        let mut engine = EngineArgs::standard().build(&EngineSpec::of(&experiment))?;
+        let here = RunLocation::whole(&experiment);
         let mut results = RunFolder::create(&folder.join(name), &experiment, &here)?;
         rows.push(execute(
             &experiment,

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use std::sync::Arc;
-use upwash::crew::Crew;
+use upwash::engine::CpuEngine;
 use upwash::engine::Engine;
-use upwash::fleet::Fleet;
+use upwash::engine::EngineSpec;
 use upwash_burn::BurnNetwork;
 
 /// `--engine`, `--device` and what goes with them.
@@ -75,31 +75,31 @@ impl EngineArgs {
         }
     }
 
-    /// All workers of a crew.
-    pub(crate) fn build(&self, crew: &Crew) -> Result<Box<dyn Engine>> {
+    /// All workers of a spec.
+    pub(crate) fn build(&self, spec: &EngineSpec) -> Result<Box<dyn Engine>> {
         match (self.engine, self.device) {
             (EngineName::Burn, DeviceName::Cpu) => {
-                let network = BurnNetwork::new(crew.network.clone());
-                Ok(Box::new(Fleet::new(Arc::new(network), crew)))
+                let network = BurnNetwork::new(spec.network.clone());
+                Ok(Box::new(CpuEngine::new(Arc::new(network), spec)))
             }
             (EngineName::Burn, DeviceName::Cuda(_)) => {
                 anyhow::bail!("burn computes on the CPU: add `--engine torch` for a GPU")
             }
-            (EngineName::Torch, device) => self.torch(device, crew),
+            (EngineName::Torch, device) => self.torch(device, spec),
         }
     }
 
     #[cfg(feature = "torch")]
-    fn torch(&self, device: DeviceName, crew: &Crew) -> Result<Box<dyn Engine>> {
-        use upwash_torch::{CudaFleet, OnCpu, TorchNetwork};
-        let network = TorchNetwork::new(crew.network.clone());
+    fn torch(&self, device: DeviceName, spec: &EngineSpec) -> Result<Box<dyn Engine>> {
+        use upwash_torch::{CudaEngine, OnCpu, TorchNetwork};
+        let network = TorchNetwork::new(spec.network.clone());
         match device {
             DeviceName::Cpu => {
-                let model = OnCpu::new(Arc::new(network), crew.network.input);
-                Ok(Box::new(Fleet::new(Arc::new(model), crew)))
+                let model = OnCpu::new(Arc::new(network), spec.network.input);
+                Ok(Box::new(CpuEngine::new(Arc::new(model), spec)))
             }
             DeviceName::Cuda(device) => {
-                let fleet = CudaFleet::new(crew, &network, self.cuda_options(device))?;
+                let fleet = CudaEngine::new(spec, &network, self.cuda_options(device))?;
                 if let Some(notice) = fleet.notice() {
                     crate::output::tell!("warning: {notice}");
                 }
@@ -123,13 +123,13 @@ impl EngineArgs {
         }
     }
 
-    /// What a crew will need, by its parts, in bytes: on a GPU of the GPU's memory.
-    pub(crate) fn memory(&self, crew: &Crew) -> Result<Vec<(&'static str, u64)>> {
+    /// What a spec will need, by its parts, in bytes: on a GPU of the GPU's memory.
+    pub(crate) fn memory(&self, spec: &EngineSpec) -> Result<Vec<(&'static str, u64)>> {
         #[cfg(feature = "torch")]
         if let (EngineName::Torch, DeviceName::Cuda(device)) = (self.engine, self.device) {
             use upwash_torch::{Needs, TorchNetwork};
-            let network = TorchNetwork::new(crew.network.clone());
-            let needs = Needs::predicted(crew, &network, self.cuda_options(device))?;
+            let network = TorchNetwork::new(spec.network.clone());
+            let needs = Needs::predicted(spec, &network, self.cuda_options(device))?;
             if self.precision != PrecisionName::Bf16 && !needs.measured {
                 crate::output::tell!(
                     "note: in f32 and tf32 libraries can need much more; only a GPU can tell"
@@ -137,16 +137,16 @@ impl EngineArgs {
             }
             return Ok(needs.parts());
         }
-        let workers = crew.starts.len() as u64;
-        let layout = crew.network.layout();
-        let vectors = 2 + u64::from(crew.sgd.has_velocity()) + crew.extras.len() as u64;
+        let workers = spec.starts.len() as u64;
+        let layout = spec.network.layout();
+        let vectors = 2 + u64::from(spec.sgd.has_velocity()) + spec.state_vectors.len() as u64;
         let numbers = vectors * layout.parameter_count() as u64 + layout.statistic_count() as u64;
-        let images = [&crew.data.train, &crew.data.test];
+        let images = [&spec.data.train, &spec.data.test];
         let data: usize = images.iter().map(|images| images.pixels.len()).sum();
         // One gradient and one piece of a test at a time on every thread.
         let threads = rayon::current_num_threads() as u64;
-        let activations = crew.network.activations() as u64 * 4;
-        let batch = (crew.sampler.batch_size() as u64).max(256);
+        let activations = spec.network.activations() as u64 * 4;
+        let batch = (spec.sampler.batch_size() as u64).max(256);
         Ok(vec![
             (
                 "models, steps and what algorithms keep",
@@ -166,7 +166,7 @@ impl EngineArgs {
     }
 
     /// As results are kept with it.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn display_name(&self) -> String {
         match (self.engine, self.device) {
             (EngineName::Burn, _) => "burn, cpu, f32".into(),
             (EngineName::Torch, DeviceName::Cpu) => "torch, cpu, f32".into(),
@@ -190,7 +190,7 @@ impl EngineArgs {
     }
 
     #[cfg(not(feature = "torch"))]
-    fn torch(&self, _: DeviceName, _: &Crew) -> Result<Box<dyn Engine>> {
+    fn torch(&self, _: DeviceName, _: &EngineSpec) -> Result<Box<dyn Engine>> {
         let Self {
             precision,
             streams,

@@ -3,7 +3,7 @@
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
 use crate::runs::{
-    Home, RunFolder, end_cleanly_when_interrupted, execute_with, exit_code, read_config,
+    RunFolder, RunLocation, end_cleanly_when_interrupted, execute_with, exit_code, read_config,
 };
 use anyhow::{Context, Result, bail, ensure};
 use std::io::Write;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use upwash::config::Config;
-use upwash::crew::Crew;
+use upwash::engine::EngineSpec;
 use upwash::experiment::Experiment;
 use upwash::run::Status;
 use upwash::transport::Transport;
@@ -88,7 +88,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let default = PathBuf::from(format!("runs/peer-{}", args.id));
     let folder = args.out.as_deref().unwrap_or(&default);
     let key = Key::load(&args.key)?;
-    let mut engine = args.engine.build(&Crew::of(&experiment).only(&[args.id]))?;
+    let mut engine = args
+        .engine
+        .build(&EngineSpec::of(&experiment).only(&[args.id]))?;
     let state: usize = engine
         .state()
         .iter()
@@ -97,7 +99,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let layout = engine.layout();
     let messages = 4; // no algorithm sends more vectors at once
     let limits = Limits {
-        letter: messages * layout.parameter_count() + layout.statistic_count() + 1,
+        message: messages * layout.parameter_count() + layout.statistic_count() + 1,
         model: state + 1024,
     };
     let mut transport = Peers::new(PeersConfig {
@@ -105,13 +107,13 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         key,
         peers,
         listen: args.listen.clone(),
-        neighbours: experiment.acquaintances(args.id),
+        neighbors: experiment.acquaintances(args.id),
         run: experiment.run_number(),
         rounds: experiment.rounds(),
         limits,
         timings: timings(&experiment)?,
     })?;
-    let home = Home {
+    let home = RunLocation {
         placement: transport.placement().clone(),
         apart: true,
     };
@@ -131,7 +133,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         &mut results,
         display,
     )?;
-    // A centre's model is the one that the run leaves.
+    // A server's model is the one that the run leaves.
     let (whose, accuracy) = match summary.server == Some(args.id) {
         true => (", the server", 100.0 * summary.averaged_model_accuracy),
         false => ("", 100.0 * summary.mean_accuracy),
@@ -162,9 +164,9 @@ fn timings(experiment: &Experiment) -> Result<Timings> {
     let seconds = |seconds: f64| Ok::<_, anyhow::Error>(Duration::try_from_secs_f64(seconds)?);
     Ok(Timings {
         heartbeat: seconds(network.heartbeat_seconds)?,
-        silence: seconds(network.silence_seconds)?,
-        patience: seconds(network.patience_seconds)?,
-        gather: seconds(network.gather_seconds)?,
+        silence: seconds(network.failure_timeout_seconds)?,
+        patience: seconds(network.message_timeout_seconds)?,
+        gather: seconds(network.startup_timeout_seconds)?,
         ..Timings::default()
     })
 }

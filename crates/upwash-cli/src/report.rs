@@ -10,7 +10,7 @@ use upwash_report::{Figure, Run, csv, figures, page, show, tensorboard};
 /// What `upwash report` is asked for.
 #[derive(clap::Args)]
 pub(crate) struct ReportArgs {
-    /// Folders of runs, finished or not
+    /// DataPaths of runs, finished or not
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// The page to write: one file, which needs nothing else
@@ -24,7 +24,7 @@ pub(crate) struct ReportArgs {
 /// What `upwash show` is asked for.
 #[derive(clap::Args)]
 pub(crate) struct ShowArgs {
-    /// Folders of runs, finished or not
+    /// DataPaths of runs, finished or not
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct ShowArgs {
 /// What `upwash export` is asked for.
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
-    /// Folders of runs, finished or not
+    /// DataPaths of runs, finished or not
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// Write every epoch of every worker as a line of this file; - is stdout

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use upwash::checkpoint::{Checkpoint, CheckpointError};
 use upwash::config::Config;
-use upwash::experiment::{Experiment, Folders, Shelf};
+use upwash::experiment::{DataPaths, DatasetCache, Experiment};
 use upwash::run::{Event, Status, Summary};
 use upwash::transport::Placement;
 
@@ -35,14 +35,14 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Where this process's part of a run is kept.
 #[derive(Clone, Debug)]
-pub(crate) struct Home {
+pub(crate) struct RunLocation {
     /// Whose workers are where.
     pub(crate) placement: Placement,
     /// Whether other processes have nothing to do with this folder.
     pub(crate) apart: bool,
 }
 
-impl Home {
+impl RunLocation {
     /// All workers are here.
     pub(crate) fn whole(experiment: &Experiment) -> Self {
         Self {
@@ -97,7 +97,7 @@ pub(crate) struct RunFolder {
     top: PathBuf,
     /// This process's: the same, where there is only one.
     path: PathBuf,
-    home: Home,
+    home: RunLocation,
     events: BufWriter<File>,
     flushed: Instant,
     config: String,
@@ -106,7 +106,7 @@ pub(crate) struct RunFolder {
 
 impl RunFolder {
     /// Makes `top`, which must not hold a run already.
-    pub(crate) fn create(top: &Path, experiment: &Experiment, home: &Home) -> Result<Self> {
+    pub(crate) fn create(top: &Path, experiment: &Experiment, home: &RunLocation) -> Result<Self> {
         let path = &home.own_folder(top);
         std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
         let of_one = path != top && top.join("events.jsonl").exists();
@@ -153,7 +153,11 @@ impl RunFolder {
     }
 
     /// Begins the run in `path`, or goes on with it; none if it is done already.
-    pub(crate) fn open(path: &Path, experiment: &Experiment, home: &Home) -> Result<Option<Self>> {
+    pub(crate) fn open(
+        path: &Path,
+        experiment: &Experiment,
+        home: &RunLocation,
+    ) -> Result<Option<Self>> {
         ensure!(
             !holds_another(path, experiment),
             "{} holds another run (see its config.toml): choose another folder with --out",
@@ -183,7 +187,7 @@ impl RunFolder {
 
     /// Goes on with the run in `top`, from its newest whole checkpoint, however many processes have left
     /// it.
-    pub(crate) fn resume(top: &Path, experiment: &Experiment, home: &Home) -> Result<Self> {
+    pub(crate) fn resume(top: &Path, experiment: &Experiment, home: &RunLocation) -> Result<Self> {
         let (place, path) = (top.display(), &home.own_folder(top));
         ensure!(
             !is_finished(top),
@@ -337,23 +341,23 @@ pub(crate) fn is_over(path: &Path) -> bool {
 
 /// The experiment that a file describes, with replacements on top.
 pub(crate) fn read_config(path: &Path, replacements: &[String]) -> Result<Experiment> {
-    read_next_config(path, replacements, &mut Shelf::default())
+    read_next_config(path, replacements, &mut DatasetCache::default())
 }
 
 /// The same, one of several.
 pub(crate) fn read_next_config(
     path: &Path,
     replacements: &[String],
-    shelf: &mut Shelf,
+    cache: &mut DatasetCache,
 ) -> Result<Experiment> {
     let place = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {place}"))?;
     let config = Config::parse(&text, replacements).with_context(|| place.to_string())?;
-    let folders = Folders {
+    let folders = DataPaths {
         files: path.parent().unwrap_or(Path::new("")).to_owned(),
-        ..Folders::standard()
+        ..DataPaths::standard()
     };
-    Experiment::prepare_next(config, &folders, shelf).with_context(|| place.to_string())
+    Experiment::prepare_next(config, &folders, cache).with_context(|| place.to_string())
 }
 
 /// Cuts the events off where the run goes on: what happened after its checkpoint will happen again.

@@ -6,23 +6,23 @@ use crate::progress::ProgressDisplay;
 use crate::runs::{INTERRUPTED, RunFolder, execute};
 use anyhow::{Result, anyhow};
 use std::process::ExitCode;
-use upwash::crew::Crew;
 use upwash::engine::Engine;
+use upwash::engine::EngineSpec;
+use upwash::engine::share;
 use upwash::experiment::Experiment;
 use upwash::run::Summary;
-use upwash::together::share;
 
 /// All their workers; an error says what they would have to have in common.
-pub(crate) fn crew(experiments: &[&Experiment]) -> Result<Crew> {
+pub(crate) fn spec(experiments: &[&Experiment]) -> Result<EngineSpec> {
     match experiments {
-        [alone] => Ok(Crew::of(alone)),
-        several => Crew::together(several).map_err(|error| anyhow!("--together: {error}")),
+        [alone] => Ok(EngineSpec::of(alone)),
+        several => EngineSpec::together(several).map_err(|error| anyhow!("--together: {error}")),
     }
 }
 
 /// An engine for all of them.
 pub(crate) fn engine(args: &EngineArgs, experiments: &[&Experiment]) -> Result<Box<dyn Engine>> {
-    args.build(&crew(experiments)?)
+    args.build(&spec(experiments)?)
 }
 
 /// Runs all of them, round by round; their results are what they would be alone.

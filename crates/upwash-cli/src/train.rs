@@ -3,7 +3,7 @@
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
 use crate::runs::{
-    Home, RunFolder, end_cleanly_when_interrupted, execute_with, exit_code, read_config,
+    RunFolder, RunLocation, end_cleanly_when_interrupted, execute_with, exit_code, read_config,
 };
 use crate::transports::{Job, TransportName};
 use crate::watch::{self, DEFAULT_ADDRESS};
@@ -12,7 +12,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use upwash::crew::Crew;
+use upwash::engine::EngineSpec;
 use upwash::experiment::Experiment;
 use upwash::run::{Status, Summary};
 use upwash::transport::Transport;
@@ -81,11 +81,11 @@ fn train(
 ) -> Result<ExitCode> {
     let placement = transport.placement().clone();
     let own: Vec<usize> = placement.own().collect();
-    let home = Home {
+    let home = RunLocation {
         placement,
         apart: false,
     };
-    let mut engine = args.engine.build(&Crew::of(experiment).only(&own))?;
+    let mut engine = args.engine.build(&EngineSpec::of(experiment).only(&own))?;
     let watched = args.watch.filter(|_| job.speaks());
     let place = watched.map(watch::take).transpose()?;
     // From now on something is left behind.
@@ -134,7 +134,7 @@ fn dry_run(args: &Args, experiment: &Experiment, out: &mut impl Write) -> Result
     for warning in &experiment.warnings {
         writeln!(out, "warning: {warning}")?;
     }
-    let parts = args.engine.memory(&Crew::of(experiment))?;
+    let parts = args.engine.memory(&EngineSpec::of(experiment))?;
     let all: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
     writeln!(out, "\n{} of {}", size(all), args.engine.place())?;
     for (what, bytes) in parts {

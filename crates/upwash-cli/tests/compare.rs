@@ -15,7 +15,7 @@ fn several_configurations_are_compared_and_nothing_is_run_twice() {
     };
     write("plain.toml", "[algorithm]\nname = \"dpsgd\"\n");
     write("led.toml", "[graph]\ncopies = 3\n");
-    write("lost.toml", "[training]\nrate = 1e30\n");
+    write("lost.toml", "[training]\nlearning_rate = 1e30\n");
     let compare = [
         "compare",
         "plain.toml",
@@ -78,7 +78,7 @@ fn runs_together_come_to_the_same_as_in_turn() {
     };
     write("plain.toml", "[algorithm]\nname = \"dpsgd\"\n");
     write("choco.toml", "seed = 2\n[algorithm]\nname = \"choco\"\n");
-    write("lost.toml", "[training]\nrate = 1e30\n");
+    write("lost.toml", "[training]\nlearning_rate = 1e30\n");
     let compare = |out: &str, more: &[&str]| {
         let mut args = vec![
             "compare",

@@ -94,15 +94,15 @@ fn a_centre_counts_for_what_it_is() {
     let launch = ["launch", "pair.toml", "--out", "run"];
     let arguments: Vec<&str> = launch.into_iter().chain(set).collect();
     let table = said(here, &arguments);
-    let centre = table
+    let server = table
         .lines()
-        .find(|line| line.ends_with("the centre"))
+        .find(|line| line.ends_with("the server"))
         .unwrap();
     let model = summary(&here.join("run/peer-0"));
     let accuracy = 100.0 * model["averaged_model_accuracy"].as_f64().unwrap();
-    assert!(centre.contains(&format!("{accuracy:.2} %")), "{table}");
+    assert!(server.contains(&format!("{accuracy:.2} %")), "{table}");
     let log = std::fs::read_to_string(here.join("run/peer-0.log")).unwrap();
-    assert!(log.contains("the centre") && !log.contains("NaN"), "{log}");
+    assert!(log.contains("the server") && !log.contains("NaN"), "{log}");
     // Its bytes count, and it has epochs like everyone.
     let sent = |worker: usize| {
         let summary = summary(&here.join(format!("run/peer-{worker}")));
@@ -123,7 +123,7 @@ fn a_centre_counts_for_what_it_is() {
     assert_eq!(epochs, 2);
 }
 
-/// A centre that is interrupted with the others goes on with them.
+/// A server that is interrupted with the others goes on with them.
 #[test]
 fn a_centre_goes_on() {
     let folder = folder();
@@ -152,7 +152,7 @@ fn a_centre_goes_on() {
     }
     let table = said(here, &launch);
     assert!(
-        table.contains("the centre") && table.contains("AVG"),
+        table.contains("the server") && table.contains("AVG"),
         "{table}"
     );
     let rounds = |peer: &str| summary(&here.join("run").join(peer))["rounds"].clone();
@@ -173,7 +173,7 @@ fn divergence_is_said() {
         "launch",
         "pair.toml",
         "--set",
-        "training.rate=1e9",
+        "training.learning_rate=1e9",
         "--out",
         "run",
     ];
@@ -207,7 +207,7 @@ fn a_closed_pipe_is_no_reason_to_stop() {
     assert_eq!(outcome(&here.join("peers/peer-3"))["status"], "finished");
 }
 
-/// A peer whose neighbours are not there says so, and can be stopped while it waits for them.
+/// A peer whose neighbors are not there says so, and can be stopped while it waits for them.
 #[test]
 fn who_is_missing_is_named() {
     let folder = folder();
@@ -215,8 +215,8 @@ fn who_is_missing_is_named() {
     said(here, &["launch", "pair.toml", "--out", "run"]);
     let text = std::fs::read_to_string(here.join("run/peers.toml")).unwrap();
     let alone = |name: &str, seconds: &str| {
-        let with = |line: &str| match line.starts_with("gather_seconds") {
-            true => format!("gather_seconds = {seconds}\n"),
+        let with = |line: &str| match line.starts_with("startup_timeout_seconds") {
+            true => format!("startup_timeout_seconds = {seconds}\n"),
             false => format!("{line}\n"),
         };
         std::fs::write(here.join(name), text.lines().map(with).collect::<String>()).unwrap();

@@ -115,7 +115,7 @@ fn whoever_cannot_go_on_ends_the_job_with_its_reason() {
         text.contains("9 ranks and 8 workers: start at most 8"),
         "{text}"
     );
-    let (code, text) = error(2, &["c.toml", "--set", "training.rate=1e9"]);
+    let (code, text) = error(2, &["c.toml", "--set", "training.learning_rate=1e9"]);
     assert_eq!(code, Some(3), "{text}");
     let summary = summary(&here.join("runs/train"));
     assert_eq!(summary["status"], "diverged");

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 const WORKERS: usize = 8;
 /// Notices losses quickly; no more than these tests can wait for.
-const NETWORK: &str = "heartbeat_seconds = 0.1\nsilence_seconds = 1.0\npatience_seconds = 10.0\n\
-                       gather_seconds = 20.0\n";
+const NETWORK: &str = "heartbeat_seconds = 0.1\nfailure_timeout_seconds = 1.0\nmessage_timeout_seconds = 10.0\n\
+                       startup_timeout_seconds = 20.0\n";
 
 /// Passes bytes on between one peer and another, as long as it is not cut.
 struct Relay {
@@ -456,7 +456,7 @@ fn nobody_waits_for_all() {
     }
 }
 
-/// A centre takes back who was stopped and comes again, and does without who does not.
+/// A server takes back who was stopped and comes again, and does without who does not.
 #[test]
 fn a_centre_has_time_for_those_who_come_back() {
     let config = "[graph]\ntopology = \"star:8\"\n[algorithm]\nname = \"async-easgd\"\nperiod = 7\n[training]\n\
@@ -487,11 +487,11 @@ fn a_centre_has_time_for_those_who_come_back() {
     );
 }
 
-/// A centre to whom nobody comes does not say that it has finished.
+/// A server to whom nobody comes does not say that it has finished.
 #[test]
 fn a_centre_alone_does_not_finish() {
     let config = "[graph]\ntopology = \"star:8\"\n[algorithm]\nname = \"downpour\"\n[training]\nepochs = 3\n";
-    let hasty = "heartbeat_seconds = 0.1\nsilence_seconds = 0.4\npatience_seconds = 0.5\ngather_seconds = 0.1\n";
+    let hasty = "heartbeat_seconds = 0.1\nfailure_timeout_seconds = 0.4\nmessage_timeout_seconds = 0.5\nstartup_timeout_seconds = 0.1\n";
     let mut skein = Skein::new(config, hasty);
     skein.start(0);
     assert_eq!(skein.ended(0), Some(130));
@@ -595,7 +595,12 @@ fn mistakes_are_named_with_their_remedy() {
         said.contains("others can read it (mode 644): chmod 600 it"),
         "{said}"
     );
-    let said = error(&["train", "c.toml", "--set", "network.silence_seconds=1"]);
+    let said = error(&[
+        "train",
+        "c.toml",
+        "--set",
+        "network.failure_timeout_seconds=1",
+    ]);
     assert!(said.contains("at least three heartbeats"), "{said}");
     let text = "[[network.peers]]\naddress = \"127.0.0.1:1\"\nkey = \"abc\"\n";
     std::fs::write(here.join("k.toml"), text).unwrap();

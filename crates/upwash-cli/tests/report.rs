@@ -64,7 +64,7 @@ fn events_say_over_which_links_models_went_and_who_led() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let config = "[graph]\ntopology = \"paper:L1\"\ncopies = 2\n[algorithm]\nbase = \"matcha\"\n\
-                  [training]\nepochs = 3\nbatch = 16\n";
+                  [training]\nepochs = 3\nbatch_size = 16\n";
     std::fs::write(here.join("c.toml"), config).unwrap();
     said(here, &["train", "c.toml", "--out", "run"]);
     let text = std::fs::read_to_string(here.join("run/events.jsonl")).unwrap();
@@ -96,7 +96,7 @@ fn events_say_over_which_links_models_went_and_who_led() {
             let (a, b) = (copy[a].min(copy[b]), copy[a].max(copy[b]));
             assert!(all.contains(&(a, b)), "{a} {b} is no link of the graph");
         }
-        let neighbours = |worker: usize| {
+        let neighbors = |worker: usize| {
             let other = move |&(a, b): &(usize, usize)| match worker {
                 _ if a == worker => Some(b),
                 _ if b == worker => Some(a),
@@ -105,16 +105,16 @@ fn events_say_over_which_links_models_went_and_who_led() {
             links.iter().filter_map(other)
         };
         for (worker, pair) in leaders.iter().enumerate() {
-            let mut closed: Vec<usize> = neighbours(worker).chain([worker]).collect();
+            let mut closed: Vec<usize> = neighbors(worker).chain([worker]).collect();
             closed.sort_unstable();
             let &Some((best, connected)) = pair else {
-                assert_eq!(closed, [worker], "it has neighbours, and follows nobody");
+                assert_eq!(closed, [worker], "it has neighbors, and follows nobody");
                 continue;
             };
             let lowest = closed
                 .iter()
                 .min_by(|a, b| losses[**a].total_cmp(&losses[**b]));
-            let degree = |worker: usize| neighbours(worker).count();
+            let degree = |worker: usize| neighbors(worker).count();
             let most = closed.iter().map(|&other| degree(other)).max().unwrap();
             let first = closed.iter().find(|&&other| degree(other) == most);
             assert_eq!(

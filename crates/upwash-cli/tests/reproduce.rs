@@ -6,7 +6,7 @@ mod common;
 use common::{interrupted, said, upwash};
 use std::path::{Path, PathBuf};
 use upwash::config::Config;
-use upwash::experiment::{Experiment, Folders};
+use upwash::experiment::{DataPaths, Experiment};
 
 fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -382,7 +382,7 @@ fn results_are_what_their_names_say() {
                     changes.push(format!("data.name={DATA}"));
                 }
                 let config = Config::parse(&text, &changes).unwrap();
-                let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
+                let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
                 let data = format!("\"{}\"", words[0]);
                 let config = experiment.config.to_toml().replace(DATA, &data);
                 let stored = std::fs::read_to_string(run.join("config.toml")).unwrap();

@@ -84,7 +84,7 @@ fn the_object_has_what_programs_rely_on() {
     close(&matcha["alpha"], 0.396430);
     close(&matcha["rho"], 0.643975);
     let rotation = &object["rotation"];
-    assert_eq!(rotation["relabellings"].as_array().unwrap().len(), 2);
+    assert_eq!(rotation["relabelings"].as_array().unwrap().len(), 2);
     assert_eq!(rotation["expected_degrees"], Value::from(vec![3.0; 8]));
     close(&rotation["lambda2_mean"], 3.0);
     let al_dsgd = &object["al_dsgd"];

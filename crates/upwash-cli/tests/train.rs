@@ -117,8 +117,8 @@ fn bad_configurations_are_answered_with_the_place_and_the_remedy() {
     for (config, said) in [
         ("[training]\nepoch = 3\n", "did you mean `epochs`?"),
         (
-            "[training]\nrate = -1.0\n",
-            "training.rate = -1: a finite number above 0",
+            "[training]\nlearning_rate = -1.0\n",
+            "training.learning_rate = -1: a finite number above 0",
         ),
         (
             "model = \"mlp:99999999999999999\"\n",
@@ -167,7 +167,7 @@ fn bad_configurations_are_answered_with_the_place_and_the_remedy() {
             "MATCHA chooses the links",
         ),
         (
-            "[graph]\ntopology = \"ring:4\"\ncopies = 2\nrelabellings = \"paper\"\n",
+            "[graph]\ntopology = \"ring:4\"\ncopies = 2\nrelabelings = \"paper\"\n",
             "for 8 workers",
         ),
         // What would be ignored is refused.
@@ -288,7 +288,7 @@ fn a_full_disk_is_an_error_and_the_last_good_checkpoint_stays() {
 #[test]
 fn a_run_that_diverges_keeps_the_models_with_which_it_did() {
     let folder = folder_with(
-        "[algorithm]\nvariant = \"written\"\n[training]\nrate = 0.4\nmomentum = 0.0\nepochs = 200\n",
+        "[algorithm]\nvariant = \"written\"\n[training]\nlearning_rate = 0.4\nmomentum = 0.0\nepochs = 200\n",
     );
     let output = upwash(folder.path(), &["train", "run.toml", "--out", "r"]);
     assert_eq!(output.status.code(), Some(3));
@@ -303,7 +303,7 @@ fn a_run_that_diverges_keeps_the_models_with_which_it_did() {
 /// The models break in the very last step: there is no loss after it.
 #[test]
 fn a_run_that_diverges_in_its_last_round_says_so() {
-    let folder = folder_with("[training]\nepochs = 1\nbatch = 1000\nrate = 1e39\n");
+    let folder = folder_with("[training]\nepochs = 1\nbatch_size = 1000\nlearning_rate = 1e39\n");
     let output = upwash(folder.path(), &["train", "run.toml", "--out", "r"]);
     assert_eq!(output.status.code(), Some(3));
     let summary = outcome(&folder.path().join("r"));
@@ -500,7 +500,7 @@ fn data_is_taken_from_files_and_checked() {
 
     std::fs::write(
         folder.path().join("run.toml"),
-        "model = \"softmax\"\n[data]\nname = \"cifar100\"\n[training]\nepochs = 1\nbatch = 6250\n",
+        "model = \"softmax\"\n[data]\nname = \"cifar100\"\n[training]\nepochs = 1\nbatch_size = 6250\n",
     )
     .unwrap();
     let text = said(folder.path(), &["train", "run.toml", "--out", "r"]);
@@ -542,11 +542,11 @@ fn every_algorithm_is_listed_with_its_options() {
         ("al-dsgd", "w_best = 0.1"),
         (
             "gradient-tracking",
-            "2 messages to each neighbour, 2 extra vectors",
+            "2 messages to each neighbor, 2 extra vectors",
         ),
         ("choco", "compressed, 1 extra vector"),
         ("sgp", "directed links"),
-        ("easgd", "with a centre"),
+        ("easgd", "with a server"),
         ("gosgd", "asynchronous, 1 message, one way"),
         ("downpour", "staleness = 8"),
     ] {

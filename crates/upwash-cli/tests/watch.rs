@@ -58,7 +58,7 @@ fn start(folder: &Path, arguments: &[&str]) -> (Running, String) {
 }
 
 /// Longer than any test.
-const LONG: &str = "[graph]\ncopies = 3\n[training]\nepochs = 1000000\nbatch = 32\ntest_every = 10\ncheckpoint_every = 0\n";
+const LONG: &str = "[graph]\ncopies = 3\n[training]\nepochs = 1000000\nbatch_size = 32\ntest_every = 10\ncheckpoint_every = 0\n";
 
 #[test]
 fn a_run_is_watched_paused_kept_and_stopped() {

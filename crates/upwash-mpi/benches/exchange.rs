@@ -17,21 +17,21 @@ mod with_mpi {
     use mpi::ffi;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
-    use upwash::algorithm::{Assignment, Message, Part, Report, Vector};
+    use upwash::algorithm::{Assignment, Outgoing, Vector, WorkerPlan, WorkerStats};
     use upwash::config::Config;
-    use upwash::crew::Crew;
     use upwash::data::Batch;
+    use upwash::engine::EngineSpec;
     use upwash::engine::Score;
-    use upwash::experiment::{Experiment, Folders};
-    use upwash::fleet::{Fleet, Model};
-    use upwash::mix::{Guest, Row, Terms, exchange};
+    use upwash::engine::{CpuEngine, Model};
+    use upwash::engine::{MixOptions, RemoteRow, WorkerVectors, exchange};
+    use upwash::experiment::{DataPaths, Experiment};
     use upwash::model::{Layout, Slot};
     use upwash::run::{ControlFlow, Event, Progress, run_with};
-    use upwash::transport::{Letter, Transport};
+    use upwash::transport::{Message, Transport};
     use upwash_mpi::Mpi;
 
     /// So many numbers, whose gradients are some pieces of work.
-    struct Numbers {
+    struct Buffer {
         layout: Layout,
         work: Work,
     }
@@ -45,7 +45,7 @@ mod with_mpi {
         Nap(Duration),
     }
 
-    impl Numbers {
+    impl Buffer {
         fn new(count: usize, work: Work) -> Self {
             let slot = Slot {
                 name: "numbers".into(),
@@ -60,7 +60,7 @@ mod with_mpi {
         }
     }
 
-    impl Model for Numbers {
+    impl Model for Buffer {
         fn layout(&self) -> &Layout {
             &self.layout
         }
@@ -127,33 +127,33 @@ mod with_mpi {
         let images = workers * rounds;
         let text = format!(
             "[data]\nname = \"synthetic:shape=1x1x1,train={images},test=1\"\npartition = \"iid\"\n[graph]\n\
-             topology = \"{graph}\"\n[algorithm]\n{algorithm}\n[training]\nepochs = 1\nbatch = 1\nmomentum = 0.0\n"
+             topology = \"{graph}\"\n[algorithm]\n{algorithm}\n[training]\nepochs = 1\nbatch_size = 1\nmomentum = 0.0\n"
         );
         let config = Config::parse(&text, &[]).expect("a configuration");
-        Experiment::prepare(config, &Folders::default()).expect("an experiment")
+        Experiment::prepare(config, &DataPaths::default()).expect("an experiment")
     }
 
     /// Milliseconds from everyone's message in memory to everyone's mixture in memory, as an all-reduce
     /// goes from buffer to buffer; the median of some.
     fn exchange_alone(transport: &mut Mpi, experiment: &Experiment, count: usize) -> f64 {
         let worker = transport.placement().this();
-        let neighbours: Vec<usize> = experiment.graph.neighbours(worker).to_vec();
-        let weight = 1.0 / (neighbours.len() + 1) as f64;
+        let neighbors: Vec<usize> = experiment.graph.neighbors(worker).to_vec();
+        let weight = 1.0 / (neighbors.len() + 1) as f64;
         let (mut x, u) = (vec![worker as f32; count], vec![0.0f32; count]);
         let mut weights = vec![(0, weight)];
-        weights.extend((1..=neighbours.len()).map(|row| (row, weight)));
-        let message = Message::stepped();
+        weights.extend((1..=neighbors.len()).map(|row| (row, weight)));
+        let message = Outgoing::stepped();
         let mixed = Assignment::mixed(Vector::Model, weights);
         let mut found = Vec::new();
         for round in 0..experiment.rounds() {
-            let report = Report {
+            let report = WorkerStats {
                 loss: Some(1.0),
-                degree: neighbours.len(),
+                degree: neighbors.len(),
                 number: 1.0,
             };
-            let mut numbers = transport.page(count);
+            let mut numbers = transport.allocate(count);
             numbers.copy_from_slice(&x);
-            let letter = Letter {
+            let message = Message {
                 from: worker,
                 round,
                 exchange: 1,
@@ -166,37 +166,41 @@ mod with_mpi {
             // Everyone has its message.
             transport.sum(0.0).expect("a barrier");
             let began = Instant::now();
-            let outgoing = vec![(letter, neighbours.clone())];
-            transport.begin(outgoing, &neighbours).expect("sent");
-            let letters = transport.finish(1).expect("received").into_iter();
-            let guest = |letter: Letter| Guest {
-                messages: vec![letter.numbers],
+            let outgoing = vec![(message, neighbors.clone())];
+            transport.begin(outgoing, &neighbors).expect("sent");
+            let messages = transport.finish(1).expect("received").into_iter();
+            let remote = |message: Message| RemoteRow {
+                messages: vec![message.numbers],
             };
-            let guests: Vec<Guest> = letters.map(guest).collect();
-            let own = Part {
+            let remote_rows: Vec<RemoteRow> = messages.map(remote).collect();
+            let own = WorkerPlan {
                 worker: 0,
                 messages: vec![message.clone()],
                 plan: mixed.clone().into(),
             };
             let mut parts = vec![own];
-            parts.extend((1..).zip(&guests).map(|(row, guest)| guest.part(row)));
-            let row = Row {
+            parts.extend(
+                (1..)
+                    .zip(&remote_rows)
+                    .map(|(row, remote)| remote.part(row)),
+            );
+            let row = WorkerVectors {
                 model: &mut x,
                 step: &u,
-                extras: vec![],
+                state_vectors: vec![],
             };
-            exchange(vec![row], &guests, &parts, Terms::default());
-            drop(guests);
+            exchange(vec![row], &remote_rows, &parts, MixOptions::default());
+            drop(remote_rows);
             found.push(began.elapsed().as_secs_f64() * 1e3);
         }
         median(found.split_off(2))
     }
 
     /// Milliseconds of a round, the median of some.
-    fn rounds(transport: &mut Mpi, experiment: &Experiment, model: &Arc<Numbers>) -> f64 {
+    fn rounds(transport: &mut Mpi, experiment: &Experiment, model: &Arc<Buffer>) -> f64 {
         let own: Vec<usize> = transport.placement().own().collect();
-        let crew = Crew::of(experiment).only(&own);
-        let mut engine = Fleet::new(Arc::clone(model) as Arc<dyn Model>, &crew);
+        let spec = EngineSpec::of(experiment).only(&own);
+        let mut engine = CpuEngine::new(Arc::clone(model) as Arc<dyn Model>, &spec);
         let mut ends = Vec::new();
         let mut clock = |event: &Event| {
             if let Event::Round { .. } = event {
@@ -215,7 +219,7 @@ mod with_mpi {
         let mut transport = Mpi::new(rank, 2, patience).expect("a transport");
         let timed = |transport: &mut Mpi, algorithm: &str, work: Work| {
             let experiment = prepare("path:2", algorithm, 20);
-            let model = Arc::new(Numbers::new(count, work));
+            let model = Arc::new(Buffer::new(count, work));
             let own = rounds(transport, &experiment, &model);
             // The mean of both ranks, for both.
             transport.sum(own).expect("a sum").expect("known") / 2.0
@@ -289,7 +293,7 @@ mod with_mpi {
             .collect();
         let mut transport = Mpi::new(rank, 8, patience).expect("a transport");
         for ((count, times), reduced) in sizes.into_iter().zip(reduced) {
-            let model = Arc::new(Numbers::new(count, Work::Pieces(0)));
+            let model = Arc::new(Buffer::new(count, Work::Pieces(0)));
             let experiment = prepare("paper:L1", "name = \"al-dsgd\"", times);
             let time = exchange_alone(&mut transport, &experiment, count);
             let round = rounds(&mut transport, &experiment, &model);

@@ -1,7 +1,7 @@
 //! The thread that makes all MPI calls.
 //!
-//! A letter is two messages: its header, and its numbers as they lie in memory. To a rank of the same
-//! machine the header goes alone, and says [where](crate::pages) the numbers are. Letters of one rank
+//! A message is two messages: its header, and its numbers as they lie in memory. To a rank of the same
+//! machine the header goes alone, and says [where](crate::pages) the numbers are. Messages of one rank
 //! arrive in the order in which they were posted, because MPI keeps messages of one sender in order.
 
 use crate::Rank;
@@ -13,7 +13,7 @@ use std::os::raw::c_int;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
-use upwash::transport::{HEADER, Letter, Numbers};
+use upwash::transport::{Buffer, HEADER, Message};
 
 const HEADERS: c_int = 1;
 const NUMBERS: c_int = 2;
@@ -30,17 +30,23 @@ const FAREWELL: Duration = Duration::from_secs(600);
 
 /// What the main thread wants done.
 pub(crate) enum Errand {
-    Post { letter: Letter, places: Vec<usize> },
+    Post {
+        message: Message,
+        places: Vec<usize>,
+    },
     Sum(Vec<f32>),
     SumWide(Vec<f64>),
     Stop,
-    Diverged { worker: usize, round: u64 },
+    Diverged {
+        worker: usize,
+        round: u64,
+    },
     Goodbye,
 }
 
 /// What it is told.
 pub(crate) enum Signal {
-    Letter(Letter),
+    Message(Message),
     Sum(Vec<f32>),
     SumWide(Vec<f64>),
     Diverged { worker: usize, round: u64 },
@@ -68,16 +74,16 @@ pub(crate) struct Courier {
     todo: Receiver<Errand>,
     tell: Sender<Signal>,
     shared: Arc<Shared>,
-    /// Letters and sums; and what is agreed on about the end, in an order of its own.
+    /// Messages and sums; and what is agreed on about the end, in an order of its own.
     group: Group,
     council: Group,
     headers: Vec<Sending<Arc<Vec<u8>>>>,
-    sending: Vec<Sending<Arc<Numbers>>>,
+    sending: Vec<Sending<Arc<Buffer>>>,
     /// Who is on this machine, and what of theirs has been read.
     here: Vec<bool>,
     known: Known,
     notes: Vec<Sending<Arc<Vec<u64>>>>,
-    /// Letters on their way in, of each rank in their order.
+    /// Messages on their way in, of each rank in their order.
     arriving: Vec<VecDeque<Arriving>>,
     sum: Option<Receiving<f32>>,
     sum_wide: Option<Receiving<f64>>,
@@ -86,8 +92,8 @@ pub(crate) struct Courier {
     leaving: bool,
 }
 
-/// A letter on its way in, and the numbers that are still to come.
-type Arriving = (Letter, Option<Receiving<f32>>);
+/// A message on its way in, and the numbers that are still to come.
+type Arriving = (Message, Option<Receiving<f32>>);
 
 /// What a note says: the first number.
 const STOP: u64 = 1;
@@ -181,11 +187,11 @@ impl Courier {
 
     fn do_errand(&mut self, errand: Errand) {
         match errand {
-            Errand::Post { letter, places } => {
-                let header = letter.header();
+            Errand::Post { message, places } => {
+                let header = message.header();
                 let envelope =
                     |address: [u8; Address::LENGTH]| Arc::new([&header[..], &address].concat());
-                let numbers = Arc::new(letter.numbers);
+                let numbers = Arc::new(message.numbers);
                 let sheet: Option<&Sheet> = numbers.as_lent();
                 let (near, far): (Vec<usize>, Vec<usize>) = match sheet {
                     Some(_) => places.into_iter().partition(|&to| self.here[to]),
@@ -266,12 +272,12 @@ impl Courier {
                     break;
                 }
                 busy = true;
-                if let Some((mut letter, numbers)) = queue.pop_front() {
+                if let Some((mut message, numbers)) = queue.pop_front() {
                     if let Some(numbers) = numbers {
-                        letter.numbers = numbers.into_numbers().into();
+                        message.numbers = numbers.into_numbers().into();
                     }
                     // Nobody listens any more once the run is over.
-                    let _ = self.tell.send(Signal::Letter(letter));
+                    let _ = self.tell.send(Signal::Message(message));
                 }
             }
         }
@@ -282,16 +288,16 @@ impl Courier {
         let (header, address) = envelope.split_at(HEADER);
         let header = header.try_into().map_err(|_| "no header")?;
         let address = address.try_into().map_err(|_| "no address")?;
-        let read = Letter::from_header(&header).map_err(|error| error.to_string());
-        let (mut letter, length) = read?;
+        let read = Message::from_header(&header).map_err(|error| error.to_string());
+        let (mut message, length) = read?;
         let length = length as usize;
         let mut numbers = None;
         if address != [0; Address::LENGTH] {
-            letter.numbers = self.known.read(Address::from_bytes(address), length)?;
+            message.numbers = self.known.read(Address::from_bytes(address), length)?;
         } else if length > 0 {
             numbers = Some(self.group.receive::<f32>(length, from, NUMBERS));
         }
-        Ok((letter, numbers))
+        Ok((message, numbers))
     }
 
     fn reduce(&mut self) -> bool {

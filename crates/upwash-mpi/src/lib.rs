@@ -1,8 +1,8 @@
 //! Upwash between the ranks of an MPI job.
 //!
 //! `mpirun -np 8 upwash train CONFIG.toml --transport mpi`: the same run as in one process, with its
-//! workers shared out among the ranks. A thread of its own makes all MPI calls, so that letters travel
-//! while gradients are computed: without calls MPI moves nothing over a network. Only neighbours talk
+//! workers shared out among the ranks. A thread of its own makes all MPI calls, so that messages travel
+//! while gradients are computed: without calls MPI moves nothing over a network. Only neighbors talk
 //! in a round; collectives serve algorithms that average over all, and tests at the end of an epoch.
 //! A rank that is lost ends the job, which is what MPI does.
 #![cfg(feature = "mpi")]
@@ -19,7 +19,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use upwash::transport::{
-    Begin, Letter, LetterError, Numbers, Placement, Promises, Traffic, Transport, TransportError,
+    Buffer, Capabilities, Message, Placement, RoundStart, Traffic, Transport, TransportError,
+    WireError,
 };
 
 /// This process's place in the job.
@@ -30,7 +31,7 @@ pub struct Rank {
     /// How many there are.
     pub count: usize,
     /// How many of them are on this machine.
-    pub neighbours_here: usize,
+    pub neighbors_here: usize,
 }
 
 /// Takes part in the job that mpirun (or srun) has started. Call it once, before any thread is made.
@@ -84,8 +85,8 @@ pub struct Mpi {
     signals: Receiver<Signal>,
     shared: Arc<Shared>,
     courier: Option<std::thread::JoinHandle<()>>,
-    /// Letters that came before they were asked for, of each sender in their order.
-    waiting: BTreeMap<usize, VecDeque<Letter>>,
+    /// Messages that came before they were asked for, of each sender in their order.
+    waiting: BTreeMap<usize, VecDeque<Message>>,
     expected: Vec<usize>,
     /// What others of this machine read, if there are any who can.
     pages: Option<Pages>,
@@ -165,23 +166,23 @@ impl Mpi {
         loop {
             match self.listen(deadline, self.placement.this())? {
                 Signal::SumWide(sums) => return Ok(sums),
-                Signal::Letter(letter) => self.keep(letter),
+                Signal::Message(message) => self.keep(message),
                 _ => {}
             }
         }
     }
 
-    fn keep(&mut self, letter: Letter) {
+    fn keep(&mut self, message: Message) {
         self.waiting
-            .entry(letter.from)
+            .entry(message.from)
             .or_default()
-            .push_back(letter);
+            .push_back(message);
     }
 }
 
 impl Transport for Mpi {
-    fn promises(&self) -> Promises {
-        Promises {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             survives_loss: false,
             authenticated: false,
             progresses: true,
@@ -193,8 +194,8 @@ impl Transport for Mpi {
     }
 
     /// A rank that is asked to stop tells all others; everyone goes on to the last round that anyone
-    /// has begun, so that nobody waits for a letter that will not come.
-    fn may_begin(&mut self, round: u64, stop: bool) -> Result<Begin, TransportError> {
+    /// has begun, so that nobody waits for a message that will not come.
+    fn may_begin(&mut self, round: u64, stop: bool) -> Result<RoundStart, TransportError> {
         self.round = round;
         if stop {
             self.ask(Errand::Stop)?;
@@ -215,10 +216,10 @@ impl Transport for Mpi {
             }
         }
         if state.agreed.is_some_and(|last| round >= last) {
-            return Ok(Begin::Stop);
+            return Ok(RoundStart::Stop);
         }
         state.committed = round + 1;
-        Ok(Begin::Go)
+        Ok(RoundStart::Go)
     }
 
     fn leave(&mut self, worker: usize, round: u64) -> Result<(), TransportError> {
@@ -226,7 +227,7 @@ impl Transport for Mpi {
         self.ask(Errand::Diverged { worker, round })
     }
 
-    fn page(&mut self, length: usize) -> Numbers {
+    fn allocate(&mut self, length: usize) -> Buffer {
         match &mut self.pages {
             Some(pages) => pages.page(length),
             None => vec![0.0; length].into(),
@@ -235,49 +236,49 @@ impl Transport for Mpi {
 
     fn begin(
         &mut self,
-        outgoing: Vec<(Letter, Vec<usize>)>,
+        outgoing: Vec<(Message, Vec<usize>)>,
         expected: &[usize],
     ) -> Result<(), TransportError> {
-        for (letter, places) in outgoing {
-            let bytes = upwash::transport::HEADER as u64 + 4 * letter.numbers.len() as u64;
-            self.traffic.letters += places.len() as u64;
+        for (message, places) in outgoing {
+            let bytes = upwash::transport::HEADER as u64 + 4 * message.numbers.len() as u64;
+            self.traffic.messages += places.len() as u64;
             self.traffic.bytes += bytes * places.len() as u64;
-            self.ask(Errand::Post { letter, places })?;
+            self.ask(Errand::Post { message, places })?;
         }
         self.expected = expected.to_vec();
         Ok(())
     }
 
-    fn finish(&mut self, _: u32) -> Result<Vec<Letter>, TransportError> {
+    fn finish(&mut self, _: u32) -> Result<Vec<Message>, TransportError> {
         let deadline = Instant::now() + self.patience;
         let mut found = Vec::with_capacity(self.expected.len());
         for from in std::mem::take(&mut self.expected) {
-            let letter = loop {
-                if let Some(letter) = self.waiting.get_mut(&from).and_then(VecDeque::pop_front) {
-                    break letter;
+            let message = loop {
+                if let Some(message) = self.waiting.get_mut(&from).and_then(VecDeque::pop_front) {
+                    break message;
                 }
-                if let Signal::Letter(letter) = self.listen(deadline, from)? {
-                    self.keep(letter);
+                if let Signal::Message(message) = self.listen(deadline, from)? {
+                    self.keep(message);
                 }
             };
-            if letter.round != self.round {
-                let (round, exchange) = (letter.round, letter.exchange);
-                let what = LetterError::Turn { round, exchange };
-                return Err(TransportError::Letter { from, what });
+            if message.round != self.round {
+                let (round, exchange) = (message.round, message.exchange);
+                let what = WireError::OutOfTurn { round, exchange };
+                return Err(TransportError::Message { from, what });
             }
-            found.push(letter);
+            found.push(message);
         }
         Ok(found)
     }
 
-    fn send(&mut self, to: usize, letter: Letter) -> Result<bool, TransportError> {
+    fn send(&mut self, to: usize, message: Message) -> Result<bool, TransportError> {
         let places = vec![self.placement.process_of(to)];
-        self.begin(vec![(letter, places)], &[])?;
+        self.begin(vec![(message, places)], &[])?;
         Ok(true)
     }
 
-    fn receive(&mut self, wait: Duration) -> Result<Vec<Letter>, TransportError> {
-        let mut found: Vec<Letter> = Vec::new();
+    fn receive(&mut self, wait: Duration) -> Result<Vec<Message>, TransportError> {
+        let mut found: Vec<Message> = Vec::new();
         let deadline = Instant::now() + wait;
         loop {
             // The first may take its time; the rest is there or not.
@@ -287,7 +288,7 @@ impl Transport for Mpi {
                 Instant::now()
             };
             match self.listen(until, self.placement.this()) {
-                Ok(Signal::Letter(letter)) => found.push(letter),
+                Ok(Signal::Message(message)) => found.push(message),
                 Ok(_) => {}
                 Err(TransportError::Silence { .. }) => return Ok(found),
                 Err(error) => return Err(error),
@@ -301,19 +302,19 @@ impl Transport for Mpi {
         let sums = loop {
             match self.listen(deadline, self.placement.this())? {
                 Signal::Sum(sums) => break sums,
-                Signal::Letter(letter) => self.keep(letter),
+                Signal::Message(message) => self.keep(message),
                 _ => {}
             }
         };
         numbers.copy_from_slice(&sums);
         // As a ring does it: everyone sends everything twice, but for its own part.
         let others = 2 * (self.placement.processes() as u64).saturating_sub(1);
-        self.traffic.letters += others;
+        self.traffic.messages += others;
         self.traffic.bytes += 4 * numbers.len() as u64 * others / self.placement.processes() as u64;
         Ok(())
     }
 
-    fn fill_in(&mut self, numbers: &mut [f64]) -> Result<(), TransportError> {
+    fn gather_scalars(&mut self, numbers: &mut [f64]) -> Result<(), TransportError> {
         let own = self.placement.own();
         // What is known nowhere is no number; but a sum with it would be none either.
         let known = |(worker, x): (usize, &f64)| match own.contains(&worker) && !x.is_nan() {

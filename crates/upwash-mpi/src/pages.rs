@@ -1,4 +1,4 @@
-//! Numbers where all ranks of a machine see them: a letter to a rank on the same machine then says only
+//! Buffer where all ranks of a machine see them: a message to a rank on the same machine then says only
 //! where its numbers are, and these are read where they lie.
 //!
 //! A page is an anonymous file (memfd) in memory, which ranks of the same machine open by way of
@@ -12,14 +12,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
-use upwash::transport::{Lent, Numbers};
+use upwash::transport::{Buffer, SharedBuffer};
 
 /// Bytes before the numbers.
 const FRONT: usize = 4096;
-/// A rank has at most so many pages for letters of one length: one is written while neighbours read
+/// A rank has at most so many pages for messages of one length: one is written while neighbors read
 /// another, and a slow one may still be at a third.
 const SPARE: usize = 4;
-/// Shorter letters go with MPI, which is as fast for them.
+/// Shorter messages go with MPI, which is as fast for them.
 const SHORT: usize = 4096;
 
 /// Where a page is, as others need to know it.
@@ -133,7 +133,7 @@ impl Sheet {
     }
 }
 
-impl Lent for Sheet {
+impl SharedBuffer for Sheet {
     fn numbers(&self) -> &[f32] {
         self.0.mapping.numbers()
     }
@@ -152,7 +152,7 @@ impl Lent for Sheet {
 /// A page of another rank, which this one reads.
 struct Read(Arc<Mapping>);
 
-impl Lent for Read {
+impl SharedBuffer for Read {
     fn numbers(&self) -> &[f32] {
         self.0.numbers()
     }
@@ -176,8 +176,8 @@ pub(crate) struct Pages {
 
 impl Pages {
     /// Room for so many numbers: a page that nobody reads, or a vector where there is none.
-    pub(crate) fn page(&mut self, numbers: usize) -> Numbers {
-        let plain = || Numbers::from(vec![0.0; numbers]);
+    pub(crate) fn page(&mut self, numbers: usize) -> Buffer {
+        let plain = || Buffer::from(vec![0.0; numbers]);
         if numbers < SHORT {
             return plain();
         }
@@ -191,7 +191,7 @@ impl Pages {
         };
         let fitting = self.own.iter().filter(fits);
         if let Some(own) = fitting.clone().find(is_free) {
-            return Numbers::lent(Sheet(Arc::clone(own)));
+            return Buffer::lent(Sheet(Arc::clone(own)));
         }
         if fitting.count() >= SPARE {
             return plain();
@@ -200,7 +200,7 @@ impl Pages {
             Ok(own) => {
                 let own = Arc::new(own);
                 self.own.push(Arc::clone(&own));
-                Numbers::lent(Sheet(own))
+                Buffer::lent(Sheet(own))
             }
             Err(_) => plain(),
         }
@@ -213,7 +213,7 @@ pub(crate) struct Known(HashMap<Address, Arc<Mapping>>);
 
 impl Known {
     /// The numbers of a page of another rank, which counts this one among its readers.
-    pub(crate) fn read(&mut self, address: Address, numbers: usize) -> Result<Numbers, String> {
+    pub(crate) fn read(&mut self, address: Address, numbers: usize) -> Result<Buffer, String> {
         let mapping = match self.0.get(&address) {
             Some(mapping) if mapping.bytes == FRONT + 4 * numbers => Arc::clone(mapping),
             _ => {
@@ -222,7 +222,7 @@ impl Known {
                 mapping
             }
         };
-        Ok(Numbers::lent(Read(mapping)))
+        Ok(Buffer::lent(Read(mapping)))
     }
 }
 
@@ -306,8 +306,8 @@ mod tests {
             file: 1 << 20,
         };
         assert!(known.read(nowhere, count).is_err());
-        // The pool is bounded, and short letters need none.
-        let held: Vec<Numbers> = (0..9).map(|_| pages.page(count)).collect();
+        // The pool is bounded, and short messages need none.
+        let held: Vec<Buffer> = (0..9).map(|_| pages.page(count)).collect();
         let lent = held.iter().filter(|n| n.as_lent::<Sheet>().is_some());
         assert!(lent.count() < SPARE);
         assert!(pages.page(10).as_lent::<Sheet>().is_none());

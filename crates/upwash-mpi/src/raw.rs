@@ -58,7 +58,7 @@ pub(crate) fn initialise() -> Result<Rank, String> {
     Ok(Rank {
         number,
         count: count.unsigned_abs() as usize,
-        neighbours_here: Group::of_machine(number).gather(0).len(),
+        neighbors_here: Group::of_machine(number).gather(0).len(),
     })
 }
 

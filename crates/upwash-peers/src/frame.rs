@@ -2,13 +2,13 @@
 //! allocated before the length has been found to be allowed.
 
 use upwash::engine::State;
-use upwash::transport::{HEADER, Letter, LetterError};
+use upwash::transport::{HEADER, Message, WireError};
 
 /// Bytes before a frame's content.
 pub const FRAME_HEADER: usize = 16;
 /// Changes when peers of different versions would not understand each other.
 pub const VERSION: u16 = 1;
-/// The longest content of anything but letters and models.
+/// The longest content of anything but messages and models.
 pub const SMALL: usize = 4096;
 /// The longest answer to who asks how things are.
 const ANSWER: usize = 1 << 20;
@@ -18,12 +18,12 @@ const ANSWER: usize = 1 << 20;
 pub enum Kind {
     /// Who calls, and in which run it is.
     Hello = 1,
-    /// From which round on letters can be hoped for.
+    /// From which round on messages can be hoped for.
     Offer = 2,
     /// Still there, and in this round.
     Beat = 3,
-    /// A [`Letter`].
-    Letter = 4,
+    /// A [`Message`].
+    Message = 4,
     /// Please send your model.
     Fetch = 5,
     /// A model with all that belongs to it.
@@ -54,16 +54,16 @@ pub enum FrameError {
     /// Changed on its way.
     #[error("a frame whose checksum is wrong")]
     Checksum,
-    /// A letter that is none.
+    /// A message that is none.
     #[error("{0}")]
-    Letter(#[from] LetterError),
+    Message(#[from] WireError),
 }
 
 /// How much may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Numbers in a letter.
-    pub letter: usize,
+    /// Buffer in a message.
+    pub message: usize,
     /// Bytes of a model with all that belongs to it.
     pub model: usize,
 }
@@ -71,7 +71,7 @@ pub struct Limits {
 impl Limits {
     fn most(&self, kind: Kind) -> u64 {
         let most = match kind {
-            Kind::Letter => HEADER + 4 * self.letter,
+            Kind::Message => HEADER + 4 * self.message,
             Kind::Model => self.model,
             Kind::Answer => ANSWER,
             _ => SMALL,
@@ -119,7 +119,7 @@ impl FrameHeader {
             Kind::Hello,
             Kind::Offer,
             Kind::Beat,
-            Kind::Letter,
+            Kind::Message,
             Kind::Fetch,
             Kind::Model,
             Kind::Ask,
@@ -200,14 +200,14 @@ pub fn parse_round(bytes: &[u8]) -> Result<u64, FrameError> {
     }
 }
 
-/// A letter out of a frame's content: its header here, its numbers in place.
-pub fn parse_letter(header: &[u8; HEADER], numbers: usize) -> Result<Letter, FrameError> {
-    let (letter, expected) = Letter::from_header(header)?;
+/// A message out of a frame's content: its header here, its numbers in place.
+pub fn parse_message(header: &[u8; HEADER], numbers: usize) -> Result<Message, FrameError> {
+    let (message, expected) = Message::from_header(header)?;
     if expected != numbers as u64 {
         let (expected, found) = (usize::try_from(expected).unwrap_or(usize::MAX), numbers);
-        return Err(LetterError::Length { expected, found }.into());
+        return Err(WireError::Length { expected, found }.into());
     }
-    Ok(letter)
+    Ok(message)
 }
 
 /// A model with the round that it is of.
@@ -245,7 +245,7 @@ pub fn parse_model(bytes: &[u8]) -> Result<(u64, State), FrameError> {
         let number = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes);
         let numbers: Vec<f32> = numbers.as_chunks::<4>().0.iter().map(number).collect();
         if numbers.iter().any(|number| !number.is_finite()) {
-            return Err(LetterError::NotFinite.into());
+            return Err(WireError::NotFinite.into());
         }
         state.push((name.map_err(|_| FrameError::Garbage)?, numbers));
     }
@@ -261,13 +261,13 @@ mod tests {
     use super::*;
 
     const LIMITS: Limits = Limits {
-        letter: 100,
+        message: 100,
         model: 1000,
     };
 
     #[test]
     fn what_is_written_is_read() {
-        let header = FrameHeader::of(Kind::Letter, &[b"ab", b"c"]);
+        let header = FrameHeader::of(Kind::Message, &[b"ab", b"c"]);
         assert_eq!(header.length, 3);
         assert_eq!(FrameHeader::parse(&header.to_bytes(), &LIMITS), Ok(header));
         assert_eq!(header.check(b"abc"), Ok(()));
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn what_is_too_long_is_refused_before_it_comes() {
         for (kind, most) in [
-            (Kind::Letter, 64 + 400),
+            (Kind::Message, 64 + 400),
             (Kind::Model, 1000),
             (Kind::Beat, SMALL as u64),
         ] {
@@ -317,6 +317,6 @@ mod tests {
     fn a_model_that_is_not_finite_is_refused() {
         let state = vec![("models".to_string(), vec![1.0, f32::NAN])];
         let bytes = model_to_bytes(0, &state);
-        assert_eq!(parse_model(&bytes), Err(LetterError::NotFinite.into()));
+        assert_eq!(parse_model(&bytes), Err(WireError::NotFinite.into()));
     }
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use upwash::compress::Compression;
-use upwash::transport::{Coding, Pool};
+use upwash::transport::{Encoding, Pool};
 
 const LIMITS: Limits = Limits {
-    letter: 256,
+    message: 256,
     model: 2048,
 };
 
@@ -46,7 +46,7 @@ pub fn receive(bytes: &[u8]) {
             under_way,
         };
         house.table.connected(1, connection);
-        // Who has sent as many letters as are kept waits for someone to read them: nobody does here.
+        // Who has sent as many messages as are kept waits for someone to read them: nobody does here.
         let heard = hear(&house, 1, id, bytes);
         let _ =
             runtime.block_on(async { tokio::time::timeout(Duration::from_millis(1), heard).await });
@@ -68,14 +68,14 @@ pub fn decode(bytes: &[u8]) {
         .iter()
         .map(|four| f32::from_le_bytes(*four))
         .collect();
-    let coding = match which % 6 {
-        0 => Coding::Exact,
-        1 => Coding::Half,
-        2 => Coding::Compressed(Compression::TopK(0.1)),
-        3 => Coding::Compressed(Compression::RandomK(0.1)),
-        4 => Coding::Compressed(Compression::Sign),
-        _ => Coding::Compressed(Compression::EightBit),
+    let encoding = match which % 6 {
+        0 => Encoding::F32,
+        1 => Encoding::Bf16,
+        2 => Encoding::Compressed(Compression::TopK(0.1)),
+        3 => Encoding::Compressed(Compression::RandomK(0.1)),
+        4 => Encoding::Compressed(Compression::Sign),
+        _ => Encoding::Compressed(Compression::EightBit),
     };
-    let decoded = coding.decode(&units, count.into(), &[1, 2]);
+    let decoded = encoding.decode(&units, count.into(), &[1, 2]);
     assert!(decoded.is_none_or(|vector| vector.len() == usize::from(count)));
 }

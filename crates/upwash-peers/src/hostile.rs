@@ -9,13 +9,13 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use upwash::algorithm::Report;
-use upwash::transport::{Begin, Letter, MembershipEvent, Transport};
+use upwash::algorithm::WorkerStats;
+use upwash::transport::{MembershipEvent, Message, RoundStart, Transport};
 
 const RUN: u64 = 77;
 const WIDTH: usize = 50_000;
 
-/// Two honest peers, 0 and 1, that exchange letters all the time; 2 is ours.
+/// Two honest peers, 0 and 1, that exchange messages all the time; 2 is ours.
 struct Scene {
     address: String,
     keys: Vec<Key>,
@@ -26,12 +26,12 @@ struct Scene {
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
-pub(crate) fn letter(from: usize, round: u64, width: usize) -> Letter {
-    Letter {
+pub(crate) fn message(from: usize, round: u64, width: usize) -> Message {
+    Message {
         from,
         round,
         exchange: 1,
-        report: Report {
+        report: WorkerStats {
             loss: Some(1.0),
             degree: 1,
             number: 1.0,
@@ -58,11 +58,11 @@ fn config(own: usize, keys: &[Key], listed: &[(String, Fingerprint)]) -> PeersCo
         key: keys[own].clone(),
         peers: listed.to_vec(),
         listen: None,
-        neighbours: (0..3).filter(|&other| other != own).collect(),
+        neighbors: (0..3).filter(|&other| other != own).collect(),
         run: RUN,
         rounds: 1 << 41,
         limits: Limits {
-            letter: WIDTH,
+            message: WIDTH,
             model: 4 * WIDTH,
         },
         timings: timings(),
@@ -82,13 +82,13 @@ fn listed(count: usize) -> (Vec<Key>, Vec<(String, Fingerprint)>) {
     (keys, listed)
 }
 
-/// Two honest peers alone, for letters of such a width.
+/// Two honest peers alone, for messages of such a width.
 pub(crate) fn two(width: usize) -> [PeersConfig; 2] {
     let (keys, listed) = listed(2);
     [0, 1].map(|own| PeersConfig {
-        neighbours: vec![1 - own],
+        neighbors: vec![1 - own],
         limits: Limits {
-            letter: width,
+            message: width,
             model: 4 * width,
         },
         timings: Timings::default(),
@@ -112,14 +112,14 @@ impl Scene {
                     let mut round = 0;
                     while !stop.load(Ordering::SeqCst) {
                         let begin = transport.may_begin(round, false).unwrap();
-                        if begin == Begin::Wait {
+                        if begin == RoundStart::Wait {
                             continue;
                         }
-                        assert_eq!(begin, Begin::Go, "an attacker cannot make us jump");
+                        assert_eq!(begin, RoundStart::Go, "an attacker cannot make us jump");
                         if own == 0 {
-                            news.lock().unwrap().extend(transport.news());
+                            news.lock().unwrap().extend(transport.membership_events());
                         }
-                        let mine = letter(own, round, WIDTH);
+                        let mine = message(own, round, WIDTH);
                         transport
                             .begin(vec![(mine, vec![1 - own])], &[1 - own])
                             .unwrap();
@@ -146,7 +146,7 @@ impl Scene {
         scene
     }
 
-    /// The honest ones exchange some more letters.
+    /// The honest ones exchange some more messages.
     fn goes_on(&self) {
         let (before, began) = (self.rounds.load(Ordering::SeqCst), Instant::now());
         while self.rounds.load(Ordering::SeqCst) < before + 20 {
@@ -227,10 +227,10 @@ fn frame(kind: Kind, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn letter_frame(letter: &Letter) -> Vec<u8> {
-    let mut content = letter.header().to_vec();
-    content.extend(letter.numbers.iter().flat_map(|x| x.to_le_bytes()));
-    frame(Kind::Letter, &content)
+fn message_frame(message: &Message) -> Vec<u8> {
+    let mut content = message.header().to_vec();
+    content.extend(message.numbers.iter().flat_map(|x| x.to_le_bytes()));
+    frame(Kind::Message, &content)
 }
 
 fn memory_in_use() -> usize {
@@ -269,12 +269,14 @@ fn whoever_misbehaves_is_refused_and_training_goes_on() {
     );
     scene.refused("a connection from 127.0.0.1");
 
-    // A known key that speaks as another, in its hello and in a letter.
+    // A known key that speaks as another, in its hello and in a message.
     let mut stream = scene.connect(&scene.keys[2]);
     stream.write_all(&frame(Kind::Hello, &hello(1))).unwrap();
     scene.refused("the key of worker 2 spoke as worker 1");
     let mut stream = scene.connect_as_two();
-    stream.write_all(&letter_frame(&letter(1, 0, 10))).unwrap();
+    stream
+        .write_all(&message_frame(&message(1, 0, 10)))
+        .unwrap();
     scene.refused("it spoke as worker 1");
     scene.goes_on();
 
@@ -309,7 +311,7 @@ fn whoever_misbehaves_is_refused_and_training_goes_on() {
     let mut stream = scene.connect_as_two();
     stream.write_all(&[0xab; 64]).unwrap();
     scene.refused("garbage instead of a frame");
-    for kind in [Kind::Letter, Kind::Model, Kind::Beat] {
+    for kind in [Kind::Message, Kind::Model, Kind::Beat] {
         let mut stream = scene.connect_as_two();
         let huge = FrameHeader {
             kind,
@@ -319,10 +321,10 @@ fn whoever_misbehaves_is_refused_and_training_goes_on() {
         stream.write_all(&huge.to_bytes()).unwrap();
         scene.refused("a frame of 9223372036854775808 bytes");
     }
-    // A letter that says it is as long as is allowed, and then does not come.
+    // A message that says it is as long as is allowed, and then does not come.
     let mut stream = scene.connect_as_two();
     let long = FrameHeader {
-        kind: Kind::Letter,
+        kind: Kind::Message,
         length: (64 + 4 * WIDTH) as u64,
         checksum: 0,
     };
@@ -330,13 +332,13 @@ fn whoever_misbehaves_is_refused_and_training_goes_on() {
     scene.refused("nothing was heard for 0.6 seconds");
     // Changed on its way.
     let mut stream = scene.connect_as_two();
-    let mut bytes = letter_frame(&letter(2, 0, 10));
+    let mut bytes = message_frame(&message(2, 0, 10));
     *bytes.last_mut().unwrap() ^= 1;
     stream.write_all(&bytes).unwrap();
     scene.refused("checksum is wrong");
-    // The same letter twice.
+    // The same message twice.
     let mut stream = scene.connect_as_two();
-    let far = letter_frame(&letter(2, 1 << 40, 10));
+    let far = message_frame(&message(2, 1 << 40, 10));
     stream.write_all(&far).unwrap();
     stream.write_all(&far).unwrap();
     scene.refused("out of its turn");
@@ -351,7 +353,7 @@ fn whoever_misbehaves_is_refused_and_training_goes_on() {
         .count();
     assert!(sent < 1000, "a million frames were taken");
     scene.refused("small frames in a second");
-    // Letters of rounds that are far away are kept, but only a few.
+    // Messages of rounds that are far away are kept, but only a few.
     let mut stream = scene.connect_as_two();
     stream
         .sock
@@ -360,11 +362,11 @@ fn whoever_misbehaves_is_refused_and_training_goes_on() {
     let kept = (0..2000u64)
         .take_while(|k| {
             stream
-                .write_all(&letter_frame(&letter(2, (1 << 40) + k, WIDTH)))
+                .write_all(&message_frame(&message(2, (1 << 40) + k, WIDTH)))
                 .is_ok()
         })
         .count();
-    assert!(kept < 2000, "400 MB of letters were taken");
+    assert!(kept < 2000, "400 MB of messages were taken");
     drop(stream);
     // Many who say nothing.
     let idle: Vec<TcpStream> = (0..200)

@@ -1,9 +1,9 @@
 //! Upwash between machines that may come and go.
 //!
 //! Every worker is a process of its own, a *peer*, that knows the addresses and the keys of all. Peers
-//! that are neighbours in the graph keep a connection: mutual TLS 1.3, in which only listed keys get in
-//! and each speaks only as itself. Whoever is silent, slow or gone is dropped by its neighbours, who go
-//! on without it; whoever comes back is given a neighbour's model and joins at the current round.
+//! that are neighbors in the graph keep a connection: mutual TLS 1.3, in which only listed keys get in
+//! and each speaks only as itself. Whoever is silent, slow or gone is dropped by its neighbors, who go
+//! on without it; whoever comes back is given a neighbor's model and joins at the current round.
 
 mod frame;
 #[cfg(fuzzing)]
@@ -18,7 +18,7 @@ mod throughput;
 mod tls;
 
 pub use frame::{FrameError, FrameHeader, Hello, Kind, Limits};
-pub use frame::{model_to_bytes, parse_letter, parse_model, parse_round};
+pub use frame::{model_to_bytes, parse_message, parse_model, parse_round};
 pub use keys::{Fingerprint, Key, KeyError};
 pub use table::StatusReport;
 
@@ -30,12 +30,12 @@ use std::time::{Duration, Instant};
 use table::{Awaited, BEHIND, Connection, Table};
 use upwash::engine::State;
 use upwash::transport::{
-    Begin, Letter, MembershipEvent, Numbers, Placement, Pool, Promises, Traffic, Transport,
-    TransportError,
+    Buffer, Capabilities, MembershipEvent, Message, Placement, Pool, RoundStart, Traffic,
+    Transport, TransportError,
 };
 
 /// How long to wait for what. A heartbeat must be several times shorter than the silence that is
-/// allowed, and that shorter than the patience with a letter: who is gone is noticed by silence, who is
+/// allowed, and that shorter than the patience with a message: who is gone is noticed by silence, who is
 /// there but slow by patience.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timings {
@@ -43,9 +43,9 @@ pub struct Timings {
     pub heartbeat: Duration,
     /// Who is not heard for so long is lost.
     pub silence: Duration,
-    /// A letter that is not there so long after it was expected does not come.
+    /// A message that is not there so long after it was expected does not come.
     pub patience: Duration,
-    /// At the start, so long is waited for all neighbours.
+    /// At the start, so long is waited for all neighbors.
     pub gather: Duration,
     /// Who calls must have proved who it is within this.
     pub handshake: Duration,
@@ -74,8 +74,8 @@ pub struct PeersConfig {
     pub peers: Vec<(String, Fingerprint)>,
     /// Where it listens; its own address if not given.
     pub listen: Option<String>,
-    /// With whom it ever exchanges letters.
-    pub neighbours: Vec<usize>,
+    /// With whom it ever exchanges messages.
+    pub neighbors: Vec<usize>,
     /// A number that is the same for all who run the same configuration on the same data.
     pub run: u64,
     /// How many rounds there are.
@@ -90,7 +90,7 @@ pub struct PeersConfig {
 pub struct Peers {
     house: Arc<House>,
     placement: Placement,
-    neighbours: Vec<usize>,
+    neighbors: Vec<usize>,
     runtime: Option<tokio::runtime::Runtime>,
     /// Over which connections links are held in this round.
     held: Vec<Option<Connection>>,
@@ -98,7 +98,7 @@ pub struct Peers {
     round: u64,
     /// Opened with the first round, which everyone is told.
     door: Option<(tokio::net::TcpListener, tokio_rustls::TlsAcceptor)>,
-    /// Until when neighbours are waited for before the first round.
+    /// Until when neighbors are waited for before the first round.
     gathering: Option<Instant>,
 }
 
@@ -117,7 +117,7 @@ impl Peers {
             key,
             peers,
             listen,
-            neighbours,
+            neighbors,
             run,
             rounds,
             limits,
@@ -142,7 +142,7 @@ impl Peers {
             limits,
             timings,
             table: Table::new(workers, own),
-            pool: Pool::new(neighbours.len() + 2),
+            pool: Pool::new(neighbors.len() + 2),
             addresses,
         });
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -165,7 +165,7 @@ impl Peers {
             door: Some((listener, acceptor)),
             house,
             placement: Placement::new(workers, workers, own),
-            neighbours,
+            neighbors,
             runtime: Some(runtime),
             held: vec![None; workers],
             expected: vec![],
@@ -174,7 +174,7 @@ impl Peers {
         })
     }
 
-    /// Answers who calls, and calls its neighbours.
+    /// Answers who calls, and calls its neighbors.
     fn open(&mut self, round: u64) {
         let (Some((listener, acceptor)), Some(runtime)) = (self.door.take(), &self.runtime) else {
             return;
@@ -183,20 +183,20 @@ impl Peers {
         house.table.start_with(round);
         runtime.spawn(link::listen(Arc::clone(house), listener, acceptor));
         // Of two, the one with the lower number calls.
-        for &worker in self.neighbours.iter().filter(|&&worker| worker > house.own) {
+        for &worker in self.neighbors.iter().filter(|&&worker| worker > house.own) {
             runtime.spawn(link::call(Arc::clone(house), worker));
         }
         self.gathering = Some(Instant::now() + house.timings.gather);
     }
 
-    /// Whether all neighbours are there, or have been waited for long enough.
+    /// Whether all neighbors are there, or have been waited for long enough.
     fn is_complete(&mut self) -> bool {
         let Some(deadline) = self.gathering else {
             return true;
         };
         let now = Instant::now();
         let table = &self.house.table;
-        let missing = table.gather(&self.neighbours, deadline.min(now + SLICE));
+        let missing = table.gather(&self.neighbors, deadline.min(now + SLICE));
         if !missing.is_empty() && Instant::now() < deadline {
             return false;
         }
@@ -205,10 +205,10 @@ impl Peers {
         true
     }
 
-    /// Waits for letters of this turn from those over whose links something can come.
-    fn collect(&mut self, from: &[usize], turn: (u64, u32)) -> Vec<Letter> {
+    /// Waits for messages of this turn from those over whose links something can come.
+    fn collect(&mut self, from: &[usize], turn: (u64, u32)) -> Vec<Message> {
         let deadline = Instant::now() + self.house.timings.patience;
-        let mut letters = Vec::new();
+        let mut messages = Vec::new();
         for &worker in from {
             let Some(connection) = &self.held[worker] else {
                 continue;
@@ -218,26 +218,26 @@ impl Peers {
                 .table
                 .wait_for(worker, connection, turn, deadline)
             {
-                Awaited::Letter(letter) => letters.push(letter),
+                Awaited::Message(message) => messages.push(message),
                 Awaited::Missing => {}
                 Awaited::Late => {
                     let seconds = self.house.timings.patience.as_secs_f64();
-                    let why = format!("no letter of round {} within {seconds} seconds", turn.0);
+                    let why = format!("no message of round {} within {seconds} seconds", turn.0);
                     self.house.table.drop_connection(worker, connection.id, why);
                 }
             }
         }
-        letters
+        messages
     }
 
-    fn post(&self, letter: Letter, to: &[usize]) {
-        let letter = Arc::new(letter);
+    fn post(&self, message: Message, to: &[usize]) {
+        let message = Arc::new(message);
         for &worker in to {
             let Some(connection) = &self.held[worker] else {
                 continue;
             };
-            if !self.house.table.post(worker, connection, &letter) {
-                let why = "it takes letters too slowly".to_string();
+            if !self.house.table.post(worker, connection, &message) {
+                let why = "it takes messages too slowly".to_string();
                 self.house.table.drop_connection(worker, connection.id, why);
             }
         }
@@ -276,8 +276,8 @@ pub fn status(
 }
 
 impl Transport for Peers {
-    fn promises(&self) -> Promises {
-        Promises {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             survives_loss: true,
             authenticated: true,
             progresses: true,
@@ -288,13 +288,13 @@ impl Transport for Peers {
         &self.placement
     }
 
-    fn may_begin(&mut self, round: u64, stop: bool) -> Result<Begin, TransportError> {
+    fn may_begin(&mut self, round: u64, stop: bool) -> Result<RoundStart, TransportError> {
         if stop {
-            return Ok(Begin::Stop);
+            return Ok(RoundStart::Stop);
         }
         self.open(round);
         if !self.is_complete() {
-            return Ok(Begin::Wait);
+            return Ok(RoundStart::Wait);
         }
         let (table, timings) = (&self.house.table, self.house.timings);
         let (farthest, any_held) = table.farthest(round);
@@ -309,55 +309,55 @@ impl Transport for Peers {
             let at = adopted.as_ref().map_or(target, |(at, _)| target.max(*at));
             table.jump(at);
             let adopted = adopted.map(|(_, state)| state);
-            return Ok(Begin::Jump { round: at, adopted });
+            return Ok(RoundStart::Jump { round: at, adopted });
         }
         self.held = table.begin(round);
         self.round = round;
-        Ok(Begin::Go)
+        Ok(RoundStart::Go)
     }
 
-    fn holds(&self, worker: usize) -> bool {
+    fn is_link_up(&self, worker: usize) -> bool {
         worker == self.house.own || self.held[worker].is_some()
     }
 
-    fn page(&mut self, length: usize) -> Numbers {
-        self.house.pool.page(length)
+    fn allocate(&mut self, length: usize) -> Buffer {
+        self.house.pool.allocate(length)
     }
 
     fn begin(
         &mut self,
-        outgoing: Vec<(Letter, Vec<usize>)>,
+        outgoing: Vec<(Message, Vec<usize>)>,
         expected: &[usize],
     ) -> Result<(), TransportError> {
-        for (letter, places) in outgoing {
-            self.post(letter, &places);
+        for (message, places) in outgoing {
+            self.post(message, &places);
         }
         self.expected = expected.to_vec();
         Ok(())
     }
 
-    fn finish(&mut self, exchange: u32) -> Result<Vec<Letter>, TransportError> {
+    fn finish(&mut self, exchange: u32) -> Result<Vec<Message>, TransportError> {
         let expected = std::mem::take(&mut self.expected);
         Ok(self.collect(&expected, (self.round, exchange)))
     }
 
-    fn send(&mut self, to: usize, letter: Letter) -> Result<bool, TransportError> {
+    fn send(&mut self, to: usize, message: Message) -> Result<bool, TransportError> {
         let table = &self.house.table;
         let Some(connection) = table.connection(to) else {
             return Ok(false);
         };
-        if !table.post(to, &connection, &Arc::new(letter)) {
-            table.drop_connection(to, connection.id, "it takes letters too slowly".into());
+        if !table.post(to, &connection, &Arc::new(message)) {
+            table.drop_connection(to, connection.id, "it takes messages too slowly".into());
             return Ok(false);
         }
         Ok(true)
     }
 
-    fn receive(&mut self, wait: Duration) -> Result<Vec<Letter>, TransportError> {
+    fn receive(&mut self, wait: Duration) -> Result<Vec<Message>, TransportError> {
         Ok(self.house.table.whatever(wait))
     }
 
-    fn is_there(&self, worker: usize) -> bool {
+    fn is_connected(&self, worker: usize) -> bool {
         self.house.table.connection(worker).is_some()
     }
 
@@ -373,11 +373,11 @@ impl Transport for Peers {
     /// Everyone sends everyone its numbers, and sums up those that come, in the order of the workers.
     fn all_reduce(&mut self, exchange: u32, numbers: &mut [f32]) -> Result<(), TransportError> {
         let round = self.round;
-        let letter = Letter {
+        let message = Message {
             from: self.house.own,
             round,
             exchange,
-            report: upwash::algorithm::Report {
+            report: upwash::algorithm::WorkerStats {
                 loss: None,
                 degree: 0,
                 number: 1.0,
@@ -387,14 +387,14 @@ impl Transport for Peers {
             numbers: numbers.to_vec().into(),
         };
         let everyone: Vec<usize> = (0..self.held.len()).collect();
-        self.post(letter, &everyone);
-        let mut sums: BTreeMap<usize, Numbers> = BTreeMap::new();
-        for letter in self.collect(&everyone, (round, exchange)) {
-            let usable = letter.numbers.len() == numbers.len();
-            if usable && letter.numbers.iter().all(|number| number.is_finite()) {
-                sums.insert(letter.from, letter.numbers);
+        self.post(message, &everyone);
+        let mut sums: BTreeMap<usize, Buffer> = BTreeMap::new();
+        for message in self.collect(&everyone, (round, exchange)) {
+            let usable = message.numbers.len() == numbers.len();
+            if usable && message.numbers.iter().all(|number| number.is_finite()) {
+                sums.insert(message.from, message.numbers);
             } else {
-                self.refuse(letter.from, "a sum that is none".into());
+                self.refuse(message.from, "a sum that is none".into());
             }
         }
         sums.insert(self.house.own, numbers.to_vec().into());
@@ -408,7 +408,7 @@ impl Transport for Peers {
         Ok(())
     }
 
-    fn fill_in(&mut self, _: &mut [f64]) -> Result<(), TransportError> {
+    fn gather_scalars(&mut self, _: &mut [f64]) -> Result<(), TransportError> {
         Ok(())
     }
 
@@ -416,22 +416,22 @@ impl Transport for Peers {
         Ok(None)
     }
 
-    fn is_asked(&self) -> bool {
-        self.house.table.is_asked()
+    fn state_requested(&self) -> bool {
+        self.house.table.state_requested()
     }
 
-    fn answer(&mut self, round: u64, state: State) {
+    fn send_state(&mut self, round: u64, state: State) {
         self.house.table.answer(&model_to_bytes(round, &state));
     }
 
-    fn news(&mut self) -> Vec<MembershipEvent> {
-        self.house.table.news()
+    fn membership_events(&mut self) -> Vec<MembershipEvent> {
+        self.house.table.membership_events()
     }
 
     fn traffic(&self) -> Traffic {
         Traffic {
             bytes: self.house.table.sent.load(Ordering::Relaxed),
-            letters: self.house.table.letters.load(Ordering::Relaxed),
+            messages: self.house.table.messages.load(Ordering::Relaxed),
         }
     }
 }

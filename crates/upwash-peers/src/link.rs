@@ -1,7 +1,7 @@
 //! Connections: who may speak, for how long it may be silent, and what it says.
 
 use crate::frame::{
-    FRAME_HEADER, FrameError, FrameHeader, Hello, Kind, Limits, SMALL, VERSION, parse_letter,
+    FRAME_HEADER, FrameError, FrameHeader, Hello, Kind, Limits, SMALL, VERSION, parse_message,
     parse_model, parse_round,
 };
 use crate::keys::{Fingerprint, Key};
@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
-use upwash::transport::{HEADER, Letter, MembershipEvent, Pool};
+use upwash::transport::{HEADER, MembershipEvent, Message, Pool};
 
 /// Connections that have not proved yet who they are: more must wait.
 const STRANGERS: usize = 32;
@@ -38,7 +38,7 @@ pub(crate) struct House {
     pub(crate) limits: Limits,
     pub(crate) timings: Timings,
     pub(crate) table: Table,
-    /// Memory of letters, on their way out and in.
+    /// Memory of messages, on their way out and in.
     pub(crate) pool: Pool,
 }
 
@@ -294,7 +294,7 @@ pub(crate) async fn ask(
         .await?;
     write(&mut stream, Kind::Ask, &[]).await?;
     let limits = Limits {
-        letter: 0,
+        message: 0,
         model: 0,
     };
     let header = read_header(&mut stream, &limits).await?;
@@ -349,10 +349,10 @@ async fn speak(
             Ok(Some(Parcel::Small(kind, content))) => {
                 write(&mut stream, kind, &[&content]).await?;
             }
-            Ok(Some(Parcel::Letter(letter))) => {
-                let header = letter.header();
-                let numbers: &[u8] = bytemuck::cast_slice(&letter.numbers);
-                write(&mut stream, Kind::Letter, &[&header, numbers]).await?;
+            Ok(Some(Parcel::Message(message))) => {
+                let header = message.header();
+                let numbers: &[u8] = bytemuck::cast_slice(&message.numbers);
+                write(&mut stream, Kind::Message, &[&header, numbers]).await?;
                 under_way.fetch_sub(1, Ordering::Relaxed);
             }
             Ok(Some(Parcel::Close)) => {
@@ -381,13 +381,13 @@ pub(crate) async fn hear(
         house.table.room_for(worker, id).await;
         let read = timeout(silence, read_header(&mut stream, &house.limits)).await;
         let header = read.map_err(|_| LinkError::Silent(silence))??;
-        if header.kind == Kind::Letter {
-            let letter = read_letter(&mut stream, header, silence, &house.pool).await?;
-            if letter.from != worker {
-                let why = format!("it spoke as worker {}", letter.from);
+        if header.kind == Kind::Message {
+            let message = read_message(&mut stream, header, silence, &house.pool).await?;
+            if message.from != worker {
+                let why = format!("it spoke as worker {}", message.from);
                 return Err(LinkError::Refused(why));
             }
-            let kept = house.table.letter(worker, id, letter);
+            let kept = house.table.message(worker, id, message);
             kept.map_err(|error| LinkError::Refused(error.to_string()))?;
             continue;
         }
@@ -422,7 +422,7 @@ pub(crate) async fn hear(
                 }
             }
             Kind::Goodbye => house.table.goodbye(worker, id),
-            Kind::Hello | Kind::Ask | Kind::Answer | Kind::Letter => {
+            Kind::Hello | Kind::Ask | Kind::Answer | Kind::Message => {
                 let why = format!("{:?} in the middle of a conversation", header.kind);
                 return Err(LinkError::Refused(why));
             }
@@ -442,7 +442,7 @@ async fn read_header(
 /// A frame from someone who has not said who it is.
 async fn read_small(stream: &mut (impl AsyncRead + Unpin)) -> Result<(Kind, Vec<u8>), LinkError> {
     let limits = Limits {
-        letter: 0,
+        message: 0,
         model: 0,
     };
     let header = read_header(stream, &limits).await?;
@@ -468,12 +468,12 @@ async fn read_pieces(
     Ok(content)
 }
 
-async fn read_letter(
+async fn read_message(
     stream: &mut (impl AsyncRead + Unpin),
     frame: FrameHeader,
     silence: Duration,
     pool: &Pool,
-) -> Result<Letter, LinkError> {
+) -> Result<Message, LinkError> {
     let length = frame.length as usize;
     if length < HEADER || !length.is_multiple_of(4) {
         return Err(FrameError::Garbage.into());
@@ -482,7 +482,7 @@ async fn read_letter(
     let read = timeout(silence, stream.read_exact(&mut header)).await;
     read.map_err(|_| LinkError::Silent(silence))??;
     let count = (length - HEADER) / 4;
-    let mut letter = parse_letter(&header, count)?;
+    let mut message = parse_message(&header, count)?;
     // Memory that is there already, or takes as much as comes: all at once would let a promise alone
     // take it.
     let mut numbers = pool.spare(count).unwrap_or_default();
@@ -502,8 +502,8 @@ async fn read_letter(
     if hash.finalize() != frame.checksum && !cfg!(fuzzing) {
         return Err(FrameError::Checksum.into());
     }
-    letter.numbers = pool.lend(numbers);
-    Ok(letter)
+    message.numbers = pool.lend(numbers);
+    Ok(message)
 }
 
 async fn write(

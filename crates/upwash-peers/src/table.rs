@@ -2,8 +2,8 @@
 //!
 //! A link between two workers is *held* from a round on that both have promised: each tells the other
 //! the first round that it has not begun yet, and the larger of the two counts. Whoever has begun that
-//! round by the time it hears of it makes a later promise. So nobody waits for a letter that was never
-//! going to be sent. Promises that are far apart hold nothing: whoever is behind must first catch up.
+//! round by the time it hears of it makes a later promise. So nobody waits for a message that was never
+//! going to be sent. Capabilities that are far apart hold nothing: whoever is behind must first catch up.
 
 use crate::frame::Kind;
 use serde::{Deserialize, Serialize};
@@ -14,19 +14,19 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use upwash::engine::State as EngineState;
-use upwash::transport::{Letter, LetterError, MembershipEvent};
+use upwash::transport::{MembershipEvent, Message, WireError};
 
 /// A round that is so much later than one's own is another history: better to join it.
 pub(crate) const BEHIND: u64 = 10;
-/// Letters of one sender that are kept before they are due; then nothing more is read from it.
+/// Messages of one sender that are kept before they are due; then nothing more is read from it.
 pub(crate) const KEPT: usize = 8;
-/// Letters to one receiver that may be on their way; it is too slow if there are more.
+/// Messages to one receiver that may be on their way; it is too slow if there are more.
 const UNDER_WAY: u64 = KEPT as u64;
 
 /// What goes out over a connection.
 pub(crate) enum Parcel {
     Small(Kind, Vec<u8>),
-    Letter(Arc<Letter>),
+    Message(Arc<Message>),
     /// After all that was said before.
     Close,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Connection {
     /// Every connection has a number of its own.
     pub(crate) id: u64,
     pub(crate) outbox: UnboundedSender<Parcel>,
-    /// Letters that have been handed to it and not been sent yet.
+    /// Messages that have been handed to it and not been sent yet.
     pub(crate) under_way: Arc<AtomicU64>,
 }
 
@@ -56,15 +56,15 @@ impl Connection {
 #[derive(Default)]
 pub(crate) struct Peer {
     connection: Option<Connection>,
-    /// From which round on it has been promised letters, and has promised them.
+    /// From which round on it has been promised messages, and has promised them.
     promised: u64,
     promise: Option<u64>,
     /// How often it has been promised something over this connection.
     attempts: u64,
     /// The last round that it was heard of in.
     round: u64,
-    letters: VecDeque<Letter>,
-    /// The last letter's round and exchange: they only grow.
+    messages: VecDeque<Message>,
+    /// The last message's round and exchange: they only grow.
     last: Option<(u64, u32)>,
     /// It has come to its end.
     finished: bool,
@@ -107,12 +107,12 @@ pub(crate) struct Table {
     own: usize,
     state: Mutex<State>,
     bell: Condvar,
-    /// Rung for a reader when there is room for its letters again.
+    /// Rung for a reader when there is room for its messages again.
     room: Vec<Notify>,
     connections: AtomicU64,
     pub(crate) sent: AtomicU64,
     pub(crate) received: AtomicU64,
-    pub(crate) letters: AtomicU64,
+    pub(crate) messages: AtomicU64,
 }
 
 /// How things are with a peer, as `upwash status` shows it.
@@ -130,9 +130,9 @@ pub struct StatusReport {
     pub bytes_received: u64,
 }
 
-/// What came of waiting for a letter.
+/// What came of waiting for a message.
 pub(crate) enum Awaited {
-    Letter(Letter),
+    Message(Message),
     /// It will not come.
     Missing,
     /// It did not come in time.
@@ -153,7 +153,7 @@ impl Table {
             connections: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
-            letters: AtomicU64::new(0),
+            messages: AtomicU64::new(0),
         }
     }
 
@@ -175,7 +175,7 @@ impl Table {
         }
     }
 
-    pub(crate) fn news(&self) -> Vec<MembershipEvent> {
+    pub(crate) fn membership_events(&self) -> Vec<MembershipEvent> {
         std::mem::take(&mut self.lock().news)
     }
 
@@ -192,7 +192,7 @@ impl Table {
         }
         (peer.promised, peer.promise, peer.last) = (next, None, None);
         peer.attempts = 0;
-        peer.letters.clear();
+        peer.messages.clear();
         (peer.finished, peer.trouble) = (false, None);
         state.news.push(MembershipEvent::Joined { worker });
         self.room[worker].notify_one();
@@ -212,7 +212,7 @@ impl Table {
         }
         (peer.connection, peer.promise) = (None, None);
         if !peer.finished {
-            peer.letters.clear();
+            peer.messages.clear();
             state.news.push(MembershipEvent::Lost { worker, why });
         }
         self.bell.notify_all();
@@ -255,32 +255,37 @@ impl Table {
         }
     }
 
-    /// A letter has come; those of one sender come in their order, each once.
-    pub(crate) fn letter(&self, worker: usize, id: u64, letter: Letter) -> Result<(), LetterError> {
+    /// A message has come; those of one sender come in their order, each once.
+    pub(crate) fn message(
+        &self,
+        worker: usize,
+        id: u64,
+        message: Message,
+    ) -> Result<(), WireError> {
         let mut state = self.lock();
         let next = state.next;
         if let Some(peer) = Self::on(&mut state, worker, id) {
-            let turn = (letter.round, letter.exchange);
+            let turn = (message.round, message.exchange);
             if peer.last.is_some_and(|last| turn <= last) {
                 let (round, exchange) = turn;
-                return Err(LetterError::Turn { round, exchange });
+                return Err(WireError::OutOfTurn { round, exchange });
             }
             peer.last = Some(turn);
-            peer.round = peer.round.max(letter.round);
+            peer.round = peer.round.max(message.round);
             // Nobody waits for what is over.
-            if letter.round + 1 >= next {
-                peer.letters.push_back(letter);
+            if message.round + 1 >= next {
+                peer.messages.push_back(message);
             }
         }
         self.bell.notify_all();
         Ok(())
     }
 
-    /// Waits until there is room for more letters of a worker.
+    /// Waits until there is room for more messages of a worker.
     pub(crate) async fn room_for(&self, worker: usize, id: u64) {
         loop {
             let full = match Self::on(&mut self.lock(), worker, id) {
-                Some(peer) => peer.letters.len() >= KEPT,
+                Some(peer) => peer.messages.len() >= KEPT,
                 None => false,
             };
             if !full {
@@ -338,10 +343,10 @@ impl Table {
     pub(crate) fn gather(&self, workers: &[usize], until: Instant) -> Vec<usize> {
         let mut state = self.lock();
         loop {
-            let is_there = |peer: &Peer| peer.connection.is_some() && peer.promise.is_some();
+            let is_connected = |peer: &Peer| peer.connection.is_some() && peer.promise.is_some();
             let missing = workers.iter().copied();
             let missing: Vec<usize> = missing
-                .filter(|&worker| !is_there(&state.peers[worker]))
+                .filter(|&worker| !is_connected(&state.peers[worker]))
                 .collect();
             let left = until.saturating_duration_since(Instant::now());
             if missing.is_empty() || left.is_zero() {
@@ -397,19 +402,19 @@ impl Table {
         let held = state.peers.iter().map(connection).collect();
         state.next = round + 1;
         for (peer, room) in state.peers.iter_mut().zip(&self.room) {
-            peer.letters.retain(|letter| letter.round >= round);
+            peer.messages.retain(|message| message.round >= round);
             room.notify_one();
         }
         held
     }
 
-    /// Goes on with a later round: nobody shall wait for letters of those between.
+    /// Goes on with a later round: nobody shall wait for messages of those between.
     pub(crate) fn jump(&self, round: u64) {
         let mut state = self.lock();
         state.next = round;
         for (peer, room) in state.peers.iter_mut().zip(&self.room) {
             peer.promise_from(round);
-            peer.letters.retain(|letter| letter.round >= round);
+            peer.messages.retain(|message| message.round >= round);
             room.notify_one();
         }
     }
@@ -436,7 +441,7 @@ impl Table {
     }
 
     /// Whether someone asks for a model.
-    pub(crate) fn is_asked(&self) -> bool {
+    pub(crate) fn state_requested(&self) -> bool {
         !self.lock().asking.is_empty()
     }
 
@@ -450,12 +455,12 @@ impl Table {
         }
     }
 
-    /// Hands a letter to a connection, if that is still the one to its worker; whether it can keep up.
+    /// Hands a message to a connection, if that is still the one to its worker; whether it can keep up.
     pub(crate) fn post(
         &self,
         worker: usize,
         connection: &Connection,
-        letter: &Arc<Letter>,
+        message: &Arc<Message>,
     ) -> bool {
         if Self::on(&mut self.lock(), worker, connection.id).is_none() {
             return true;
@@ -463,8 +468,8 @@ impl Table {
         if connection.under_way.fetch_add(1, Ordering::Relaxed) >= UNDER_WAY {
             return false;
         }
-        self.letters.fetch_add(1, Ordering::Relaxed);
-        connection.send(Parcel::Letter(Arc::clone(letter)));
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        connection.send(Parcel::Message(Arc::clone(message)));
         true
     }
 
@@ -473,14 +478,14 @@ impl Table {
         self.lock().peers[worker].connection.clone()
     }
 
-    /// All letters that have come, or the first to come within so long.
-    pub(crate) fn whatever(&self, wait: Duration) -> Vec<Letter> {
+    /// All messages that have come, or the first to come within so long.
+    pub(crate) fn whatever(&self, wait: Duration) -> Vec<Message> {
         let deadline = Instant::now() + wait;
         let mut state = self.lock();
         loop {
             let mut found = Vec::new();
             for (peer, room) in state.peers.iter_mut().zip(&self.room) {
-                found.extend(peer.letters.drain(..));
+                found.extend(peer.messages.drain(..));
                 room.notify_one();
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -492,7 +497,7 @@ impl Table {
         }
     }
 
-    /// Waits for a letter over a connection.
+    /// Waits for a message over a connection.
     pub(crate) fn wait_for(
         &self,
         worker: usize,
@@ -509,15 +514,15 @@ impl Table {
                 .connection
                 .as_ref()
                 .is_some_and(|c| c.id == connection.id);
-            while let Some(letter) = peer.letters.front() {
-                let found = (letter.round, letter.exchange);
+            while let Some(message) = peer.messages.front() {
+                let found = (message.round, message.exchange);
                 if found > turn {
                     return Awaited::Missing;
                 }
-                let letter = peer.letters.pop_front();
+                let message = peer.messages.pop_front();
                 self.room[worker].notify_one();
-                if let Some(letter) = letter.filter(|_| found == turn) {
-                    return Awaited::Letter(letter);
+                if let Some(message) = message.filter(|_| found == turn) {
+                    return Awaited::Message(message);
                 }
             }
             // It is gone, or has gone on to a later round.

@@ -1,8 +1,8 @@
-//! How fast letters go, beside plain rustls on the same machine:
+//! How fast messages go, beside plain rustls on the same machine:
 //! `cargo test --release -p upwash-peers throughput -- --ignored --nocapture`.
 #![allow(clippy::unwrap_used)]
 
-use crate::hostile::{letter, two};
+use crate::hostile::{message, two};
 use crate::keys::Key;
 use crate::{Peers, tls};
 use rustls::pki_types::ServerName;
@@ -10,14 +10,14 @@ use rustls::{ClientConnection, ServerConnection, StreamOwned};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
-use upwash::transport::{Begin, Transport};
+use upwash::transport::{RoundStart, Transport};
 
-/// Numbers of a letter.
+/// Buffer of a message.
 const WIDTH: usize = 5_000_000;
 const TIMES: usize = 20;
 
-/// Two threads exchange letters; seconds.
-fn letters() -> f64 {
+/// Two threads exchange messages; seconds.
+fn messages() -> f64 {
     let workers = two(WIDTH).map(|config| {
         let mut transport = Peers::new(config).unwrap();
         std::thread::spawn(move || {
@@ -25,9 +25,9 @@ fn letters() -> f64 {
             let mut began = Instant::now();
             let numbers = vec![1.0; WIDTH];
             for round in 0..=TIMES as u64 {
-                while transport.may_begin(round, false).unwrap() == Begin::Wait {}
-                let mut mine = letter(own, round, 0);
-                mine.numbers = transport.page(WIDTH);
+                while transport.may_begin(round, false).unwrap() == RoundStart::Wait {}
+                let mut mine = message(own, round, 0);
+                mine.numbers = transport.allocate(WIDTH);
                 mine.numbers.copy_from_slice(&numbers);
                 transport
                     .begin(vec![(mine, vec![1 - own])], &[1 - own])
@@ -38,7 +38,7 @@ fn letters() -> f64 {
                 }
             }
             let seconds = began.elapsed().as_secs_f64();
-            // The other may still want the last letter.
+            // The other may still want the last message.
             std::thread::sleep(Duration::from_secs(1));
             seconds
         })
@@ -95,10 +95,10 @@ fn plain() -> f64 {
 fn throughput() {
     let moved = (2 * 4 * WIDTH * TIMES) as f64 / 1e9;
     for _ in 0..3 {
-        let (plain, letters) = (moved / plain(), moved / letters());
+        let (plain, messages) = (moved / plain(), moved / messages());
         println!(
-            "rustls alone {plain:.2} GB/s, peers {letters:.2} GB/s: {:.0} %",
-            100.0 * letters / plain
+            "rustls alone {plain:.2} GB/s, peers {messages:.2} GB/s: {:.0} %",
+            100.0 * messages / plain
         );
     }
 }

@@ -1,4 +1,4 @@
-//! A graph as a figure: links in the colour of their matching, workers by degree and accuracy.
+//! A graph as a figure: links in the color of their matching, workers by degree and accuracy.
 
 use crate::Run;
 use crate::figure::COLOURS;
@@ -8,7 +8,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// A graph, or one of its copies, in which everyone stands elsewhere.
 pub(crate) struct Drawing {
-    /// Where each worker is, in the square from (0, 0) to (1, 1), how large, and of which colour.
+    /// Where each worker is, in the square from (0, 0) to (1, 1), how large, and of which color.
     workers: Vec<([f64; 2], f64, RGBColor)>,
     links: Vec<(usize, usize, RGBColor)>,
     words: String,
@@ -62,7 +62,7 @@ impl Drawing {
             known().fold(f64::INFINITY, f64::min),
             known().fold(f64::NEG_INFINITY, f64::max),
         );
-        let colour = |worker: usize| {
+        let color = |worker: usize| {
             let found = accuracies.iter().find(|entry| entry.0 == worker);
             let part = found.map(|entry| (entry.1 - low) / (high - low).max(1e-12));
             part.map_or(RGBColor(0xbb, 0xbb, 0xbb), on_scale)
@@ -73,7 +73,7 @@ impl Drawing {
         let (least, span) = (8.0 * scale, 10.0 * scale);
         let worker = |worker: usize| {
             let size = least + span * degrees[worker] as f64 / most;
-            Some((*graph.positions.get(places[worker])?, size, colour(worker)))
+            Some((*graph.positions.get(places[worker])?, size, color(worker)))
         };
         Some(Self {
             workers: (0..run.workers).map(worker).collect::<Option<_>>()?,
@@ -131,13 +131,13 @@ impl Drawing {
         };
         let few = self.workers.len() <= 100;
         let thick = if few { 2 * scale } else { (scale / 2).max(1) };
-        for &(a, b, colour) in &self.links {
+        for &(a, b, color) in &self.links {
             let ends = vec![at(self.workers[a].0), at(self.workers[b].0)];
-            area.draw(&PathElement::new(ends, colour.stroke_width(thick)))?;
+            area.draw(&PathElement::new(ends, color.stroke_width(thick)))?;
         }
-        for (number, &(position, size, colour)) in self.workers.iter().enumerate() {
+        for (number, &(position, size, color)) in self.workers.iter().enumerate() {
             let (place, size) = (at(position), (size * unit) as i32);
-            area.draw(&Circle::new(place, size, colour.filled()))?;
+            area.draw(&Circle::new(place, size, color.filled()))?;
             if few {
                 area.draw(&Circle::new(place, size, BLACK.stroke_width(scale)))?;
                 let beside = (place.0 + size + 4 * scale as i32, place.1);

@@ -9,7 +9,7 @@ use std::sync::Once;
 
 /// Letters of PNG figures: none need be installed.
 const FONT: &[u8] = include_bytes!("../assets/DejaVuSans.ttf");
-/// Okabe and Ito's colours, as on the page.
+/// Okabe and Ito's colors, as on the page.
 pub(crate) const COLOURS: [RGBColor; 8] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xe6, 0x9f, 0x00),
@@ -60,7 +60,7 @@ struct Chart {
 struct Line {
     name: String,
     points: Vec<(f64, f64)>,
-    colour: RGBColor,
+    color: RGBColor,
     dashed: bool,
     wide: bool,
 }
@@ -95,7 +95,7 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
                 .map(|worker| Line {
                     name: format!("worker {worker}"),
                     points: points(worker),
-                    colour: COLOURS[worker % COLOURS.len()],
+                    color: COLOURS[worker % COLOURS.len()],
                     dashed: worker / COLOURS.len() % 2 == 1,
                     wide: false,
                 })
@@ -103,7 +103,7 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
             lines.push(Line {
                 name: "mean".into(),
                 points: mean(&lines),
-                colour: BLACK,
+                color: BLACK,
                 dashed: false,
                 wide: true,
             });
@@ -198,7 +198,7 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
                 .iter()
                 .filter_map(|epoch| point(run, epoch))
                 .collect(),
-            colour: COLOURS[number % COLOURS.len()],
+            color: COLOURS[number % COLOURS.len()],
             dashed: number / COLOURS.len() % 2 == 1,
             wide: false,
         };
@@ -262,8 +262,8 @@ pub struct NamedLine {
     pub name: String,
     /// Across and up.
     pub points: Vec<(f64, f64)>,
-    /// The number of a colour.
-    pub colour: usize,
+    /// The number of a color.
+    pub color: usize,
     /// Whether it is dashed.
     pub dashed: bool,
 }
@@ -281,7 +281,7 @@ impl Figure {
             .map(|line| Line {
                 name: line.name,
                 points: line.points,
-                colour: COLOURS[line.colour % COLOURS.len()],
+                color: COLOURS[line.color % COLOURS.len()],
                 dashed: line.dashed,
                 wide: false,
             })
@@ -423,7 +423,7 @@ impl Chart {
                 }
                 for line in &self.lines {
                     let style =
-                        line.colour
+                        line.color
                             .stroke_width(if line.wide { 3 * scale } else { 3 * scale / 2 });
                     let points = line.points.iter().copied().filter(|point| usable(point.1));
                     let length = 18 * scale as i32;

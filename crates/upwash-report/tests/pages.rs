@@ -24,7 +24,7 @@ fn folder_of(
     let folder = parent.join(name);
     std::fs::create_dir_all(&folder).unwrap();
     let mut lines = vec![format!(
-        r#"{{"event":"started","round":0,"algorithm":"D-PSGD","graph":"{graph}","workers":{workers},"parameters":10,"rounds":100,"rounds_per_epoch":10,"batch":8}}"#
+        r#"{{"event":"started","version":1,"round":0,"algorithm":"D-PSGD","graph":"{graph}","workers":{workers},"parameters":10,"rounds":100,"rounds_per_epoch":10,"batch_size":8}}"#
     )];
     for epoch in 1..=epochs {
         let number = |worker: usize| (1.0 + worker as f64 / workers as f64) / f64::from(epoch);

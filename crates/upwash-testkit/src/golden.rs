@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use upwash::config::Config;
-use upwash::experiment::{Experiment, Folders};
-use upwash::fleet::Model;
+use upwash::engine::Model;
+use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{ControlFlow, Event, Progress, run};
 
 /// Recorded runs, by name.
@@ -59,7 +59,7 @@ impl Trace {
     /// Of a run of this configuration in one process, with gradients by `model`.
     pub fn of(config: &str, model: impl FnOnce(&Experiment) -> std::sync::Arc<dyn Model>) -> Self {
         let config = Config::parse(config, &[]).expect("a configuration");
-        let experiment = Experiment::prepare(config, &Folders::default()).expect("an experiment");
+        let experiment = Experiment::prepare(config, &DataPaths::default()).expect("an experiment");
         let mut engine = experiment.fleet(model(&experiment));
         let mut rounds = Vec::new();
         let mut record = |event: &Event| {
@@ -262,11 +262,7 @@ const CASES: [(&str, &str, &str); 38] = [
         "variant = \"released\"\nbase = \"matcha\"",
     ),
     ("al-dsgd-overlap", L1, "overlap = true"),
-    (
-        "al-dsgd-neighbors-only",
-        L1,
-        "leaders = \"neighbours-only\"",
-    ),
+    ("al-dsgd-neighbors-only", L1, "leaders = \"neighbors-only\""),
     (
         "al-dsgd-gossip-pga",
         L1,
@@ -276,7 +272,7 @@ const CASES: [(&str, &str, &str); 38] = [
     ("al-dsgd-qg-momentum", L1, "base = \"qg-momentum\""),
     (
         "al-dsgd-copies",
-        "[graph]\nweights = \"metropolis\"\ncopies = 3\nrelabellings = \"paper\"\n",
+        "[graph]\nweights = \"metropolis\"\ncopies = 3\nrelabelings = \"paper\"\n",
         "variant = \"sound\"",
     ),
     ("ad-psgd", L1_PLAIN, "name = \"ad-psgd\""),
@@ -324,7 +320,7 @@ fn configurations(seed: u64, graph_of: impl Fn(&str) -> String) -> BTreeMap<Stri
         let graph = graph_of(graph);
         let text = format!(
             "seed = {seed}\nmodel = \"softmax\"\n{graph}[algorithm]\n{algorithm}\n\
-             [training]\nepochs = 3\nbatch = 16\nrate = 0.05\ndecay = \"steps\"\ndecay_at = [1.5, 2.25]\n\
+             [training]\nepochs = 3\nbatch_size = 16\nlearning_rate = 0.05\ndecay = \"steps\"\ndecay_at = [1.5, 2.25]\n\
              [clock]\nnetwork = \"datacenter\"\nslow = [[1, 1.7], [3, 1.3]]\n"
         );
         (name.to_string(), text)

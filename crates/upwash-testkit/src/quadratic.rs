@@ -1,8 +1,8 @@
 //! A model whose gradients have the same bits on every machine.
 
 use upwash::data::Batch;
+use upwash::engine::Model;
 use upwash::engine::Score;
-use upwash::fleet::Model;
 use upwash::model::{Layout, Slot};
 use upwash_topology::random::Stream;
 

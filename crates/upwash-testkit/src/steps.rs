@@ -1,8 +1,8 @@
 //! A worker by itself: what its state is after every step.
 
-use upwash::algorithm::{Part, Plan};
-use upwash::engine::{Engine, State, Turn};
-use upwash::mix::Terms;
+use upwash::algorithm::{Plan, WorkerPlan};
+use upwash::engine::MixOptions;
+use upwash::engine::{Engine, GradientTask, State};
 use upwash::run::{ControlFlow, Event, Observer, Snapshot};
 
 /// Keeps every snapshot between rounds, and never stops a run.
@@ -23,13 +23,13 @@ impl Observer for Archive {
 /// The state of an engine's only worker after each of so many plain steps at this learning rate.
 pub fn plain_steps(engine: &mut dyn Engine, steps: u64, rate: f64) -> Vec<State> {
     let step = |batch| {
-        engine.step(&[Some(Turn { batch, rate })]);
-        let part = Part {
+        engine.step(&[Some(GradientTask { batch, rate })]);
+        let part = WorkerPlan {
             worker: 0,
             messages: vec![],
             plan: Plan::alone(),
         };
-        engine.exchange(&[part], Terms::default());
+        engine.exchange(&[part], MixOptions::default());
         engine.state()
     };
     (0..steps).map(step).collect()

@@ -1,4 +1,4 @@
-//! Colouring, spectra and MATCHA's probabilities at 8 to 1,024 workers.
+//! Coloring, spectra and MATCHA's probabilities at 8 to 1,024 workers.
 //!
 //! `cargo bench -p upwash-topology`; the same in Python: `benches/peers/peers.py`.
 
@@ -19,7 +19,7 @@ fn graph(nodes: usize) -> Graph {
 }
 
 #[divan::bench(args = SIZES)]
-fn colouring(bencher: divan::Bencher<'_, '_>, nodes: usize) {
+fn coloring(bencher: divan::Bencher<'_, '_>, nodes: usize) {
     let graph = graph(nodes);
     bencher.bench_local(|| graph.matchings());
 }

@@ -88,7 +88,7 @@ pub struct Analysis {
     pub dpsgd: Contraction,
     /// Averaging with Metropolis-Hastings weights.
     pub metropolis: Contraction,
-    /// Averaging with equal weights for a worker and each of its neighbours.
+    /// Averaging with equal weights for a worker and each of its neighbors.
     pub uniform: Contraction,
     /// MATCHA, where a budget was given.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -198,7 +198,7 @@ pub struct MatchaLeaders {
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct RotationAnalysis {
     /// Where each worker stands in each copy.
-    pub relabellings: Vec<Vec<usize>>,
+    pub relabelings: Vec<Vec<usize>>,
     /// Each worker's degree, on average.
     pub expected_degrees: Vec<f64>,
     /// Their variance.
@@ -430,17 +430,17 @@ impl MatchaLeaders {
 impl RotationAnalysis {
     fn new(graph: &Graph, rotation: &Rotation, leaders: Option<LeaderWeights>) -> Self {
         let schedule = Schedule::fixed(graph, &Weights::Optimal)
-            .and_then(|fixed| fixed.rotating(rotation.relabellings(), Order::default()))
+            .and_then(|fixed| fixed.rotating(rotation.relabelings(), Order::default()))
             .expect("a rotation of this graph");
         let turn = |weights: LeaderWeights| {
             let copy = |(index, places): (usize, &Vec<usize>)| {
                 let graph = graph
                     .relabelled(places)
-                    .expect("a relabelling of this graph");
+                    .expect("a relabeling of this graph");
                 Leaders::new(&graph, schedule.round(index as u64).mixing(), weights)
             };
             let rounds: Vec<Leaders> = rotation
-                .relabellings()
+                .relabelings()
                 .iter()
                 .enumerate()
                 .map(copy)
@@ -448,7 +448,7 @@ impl RotationAnalysis {
             Leaders::contraction_of_turn(&rounds)
         };
         Self {
-            relabellings: rotation.relabellings().to_vec(),
+            relabelings: rotation.relabelings().to_vec(),
             expected_degrees: rotation.expected_degrees().to_vec(),
             degree_variance: rotation.degree_variance(),
             lambda2_mean: rotation.lambda2_mean(),

@@ -3,18 +3,18 @@
 use crate::{Graph, GraphError, layout};
 use std::fmt::Write;
 
-/// Okabe and Ito's colours, which colour-blind people can tell apart, without black and yellow.
+/// Okabe and Ito's colors, which color-blind people can tell apart, without black and yellow.
 const COLOURS: [&str; 6] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00",
 ];
-/// Matchings beyond the sixth repeat the colours with another dash.
+/// Matchings beyond the sixth repeat the colors with another dash.
 const DASHES: [&str; 4] = ["", "7 4", "2 4", "10 3 2 3"];
 /// Nodes of a smaller radius have no number in them.
 const SMALLEST_LABELLED: f64 = 8.0;
 /// Above this many matchings a legend is longer than the picture.
 const MAX_LEGEND: usize = 12;
 
-/// The graph with its matchings in colours.
+/// The graph with its matchings in colors.
 ///
 /// ```
 /// use upwash_topology::{GraphSpec, draw};
@@ -31,19 +31,19 @@ pub fn draw(graph: &Graph, title: &str) -> String {
 /// Relabelled copies side by side: the same shape, the workers in other places.
 ///
 /// ```
-/// use upwash_topology::{GraphSpec, draw_rotation, paper_relabellings};
+/// use upwash_topology::{GraphSpec, draw_rotation, paper_relabelings};
 /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
-/// let svg = draw_rotation(&l1, "paper:L1", &paper_relabellings())?;
+/// let svg = draw_rotation(&l1, "paper:L1", &paper_relabelings())?;
 /// assert_eq!(svg.matches("<circle ").count(), 3 * 8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn draw_rotation(
     graph: &Graph,
     title: &str,
-    relabellings: &[Vec<usize>],
+    relabelings: &[Vec<usize>],
 ) -> Result<String, GraphError> {
     let worker_at = |places: &Vec<usize>| crate::graph::inverse(places, graph.nodes());
-    let labels = relabellings
+    let labels = relabelings
         .iter()
         .map(worker_at)
         .collect::<Result<Vec<_>, _>>()?;
@@ -155,7 +155,7 @@ fn legend(out: &mut String, matchings: &[Vec<crate::Edge>], top: f64, columns: u
     if matchings.len() > MAX_LEGEND {
         let _ = writeln!(
             out,
-            r##"<text x="16" y="{top:.0}" font-size="12" fill="#666666">matchings share 24 combinations of colour and dash</text>"##
+            r##"<text x="16" y="{top:.0}" font-size="12" fill="#666666">matchings share 24 combinations of color and dash</text>"##
         );
         return;
     }
@@ -177,7 +177,7 @@ fn legend(out: &mut String, matchings: &[Vec<crate::Edge>], top: f64, columns: u
 }
 
 fn line(out: &mut String, [x1, y1, x2, y2]: [f64; 4], matching: usize, stroke: f64) {
-    let colour = COLOURS[matching % COLOURS.len()];
+    let color = COLOURS[matching % COLOURS.len()];
     let dash = DASHES[matching / COLOURS.len() % DASHES.len()];
     let dash = if dash.is_empty() {
         String::new()
@@ -186,7 +186,7 @@ fn line(out: &mut String, [x1, y1, x2, y2]: [f64; 4], matching: usize, stroke: f
     };
     let _ = writeln!(
         out,
-        r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{colour}" stroke-width="{stroke:.1}"{dash}/>"#
+        r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{color}" stroke-width="{stroke:.1}"{dash}/>"#
     );
 }
 

@@ -5,7 +5,7 @@
 //!
 //! [`GraphSpec::build`](crate::GraphSpec::build) checks sizes before it calls anything here.
 
-use crate::colouring::round_robin;
+use crate::coloring::round_robin;
 use crate::random::Stream;
 use crate::{Edge, Graph, GraphError};
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! A simple undirected graph of workers, with the matchings it was given, if any.
 
-use crate::colouring;
+use crate::coloring;
 use faer::Mat;
 use std::sync::OnceLock;
 
@@ -29,10 +29,10 @@ pub(crate) const MAX_EDGES: usize = 1 << 23;
 #[derive(Clone, Debug)]
 pub struct Graph {
     edges: Vec<Edge>,
-    neighbours: Vec<Vec<usize>>,
+    neighbors: Vec<Vec<usize>>,
     own_matchings: Option<Vec<Matching>>,
-    /// An edge colouring takes long for a large graph: it is made once, when first asked for.
-    colouring: OnceLock<Vec<Matching>>,
+    /// An edge coloring takes long for a large graph: it is made once, when first asked for.
+    coloring: OnceLock<Vec<Matching>>,
     positions: Option<Vec<[f64; 2]>>,
 }
 
@@ -101,8 +101,8 @@ pub enum GraphError {
         /// The node that is used twice.
         node: usize,
     },
-    /// A relabelling that is not a permutation of the nodes.
-    #[error("a relabelling of {nodes} nodes must name each of 0 to {} exactly once", nodes.saturating_sub(1))]
+    /// A relabeling that is not a permutation of the nodes.
+    #[error("a relabeling of {nodes} nodes must name each of 0 to {} exactly once", nodes.saturating_sub(1))]
     NotAPermutation {
         /// How many nodes there are.
         nodes: usize,
@@ -130,7 +130,7 @@ impl Graph {
             });
         }
         edges.sort_unstable();
-        let mut neighbours = vec![Vec::new(); nodes];
+        let mut neighbors = vec![Vec::new(); nodes];
         let mut previous = None;
         for &(u, v) in &edges {
             if v >= nodes {
@@ -143,15 +143,15 @@ impl Graph {
                 return Err(GraphError::DoubledEdge { u, v });
             }
             previous = Some((u, v));
-            neighbours[u].push(v);
-            neighbours[v].push(u);
+            neighbors[u].push(v);
+            neighbors[v].push(u);
         }
-        neighbours.iter_mut().for_each(|list| list.sort_unstable());
+        neighbors.iter_mut().for_each(|list| list.sort_unstable());
         Ok(Self {
             edges,
-            neighbours,
+            neighbors,
             own_matchings: None,
-            colouring: OnceLock::new(),
+            coloring: OnceLock::new(),
             positions: None,
         })
     }
@@ -211,7 +211,7 @@ impl Graph {
     /// # Ok::<(), upwash_topology::GraphError>(())
     /// ```
     pub fn nodes(&self) -> usize {
-        self.neighbours.len()
+        self.neighbors.len()
     }
 
     /// The links, sorted, the smaller end first.
@@ -232,16 +232,16 @@ impl Graph {
     ///
     /// ```
     /// # use upwash_topology::Graph;
-    /// assert_eq!(Graph::new(3, [(2, 0), (0, 1)])?.neighbours(0), [1, 2]);
+    /// assert_eq!(Graph::new(3, [(2, 0), (0, 1)])?.neighbors(0), [1, 2]);
     /// # Ok::<(), upwash_topology::GraphError>(())
     /// ```
-    pub fn neighbours(&self, node: usize) -> &[usize] {
-        &self.neighbours[node]
+    pub fn neighbors(&self, node: usize) -> &[usize] {
+        &self.neighbors[node]
     }
 
     /// Worker `node` and those linked to it, in increasing order.
-    pub(crate) fn closed_neighbourhood(&self, node: usize) -> Vec<usize> {
-        let mut members = self.neighbours[node].clone();
+    pub(crate) fn closed_neighborhood(&self, node: usize) -> Vec<usize> {
+        let mut members = self.neighbors[node].clone();
         let place = members.partition_point(|&other| other < node);
         members.insert(place, node);
         members
@@ -255,7 +255,7 @@ impl Graph {
     /// # Ok::<(), upwash_topology::GraphError>(())
     /// ```
     pub fn degrees(&self) -> Vec<usize> {
-        self.neighbours.iter().map(Vec::len).collect()
+        self.neighbors.iter().map(Vec::len).collect()
     }
 
     /// The connected pieces, each in increasing order, by their smallest node.
@@ -277,9 +277,9 @@ impl Graph {
             let mut next = 0;
             while let Some(&node) = piece.get(next) {
                 next += 1;
-                for &neighbour in self.neighbours(node) {
-                    if !std::mem::replace(&mut seen[neighbour], true) {
-                        piece.push(neighbour);
+                for &neighbor in self.neighbors(node) {
+                    if !std::mem::replace(&mut seen[neighbor], true) {
+                        piece.push(neighbor);
                     }
                 }
             }
@@ -301,7 +301,7 @@ impl Graph {
     }
 
     /// The graph split into matchings: its own where it came with some, otherwise a proper edge
-    /// colouring. Deterministic, and never more than the largest degree plus one (exactly the
+    /// coloring. Deterministic, and never more than the largest degree plus one (exactly the
     /// largest degree where the graph is bipartite).
     ///
     /// ```
@@ -313,7 +313,7 @@ impl Graph {
     pub fn matchings(&self) -> &[Matching] {
         match &self.own_matchings {
             Some(own) => own,
-            None => self.colouring.get_or_init(|| colouring::colour(self)),
+            None => self.coloring.get_or_init(|| coloring::color(self)),
         }
     }
 

@@ -155,7 +155,7 @@ fn distances(graph: &Graph) -> Vec<Vec<f64>> {
         row[start] = 0.0;
         let mut queue = std::collections::VecDeque::from([start]);
         while let Some(node) = queue.pop_front() {
-            for &next in graph.neighbours(node) {
+            for &next in graph.neighbors(node) {
                 if row[next].is_infinite() {
                     row[next] = row[node] + 1.0;
                     queue.push_back(next);

@@ -1,7 +1,7 @@
-//! How AL-DSGD mixes: base weights, plus a share of the best and of the best-connected neighbour.
+//! How AL-DSGD mixes: base weights, plus a share of the best and of the best-connected neighbor.
 //!
 //! With W the base's matrix, N(i) worker i's best and T(i) its best-connected candidate (its
-//! neighbours and itself), and w = w_best + w_degree, row i of AL-DSGD's matrix is
+//! neighbors and itself), and w = w_best + w_degree, row i of AL-DSGD's matrix is
 //!
 //! ```text
 //! A_i = (1 - w) W_i + w_best e_N(i) + w_degree e_T(i)
@@ -78,7 +78,7 @@ impl std::str::FromStr for LeaderWeights {
     }
 }
 
-/// AL-DSGD's averaging on one graph, with candidates as far as the neighbours, each worker itself
+/// AL-DSGD's averaging on one graph, with candidates as far as the neighbors, each worker itself
 /// included, and ties going to the lowest index.
 ///
 /// ```
@@ -121,7 +121,7 @@ impl Leaders {
             "a mixing matrix of another graph"
         );
         let candidates = (0..graph.nodes())
-            .map(|i| graph.closed_neighbourhood(i))
+            .map(|i| graph.closed_neighborhood(i))
             .collect();
         Self {
             candidates,

@@ -31,7 +31,7 @@
 
 mod alpha;
 mod analysis;
-mod colouring;
+mod coloring;
 mod draw;
 mod edge_list;
 mod generators;
@@ -63,7 +63,7 @@ pub use leaders::{LeaderWeights, LeaderWeightsError, Leaders};
 pub use matcha::{Matcha, MatchaError};
 pub use mean_shift::MeanShift;
 pub use mixing::Mixing;
-pub use paper::paper_relabellings;
+pub use paper::paper_relabelings;
 pub use rotation::{Rotation, RotationError};
 pub use schedule::{Order, Round, Schedule, ScheduleError};
 pub use spec::{GraphKind, GraphSpec, Random, SpecError};

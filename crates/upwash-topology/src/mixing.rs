@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// ```
 /// use upwash_topology::{Graph, Weights};
 /// let w = Weights::Metropolis.mixing(&Graph::new(3, [(0, 1), (1, 2)])?)?;
-/// assert_eq!(w.row(0)[1], (1, 1.0 / 3.0)); // a third of its neighbour, the rest its own
+/// assert_eq!(w.row(0)[1], (1, 1.0 / 3.0)); // a third of its neighbor, the rest its own
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -221,7 +221,7 @@ impl Mixing {
     pub(crate) fn entry_off(&self, graph: &Graph) -> Option<(usize, usize)> {
         self.rows.iter().enumerate().find_map(|(i, row)| {
             let off = |&&(j, weight): &&(usize, f64)| {
-                weight != 0.0 && i != j && graph.neighbours(i).binary_search(&j).is_err()
+                weight != 0.0 && i != j && graph.neighbors(i).binary_search(&j).is_err()
             };
             row.iter().find(off).map(|&(j, _)| (i, j))
         })

@@ -32,17 +32,17 @@ const PLACES: [[usize; NODES]; 3] = [
     [6, 3, 5, 1, 7, 2, 0, 4],
 ];
 
-/// The relabellings of L1 that give the paper's dynamic graphs: L1 itself, L2 and L3. The first
+/// The relabelings of L1 that give the paper's dynamic graphs: L1 itself, L2 and L3. The first
 /// two are its "two graphs", all of them its "three graphs".
 ///
 /// ```
-/// use upwash_topology::{GraphSpec, paper_relabellings};
+/// use upwash_topology::{GraphSpec, paper_relabelings};
 /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
 /// let l3 = "paper:L3".parse::<GraphSpec>()?.build()?;
-/// assert_eq!(l1.relabelled(&paper_relabellings()[2])?.edges(), l3.edges());
+/// assert_eq!(l1.relabelled(&paper_relabelings()[2])?.edges(), l3.edges());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn paper_relabellings() -> [Vec<usize>; 3] {
+pub fn paper_relabelings() -> [Vec<usize>; 3] {
     PLACES.map(|places| places.to_vec())
 }
 

@@ -5,13 +5,13 @@ use crate::random::Stream;
 use crate::{Graph, GraphError};
 use faer::{Mat, Side};
 
-/// Relabellings of one graph, to be used in turn, and how well they balance it.
+/// Relabelings of one graph, to be used in turn, and how well they balance it.
 ///
 /// ```
-/// use upwash_topology::{GraphSpec, Rotation, paper_relabellings};
+/// use upwash_topology::{GraphSpec, Rotation, paper_relabelings};
 ///
 /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
-/// let paper = Rotation::new(&l1, paper_relabellings().to_vec())?;
+/// let paper = Rotation::new(&l1, paper_relabelings().to_vec())?;
 /// let ours = Rotation::balance(&l1, 3)?;
 /// assert!(ours.degree_variance() < paper.degree_variance());
 /// assert!(ours.lambda2_mean() > paper.lambda2_mean());
@@ -19,7 +19,7 @@ use faer::{Mat, Side};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rotation {
-    relabellings: Vec<Vec<usize>>,
+    relabelings: Vec<Vec<usize>>,
     expected_degrees: Vec<f64>,
     lambda2_mean: f64,
 }
@@ -41,13 +41,13 @@ pub enum RotationError {
     /// So many copies that nothing would come of it.
     #[error("a rotation of {0} copies is too long: ask for at most 1024")]
     TooMany(usize),
-    /// The relabelling is wrong.
+    /// The relabeling is wrong.
     #[error(transparent)]
-    Relabelling(#[from] GraphError),
+    Relabeling(#[from] GraphError),
 }
 
 impl Rotation {
-    /// Measures given relabellings: in copy c, worker k stands at place `relabellings[c][k]`.
+    /// Measures given relabelings: in copy c, worker k stands at place `relabelings[c][k]`.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Rotation};
@@ -56,29 +56,29 @@ impl Rotation {
     /// assert_eq!(turn.degree_variance(), 0.0); // everyone is in the middle once
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn new(graph: &Graph, relabellings: Vec<Vec<usize>>) -> Result<Self, RotationError> {
-        if relabellings.is_empty() {
+    pub fn new(graph: &Graph, relabelings: Vec<Vec<usize>>) -> Result<Self, RotationError> {
+        if relabelings.is_empty() {
             return Err(RotationError::NoCopies);
         }
-        for places in &relabellings {
+        for places in &relabelings {
             inverse(places, graph.nodes())?;
         }
         let search = Search {
             graph,
             degrees: graph.degrees(),
         };
-        let (lambda2_mean, _) = search.fiedler(&relabellings);
-        let n = relabellings.len() as f64;
-        let sums = search.degree_sums(&relabellings);
+        let (lambda2_mean, _) = search.fiedler(&relabelings);
+        let n = relabelings.len() as f64;
+        let sums = search.degree_sums(&relabelings);
         let expected_degrees = sums.iter().map(|&sum| sum as f64 / n).collect();
         Ok(Self {
-            relabellings,
+            relabelings,
             expected_degrees,
             lambda2_mean,
         })
     }
 
-    /// Finds `copies` relabellings (the first is the graph as it is) that give every worker as
+    /// Finds `copies` relabelings (the first is the graph as it is) that give every worker as
     /// nearly as possible the same expected degree and, among those, a large lambda_2 of the mean
     /// Laplacian. Deterministic.
     ///
@@ -108,11 +108,11 @@ impl Rotation {
     /// ```
     /// # use upwash_topology::{GraphSpec, Rotation};
     /// let ring = "ring:4".parse::<GraphSpec>()?.build()?;
-    /// assert_eq!(Rotation::balance(&ring, 2)?.relabellings()[0], [0, 1, 2, 3]);
+    /// assert_eq!(Rotation::balance(&ring, 2)?.relabelings()[0], [0, 1, 2, 3]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn relabellings(&self) -> &[Vec<usize>] {
-        &self.relabellings
+    pub fn relabelings(&self) -> &[Vec<usize>] {
+        &self.relabelings
     }
 
     /// Each worker's degree, on average over the copies.
@@ -130,9 +130,9 @@ impl Rotation {
     /// The variance of the expected degrees over the workers: 0 where all are alike.
     ///
     /// ```
-    /// # use upwash_topology::{GraphSpec, Rotation, paper_relabellings};
+    /// # use upwash_topology::{GraphSpec, Rotation, paper_relabelings};
     /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
-    /// let paper = Rotation::new(&l1, paper_relabellings()[..2].to_vec())?;
+    /// let paper = Rotation::new(&l1, paper_relabelings()[..2].to_vec())?;
     /// assert_eq!(paper.degree_variance(), 0.125);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -150,9 +150,9 @@ impl Rotation {
     /// whole turn.
     ///
     /// ```
-    /// # use upwash_topology::{GraphSpec, Rotation, paper_relabellings};
+    /// # use upwash_topology::{GraphSpec, Rotation, paper_relabelings};
     /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
-    /// let paper = Rotation::new(&l1, paper_relabellings()[..2].to_vec())?;
+    /// let paper = Rotation::new(&l1, paper_relabelings()[..2].to_vec())?;
     /// assert!((paper.lambda2_mean() - 2.0).abs() < 1e-9);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -161,7 +161,7 @@ impl Rotation {
     }
 }
 
-/// The search for good relabellings: balanced starts, then exchanges that keep the balance.
+/// The search for good relabelings: balanced starts, then exchanges that keep the balance.
 struct Search<'a> {
     graph: &'a Graph,
     degrees: Vec<usize>,
@@ -198,7 +198,7 @@ impl Search<'_> {
     /// that leaves uneven.
     fn balanced(&self, copies: usize, stream: &mut Stream) -> Vec<Vec<usize>> {
         let m = self.graph.nodes();
-        let mut relabellings = vec![(0..m).collect::<Vec<usize>>()];
+        let mut relabelings = vec![(0..m).collect::<Vec<usize>>()];
         let mut sums = self.degrees.clone();
         for _ in 1..copies {
             let mut places: Vec<usize> = (0..m).collect();
@@ -212,24 +212,24 @@ impl Search<'_> {
                 copy[worker] = place;
                 sums[worker] += self.degrees[place];
             }
-            relabellings.push(copy);
+            relabelings.push(copy);
         }
         // Random exchanges that do not make it worse; the plateaus between are wide.
         for _ in 0..200 * m {
             let (copy, a, b) = self.exchange(copies, stream);
-            let shift = self.degrees[relabellings[copy][b]] as i64
-                - self.degrees[relabellings[copy][a]] as i64;
+            let shift = self.degrees[relabelings[copy][b]] as i64
+                - self.degrees[relabelings[copy][a]] as i64;
             let (x, y) = (sums[a] as i64, sums[b] as i64);
             if (x + shift).pow(2) + (y - shift).pow(2) <= x * x + y * y {
-                relabellings[copy].swap(a, b);
+                relabelings[copy].swap(a, b);
                 (sums[a], sums[b]) = ((x + shift) as usize, (y - shift) as usize);
             }
         }
-        relabellings
+        relabelings
     }
 
     /// Raises lambda_2 by exchanges that leave the spread of degrees as it is. The eigenvector says
-    /// which of some random ones promises most.
+    /// which of some random ones capabilities most.
     fn climb(&self, places: &mut [Vec<usize>], evaluations: usize, stream: &mut Stream) -> f64 {
         const CANDIDATES: usize = 24;
         let mut sums = self.degree_sums(places);
@@ -286,12 +286,12 @@ impl Search<'_> {
             .zip(v)
             .for_each(|(&place, &x)| value_at[place] = x);
         let around = |place: usize, other: usize, x: f64| {
-            let neighbours = self
+            let neighbors = self
                 .graph
-                .neighbours(place)
+                .neighbors(place)
                 .iter()
                 .filter(|&&next| next != other);
-            neighbours
+            neighbors
                 .map(|&next| (x - value_at[next]).powi(2))
                 .sum::<f64>()
         };
@@ -300,9 +300,9 @@ impl Search<'_> {
             - around(at_b, at_a, v[b])
     }
 
-    fn degree_sums(&self, relabellings: &[Vec<usize>]) -> Vec<usize> {
+    fn degree_sums(&self, relabelings: &[Vec<usize>]) -> Vec<usize> {
         let sum = |worker| {
-            relabellings
+            relabelings
                 .iter()
                 .map(|places| self.degrees[places[worker]])
                 .sum()
@@ -316,14 +316,14 @@ impl Search<'_> {
     }
 
     /// lambda_2 of the mean Laplacian and its eigenvector.
-    fn fiedler(&self, relabellings: &[Vec<usize>]) -> (f64, Vec<f64>) {
+    fn fiedler(&self, relabelings: &[Vec<usize>]) -> (f64, Vec<f64>) {
         let m = self.graph.nodes();
         if m == 1 {
             return (0.0, vec![0.0]);
         }
-        let share = 1.0 / relabellings.len() as f64;
+        let share = 1.0 / relabelings.len() as f64;
         let mut mean = Mat::<f64>::zeros(m, m);
-        for places in relabellings {
+        for places in relabelings {
             let mut worker_at = vec![0; m];
             places
                 .iter()

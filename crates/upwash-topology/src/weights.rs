@@ -4,7 +4,7 @@ use crate::spectrum::Spectrum;
 use crate::{Graph, Mixing};
 use std::str::FromStr;
 
-/// How much a worker takes from each neighbour. Spelled `optimal`, `metropolis`, `uniform`,
+/// How much a worker takes from each neighbor. Spelled `optimal`, `metropolis`, `uniform`,
 /// `alpha=0.3`; a matrix of the user's own is [`Weights::Given`].
 ///
 /// ```
@@ -23,9 +23,9 @@ pub enum Weights {
     /// W = I - alpha L with this alpha.
     Alpha(f64),
     /// W_ij = 1 / (1 + the larger degree of i and j): symmetric, never negative, and each worker
-    /// needs to know its neighbours' degrees only.
+    /// needs to know its neighbors' degrees only.
     Metropolis,
-    /// Each worker takes the plain mean of itself and its neighbours. Symmetric only where all
+    /// Each worker takes the plain mean of itself and its neighbors. Symmetric only where all
     /// degrees are equal: otherwise the workers' average drifts.
     Uniform,
     /// A matrix, row by row.
@@ -145,7 +145,7 @@ impl Weights {
             }
             Self::Uniform => {
                 let row = |i: usize| {
-                    let members = graph.closed_neighbourhood(i);
+                    let members = graph.closed_neighborhood(i);
                     let share = 1.0 / members.len() as f64;
                     members.into_iter().map(|j| (j, share)).collect()
                 };
@@ -196,7 +196,7 @@ fn given(matrix: &[Vec<f64>], graph: &Graph) -> Result<Mixing, WeightError> {
     // Zeros stay where there is a link: the link is up, whatever weight it has.
     let row = |(i, entries): (usize, &Vec<f64>)| {
         let kept = |&(j, value): &(usize, f64)| {
-            value != 0.0 || i == j || graph.neighbours(i).binary_search(&j).is_ok()
+            value != 0.0 || i == j || graph.neighbors(i).binary_search(&j).is_ok()
         };
         entries.iter().copied().enumerate().filter(kept).collect()
     };

@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn relabelling_changes_names_and_nothing_else((graph, places) in relabelled_graphs()) {
+    fn relabeling_changes_names_and_nothing_else((graph, places) in relabelled_graphs()) {
         let moved = graph.relabelled(&places).unwrap();
         for (worker, &place) in places.iter().enumerate() {
             prop_assert_eq!(moved.degrees()[worker], graph.degrees()[place]);
@@ -108,7 +108,7 @@ proptest! {
             (0..graph.nodes()).rev().collect(),
         ]).unwrap();
         let turn = |schedule: &Schedule, order| {
-            schedule.clone().rotating(rotation.relabellings(), order).unwrap()
+            schedule.clone().rotating(rotation.relabelings(), order).unwrap()
         };
         let random = Schedule::random_matching(&graph, seed);
         let matcha = Matcha::solve(&graph, 0.4).unwrap();
@@ -194,7 +194,7 @@ proptest! {
     fn rotations_never_do_worse_than_none(graph in graphs(), copies in 1usize..4) {
         let (rotation, still) =
             (Rotation::balance(&graph, copies).unwrap(), Rotation::balance(&graph, 1).unwrap());
-        prop_assert_eq!(rotation.relabellings().len(), copies);
+        prop_assert_eq!(rotation.relabelings().len(), copies);
         prop_assert!(rotation.degree_variance() <= still.degree_variance() + 1e-9);
     }
 }

@@ -7,7 +7,7 @@ use faer::Mat;
 use upwash_topology::published::Theorem1;
 use upwash_topology::{
     Graph, GraphSpec, LeaderWeights, Leaders, Matcha, Mixing, Rotation, Spectrum, Weights,
-    paper_relabellings,
+    paper_relabelings,
 };
 
 fn graph(spec: &str) -> Graph {
@@ -311,7 +311,7 @@ fn the_second_condition_of_theorem_1_never_holds() {
 fn rotations_of_l1() {
     let l1 = graph("paper:L1");
     for (n, variance, lambda2) in [(2, 0.125, 2.0), (3, 0.305556, 2.079861)] {
-        let paper = Rotation::new(&l1, paper_relabellings()[..n].to_vec()).unwrap();
+        let paper = Rotation::new(&l1, paper_relabelings()[..n].to_vec()).unwrap();
         close(paper.degree_variance(), variance, 1e-6);
         close(paper.lambda2_mean(), lambda2, 1e-6);
     }
@@ -508,11 +508,11 @@ fn theorem_2_as_printed() {
 
 /// The text's example: "the node 7, that is adjacent to node 0, has the largest degree".
 #[test]
-fn in_the_released_list_worker_0_s_best_connected_neighbour_is_1() {
+fn in_the_released_list_worker_0_s_best_connected_neighbor_is_1() {
     let l1 = graph("paper:L1");
-    let degree = |worker: usize| l1.neighbours(worker).len();
-    let neighbours = l1.neighbours(0);
-    assert!(neighbours.contains(&7));
-    let best = neighbours.iter().copied().max_by_key(|&w| degree(w));
+    let degree = |worker: usize| l1.neighbors(worker).len();
+    let neighbors = l1.neighbors(0);
+    assert!(neighbors.contains(&7));
+    let best = neighbors.iter().copied().max_by_key(|&w| degree(w));
     assert_eq!((best, degree(1), degree(7)), (Some(1), 5, 4));
 }

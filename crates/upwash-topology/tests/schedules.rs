@@ -4,7 +4,7 @@
 
 use faer::Mat;
 use upwash_topology::{
-    Graph, GraphSpec, Matcha, Order, Schedule, ScheduleError, Spectrum, Weights, paper_relabellings,
+    Graph, GraphSpec, Matcha, Order, Schedule, ScheduleError, Spectrum, Weights, paper_relabelings,
 };
 
 fn graph(spec: &str) -> Graph {
@@ -99,7 +99,7 @@ fn the_released_copies_on_fewer_links() {
                 rounds_per_epoch: 49,
             };
             let base = Schedule::released_flags(&graph(name)).unwrap();
-            let places = &paper_relabellings()[..copies];
+            let places = &paper_relabelings()[..copies];
             pieces_of(&base.rotating(places, order).unwrap()).len()
         });
         assert_eq!(pieces, expected, "{copies} copies");
@@ -189,7 +189,7 @@ fn rotation_takes_its_copies_in_turn_from_any_start() {
     let names = ["paper:L1", "paper:L2", "paper:L3"].map(graph);
     let schedule = Schedule::fixed(&l1, &Weights::Optimal)
         .unwrap()
-        .rotating(&paper_relabellings(), Order::InTurn { start: 2 })
+        .rotating(&paper_relabelings(), Order::InTurn { start: 2 })
         .unwrap();
     for k in 0..9 {
         let copy = (k as usize + 2) % 3;
@@ -198,7 +198,7 @@ fn rotation_takes_its_copies_in_turn_from_any_start() {
     }
     let random = Schedule::fixed(&l1, &Weights::Optimal)
         .unwrap()
-        .rotating(&paper_relabellings(), Order::Random { seed: 5 })
+        .rotating(&paper_relabelings(), Order::Random { seed: 5 })
         .unwrap();
     let turns: Vec<usize> = (0..3000).map(|k| random.round(k).copy()).collect();
     for copy in 0..3 {
@@ -213,7 +213,7 @@ fn rotation_takes_its_copies_in_turn_from_any_start() {
 fn rotated_copies_draw_for_themselves() {
     let matcha = Matcha::solve(&graph("paper:L1"), 0.3).unwrap();
     let schedule = Schedule::matcha(&matcha, 1)
-        .rotating(&paper_relabellings()[..2], Order::default())
+        .rotating(&paper_relabelings()[..2], Order::default())
         .unwrap();
     let same = (0..1000u64)
         .filter(|k| schedule.round(2 * k).matchings() == schedule.round(2 * k + 1).matchings())
@@ -225,7 +225,7 @@ fn rotated_copies_draw_for_themselves() {
 fn alternating_matchings_visit_all_links_in_turn_also_when_rotated() {
     let l1 = graph("paper:L1");
     let rotating = Schedule::alternating(&l1)
-        .rotating(&paper_relabellings()[..2], Order::default())
+        .rotating(&paper_relabelings()[..2], Order::default())
         .unwrap();
     let mut seen: Vec<(usize, usize)> = (0..10)
         .map(|k| (rotating.round(k).copy(), rotating.round(k).matchings()[0]))
@@ -281,7 +281,7 @@ fn dynamic_schedules_need_graphs_of_one_size() {
             .contains("graph 1 of the dynamic schedule has 5 workers")
     );
     let bad = Schedule::one_peer_exponential(3).rotating(&[vec![0, 1, 1]], Order::default());
-    assert!(matches!(bad.unwrap_err(), ScheduleError::Relabelling(_)));
+    assert!(matches!(bad.unwrap_err(), ScheduleError::Relabeling(_)));
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn a_seed_names_its_rounds_for_ever() {
     );
     let order = Order::Random { seed: 7 };
     let rotating = Schedule::one_peer_exponential(8)
-        .rotating(&paper_relabellings(), order)
+        .rotating(&paper_relabelings(), order)
         .unwrap();
     let copies: Vec<usize> = (0..12).map(|k| rotating.round(k).copy()).collect();
     assert_eq!(copies, COPIES);

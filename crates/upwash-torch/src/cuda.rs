@@ -25,10 +25,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
-use upwash::algorithm::ExtraStart;
-use upwash::crew::{Crew, ExtraRows};
+use upwash::algorithm::InitialValue;
 use upwash::data::{Dataset, Sampler};
-use upwash::engine::{Part, Score};
+use upwash::engine::{EngineSpec, StateRows};
+use upwash::engine::{Score, Split};
 use upwash::model::{Layout, Slot};
 use upwash::optimizer::Sgd;
 
@@ -76,7 +76,7 @@ const STEP_AND_MIX: usize = 3;
 const EXCHANGE: usize = 4;
 
 /// The engine.
-pub struct CudaFleet {
+pub struct CudaEngine {
     layout: Layout,
     data: Arc<Dataset>,
     sampler: Sampler,
@@ -92,7 +92,7 @@ pub struct CudaFleet {
     velocities: Option<Rows>,
     statistics: Rows,
     /// The algorithm's vectors, and their names.
-    extras: Vec<Rows>,
+    state_vectors: Vec<Rows>,
     extra_names: Vec<String>,
     /// One more model, for those that are no worker's.
     spare: (Rows, Rows),
@@ -118,11 +118,11 @@ pub struct CudaFleet {
     host_places: Option<Tensor>,
 }
 
-impl CudaFleet {
-    /// All workers of a crew. Everything that a run needs is allocated and tried here, so that what does
+impl CudaEngine {
+    /// All workers of a spec. Everything that a run needs is allocated and tried here, so that what does
     /// not fit is known before the first round.
     pub fn new(
-        crew: &Crew,
+        spec: &EngineSpec,
         model: &dyn TorchModel,
         options: CudaOptions,
     ) -> Result<Self, TorchError> {
@@ -158,11 +158,11 @@ impl CudaFleet {
             ));
             Ok(Memory::of(options.device)?.free as u64)
         })?;
-        Self::make(crew, model, options).map_err(|error| {
+        Self::make(spec, model, options).map_err(|error| {
             if !error.lacks_memory() {
                 return error;
             }
-            TorchError(match Needs::measured(crew, model, options) {
+            TorchError(match Needs::measured(spec, model, options) {
                 Ok(needs) => needs.remedy(free),
                 Err(error) if error.lacks_memory() => format!(
                     "not even one worker fits into the GPU's memory ({:.1} GiB are free): take a smaller \
@@ -176,17 +176,17 @@ impl CudaFleet {
 
     /// The same, without an explanation of what does not fit.
     pub(crate) fn make(
-        crew: &Crew,
+        spec: &EngineSpec,
         model: &dyn TorchModel,
         options: CudaOptions,
     ) -> Result<Self, TorchError> {
-        let workers = crew.starts.len();
+        let workers = spec.starts.len();
         let streams = options.streams.unwrap_or(workers).clamp(1, workers.min(32));
         let made = attempt(|| {
             // Everything is made on the stream that uses it: others would not wait for it.
             let streams = Rc::new(Streams::new(options.device, streams)?);
             let mut fleet =
-                streams.on_main(|| Self::allocate(crew, model, options, streams.clone()))??;
+                streams.on_main(|| Self::allocate(spec, model, options, streams.clone()))??;
             fleet.try_out()?;
             Ok(fleet)
         });
@@ -203,7 +203,7 @@ impl CudaFleet {
     }
 
     fn allocate(
-        crew: &Crew,
+        spec: &EngineSpec,
         model: &dyn TorchModel,
         options: CudaOptions,
         streams: Rc<Streams>,
@@ -214,29 +214,29 @@ impl CudaFleet {
             Precision::Bf16 => 2,
         })?;
         shim::prepare_norm(options.device)?;
-        let (workers, layout, sgd) = (crew.starts.len(), model.layout().clone(), crew.sgd);
+        let (workers, layout, sgd) = (spec.starts.len(), model.layout().clone(), spec.sgd);
         let device = Device::Cuda(options.device);
-        let sampler = crew.sampler.clone();
-        let data = Arc::clone(&crew.data);
+        let sampler = spec.sampler.clone();
+        let data = Arc::clone(&spec.data);
         let rows = |slots: &[Slot]| Rows::new(workers, slots, device);
         let models = rows(&layout.parameters);
         let statistics = rows(&layout.statistics);
-        for (row, &(seed, worker)) in crew.starts.iter().enumerate() {
+        for (row, &(seed, worker)) in spec.starts.iter().enumerate() {
             models.upload(row, &model.start(seed, worker));
             statistics.upload(row, &model.start_statistics());
         }
-        let extra = |extra: &ExtraRows| {
+        let extra = |extra: &StateRows| {
             let rows = rows(&layout.parameters);
             for (row, start) in extra.starts.iter().enumerate() {
-                if *start == ExtraStart::Model {
+                if *start == InitialValue::Model {
                     let row = row as i64;
                     copy(&rows.buffer.get(row), &models.buffer.get(row))?;
                 }
             }
             Ok(rows)
         };
-        let extras = crew.extras.iter().map(extra);
-        let extras = extras.collect::<Result<Vec<Rows>, TorchError>>()?;
+        let state_vectors = spec.state_vectors.iter().map(extra);
+        let state_vectors = state_vectors.collect::<Result<Vec<Rows>, TorchError>>()?;
         let bind = |models: &Rows, statistics: &Rows, row: usize| {
             model.bind(&models.views(row), &statistics.views(row))
         };
@@ -263,14 +263,18 @@ impl CudaFleet {
             test: ImagesOnDevice::new(&data.test, device),
             mail: Mail::new(device),
             trained: (0..workers)
-                .filter(|&worker| !crew.sampler.shares().images[worker].is_empty())
+                .filter(|&worker| !spec.sampler.shares().images[worker].is_empty())
                 .collect(),
             waiting: vec![None; workers],
-            keeps_updates: crew.keeps_updates,
+            keeps_updates: spec.keeps_updates,
             notice: None,
             host_places: None,
-            extra_names: crew.extras.iter().map(|extra| extra.name.clone()).collect(),
-            extras,
+            extra_names: spec
+                .state_vectors
+                .iter()
+                .map(|extra| extra.name.clone())
+                .collect(),
+            state_vectors,
             kernels: Kernels::new(options.device, include_str!("kernels.cu"), &KERNELS)?,
             graph: None,
             streams,
@@ -313,7 +317,7 @@ impl CudaFleet {
             for _ in 0..WARM_UP {
                 this.gradients_of(&this.trained)?;
             }
-            this.score_network(&*this.networks[0], 0, Part::Test)?;
+            this.score_network(&*this.networks[0], 0, Split::Test)?;
             copy(&this.statistics.buffer, &kept)?;
             if this.options.eager {
                 return Ok(None);

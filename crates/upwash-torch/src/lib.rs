@@ -11,7 +11,7 @@ mod needs;
 mod network;
 mod shim;
 
-pub use cuda::{CudaFleet, CudaOptions, Precision};
+pub use cuda::{CudaEngine, CudaOptions, Precision};
 pub use model::{BoundModel, OnCpu, TorchModel};
 pub use module::TorchModule;
 pub use needs::Needs;

@@ -4,8 +4,8 @@ use crate::shim;
 use std::sync::{Arc, Mutex, PoisonError};
 use tch::{Device, Kind, Tensor};
 use upwash::data::Batch;
+use upwash::engine::Model;
 use upwash::engine::Score;
-use upwash::fleet::Model;
 use upwash::loss::cross_entropy;
 use upwash::model::{Layout, Slot};
 
@@ -42,7 +42,7 @@ pub trait BoundModel: Send {
 }
 
 /// A network on the CPU: functions of flat vectors, one thread each, for a
-/// [`Fleet`](upwash::fleet::Fleet).
+/// [`CpuEngine`](upwash::engine::CpuEngine).
 pub struct OnCpu {
     model: Arc<dyn TorchModel>,
     input: [i64; 3],
@@ -51,7 +51,7 @@ pub struct OnCpu {
 }
 
 thread_local! {
-    /// Number of threads is each thread's own setting for the libraries below libtorch, and sums in
+    /// Number of threads is each thread's own context for the libraries below libtorch, and sums in
     /// several threads have other bits.
     static SINGLE_THREADED: () = tch::set_num_threads(1);
 }

@@ -1,10 +1,10 @@
 //! How much of a GPU's memory a fleet will need.
 
-use crate::cuda::{CudaFleet, CudaOptions, Precision, SCORED_AT_ONCE};
+use crate::cuda::{CudaEngine, CudaOptions, Precision, SCORED_AT_ONCE};
 use crate::model::TorchModel;
 use crate::shim::{self, Cuda, TorchError};
 use tch::{Device, Kind, Tensor};
-use upwash::crew::Crew;
+use upwash::engine::EngineSpec;
 
 /// A prediction, in bytes, of what libtorch takes from the device; the driver's own share (some 0.5 GiB)
 /// comes on top. docs/benchmarks.md has how near it comes.
@@ -31,10 +31,10 @@ const STREAM: u64 = 48 << 20;
 
 impl Needs {
     /// Of these workers, used so: by the network's description.
-    pub fn of(crew: &Crew, options: CudaOptions) -> Self {
-        let workers = crew.starts.len();
+    pub fn of(spec: &EngineSpec, options: CudaOptions) -> Self {
+        let workers = spec.starts.len();
         let streams = options.streams.unwrap_or(workers).clamp(1, workers.min(32));
-        let layout = crew.network.layout();
+        let layout = spec.network.layout();
         let numbers = |slots: &[upwash::model::Slot]| -> u64 {
             slots
                 .iter()
@@ -42,27 +42,27 @@ impl Needs {
                 .sum()
         };
         let parameters = numbers(&layout.parameters);
-        let kinds = 2 + u64::from(crew.sgd.has_velocity()) + crew.extras.len() as u64;
+        let kinds = 2 + u64::from(spec.sgd.has_velocity()) + spec.state_vectors.len() as u64;
         let vectors = 4 * (workers as u64 + 1) * (kinds * parameters + numbers(&layout.statistics));
         let number: u64 = match options.precision {
             Precision::Bf16 => 2,
             Precision::Tf32 | Precision::F32 => 4,
         };
-        let image: usize = crew.network.input.iter().product();
-        let pixels = crew.data.train.pixels.len() + crew.data.test.pixels.len();
-        let batch = crew.sampler.batch_size() as u64;
+        let image: usize = spec.network.input.iter().product();
+        let pixels = spec.data.train.pixels.len() + spec.data.test.pixels.len();
+        let batch = spec.sampler.batch_size() as u64;
         let inputs = workers as u64 * batch * image as u64 * number;
         // What is kept for the way back, a copy of the weights in half precision, and the slopes
         // that are under way at once.
         let (made, largest) = (
-            crew.network.activations(),
-            crew.network.largest_activation(),
+            spec.network.activations(),
+            spec.network.largest_activation(),
         );
         let kept = batch * number * (made + 3 * largest) as u64;
         let weights = if number == 2 { 2 * parameters } else { 0 } + 4 * parameters;
         let gradient = (LOSS * (kept + weights) as f64) as u64 + STREAM;
         // Scoring keeps nothing: a few outputs of the largest layers.
-        let scored = (crew.data.test.len().min(SCORED_AT_ONCE)) as u64;
+        let scored = (spec.data.test.len().min(SCORED_AT_ONCE)) as u64;
         Self {
             vectors,
             data: pixels as u64 + inputs,
@@ -77,27 +77,27 @@ impl Needs {
     /// By the network's description in half precision. In single precision libraries take room that no
     /// description has: there it is tried, where there is a GPU to try it on.
     pub fn predicted(
-        crew: &Crew,
+        spec: &EngineSpec,
         model: &dyn TorchModel,
         options: CudaOptions,
     ) -> Result<Self, TorchError> {
         match (options.precision, Cuda::here()) {
             (Precision::Tf32 | Precision::F32, Cuda::Devices(_)) => {
-                Self::measured(crew, model, options)
+                Self::measured(spec, model, options)
             }
-            _ => Ok(Self::of(crew, options)),
+            _ => Ok(Self::of(spec, options)),
         }
     }
 
     /// Of these workers, used so: from what one of them and two need on this machine's GPU.
     pub fn measured(
-        crew: &Crew,
+        spec: &EngineSpec,
         model: &dyn TorchModel,
         options: CudaOptions,
     ) -> Result<Self, TorchError> {
-        let described = Self::of(crew, options);
+        let described = Self::of(spec, options);
         let peak = |workers: usize| -> Result<(u64, Self), TorchError> {
-            let few = crew.first(workers);
+            let few = spec.first(workers);
             let options = CudaOptions {
                 streams: Some(workers),
                 ..options
@@ -109,7 +109,7 @@ impl Needs {
             ));
             shim::release_memory()?;
             shim::forget_peak(options.device)?;
-            let fleet = CudaFleet::make(&few, model, options)?;
+            let fleet = CudaEngine::make(&few, model, options)?;
             Ok((fleet.memory()?.peak as u64, Self::of(&few, options)))
         };
         let (one, described_one) = peak(1)?;

@@ -6,12 +6,12 @@ mod common;
 
 use common::Witness;
 use std::sync::{Arc, Mutex};
-use upwash::algorithm::{Algorithm, Method, Plan, View};
+use upwash::algorithm::{Algorithm, LocalView, Method, Plan};
 use upwash::config::Config;
 use upwash::data::Batch;
 use upwash::engine::Engine;
-use upwash::experiment::{Experiment, Folders};
-use upwash::fleet::Model;
+use upwash::engine::Model;
+use upwash::experiment::{DataPaths, Experiment};
 use upwash::model::{Layer, ModelSpec, Network};
 use upwash::run::{Progress, run};
 use upwash_burn::BurnNetwork;
@@ -20,7 +20,7 @@ use upwash_torch::{OnCpu, TorchModel, TorchModule, TorchNetwork, tch};
 
 fn prepare(config: &str) -> Experiment {
     let config = Config::parse(config, &[]).unwrap_or_else(|error| panic!("{error}"));
-    Experiment::prepare(config, &Folders::default()).unwrap()
+    Experiment::prepare(config, &DataPaths::default()).unwrap()
 }
 
 fn torch(network: Network) -> OnCpu {
@@ -100,7 +100,7 @@ impl Algorithm for Recording {
         Some(&*self.algorithm)
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
         let plan = self.algorithm.plan(view);
         self.plans
             .lock()
@@ -138,8 +138,8 @@ fn runs_agree_for_twenty_rounds_leaders_included() {
     ] {
         let config = |model: &str| {
             format!(
-                "model = \"{model}\"\n[data]\nname = \"digits\"\ntest_images = 8\n[algorithm]\n{algorithm}\n\
-                 [training]\nepochs = 1\nbatch = 9\nrate = 0.01\nmomentum = 0.0\nstart = \"equal\"\n"
+                "model = \"{model}\"\n[data]\nname = \"digits\"\ntest_examples = 8\n[algorithm]\n{algorithm}\n\
+                 [training]\nepochs = 1\nbatch_size = 9\nlearning_rate = 0.01\nmomentum = 0.0\nstart = \"equal\"\n"
             )
         };
         let experiment = || prepare(&config("softmax"));
@@ -171,7 +171,7 @@ fn rounds_agree_on_a_deep_network() {
     ] {
         let config = format!(
             "model = \"resnet20\"\n[data]\nname = \"synthetic:shape=3x16x16,train=2560,test=8\"\n\
-             [algorithm]\n{algorithm}\n[training]\nepochs = 1\nbatch = 16\nrate = 0.01\nweight_decay = 5e-4\n"
+             [algorithm]\n{algorithm}\n[training]\nepochs = 1\nbatch_size = 16\nlearning_rate = 0.01\nweight_decay = 5e-4\n"
         );
         let experiment = prepare(&config);
         let network = experiment.network.clone();

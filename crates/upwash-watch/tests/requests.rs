@@ -10,7 +10,7 @@ use upwash_watch::{Place, Server, Token, WatchError};
 
 const TOKEN: &str = "0123456789abcdef";
 const EVENTS: &str = concat!(
-    r#"{"event":"started","round":0,"algorithm":"D-PSGD","graph":"ring:3","workers":3,"parameters":10,"rounds":4,"rounds_per_epoch":2,"batch":8}"#,
+    r#"{"event":"started","version":1,"round":0,"algorithm":"D-PSGD","graph":"ring:3","workers":3,"parameters":10,"rounds":4,"rounds_per_epoch":2,"batch_size":8}"#,
     "\n",
     r#"{"event":"graph","matchings":[[[0,1]],[[1,2]],[[0,2]]],"relabelings":[[0,1,2],[2,0,1]]}"#,
     "\n",

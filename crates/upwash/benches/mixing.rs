@@ -1,7 +1,7 @@
 //! Exchanges beside the machine's memory bandwidth, each algorithm's beside D-PSGD's, and whole rounds
 //! of many workers.
 //!
-//! `cargo bench -p upwash` prints three tables. Mixing (the last): eight workers on L1 (and a centre where there
+//! `cargo bench -p upwash` prints three tables. Mixing (the last): eight workers on L1 (and a server where there
 //! is one); `part of copy` is how near D-PSGD's comes to copying memory, where every number of X and U
 //! is counted as read once and every number of X as written once; copying counts a read and a write a
 //! number. Both use all cores. The copy is of 256 MB, far more than any cache holds: small models are
@@ -13,13 +13,13 @@ use rayon::prelude::*;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use upwash::algorithm::{Method, Part, Registry, Report, Setting};
+use upwash::algorithm::{ExchangeContext, Method, Registry, WorkerPlan, WorkerStats};
 use upwash::config::Config;
 use upwash::data::Batch;
+use upwash::engine::Model;
 use upwash::engine::Score;
-use upwash::experiment::{Experiment, Folders};
-use upwash::fleet::Model;
-use upwash::mix::{Row, Terms, exchange};
+use upwash::engine::{MixOptions, WorkerVectors, exchange};
+use upwash::experiment::{DataPaths, Experiment};
 use upwash::model::{Layout, Slot};
 use upwash::run::{ControlFlow, Event, Progress, run};
 
@@ -34,7 +34,7 @@ fn main() {
 
 fn prepare(config: &str) -> Experiment {
     let config = Config::parse(config, &[]).expect("a configuration");
-    Experiment::prepare(config, &Folders::default()).expect("an experiment")
+    Experiment::prepare(config, &DataPaths::default()).expect("an experiment")
 }
 
 fn mixing() {
@@ -85,32 +85,32 @@ fn mixing() {
 /// rounds.
 fn mixing_time(experiment: &Experiment, parameters: usize) -> Option<(Duration, usize)> {
     let workers = experiment.workers();
-    let extras = experiment.method.extras().len();
+    let state_vectors = experiment.method.state_vectors().len();
     let buffer = |value: f32| vec![vec![value; parameters]; workers];
     let (mut models, steps) = (buffer(0.5), buffer(0.001));
-    let mut kept: Vec<Vec<Vec<f32>>> = (0..extras).map(|_| buffer(0.25)).collect();
+    let mut kept: Vec<Vec<Vec<f32>>> = (0..state_vectors).map(|_| buffer(0.25)).collect();
     let all = all_parts(experiment);
     let time = fastest(|| {
         for parts in &all {
-            let mut rows: Vec<Option<Row<'_>>> = Vec::new();
-            let mut extras: Vec<_> = kept.iter_mut().map(|extra| extra.iter_mut()).collect();
+            let mut rows: Vec<Option<WorkerVectors<'_>>> = Vec::new();
+            let mut state_vectors: Vec<_> = kept.iter_mut().map(|extra| extra.iter_mut()).collect();
             for (model, step) in models.iter_mut().zip(&steps) {
-                let extras = extras.iter_mut().filter_map(Iterator::next);
-                let extras = extras.map(|row| &mut row[..]).collect();
-                rows.push(Some(Row {
+                let state_vectors = state_vectors.iter_mut().filter_map(Iterator::next);
+                let state_vectors = state_vectors.map(|row| &mut row[..]).collect();
+                rows.push(Some(WorkerVectors {
                     model,
                     step,
-                    extras,
+                    state_vectors,
                 }));
             }
             let here = parts.iter().filter_map(|part| rows[part.worker].take());
-            exchange(here.collect(), &[], parts, Terms::default());
+            exchange(here.collect(), &[], parts, MixOptions::default());
         }
     });
     Some((time, all.len()))
 }
 
-fn all_parts(experiment: &Experiment) -> Vec<Vec<Part>> {
+fn all_parts(experiment: &Experiment) -> Vec<Vec<WorkerPlan>> {
     let workers = experiment.workers();
     match &experiment.method {
         Method::Synchronous(algorithm) => {
@@ -119,30 +119,30 @@ fn all_parts(experiment: &Experiment) -> Vec<Vec<Part>> {
                 .max_by_key(|k| algorithm.exchanges(*k).len() * 100_000 - *k as usize)
                 .map(|k| experiment.schedule.round(k))
                 .expect("rounds");
-            let report = |i: usize| Report {
+            let report = |i: usize| WorkerStats {
                 loss: Some((i * 5 % 8) as f64),
                 degree: round.degree(i),
                 number: 1.0,
             };
-            let reports: Vec<Report> = (0..workers).map(report).collect();
-            let setting = |exchange| Setting {
+            let reports: Vec<WorkerStats> = (0..workers).map(report).collect();
+            let context = |exchange| ExchangeContext {
                 exchange,
                 momentum: 0.9,
-                centre: experiment.centre,
-                ..Setting::new(&round, 0.1)
+                server: experiment.server,
+                ..ExchangeContext::new(&round, 0.1)
             };
             let exchanges = algorithm.exchanges(round.index()).into_iter().enumerate();
             exchanges
-                .map(|(index, kind)| kind.parts(&**algorithm, &setting(index), &reports))
+                .map(|(index, kind)| kind.parts(&**algorithm, &context(index), &reports))
                 .collect()
         }
         Method::Asynchronous(algorithm) => {
             let meeting = |worker: usize| {
-                let turn = upwash::algorithm::Turn {
+                let turn = upwash::algorithm::AsyncStep {
                     worker,
                     step: 0,
-                    neighbours: experiment.graph.neighbours(worker),
-                    centre: experiment.centre,
+                    neighbors: experiment.graph.neighbors(worker),
+                    server: experiment.server,
                     training: experiment.training_workers().len(),
                     number: 1.0,
                     seed: 1,
@@ -254,7 +254,7 @@ fn rounds() {
             let config = format!(
                 "[data]\nname = \"synthetic:shape=1x8x8,test=10,train={images}\"\npartition = \"iid\"\n\
                  [graph]\ntopology = \"{links}\"\n{weights}[algorithm]\nname = \"{name}\"\n\
-                 [training]\nepochs = 1000000\nbatch = 8\ntest_every = 1000000\nmomentum = 0.0\n"
+                 [training]\nepochs = 1000000\nbatch_size = 8\ntest_every = 1000000\nmomentum = 0.0\n"
             );
             let experiment = prepare(&config);
             let mut fleet = experiment.fleet(Arc::new(Softmax::new(64)));
@@ -308,7 +308,7 @@ fn slow_worker() {
             let threads = if what.ends_with("threads") { "asynchronous = \"threads\"\n" } else { "" };
             let config = format!(
                 "[data]\nname = \"synthetic:shape=3x32x32,test=10,train=2048\"\n[algorithm]\n{algorithm}\n\
-                 [training]\nepochs = 1000000\nbatch = 32\ntest_every = 1000000\nmomentum = 0.0\nrate = 0.001\n\
+                 [training]\nepochs = 1000000\nbatch_size = 32\ntest_every = 1000000\nmomentum = 0.0\nlearning_rate = 0.001\n\
                  {threads}[clock]\n{slow}"
             );
             let experiment = prepare(&config);

@@ -2,7 +2,7 @@
 //!
 //! Every worker has a clock of its own. A gradient takes so many seconds, a message so many more; in a
 //! round, a worker goes on when it has what it waits for and its own messages have left (they are the
-//! model that its next step changes), so that a slow one holds up its neighbours first and others later.
+//! model that its next step changes), so that a slow one holds up its neighbors first and others later.
 //! Nothing of this slows the run itself.
 
 use crate::algorithm::PairExchange;
@@ -60,11 +60,11 @@ pub struct Transfer {
 }
 
 impl Clock {
-    /// For so many workers, of whom `centre` computes nothing.
+    /// For so many workers, of whom `server` computes nothing.
     pub fn new(
         config: &ClockConfig,
         workers: usize,
-        centre: Option<usize>,
+        server: Option<usize>,
         seed: u64,
     ) -> Result<Self, ConfigError> {
         config.check(workers)?;
@@ -77,8 +77,8 @@ impl Clock {
         for (worker, factor) in &config.slow {
             gradients[*worker] *= factor;
         }
-        if let Some(centre) = centre {
-            gradients[centre] = 0.0;
+        if let Some(server) = server {
+            gradients[server] = 0.0;
         }
         let scaled = |values: &PerLink, factor: f64| match values {
             PerLink::All(value) => PerLink::All(value * factor),
@@ -377,7 +377,7 @@ mod tests {
         };
         assert!((time("ring:8", "full", &|_| 0.0) - 2.0).abs() < 1e-9);
         assert!((time("star:9", "full", &|_| 0.0) - 8.0).abs() < 1e-9);
-        // The centre hears the others while it waits for the last.
+        // The server hears the others while it waits for the last.
         let late = |worker| if worker == 1 { 20.0 } else { 0.0 };
         assert!(time("star:9", "full", &late) < 22.0 + 1e-9);
         for graph in [
@@ -412,20 +412,20 @@ mod tests {
             to: 0,
             bytes: 1_000_000,
         };
-        // To the centre (0) in a second, back from it in four.
+        // To the server (0) in a second, back from it in four.
         let text = "megabits = [[1.0, 2.0], [8.0, 1.0]]\nlatency_ms = 100.0\n";
         let slow = clock(text, 2);
         let end = |exchange| slow.meeting(&mut [[0.0; 2]; 2], 10.0, exchange, &there);
         assert!((end(PairExchange::Push) - 10.0).abs() < 1e-9);
         assert!((end(PairExchange::PushAndPull) - 15.2).abs() < 1e-9);
         assert!((end(PairExchange::Swap) - 14.1).abs() < 1e-9);
-        // Two pushes at once to one centre: bytes wait for bytes, not for the way they take.
-        let (three, mut centre) = (clock(SLOW, 3), [0.0; 2]);
+        // Two pushes at once to one server: bytes wait for bytes, not for the way they take.
+        let (three, mut server) = (clock(SLOW, 3), [0.0; 2]);
         let mut push = |from| {
             let there = Transfer { from, ..there };
-            let mut ports = [[0.0; 2], centre];
+            let mut ports = [[0.0; 2], server];
             let ends = three.meeting(&mut ports, 0.0, PairExchange::PushAndPull, &there);
-            centre = ports[1];
+            server = ports[1];
             ends
         };
         assert!((push(1) - 2.2).abs() < 1e-9); // there by 1.1, back from then on
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_worker_holds_up_its_neighbours_only() {
+    fn a_slow_worker_holds_up_its_neighbors_only() {
         let links = transfers(&[(0, 1), (2, 3)]);
         let mut clocks = vec![10.0, 0.0, 0.0, 0.0];
         clock(SLOW, 4).exchange(&mut clocks, &links);

@@ -2,7 +2,7 @@
 
 use upwash_topology::random::Stream;
 
-/// How a vector is made smaller. What arrives is the vector's nearest (or a random) neighbour among
+/// How a vector is made smaller. What arrives is the vector's nearest (or a random) neighbor among
 /// those that need few bytes.
 ///
 /// ```

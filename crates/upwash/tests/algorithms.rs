@@ -9,7 +9,7 @@ use upwash::algorithm::{
     AdPsgd, AlDsgd, Algorithm, AllReduce, AsyncEasgd, Choco, D2, Downpour, Dpsgd, Easgd, GoSgd,
     GossipPga, GradientTracking, LocalSgd, Lsgd, ParameterServer, QgMomentum, Sgp, SlowMo, Variant,
 };
-use upwash::algorithm::{Assignment, Extra, ExtraStart, Message, Plan, Vector, View};
+use upwash::algorithm::{Assignment, InitialValue, LocalView, Outgoing, Plan, StateVector, Vector};
 use upwash::compress::Compression;
 use upwash_topology::{Graph, GraphSpec, Schedule, Weights};
 
@@ -116,23 +116,23 @@ fn gossip_pga_is_dpsgd_or_all_reduce_at_its_ends() {
 
 #[test]
 fn the_parameter_server_is_an_all_reduce() {
-    // From equal starts, with the centre in front.
-    let with_centre = Quadratics {
+    // From equal starts, with the server in front.
+    let with_server = Quadratics {
         a: [vec![0.0], problem().a].concat(),
         b: [vec![0.0], problem().b].concat(),
     };
     let equal = Machine::new(&AllReduce, &[0.5; 4]);
     let (known, _) = rounds(&AllReduce, &nobody(4), equal, 0.1, &problem(), 8);
     let mut machine = Machine::new(&ParameterServer, &[0.5; 5]);
-    machine.centre = Some(0);
-    let (found, _) = rounds(&ParameterServer, &nobody(5), machine, 0.1, &with_centre, 8);
+    machine.server = Some(0);
+    let (found, _) = rounds(&ParameterServer, &nobody(5), machine, 0.1, &with_server, 8);
     for (found, known) in found.iter().zip(known) {
         assert_near(&found[1..], &known, 1e-12);
         assert!((found[0] - known[0]).abs() < 1e-12);
     }
 }
 
-/// Two workers and a centre: x_1 = 1, x_2 = 3, c = 0; F_i = (x - b_i)^2 / 2, b = (2, 0); rate 0.1,
+/// Two workers and a server: x_1 = 1, x_2 = 3, c = 0; F_i = (x - b_i)^2 / 2, b = (2, 0); rate 0.1,
 /// beta 0.8, so alpha 0.4. By the paper's two equations:
 /// x_1' = 1 - 0.1 (1 - 2) - 0.4 (1 - 0) = 0.7,  x_2' = 3 - 0.1 (3 - 0) - 0.4 (3 - 0) = 1.5,
 /// c' = 0.2 * 0 + 0.8 * (1 + 3)/2 = 1.6. Then
@@ -149,11 +149,11 @@ fn easgd_follows_its_two_equations() {
         period: 1,
     };
     let mut machine = Machine::new(&easgd, &[0.0, 1.0, 3.0]);
-    machine.centre = Some(0);
+    machine.server = Some(0);
     let (found, _) = rounds(&easgd, &nobody(3), machine.clone(), 0.1, &problem, 2);
     assert_near(&found[0], &[1.6, 0.7, 1.5], 1e-12);
     assert_near(&found[1], &[1.2, 1.19, 1.39], 1e-12);
-    // Without elasticity: independent workers, and a centre that stays.
+    // Without elasticity: independent workers, and a server that stays.
     let none = Easgd {
         beta: 0.0,
         period: 1,
@@ -169,7 +169,7 @@ fn easgd_follows_its_two_equations() {
     assert_near(&found[0], &[0.0, 1.1, 2.7], 1e-12);
     assert_near(&found[1], &[1.52, 0.75, 1.35], 1e-12);
 
-    // Without a barrier: worker 1 meets the centre, then worker 2 does.
+    // Without a barrier: worker 1 meets the server, then worker 2 does.
     let elastic = AsyncEasgd(easgd);
     machine.u = vec![0.0, -0.1, 0.3];
     machine.turn(&elastic, 1, 0, &[0]);
@@ -373,29 +373,29 @@ fn d2_and_gradient_tracking_move_the_mean_by_the_mean_step() {
 struct PublishedD2;
 
 impl Algorithm for PublishedD2 {
-    fn messages(&self, _: &View<'_>) -> Vec<Message> {
-        vec![Message::of([
+    fn messages(&self, _: &LocalView<'_>) -> Vec<Outgoing> {
+        vec![Outgoing::of([
             (Vector::Model, 2.0),
-            (Vector::Extra(0), -1.0),
+            (Vector::State(0), -1.0),
             (Vector::Step, -1.0),
-            (Vector::Extra(1), 1.0),
+            (Vector::State(1), 1.0),
         ])]
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
         [
-            Assignment::of(Vector::Extra(0), [(Vector::Model, 1.0)]),
-            Assignment::of(Vector::Extra(1), [(Vector::Step, 1.0)]),
+            Assignment::of(Vector::State(0), [(Vector::Model, 1.0)]),
+            Assignment::of(Vector::State(1), [(Vector::Step, 1.0)]),
             Assignment::mixed(Vector::Model, view.weights(true)),
         ]
         .into()
     }
 
-    fn extras(&self) -> Vec<Extra> {
-        let extra = |name, start| Extra { name, start };
+    fn state_vectors(&self) -> Vec<StateVector> {
+        let extra = |name, start| StateVector { name, start };
         vec![
-            extra("model before", ExtraStart::Model),
-            extra("step before", ExtraStart::Zero),
+            extra("model before", InitialValue::Model),
+            extra("step before", InitialValue::Zero),
         ]
     }
 }
@@ -545,7 +545,7 @@ fn ad_psgd_conserves_the_mean_but_for_steps() {
         expected -= machine.u[worker];
         assert!((machine.x.iter().sum::<f64>() - expected).abs() < 1e-12);
     }
-    // By hand: 0 and its only neighbour 1.
+    // By hand: 0 and its only neighbor 1.
     let mut pair = Machine::plain(&[2.0, 4.0]);
     pair.u = vec![0.5, 9.0];
     pair.turn(&AdPsgd, 0, 0, &[1]);
@@ -578,7 +578,7 @@ fn gosgd_conserves_the_weighted_sum_but_for_steps() {
 #[test]
 fn downpour_pushes_and_pulls() {
     let mut machine = Machine::plain(&[10.0, 1.0, 2.0]);
-    machine.centre = Some(0);
+    machine.server = Some(0);
     machine.u = vec![0.0, 0.5, 2.0];
     let whole = Downpour {
         staleness: 1,

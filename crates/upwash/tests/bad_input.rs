@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use upwash::config::Config;
-use upwash::experiment::{Experiment, Folders};
+use upwash::experiment::{DataPaths, Experiment};
 
 fn refusal(config: &str) -> String {
     let config = Config::parse(config, &[]);
-    let prepared = config.map(|config| Experiment::prepare(config, &Folders::default()));
+    let prepared = config.map(|config| Experiment::prepare(config, &DataPaths::default()));
     match prepared {
         Err(error) => error.to_string(),
         Ok(Err(error)) => error.to_string(),
@@ -94,7 +94,7 @@ fn options_of_algorithms() {
     }
 }
 
-/// AL-DSGD leads those whose workers see their neighbours' models and whose sums it does not break.
+/// AL-DSGD leads those whose workers see their neighbors' models and whose sums it does not break.
 #[test]
 fn what_al_dsgd_cannot_lead() {
     for base in [
@@ -128,28 +128,28 @@ fn graphs_that_an_algorithm_cannot_use() {
     for (config, said) in [
         (
             "[algorithm]\nname = \"easgd\"\n",
-            "needs a centre, a worker that is linked with all others, and graph.topology = \"paper:L1\" \
+            "needs a server, a worker that is linked with all others, and graph.topology = \"paper:L1\" \
              has none: take star:8",
         ),
         (
             "[algorithm]\nname = \"downpour\"\n[graph]\ntopology = \"ring:4\"\n",
-            "star:4 for a centre and 3 workers",
+            "star:4 for a server and 3 workers",
         ),
         (
             "[algorithm]\nname = \"parameter-server\"\n[graph]\ntopology = \"path:1\"\n",
-            "star:2 for a centre and one worker",
+            "star:2 for a server and one worker",
         ),
         (
-            "[algorithm]\nname = \"sgp\"\n[graph]\ntopology = \"ring:3\"\narcs = [[0, 1], [1, 2]]\n",
+            "[algorithm]\nname = \"sgp\"\n[graph]\ntopology = \"ring:3\"\ndirected_edges = [[0, 1], [1, 2]]\n",
             "nothing that worker 1 sends ever reaches worker 0",
         ),
         (
-            "[algorithm]\nname = \"dpsgd\"\n[graph]\ntopology = \"ring:3\"\narcs = [[0, 1]]\n",
-            "graph.arcs: over links that go one way, D-PSGD has no average",
+            "[algorithm]\nname = \"dpsgd\"\n[graph]\ntopology = \"ring:3\"\ndirected_edges = [[0, 1]]\n",
+            "graph.directed_edges: over links that go one way, D-PSGD has no average",
         ),
         (
-            "[algorithm]\nname = \"sgp\"\n[graph]\ntopology = \"ring:3\"\narcs = [[0, 7]]\n",
-            "graph.arcs: node 7 is out of range",
+            "[algorithm]\nname = \"sgp\"\n[graph]\ntopology = \"ring:3\"\ndirected_edges = [[0, 7]]\n",
+            "graph.directed_edges: node 7 is out of range",
         ),
         (
             "[algorithm]\nname = \"d2\"\nlazy = false\n",

@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use upwash::algorithm::{
-    Algorithm, AllReduce, D2, Dpsgd, ExtraStart, GradientTracking, Message, Part, Report, Setting,
+    Algorithm, AllReduce, D2, Dpsgd, ExchangeContext, GradientTracking, InitialValue, Outgoing,
+    WorkerPlan, WorkerStats,
 };
-use upwash::mix::{Guest, Row, Terms, exchange};
+use upwash::engine::{MixOptions, RemoteRow, WorkerVectors, exchange};
 use upwash_topology::{GraphSpec, Schedule, Weights};
 
 const WORKERS: usize = 8;
-/// Numbers a worker: a few, each a problem of its own.
+/// Buffer a worker: a few, each a problem of its own.
 const WIDTH: usize = 6;
 
 /// Worker i has sum_k a_k (x_k - b_ik)^2 / 2; the last number is flat: nobody's gradient moves it.
@@ -40,34 +41,38 @@ impl Problem {
 }
 
 /// Everyone's vectors: x, u and what the algorithm keeps.
-struct Fleet {
+struct CpuEngine {
     models: Vec<Vec<f32>>,
     steps: Vec<Vec<f32>>,
-    extras: Vec<Vec<Vec<f32>>>,
+    state_vectors: Vec<Vec<Vec<f32>>>,
 }
 
-impl Fleet {
+impl CpuEngine {
     fn new(algorithm: &dyn Algorithm) -> Self {
         let start = |i: usize| (0..WIDTH).map(|k| ((i * 5 + k) % 7) as f32 / 3.0).collect();
         let models: Vec<Vec<f32>> = (0..WORKERS).map(start).collect();
         let extra = |start| match start {
-            ExtraStart::Zero => vec![vec![0.0; WIDTH]; WORKERS],
-            ExtraStart::Model => models.clone(),
+            InitialValue::Zero => vec![vec![0.0; WIDTH]; WORKERS],
+            InitialValue::Model => models.clone(),
         };
-        let extras = algorithm.extras();
+        let state_vectors = algorithm.state_vectors();
         Self {
-            extras: extras.iter().map(|e| extra(e.start)).collect(),
+            state_vectors: state_vectors.iter().map(|e| extra(e.start)).collect(),
             steps: vec![vec![0.0; WIDTH]; WORKERS],
             models,
         }
     }
 
-    fn rows(&mut self) -> Vec<Row<'_>> {
-        let mut extras: Vec<_> = self.extras.iter_mut().map(|e| e.iter_mut()).collect();
-        let row = |(model, step)| Row {
+    fn rows(&mut self) -> Vec<WorkerVectors<'_>> {
+        let mut state_vectors: Vec<_> = self
+            .state_vectors
+            .iter_mut()
+            .map(|e| e.iter_mut())
+            .collect();
+        let row = |(model, step)| WorkerVectors {
             model,
             step,
-            extras: extras
+            state_vectors: state_vectors
                 .iter_mut()
                 .filter_map(Iterator::next)
                 .map(|e| &mut e[..])
@@ -80,17 +85,17 @@ impl Fleet {
             .collect()
     }
 
-    /// One exchange with everyone in a process of its own: what others send arrives as guests.
-    fn exchange_apart(&mut self, parts: &[Part]) {
-        let sent = |(row, part): (&Row<'_>, &Part)| Guest {
+    /// One exchange with everyone in a process of its own: what others send arrives as remote_rows.
+    fn exchange_apart(&mut self, parts: &[WorkerPlan]) {
+        let sent = |(row, part): (&WorkerVectors<'_>, &WorkerPlan)| RemoteRow {
             messages: part
                 .messages
                 .iter()
-                .map(|message: &Message| row.outgoing(message, &[]).into())
+                .map(|message: &Outgoing| row.outgoing(message, &[]).into())
                 .collect(),
         };
         let rows = self.rows();
-        let sent: Vec<Guest> = rows.iter().zip(parts).map(sent).collect();
+        let sent: Vec<RemoteRow> = rows.iter().zip(parts).map(sent).collect();
         for (row, part) in rows.into_iter().zip(parts) {
             let mut part = part.clone();
             let row_of = |worker: usize| match worker.cmp(&part.worker) {
@@ -105,11 +110,15 @@ impl Fleet {
                 .flat_map(|a| &mut a.messages);
             senders.for_each(|entry| entry.0 = row_of(entry.0));
             let others = (0..WORKERS).filter(|&w| w != part.worker);
-            let guests: Vec<Guest> = others.map(|w| sent[w].clone()).collect();
+            let remote_rows: Vec<RemoteRow> = others.map(|w| sent[w].clone()).collect();
             part.worker = 0;
             let mut all = vec![part];
-            all.extend((1..).zip(&guests).map(|(row, guest)| guest.part(row)));
-            exchange(vec![row], &guests, &all, Terms::default());
+            all.extend(
+                (1..)
+                    .zip(&remote_rows)
+                    .map(|(row, remote)| remote.part(row)),
+            );
+            exchange(vec![row], &remote_rows, &all, MixOptions::default());
         }
     }
 
@@ -130,22 +139,22 @@ fn l1(weights: Weights) -> Schedule {
     Schedule::fixed(&graph, &weights).unwrap()
 }
 
-fn parts(algorithm: &dyn Algorithm, schedule: &Schedule, k: u64, rate: f64) -> Vec<Part> {
+fn parts(algorithm: &dyn Algorithm, schedule: &Schedule, k: u64, rate: f64) -> Vec<WorkerPlan> {
     let round = schedule.round(k);
-    let report = |i: usize| Report {
+    let report = |i: usize| WorkerStats {
         loss: Some(i as f64),
         degree: round.degree(i),
         number: 1.0,
     };
-    let reports: Vec<Report> = (0..WORKERS).map(report).collect();
+    let reports: Vec<WorkerStats> = (0..WORKERS).map(report).collect();
     let kind = algorithm.exchanges(k)[0];
-    kind.parts(algorithm, &Setting::new(&round, rate), &reports)
+    kind.parts(algorithm, &ExchangeContext::new(&round, rate), &reports)
 }
 
 /// Rounds with a cosine from 0.05, together or each worker in a process of its own.
-fn train(algorithm: &dyn Algorithm, rounds: u64, apart: bool) -> Fleet {
+fn train(algorithm: &dyn Algorithm, rounds: u64, apart: bool) -> CpuEngine {
     let (schedule, problem) = (l1(Weights::Optimal), Problem::new());
-    let mut fleet = Fleet::new(algorithm);
+    let mut fleet = CpuEngine::new(algorithm);
     for k in 0..rounds {
         let done = k as f64 / rounds as f64;
         let rate = 0.025 * (1.0 + (std::f64::consts::PI * done).cos());
@@ -156,7 +165,7 @@ fn train(algorithm: &dyn Algorithm, rounds: u64, apart: bool) -> Fleet {
         let parts = parts(algorithm, &schedule, k, rate);
         match apart {
             true => fleet.exchange_apart(&parts),
-            false => exchange(fleet.rows(), &[], &parts, Terms::default()),
+            false => exchange(fleet.rows(), &[], &parts, MixOptions::default()),
         }
     }
     fleet
@@ -175,7 +184,7 @@ fn the_mean_stays_at_the_optimum_for_twenty_thousand_rounds() {
         (&Dpsgd::default(), 1e-5),
     ];
     for (algorithm, tolerance) in algorithms {
-        let start = Fleet::new(algorithm).mean(WIDTH - 1);
+        let start = CpuEngine::new(algorithm).mean(WIDTH - 1);
         let fleet = train(algorithm, LONG, false);
         let far = fleet.distance(&problem);
         assert!(
@@ -196,21 +205,21 @@ fn consensus_is_a_fixed_point_to_the_bit() {
     for weights in [Weights::Optimal, Weights::Metropolis, Weights::Uniform] {
         let schedule = l1(weights.clone());
         let algorithm = Dpsgd::default();
-        let mut fleet = Fleet::new(&algorithm);
+        let mut fleet = CpuEngine::new(&algorithm);
         fleet.models = vec![vec![0.1, -0.7, 1e-20, 3.3, 1e10, 0.3]; WORKERS];
         let before = fleet.models.clone();
         for k in 0..10 {
             let parts = parts(&algorithm, &schedule, k, 0.1);
-            exchange(fleet.rows(), &[], &parts, Terms::default());
+            exchange(fleet.rows(), &[], &parts, MixOptions::default());
         }
         assert_eq!(fleet.models, before, "{weights:?}");
     }
     // So is a mean over all: the same for everyone, and of equals what they are.
-    let mut fleet = Fleet::new(&AllReduce);
+    let mut fleet = CpuEngine::new(&AllReduce);
     fleet.models = vec![vec![0.1, -0.7, 1e-20, 3.3, 1e10, 0.3]; WORKERS];
     let before = fleet.models.clone();
     let parts = parts(&AllReduce, &l1(Weights::Optimal), 0, 0.1);
-    exchange(fleet.rows(), &[], &parts, Terms::default());
+    exchange(fleet.rows(), &[], &parts, MixOptions::default());
     assert_eq!(fleet.models, before);
 }
 
@@ -225,7 +234,7 @@ fn processes_of_their_own_conserve_the_same() {
     for algorithm in algorithms {
         let (together, apart) = (train(algorithm, 300, false), train(algorithm, 300, true));
         assert_eq!(together.models, apart.models, "{algorithm:?}");
-        assert_eq!(together.extras, apart.extras, "{algorithm:?}");
-        assert!(together.models[0][0] != Fleet::new(algorithm).models[0][0]);
+        assert_eq!(together.state_vectors, apart.state_vectors, "{algorithm:?}");
+        assert!(together.models[0][0] != CpuEngine::new(algorithm).models[0][0]);
     }
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use upwash::config::Config;
-use upwash::experiment::{Experiment, Folders};
+use upwash::experiment::{DataPaths, Experiment};
 
 #[test]
 fn the_configuration_in_the_readme_is_accepted() {
@@ -23,7 +23,7 @@ fn the_clock_in_the_documentation_is_accepted() {
     let block = page.split("```toml\n").nth(1).unwrap();
     let config = Config::parse(block.split("```").next().unwrap(), &[]).unwrap();
     assert_eq!(config.clock.slow, [(3, 10.0)]);
-    Experiment::prepare(config, &Folders::default()).unwrap();
+    Experiment::prepare(config, &DataPaths::default()).unwrap();
 }
 
 /// The round loop that the documentation shows is the one that runs.

@@ -6,8 +6,11 @@
 mod common;
 
 use common::Machine;
-use upwash::algorithm::{AlDsgd, Algorithm, Dpsgd, Exchange, Pull, Report, Setting, Variant, View};
-use upwash::mix::{Row, Terms, exchange};
+use upwash::algorithm::{
+    AlDsgd, Algorithm, Dpsgd, Exchange, ExchangeContext, LeaderCoefficients, LocalView, Variant,
+    WorkerStats,
+};
+use upwash::engine::{MixOptions, WorkerVectors, exchange};
 use upwash_topology::{GraphSpec, Round, Schedule, Weights};
 
 const A: [f64; 4] = [1.0, 2.0, 3.0, 4.0];
@@ -132,7 +135,7 @@ fn al_dsgd_as_released() {
     );
 }
 
-/// With one matching up, everyone has one link: no neighbour is better connected, and the pull towards the
+/// With one matching up, everyone has one link: no neighbor is better connected, and the pull towards the
 /// best-connected one, which is half of the method, is a pull towards oneself.
 #[test]
 fn released_over_the_released_baseline_nobody_follows_a_better_connected_one() {
@@ -141,13 +144,14 @@ fn released_over_the_released_baseline_nobody_follows_a_better_connected_one() {
     let algorithm = al_dsgd(Variant::Released);
     for index in 0..4 {
         let round = schedule.round(index);
-        let report = |worker: usize| Report {
+        let report = |worker: usize| WorkerStats {
             loss: Some(1.0 / (1 + worker) as f64),
             degree: round.degree(worker),
             number: 1.0,
         };
-        let reports: Vec<Report> = (0..8).map(report).collect();
-        let parts = Exchange::Neighbours.parts(&algorithm, &Setting::new(&round, RATE), &reports);
+        let reports: Vec<WorkerStats> = (0..8).map(report).collect();
+        let parts =
+            Exchange::Neighbors.parts(&algorithm, &ExchangeContext::new(&round, RATE), &reports);
         let led = parts.iter().filter(|part| part.plan.leaders.is_some());
         assert!(led.clone().count() >= 4);
         for part in led {
@@ -179,7 +183,7 @@ fn al_dsgd_sound() {
 
 #[test]
 fn without_pull_al_dsgd_is_its_base() {
-    let none = Pull {
+    let none = LeaderCoefficients {
         w_best: 0.0,
         w_degree: 0.0,
         lambda_best: 0.0,
@@ -199,7 +203,7 @@ fn without_pull_al_dsgd_is_its_base() {
 }
 
 #[test]
-fn a_worker_without_neighbours_takes_a_plain_step() {
+fn a_worker_without_neighbors_takes_a_plain_step() {
     let round = Schedule::one_peer_exponential(1).round(0);
     for variant in [Variant::Sound, Variant::Written, Variant::Released] {
         let x = step(&al_dsgd(variant), &round, &[3.0], &[0.5], &[1.0]);
@@ -210,14 +214,14 @@ fn a_worker_without_neighbours_takes_a_plain_step() {
 #[test]
 fn before_any_loss_is_known_everyone_is_its_own_best() {
     let round = path().round(0);
-    let blank = |degree| Report {
+    let blank = |degree| WorkerStats {
         loss: None,
         degree,
         number: 1.0,
     };
-    let view = View {
+    let view = LocalView {
         worker: 1,
-        setting: Setting::new(&round, 0.0),
+        context: ExchangeContext::new(&round, 0.0),
         own: blank(2),
         received: &[(0, blank(1)), (2, blank(2))],
     };
@@ -276,21 +280,21 @@ fn the_kernel_mixes_as_the_plans_say() {
         let before = models.clone();
         let losses = [0.3, 0.1, 0.4, 0.2];
         let round = path().round(0);
-        let report = |i: usize| Report {
+        let report = |i: usize| WorkerStats {
             loss: Some(losses[i]),
             degree: round.degree(i),
             number: 1.0,
         };
         let reports = [0, 1, 2, 3].map(report);
-        let setting = Setting::new(&round, RATE);
-        let parts = Exchange::Neighbours.parts(algorithm, &setting, &reports);
+        let context = ExchangeContext::new(&round, RATE);
+        let parts = Exchange::Neighbors.parts(algorithm, &context, &reports);
         let rows = models.chunks_mut(width).zip(updates.chunks(width));
-        let rows = rows.map(|(model, step)| Row {
+        let rows = rows.map(|(model, step)| WorkerVectors {
             model,
             step,
-            extras: vec![],
+            state_vectors: vec![],
         });
-        exchange(rows.collect(), &[], &parts, Terms::default());
+        exchange(rows.collect(), &[], &parts, MixOptions::default());
         for column in (0..width).step_by(997) {
             let pick = |buffer: &[f32]| -> Vec<f64> {
                 (0..4)

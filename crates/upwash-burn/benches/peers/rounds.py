@@ -1,4 +1,4 @@
-"""What a PyTorch user would write: eight ResNet-20 replicas in a loop, then a loop over neighbours and
+"""What a PyTorch user would write: eight ResNet-20 replicas in a loop, then a loop over neighbors and
 parameters for the averaging, on the CPU with all cores. Prints images a second, and the time of the
 averaging alone for the sizes of `cargo bench -p upwash`."""
 

@@ -5,13 +5,13 @@ use crate::model;
 use std::sync::Arc;
 use upwash::algorithm::Registry;
 use upwash::config::Config;
-use upwash::crew::Crew;
 use upwash::data::{Augmentation, Batch, Pick};
+use upwash::engine::CpuEngine;
+use upwash::engine::EngineSpec;
+use upwash::engine::share;
 use upwash::engine::{Engine, State};
-use upwash::experiment::{Experiment, Folders};
-use upwash::fleet::Fleet;
+use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{ControlFlow, Event, Observer, Progress, Snapshot, Status, Summary, run};
-use upwash::together::share;
 
 /// Keeps warnings; stops before round `stop` and keeps what is needed to go on.
 #[derive(Default)]
@@ -42,9 +42,9 @@ impl Observer for Witness {
     }
 }
 
-fn prepare(config: &str) -> (Experiment, Fleet) {
+fn prepare(config: &str) -> (Experiment, CpuEngine) {
     let config = Config::parse(config, &[]).unwrap_or_else(|error| panic!("{error}"));
-    let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
+    let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
     let fleet = experiment.fleet(model(experiment.network.clone()));
     (experiment, fleet)
 }
@@ -179,7 +179,7 @@ fn an_all_reduce_is_one_worker_with_the_joined_batch() {
 /// models come together.
 #[test]
 fn ad_psgd_in_virtual_time_conserves_the_mean() {
-    let config = "[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 2\nrate = 1e-12\nmomentum = 0.0\n\
+    let config = "[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 2\nlearning_rate = 1e-12\nmomentum = 0.0\n\
                   start = \"different\"\n[clock]\nnetwork = \"datacenter\"\n";
     let (_, mut fleet) = prepare(config);
     let before = fleet.state();
@@ -219,11 +219,11 @@ fn messages_and_bytes_are_counted() {
     assert_eq!(sent("name = \"local-sgd\""), (14 * 8, 14 * vector));
     let slow = "name = \"slowmo\"\nperiod = 4\nslow_period = 4";
     assert_eq!(sent(slow), (3 * 14 * 8, 3 * 14 * vector));
-    let centre = (12 * 16, 12 * 16 * vector);
-    assert_eq!(sent(&format!("name = \"easgd\"\n{star}")), centre);
+    let server = (12 * 16, 12 * 16 * vector);
+    assert_eq!(sent(&format!("name = \"easgd\"\n{star}")), server);
     assert_eq!(
         sent(&format!("name = \"parameter-server\"\n{star}")),
-        centre
+        server
     );
     // The leaders of two groups to three others each, and one of them to the other group too: of
     // every pull (rounds 4, 8 and 12) 3 + 3 + 4 messages, fewer where a leader leads twice.
@@ -299,9 +299,9 @@ fn a_run_that_was_stopped_goes_on_as_if_it_never_had() {
 
 /// Every algorithm that is built in, with a graph that it can use.
 fn every_algorithm() -> Vec<String> {
-    let centred = ["easgd", "parameter-server", "async-easgd", "downpour"];
+    let with_server = ["easgd", "parameter-server", "async-easgd", "downpour"];
     let graph = |name: &str| {
-        if centred.contains(&name) {
+        if with_server.contains(&name) {
             "[graph]\ntopology = \"star:9\"\n"
         } else {
             ""
@@ -339,7 +339,7 @@ fn every_algorithm_and_variant_learns_the_digits() {
             "[algorithm]\nname = \"choco\"\ncompressor = \"eight-bit\"\n",
             "[algorithm]\nname = \"sgp\"\n[graph]\nlinks = \"exponential\"\n",
             "[algorithm]\nname = \"sgp\"\n[graph]\ntopology = \"ring:4\"\n\
-             arcs = [[0, 1], [0, 2], [1, 2], [2, 3], [3, 0]]\n",
+             directed_edges = [[0, 1], [0, 2], [1, 2], [2, 3], [3, 0]]\n",
             "[algorithm]\nname = \"slowmo\"\nbase = \"sgp\"\n",
             "[algorithm]\nname = \"slowmo\"\nbase = \"d2\"\n",
             "[algorithm]\nname = \"slowmo\"\nbase = \"al-dsgd\"\nw_best = 0.2\n",
@@ -402,7 +402,7 @@ fn every_algorithm_goes_on_as_if_it_never_had_stopped() {
 
 #[test]
 fn the_written_rule_with_the_optimal_alpha_warns_and_diverges() {
-    let config = "[algorithm]\nvariant = \"written\"\n[training]\nrate = 0.4\nmomentum = 0.0\nepochs = 200\n";
+    let config = "[algorithm]\nvariant = \"written\"\n[training]\nlearning_rate = 0.4\nmomentum = 0.0\nepochs = 200\n";
     let (experiment, mut fleet) = prepare(config);
     let mut witness = Witness::default();
     let summary = run(&experiment, &mut fleet, Progress::start(8), &mut witness)
@@ -455,7 +455,7 @@ fn averaged_statistics_are_counted_as_sent() {
 
 #[test]
 fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
-    let config = "[training]\nepochs = 3\nshare_loss = true\n";
+    let config = "[training]\nepochs = 3\nlocal_train_loss = true\n";
     let (mut experiment, _) = prepare(config);
     Arc::get_mut(&mut experiment.data).unwrap().augmentation = Augmentation::CropAndFlip;
     let mut fleet = experiment.fleet(model(experiment.network.clone()));
@@ -570,8 +570,8 @@ fn together(
     stopped.resize(configs.len(), None);
     let prepared: Vec<Experiment> = configs.iter().map(|config| prepare(config).0).collect();
     let experiments: Vec<&Experiment> = prepared.iter().collect();
-    let crew = Crew::together(&experiments).unwrap();
-    let mut fleet = Fleet::new(model(crew.network.clone()), &crew);
+    let spec = EngineSpec::together(&experiments).unwrap();
+    let mut fleet = CpuEngine::new(model(spec.network.clone()), &spec);
     let (owner, shares) = share(&experiments, &fleet.layout().clone());
     std::thread::scope(|scope| {
         let threads: Vec<_> = experiments
@@ -609,8 +609,8 @@ fn runs_that_share_an_engine_come_out_as_apart() {
         "seed = 2\n[algorithm]\nbase = \"choco\"\ncompressor = \"random-k\"\n[training]\nepochs = 2\n",
         "seed = 3\n[algorithm]\nname = \"easgd\"\n[graph]\ntopology = \"star:4\"\n[training]\nepochs = 1\n",
         "seed = 4\n[algorithm]\nname = \"d2\"\n[graph]\ntopology = \"ring:5\"\n[training]\nepochs = 2\n\
-         rate = 0.02\n",
-        "seed = 5\n[algorithm]\nname = \"local-sgd\"\n[training]\nepochs = 3\nrate = 1e9\n",
+         learning_rate = 0.02\n",
+        "seed = 5\n[algorithm]\nname = \"local-sgd\"\n[training]\nepochs = 3\nlearning_rate = 1e9\n",
     ]
     .map(|config| format!("model = \"cnn\"\n{config}statistics = \"averaged\"\n"))
     .to_vec();
@@ -663,13 +663,16 @@ fn runs_that_share_an_engine_go_on_there() {
 fn what_cannot_share_an_engine_is_told() {
     for (other, said) in [
         ("model = \"mlp:8\"\n", "the model must be the same"),
-        ("[training]\nbatch = 8\n", "training.batch must be the same"),
+        (
+            "[training]\nbatch_size = 8\n",
+            "training.batch_size must be the same",
+        ),
         ("[training]\nmomentum = 0.5\n", "momentum"),
-        ("[data]\ntrain_images = 900\n", "the data must be the same"),
+        ("[data]\ntrain_examples = 900\n", "the data must be the same"),
         ("[algorithm]\nname = \"ad-psgd\"\n", "AD-PSGD has no rounds"),
     ] {
         let (first, second) = (prepare("").0, prepare(other).0);
-        let error = Crew::together(&[&first, &second]).unwrap_err();
+        let error = EngineSpec::together(&[&first, &second]).unwrap_err();
         assert!(error.contains(said), "{other}: {error}");
     }
 }

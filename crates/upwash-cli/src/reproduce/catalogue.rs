@@ -215,7 +215,7 @@ pub(super) fn all() -> Vec<Exhibit> {
     let needs_rotation = |led: Algorithm| {
         let sentence = format!(
             "{} needs its copies: with them its mean accuracy is higher",
-            led.words()
+            led.display_name()
         );
         Claim::more_accurate(sentence, usual(led), alone(led))
     };
@@ -340,7 +340,7 @@ pub(super) fn all() -> Vec<Exhibit> {
     };
     let mut claims = Vec::new();
     for (led, base) in [(AlDsgdOverDpsgd, Dpsgd), (AlDsgdOverMatcha, Matcha)] {
-        let name = base.words();
+        let name = base.display_name();
         let sentence = format!(
             "the leaders: in the mean over all graphs, AL-DSGD has a higher mean test accuracy than {name} in as many copies"
         );

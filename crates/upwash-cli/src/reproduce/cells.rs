@@ -62,7 +62,7 @@ impl Scale {
     }
 
     /// What a run is, in words.
-    pub(super) fn words(&self, task: Task) -> String {
+    pub(super) fn display_name(&self, task: Task) -> String {
         let what = match (self.quick, task) {
             (true, _) => format!("{QUICK_IMAGES} of the digits to train on, a small network"),
             (_, Task::Cifar10) => "CIFAR-10, the paper's ResNet-50".into(),
@@ -99,7 +99,7 @@ impl Scale {
 }
 
 impl Algorithm {
-    pub(super) fn words(self) -> &'static str {
+    pub(super) fn display_name(self) -> &'static str {
         match self {
             Self::Dpsgd => "D-PSGD",
             Self::AlDsgdOverDpsgd => "AL-DSGD over D-PSGD",
@@ -177,8 +177,8 @@ impl Cell {
     }
 
     /// What it is but for the graph's links.
-    pub(super) fn words(&self) -> String {
-        format!("{}{}", self.algorithm.words(), self.more_words())
+    pub(super) fn display_name(&self) -> String {
+        format!("{}{}", self.algorithm.display_name(), self.more_words())
     }
 
     /// What there is to say beside the algorithm and the graph's links.
@@ -230,7 +230,7 @@ impl Cell {
         );
         if scale.quick {
             // So few that it matters from whom one learns.
-            let _ = writeln!(text, "train_images = {QUICK_IMAGES}");
+            let _ = writeln!(text, "train_examples = {QUICK_IMAGES}");
         }
         let reduced = match self.links {
             13 => String::new(),
@@ -241,10 +241,10 @@ impl Cell {
             let _ = writeln!(text, "copies = {}", self.copies);
             // `released` brings them along where an algorithm has such a variant.
             if released && self.algorithm == Algorithm::Matcha {
-                text.push_str("relabellings = \"paper\"\norder = \"released\"\n");
+                text.push_str("relabelings = \"paper\"\norder = \"released\"\n");
             }
             if variant == Variant::Written {
-                text.push_str("relabellings = \"paper\"\n");
+                text.push_str("relabelings = \"paper\"\n");
             }
         }
         if self.kept == Kept::Metropolis {
@@ -277,7 +277,7 @@ impl Cell {
         let rate = if scale.quick { 0.1 } else { 0.4 };
         let _ = write!(
             text,
-            "\n[training]\nepochs = {epochs}\nbatch = {batch}\nrate = {rate}\ndecay = \"steps\"\n\
+            "\n[training]\nepochs = {epochs}\nbatch_size = {batch}\nlearning_rate = {rate}\ndecay = \"steps\"\n\
              decay_at = [{half:?}, {later:?}]\ndecay_factor = 0.1\nmomentum = 0.0\nweight_decay = 5e-4\n\
              test_every = 5\ncheckpoint_every = 2450\n"
         );

@@ -85,7 +85,7 @@ impl Claim {
 
     /// That AL-DSGD is better than its baseline, in every respect.
     pub(super) fn better(one: Cell, other: Cell) -> Vec<Self> {
-        let names = (one.algorithm.words(), other.algorithm.words());
+        let names = (one.algorithm.display_name(), other.algorithm.display_name());
         let data = match one.task {
             Task::Cifar10 => "",
             Task::Cifar100 => " on CIFAR-100",
@@ -135,8 +135,8 @@ impl Claim {
         Self {
             sentence: format!(
                 "{} loses less accuracy than {} from D = 13 to D = 5, where workers 4 and 7 have no link at all",
-                one.words(),
-                other.words()
+                one.display_name(),
+                other.display_name()
             ),
             kind: ClaimKind::Robust {
                 one: ends(one, copies),
@@ -150,7 +150,7 @@ impl Claim {
         Self {
             sentence: format!(
                 "{}: worker 4, of the lowest degree, converges slowest before the first cut of the rate",
-                cell.algorithm.words()
+                cell.algorithm.display_name()
             ),
             kind: ClaimKind::Slowest { cell, worker: 4 },
         }
@@ -159,7 +159,7 @@ impl Claim {
     /// That workers 0 and 4 end badly.
     pub(super) fn low_degree(cell: Cell) -> Self {
         Self {
-            sentence: "D-PSGD: workers 4, of the lowest degree, and 0, its only neighbour, end worse than all others in every seed"
+            sentence: "D-PSGD: workers 4, of the lowest degree, and 0, its only neighbor, end worse than all others in every seed"
                 .into(),
             kind: ClaimKind::Worst {
                 cell,
@@ -186,8 +186,8 @@ impl Claim {
             Self::more_accurate(
                 format!(
                     "{} has a higher mean test accuracy than {} at D = {links}",
-                    one.words(),
-                    other.words()
+                    one.display_name(),
+                    other.display_name()
                 ),
                 Cell::new(one, links, copies),
                 Cell::new(other, links, 1),
@@ -209,8 +209,8 @@ impl Claim {
         Self::more_accurate(
             format!(
                 "{} at D = 5 has a higher mean test accuracy than {} at D = 11",
-                one.words(),
-                other.words()
+                one.display_name(),
+                other.display_name()
             ),
             Cell::new(one, 5, 3),
             Cell::new(other, 11, 1),

@@ -103,7 +103,7 @@ impl Exhibit {
 
 impl Column {
     pub(super) fn new(cell: Cell) -> Self {
-        let (name, more) = (cell.algorithm.words(), cell.more_words());
+        let (name, more) = (cell.algorithm.display_name(), cell.more_words());
         Self {
             title: format!("{name}, D = {}{more}", cell.links),
             cell,

@@ -34,8 +34,8 @@ pub(super) fn draw(
             let runs: Vec<&Run> = outcomes.values().map(|outcome| &outcome.run).collect();
             let seeds = if runs.len() == 1 { "seed" } else { "seeds" };
             let title = format!("{} ({} {seeds})", column.title, runs.len());
-            // A colour for each graph, or each algorithm where there is one graph; AL-DSGD is dashed.
-            let colour = match links.len() {
+            // A color for each graph, or each algorithm where there is one graph; AL-DSGD is dashed.
+            let color = match links.len() {
                 1 => lines.len() / 2,
                 _ => links
                     .iter()
@@ -46,7 +46,7 @@ pub(super) fn draw(
             lines.push(NamedLine {
                 name: title,
                 points: accuracies(&runs),
-                colour,
+                color,
                 dashed: column.cell.algorithm.is_led(),
             });
         }
@@ -77,7 +77,7 @@ pub(super) fn draw(
 fn over_links(exhibit: &Exhibit, store: &Store, variant: Variant) -> Vec<NamedLine> {
     let mut by_words: BTreeMap<String, Vec<Cell>> = BTreeMap::new();
     for column in &exhibit.columns {
-        let cells = by_words.entry(column.cell.words()).or_default();
+        let cells = by_words.entry(column.cell.display_name()).or_default();
         cells.push(column.cell);
     }
     let parts = [
@@ -87,7 +87,7 @@ fn over_links(exhibit: &Exhibit, store: &Store, variant: Variant) -> Vec<NamedLi
     let mut lines = Vec::new();
     for (words, mut cells) in by_words {
         cells.sort_by_key(|cell| cell.links);
-        for (colour, (part, measure)) in parts.into_iter().enumerate() {
+        for (color, (part, measure)) in parts.into_iter().enumerate() {
             let point = |cell: &Cell| {
                 let outcomes = store.outcomes(cell, variant);
                 // Epochs until a loss is low are not asked for here.
@@ -98,7 +98,7 @@ fn over_links(exhibit: &Exhibit, store: &Store, variant: Variant) -> Vec<NamedLi
             lines.push(NamedLine {
                 name: format!("{words}, {part}"),
                 points: cells.iter().filter_map(point).collect(),
-                colour,
+                color,
                 dashed: cells.iter().any(|cell| cell.algorithm.is_led()),
             });
         }

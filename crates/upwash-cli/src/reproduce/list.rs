@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use upwash::algorithm::Variant;
 use upwash::config::Config;
-use upwash::crew::Crew;
-use upwash::experiment::{Experiment, Folders};
+use upwash::engine::EngineSpec;
+use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{ControlFlow, Event, Progress};
 
 pub(super) fn print(
@@ -104,8 +104,8 @@ fn seconds_a_round(args: &Args, scale: &Scale) -> Result<f64> {
         WORKERS * batch * rounds
     );
     let config = Config::parse(&cell.config(Variant::Sound, &scale_here, 1), &[data])?;
-    let experiment = Experiment::prepare(config, &Folders::standard())?;
-    let mut engine = args.engine.build(&Crew::of(&experiment))?;
+    let experiment = Experiment::prepare(config, &DataPaths::standard())?;
+    let mut engine = args.engine.build(&EngineSpec::of(&experiment))?;
     let mut times = Vec::new();
     let mut watch = |event: &Event| {
         if let Event::Round { .. } = event {

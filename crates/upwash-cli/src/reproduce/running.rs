@@ -6,7 +6,7 @@ use super::exhibits::Exhibit;
 use super::outcomes::Store;
 use crate::files;
 use crate::output::tell;
-use crate::runs::{Home, RunFolder, end_cleanly_when_interrupted};
+use crate::runs::{RunFolder, RunLocation, end_cleanly_when_interrupted};
 use crate::together;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use upwash::algorithm::Variant;
 use upwash::config::Config;
-use upwash::experiment::{Experiment, Folders, Shelf};
+use upwash::experiment::{DataPaths, DatasetCache, Experiment};
 use upwash::run::Status;
 
 /// One run.
@@ -59,9 +59,9 @@ pub(super) fn needed(
     all
 }
 
-fn prepare(text: &str, name: &str, shelf: &mut Shelf) -> Result<Experiment> {
+fn prepare(text: &str, name: &str, cache: &mut DatasetCache) -> Result<Experiment> {
     let config = Config::parse(text, &[]).with_context(|| name.to_owned())?;
-    let experiment = Experiment::prepare_next(config, &Folders::standard(), shelf);
+    let experiment = Experiment::prepare_next(config, &DataPaths::standard(), cache);
     experiment.with_context(|| name.to_owned())
 }
 
@@ -75,13 +75,13 @@ pub(super) fn run_what_is_missing(
     let mut due = needed(exhibits, variants, store, seeds);
     // CIFAR-100 is in no package: who does not have it does without.
     if let Some(first) = due.iter().find(|run| run.task == Task::Cifar100)
-        && let Err(error) = prepare(&first.text, "CIFAR-100", &mut Shelf::default())
+        && let Err(error) = prepare(&first.text, "CIFAR-100", &mut DatasetCache::default())
     {
         tell!("note: {error:#}; what needs it is left out");
         due.retain(|run| run.task != Task::Cifar100);
     }
     end_cleanly_when_interrupted()?;
-    let (count, mut shelf) = (due.len(), Shelf::default());
+    let (count, mut cache) = (due.len(), DatasetCache::default());
     let mut due = due.into_iter().enumerate().peekable();
     while due.peek().is_some() {
         // The next few that are not done. Two tasks have two networks: they cannot share an engine.
@@ -90,8 +90,8 @@ pub(super) fn run_what_is_missing(
             let alike = some.first().is_none_or(|first| first.0.task == run.task);
             alike && some.len() < args.together.get()
         }) {
-            let experiment = prepare(&run.text, &run.name, &mut shelf)?;
-            let home = Home::whole(&experiment);
+            let experiment = prepare(&run.text, &run.name, &mut cache)?;
+            let home = RunLocation::whole(&experiment);
             match RunFolder::open(&run.place, &experiment, &home)? {
                 Some(folder) => {
                     let from = folder.round().map_or(String::new(), |round| {
@@ -125,7 +125,7 @@ fn run_together(args: &Args, some: Vec<(Due, Experiment, RunFolder)>) -> Result<
     let about = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "commit": env!("UPWASH_COMMIT"),
-        "engine": args.engine.words(),
+        "engine": args.engine.display_name(),
         "together": runs.len(),
     });
     for ((run, _), folder) in runs.iter().zip(&folders) {

@@ -216,13 +216,13 @@ impl Shown<'_> {
             .collect();
         let mut names: Vec<String> = Vec::new();
         for (column, _) in columns {
-            let name = column.cell.words();
+            let name = column.cell.display_name();
             if !names.contains(&name) {
                 names.push(name);
             }
         }
         let is = |column: &Column, name: &str, links: u8| {
-            column.cell.links == links && column.cell.words() == name
+            column.cell.links == links && column.cell.display_name() == name
         };
         let mut table = |title: String, cell: &dyn Fn(&str, u8) -> String| -> Result<()> {
             let across = links.iter().rev();

@@ -27,7 +27,7 @@ impl Shown<'_> {
     pub(super) fn text(&self, exhibit: &Exhibit) -> Result<String> {
         let paper = Paper::at(&self.store.scale)?;
         let mut text = format!("## {}: {}\n\n", exhibit.label, exhibit.caption);
-        let words = self.store.scale.words(exhibit.task());
+        let words = self.store.scale.display_name(exhibit.task());
         let is_printed = exhibit.columns.iter().any(|column| column.paper.is_some());
         let other = match is_printed && !self.store.scale.is_the_paper_s() {
             true => " The paper's numbers are of another scale, and left out.",

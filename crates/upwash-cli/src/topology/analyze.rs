@@ -15,7 +15,7 @@ pub(crate) struct Args {
     /// Also a rotation of the workers' places through this many copies of the graph
     #[arg(long, value_name = "N")]
     rotate: Option<usize>,
-    /// Also AL-DSGD, with these weights of the best and the best-connected neighbour
+    /// Also AL-DSGD, with these weights of the best and the best-connected neighbor
     #[arg(long, value_name = "W_BEST,W_DEGREE", allow_hyphen_values = true)]
     leaders: Option<LeaderWeights>,
     /// Print one JSON object

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
         None => upwash_topology::draw(&graph, &title),
         Some(copies) => {
             let rotation = Rotation::balance(&graph, copies)?;
-            upwash_topology::draw_rotation(&graph, &title, rotation.relabellings())?
+            upwash_topology::draw_rotation(&graph, &title, rotation.relabelings())?
         }
     };
     if args.output.as_os_str() == "-" {

@@ -17,7 +17,7 @@ pub(crate) enum Command {
     List,
     /// Show how fast workers on a graph come to agree
     Analyze(analyze::Args),
-    /// Draw a graph as SVG, its matchings in colours
+    /// Draw a graph as SVG, its matchings in colors
     Draw(draw::Args),
     /// Find how often to use each matching for a budget of communication (MATCHA)
     Optimize(optimize::Args),

@@ -135,7 +135,7 @@ fn contractions(out: &mut impl Write, analysis: &Analysis) -> Result<()> {
         )?;
     }
     if let Some(RotationAnalysis {
-        relabellings,
+        relabelings,
         rho,
         rho_random,
         ..
@@ -143,13 +143,13 @@ fn contractions(out: &mut impl Write, analysis: &Analysis) -> Result<()> {
     {
         rho_row(
             out,
-            &format!("D-PSGD, {} copies in turn", relabellings.len()),
+            &format!("D-PSGD, {} copies in turn", relabelings.len()),
             *rho,
         )?;
         if let Some(rho) = rho_random {
             rho_row(
                 out,
-                &format!("AL-DSGD, {} copies in turn", relabellings.len()),
+                &format!("AL-DSGD, {} copies in turn", relabelings.len()),
                 *rho,
             )?;
         }
@@ -169,7 +169,7 @@ fn contractions(out: &mut impl Write, analysis: &Analysis) -> Result<()> {
             out,
             "\n  Over a turn of {}, expected degrees have variance {:.4}, and the mean\n  \
              Laplacian has lambda_2 {:.6}.",
-            count_of(rotation.relabellings.len(), "copy", "copies"),
+            count_of(rotation.relabelings.len(), "copy", "copies"),
             rotation.degree_variance,
             rotation.lambda2_mean
         )?;
@@ -338,7 +338,7 @@ fn workers(out: &mut impl Write, graph: &Graph, analysis: &Analysis) -> Result<(
     };
     writeln!(
         out,
-        "\n  worker  degree{}{}  neighbours",
+        "\n  worker  degree{}{}  neighbors",
         column(degree.is_some(), "in a turn"),
         column(influence.is_some(), "influence"),
     )?;
@@ -354,7 +354,7 @@ fn workers(out: &mut impl Write, graph: &Graph, analysis: &Analysis) -> Result<(
             analysis.degrees[worker],
             cell(degree, 2),
             cell(influence, 4),
-            shortened(graph.neighbours(worker), 7)
+            shortened(graph.neighbors(worker), 7)
         )?;
     }
     Ok(())

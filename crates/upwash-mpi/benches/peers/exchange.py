@@ -1,5 +1,5 @@
 """What the scripts released with MATCHA and AL-DSGD do in a round, with mpi4py: whole models pickled and sent
-to one neighbour after the other, added up, and a barrier. Its arguments are sizes and how often each is done."""
+to one neighbor after the other, added up, and a barrier. Its arguments are sizes and how often each is done."""
 
 import sys
 import time

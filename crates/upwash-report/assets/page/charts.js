@@ -1,11 +1,11 @@
-// What the page is made of: runs, colours, words, and charts that are drawn when there is time.
+// What the page is made of: runs, colors, words, and charts that are drawn when there is time.
 
 // Runs to draw; of a run that goes on there is nothing yet, and the server will tell.
 const given = JSON.parse(document.getElementById("data").textContent);
 const isLive = given === null;
 let runs = given || [];
 const main = document.getElementById("main");
-// Okabe and Ito's colours, which people see apart whatever colours they see; then the same dashed.
+// Okabe and Ito's colors, which people see apart whatever colors they see; then the same dashed.
 const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a8a00", "#7a7f87"];
 // The same hues, dark enough on white.
 const DARKER = ["#0072b2", "#a87000", "#00805c", "#b0578a", "#c05400", "#2b86bd", "#717100", "#6b7078"];
@@ -33,7 +33,7 @@ const make = (tag, parent, text, className) => {
   parent.append(element);
   return element;
 };
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(2)} %`);
 const short = (value) => {
   if (value === null || value === undefined) return "–";
@@ -43,9 +43,9 @@ const known = (values) => values.filter((value) => value !== null && value !== u
 const mean = (values) => (known(values).length ? known(values).reduce((a, b) => a + b, 0) / known(values).length : null);
 const worst = (values) => (known(values).length ? Math.min(...known(values)) : null);
 
-const svg = (instance) => instance.getDataURL({ type: "svg", backgroundColor: colour("--paper") });
+const svg = (instance) => instance.getDataURL({ type: "svg", backgroundColor: color("--paper") });
 const resized = new ResizeObserver((changes) => changes.forEach((change) => charts.find((entry) => entry.element === change.target)?.instance?.resize()));
-// A chart is made anew when colours change, from what makes its options. It changes with epochs, or with rounds; a
+// A chart is made anew when colors change, from what makes its options. It changes with epochs, or with rounds; a
 // large one is drawn in dots, which is faster, and as SVG when it is saved.
 const chart = (parent, id, options, { changes = "epochs", large = false } = {}) => {
   const element = make("div", parent, undefined, "chart");
@@ -116,13 +116,13 @@ const refresh = (entry) => {
   return true;
 };
 const frame = (x, series, more = {}) => {
-  const ink = colour("--ink"), soft = colour("--soft"), line = colour("--line");
+  const ink = color("--ink"), soft = color("--soft"), line = color("--line");
   const axis = { nameTextStyle: { color: soft }, axisLabel: { color: soft }, axisLine: { lineStyle: { color: line } }, splitLine: { lineStyle: { color: line } } };
   return {
     animation: false,
     textStyle: { color: ink, fontFamily: "system-ui, sans-serif" },
     aria: { enabled: true, label: { description: more.about || `Lines over ${x}; the table on this page has the numbers at the end.` } },
-    tooltip: { trigger: "axis", confine: true, enterable: true, extraCssText: "max-height: 300px; overflow-y: auto;", backgroundColor: colour("--paper"), borderColor: line, textStyle: { color: ink }, valueFormatter: more.format || short },
+    tooltip: { trigger: "axis", confine: true, enterable: true, extraCssText: "max-height: 300px; overflow-y: auto;", backgroundColor: color("--paper"), borderColor: line, textStyle: { color: ink }, valueFormatter: more.format || short },
     legend: { type: isPrinted() ? "plain" : "scroll", top: 0, left: 4, right: 8, itemWidth: 22, itemHeight: 10, itemGap: 8, textStyle: { color: ink }, pageTextStyle: { color: soft }, pageIconColor: soft, data: more.legend },
     grid: { left: 58, right: 18, top: isPrinted() ? 38 + 20 * Math.floor((more.legend || []).length / 9) : 38, bottom: isPrinted() ? 46 : 74 },
     dataZoom: [{ type: "inside" }, { type: "slider", show: !isPrinted(), height: 16, bottom: 8, showDataShadow: false, borderColor: line, textStyle: { color: soft } }],

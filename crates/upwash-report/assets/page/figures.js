@@ -3,7 +3,7 @@
 // Between the lowest and the highest: one shape, drawn with the first point that is seen.
 const band = (points, log) => {
   const usable = points.filter(([, low, high]) => low !== null && high !== null && (!log || low > 0));
-  const fill = colour("--ink");
+  const fill = color("--ink");
   return {
     name: "_band", type: "custom", silent: true, clip: true, tooltip: { show: false }, data: usable, encode: { x: 0, y: [1, 2] }, z: 1,
     renderItem: (params, api) => (params.dataIndexInside !== 0 ? null : {
@@ -20,7 +20,7 @@ const perWorker = (run, key, log, format) => () => {
   const spread = (epoch) => (key === "losses" ? epoch.loss : epoch.accuracy);
   const workers = run.drawn;
   const series = workers.map((worker, place) => lines(`worker ${worker}`, rows.map((epoch) => [epoch.epoch, epoch[key][place]]), place));
-  const ink = colour("--ink");
+  const ink = color("--ink");
   series.push(lines("mean", rows.map((epoch) => [epoch.epoch, spread(epoch)?.mean ?? null]), 0, { line: { width: 3, color: ink, type: "solid" }, item: { color: ink } }));
   if (workers.length > 1) series.push(band(rows.map((epoch) => [epoch.epoch, spread(epoch)?.low ?? null, spread(epoch)?.high ?? null]), log));
   return frame("epoch", series, { log, format, legend: [...workers.map((worker) => `worker ${worker}`), "mean"] });
@@ -29,7 +29,7 @@ const perWorker = (run, key, log, format) => () => {
 // Losses of single rounds.
 const perBatch = (run) => () => {
   const rows = run.batches;
-  const ink = colour("--ink");
+  const ink = color("--ink");
   const series = run.drawn.map((worker, place) => lines(`worker ${worker}`, rows.map((row) => [row.round, row.losses[place]]), place, { line: { width: 0.8, opacity: 0.6 } }));
   series.push(lines("mean", rows.map((row) => [row.round, row.loss?.mean ?? null]), 0, { line: { width: 3, color: ink, type: "solid" }, item: { color: ink } }));
   return frame("round", series, { log: true, legend: [...run.drawn.map((worker) => `worker ${worker}`), "mean"] });
@@ -38,7 +38,7 @@ const perBatch = (run) => () => {
 const isLarge = (run) => run.workers > 100;
 const LEADERS = ["#d55e00", "#cc79a7"];
 const goesOn = (run) => isLive && !run.ending;
-const leaderNames = (run) => (run.algorithm.startsWith("LSGD") ? ["the best of its group", "the best of all"] : ["the best neighbour", "the best-connected"]);
+const leaderNames = (run) => (run.algorithm.startsWith("LSGD") ? ["the best of its group", "the best of all"] : ["the best neighbor", "the best-connected"]);
 // The graph as it is, or one of its copies, in which everyone stands elsewhere. While a run goes on, links over which
 // models have just gone stand out, and arrows go from leaders to those who follow.
 const graph = (run, copy) => () => {
@@ -56,7 +56,7 @@ const graph = (run, copy) => () => {
   // The more there are, the smaller.
   const scale = Math.min(1, Math.sqrt(8 / run.workers));
   const size = [18 * scale, 44 * scale];
-  const [ink, line] = [colour("--ink"), colour("--line")];
+  const [ink, line] = [color("--ink"), color("--line")];
   const width = many ? 0.6 : 2.5;
   const links = run.graph.matchings.flatMap((matching, index) => matching.map(([a, b]) => ({
     source: workerAt[a], target: workerAt[b], lineStyle: { ...style(index), width, opacity: 0.9 },

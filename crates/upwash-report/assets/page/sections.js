@@ -51,7 +51,7 @@ const drawTable = () => {
 const drawGraphs = () => {
   const known = runs.filter((run) => run.graph);
   if (!known.length && !isLive) return;
-  const grid = section(isLive ? "Now" : "Graph", "Links in the colour of their matching, workers by degree (size) and accuracy (colour).");
+  const grid = section(isLive ? "Now" : "Graph", "Links in the color of their matching, workers by degree (size) and accuracy (color).");
   known.forEach((run, number) => {
     const place = panel(grid, run);
     chart(place, `graph-${number}`, graph(run), { changes: "rounds", large: isLarge(run) });

@@ -5,7 +5,7 @@
     venv/bin/python crates/upwash-topology/benches/peers/peers.py [--upwash target/release/upwash]
 
 Graphs are those of the Rust benchmark: they are read from `upwash topology analyze --json`. Each row
-gives the median of a few runs of: a greedy edge colouring by networkx (of the line graph; it may
+gives the median of a few runs of: a greedy edge coloring by networkx (of the line graph; it may
 need up to twice as many matchings), eigenvalues by numpy, and MATCHA's program written in cvxpy as
 its authors do, solved by Clarabel (and by SCS, cvxpy's first-order solver). A solver is stopped after
 --limit seconds and then not tried at larger sizes.
@@ -32,7 +32,7 @@ def timed(function, repeats):
     return statistics.median(times), result
 
 
-def colour(graph):
+def color(graph):
     return networkx.greedy_color(networkx.line_graph(graph), strategy="largest_first")
 
 
@@ -83,7 +83,7 @@ def main():
     parser.add_argument("--sizes", type=int, nargs="*", default=[8, 64, 256, 1024])
     args = parser.parse_args()
 
-    print("workers links | colour: count seconds | eigenvalues | cvxpy: solver lambda_2 seconds")
+    print("workers links | color: count seconds | eigenvalues | cvxpy: solver lambda_2 seconds")
     given_up = set()
     for nodes in args.sizes:
         p = 7.8 / max(nodes - 1, 8)
@@ -94,9 +94,9 @@ def main():
         whole = time.perf_counter() - start
         links = [tuple(link) for matching in ours["matchings"] for link in matching]
         graph = networkx.Graph(links)
-        seconds, colours = timed(lambda: colour(graph), 3)
+        seconds, colors = timed(lambda: color(graph), 3)
         eigen, _ = timed(lambda: numpy.linalg.eigvalsh(laplacian(nodes, links)), 3)
-        print(f"{nodes} {len(links)} | {len(set(colours.values()))} {seconds:.4f} | {eigen:.5f} | ", end="")
+        print(f"{nodes} {len(links)} | {len(set(colors.values()))} {seconds:.4f} | {eigen:.5f} | ", end="")
         for solver in ["CLARABEL", "SCS"]:
             if solver in given_up:
                 print(f"{solver} not tried  ", end="", flush=True)

@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
 /// let rotation = Rotation::balance(&l1, 2)?;
 /// let schedule = Schedule::fixed(&l1, &Weights::Optimal)?
-///     .rotating(rotation.relabellings(), Order::InTurn { start: 0 })?
+///     .rotating(rotation.relabelings(), Order::InTurn { start: 0 })?
 ///     .averaging_every(100)?;
 /// assert_eq!(schedule.round(99).degree(0), 7); // everyone with everyone
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -104,9 +104,9 @@ pub enum ScheduleError {
     /// The weights are wrong.
     #[error(transparent)]
     Weights(#[from] WeightError),
-    /// The relabelling is wrong.
+    /// The relabeling is wrong.
     #[error(transparent)]
-    Relabelling(#[from] GraphError),
+    Relabeling(#[from] GraphError),
 }
 
 impl Schedule {
@@ -247,9 +247,9 @@ impl Schedule {
     /// assert_eq!(schedule.round(5).senders(2).collect::<Vec<_>>(), [0, 1]);
     /// # Ok::<(), upwash_topology::GraphError>(())
     /// ```
-    pub fn directed(nodes: usize, arcs: &[Edge]) -> Result<Self, GraphError> {
+    pub fn directed(nodes: usize, directed_edges: &[Edge]) -> Result<Self, GraphError> {
         let mut rows: Vec<Vec<usize>> = (0..nodes).map(|i| vec![i]).collect();
-        let mut links = arcs.to_vec();
+        let mut links = directed_edges.to_vec();
         links.sort_unstable();
         for (index, &(from, to)) in links.iter().enumerate() {
             if from.max(to) >= nodes {
@@ -293,11 +293,11 @@ impl Schedule {
     pub fn exponential(nodes: usize) -> Self {
         assert!(nodes > 0, "no workers");
         let hops = (0..).map(|power| 1usize << power);
-        let arcs: Vec<Edge> = hops
+        let directed_edges: Vec<Edge> = hops
             .take_while(|&hop| hop < nodes)
             .flat_map(|hop| (0..nodes).map(move |i| (i, (i + hop) % nodes)))
             .collect();
-        Self::directed(nodes, &arcs).expect("hops below the size are distinct")
+        Self::directed(nodes, &directed_edges).expect("hops below the size are distinct")
     }
 
     /// A random maximal matching of the graph in every round; linked workers take each other's
@@ -385,21 +385,17 @@ impl Schedule {
     }
 
     /// Relabelled copies of this schedule: in copy c, worker k stands where worker
-    /// `relabellings[c][k]` stands here.
+    /// `relabelings[c][k]` stands here.
     ///
     /// ```
-    /// # use upwash_topology::{GraphSpec, Matcha, Order, Schedule, paper_relabellings};
+    /// # use upwash_topology::{GraphSpec, Matcha, Order, Schedule, paper_relabelings};
     /// let matcha = Matcha::solve(&"paper:L1".parse::<GraphSpec>()?.build()?, 0.5)?;
     /// let rotating = Schedule::matcha(&matcha, 7)
-    ///     .rotating(&paper_relabellings(), Order::Random { seed: 7 })?;
+    ///     .rotating(&paper_relabelings(), Order::Random { seed: 7 })?;
     /// assert_eq!(rotating.nodes(), 8);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn rotating(
-        self,
-        relabellings: &[Vec<usize>],
-        order: Order,
-    ) -> Result<Self, ScheduleError> {
+    pub fn rotating(self, relabelings: &[Vec<usize>], order: Order) -> Result<Self, ScheduleError> {
         let (nodes, base) = (self.nodes, Arc::new(self));
         let copy = |places: &Vec<usize>| -> Result<Self, ScheduleError> {
             crate::graph::inverse(places, nodes)?;
@@ -418,7 +414,7 @@ impl Schedule {
             };
             Ok(Self { nodes, rule })
         };
-        let copies = relabellings.iter().map(copy).collect::<Result<_, _>>()?;
+        let copies = relabelings.iter().map(copy).collect::<Result<_, _>>()?;
         Self::dynamic(copies, order)
     }
 
@@ -492,7 +488,10 @@ impl Schedule {
             links.flat_map(|&(u, v)| [(u, v), (v, u)]).collect()
         };
         let mut all: Vec<Edge> = match &self.rule {
-            Rule::Cycle(patterns) => patterns.iter().flat_map(|one| one.arcs()).collect(),
+            Rule::Cycle(patterns) => patterns
+                .iter()
+                .flat_map(|one| one.directed_edges())
+                .collect(),
             Rule::Matcha { matcha, .. } => {
                 let matchings = matcha.matchings().iter().zip(matcha.probabilities());
                 let used = matchings.filter(|(_, probability)| **probability > 0.0);
@@ -507,7 +506,7 @@ impl Schedule {
             Rule::Dynamic { copies, .. } => copies.iter().flat_map(Self::possible_links).collect(),
             Rule::Averaging { base, average, .. } => {
                 let links = base.possible_links().into_iter();
-                links.chain(average.arcs()).collect()
+                links.chain(average.directed_edges()).collect()
             }
         };
         all.sort_unstable();

@@ -43,10 +43,10 @@ impl Round {
     /// Which of a dynamic schedule's graphs is in force; 0 where there is only one.
     ///
     /// ```
-    /// # use upwash_topology::{GraphSpec, Order, Schedule, Weights, paper_relabellings};
+    /// # use upwash_topology::{GraphSpec, Order, Schedule, Weights, paper_relabelings};
     /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
     /// let rotating = Schedule::fixed(&l1, &Weights::Optimal)?
-    ///     .rotating(&paper_relabellings(), Order::InTurn { start: 1 })?;
+    ///     .rotating(&paper_relabelings(), Order::InTurn { start: 1 })?;
     /// assert_eq!([0, 1, 2].map(|k| rotating.round(k).copy()), [1, 2, 0]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -55,7 +55,7 @@ impl Round {
     }
 
     /// The links that are up; for a directed round, (sender, receiver). None for an exact average
-    /// of all, which is one collective operation and no exchange between neighbours.
+    /// of all, which is one collective operation and no exchange between neighbors.
     ///
     /// ```
     /// # use upwash_topology::Schedule;
@@ -167,7 +167,7 @@ impl Round {
 
 impl Pattern {
     /// Every (sender, receiver).
-    pub(super) fn arcs(&self) -> impl Iterator<Item = Edge> + '_ {
+    pub(super) fn directed_edges(&self) -> impl Iterator<Item = Edge> + '_ {
         (0..self.mixing.nodes()).flat_map(|receiver| {
             let row = self.mixing.row(receiver).iter();
             row.map(move |(sender, _)| (*sender, receiver))

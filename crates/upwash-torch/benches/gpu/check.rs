@@ -5,14 +5,14 @@ use crate::memory::too_large;
 use crate::setup::{F32, Table, complete, config, fleet, parts_of, prepare, turns};
 use std::sync::Arc;
 use upwash::algorithm::{self, Dpsgd, LocalSgd, Registry};
-use upwash::crew::Crew;
+use upwash::engine::EngineSpec;
+use upwash::engine::share;
 use upwash::engine::{Engine, State};
+use upwash::engine::{MixOptions, RemoteRow};
 use upwash::experiment::Experiment;
-use upwash::mix::{Guest, Terms};
 use upwash::run::{Progress, run};
-use upwash::together::share;
 use upwash_torch::tch::{self, Tensor};
-use upwash_torch::{BoundModel, CudaFleet, CudaOptions, OnCpu, TorchModel, TorchNetwork};
+use upwash_torch::{BoundModel, CudaEngine, CudaOptions, OnCpu, TorchModel, TorchNetwork};
 const ALGORITHMS: [(&str, &str); 4] = [
     ("D-PSGD", "name = \"dpsgd\""),
     ("MATCHA", "name = \"matcha\""),
@@ -52,7 +52,7 @@ pub(crate) fn check() {
         }
     }
     every_algorithm(&mut table);
-    guests(&mut table);
+    remote_rows(&mut table);
     let experiment = prepare(&config("resnet20", "base = \"matcha\"", 16, 20, ""));
     let whole = complete(&experiment, &mut fleet(&experiment, F32));
     for streams in [1, 3] {
@@ -99,7 +99,7 @@ fn shared_engine(table: &mut Table) {
     .map(|(algorithm, what)| {
         let text = config("resnet20", algorithm, 16, 20, "statistics = \"averaged\"\n");
         let text = match what {
-            "diverges" => text.replace("rate = 0.01", "rate = 1e9"),
+            "diverges" => text.replace("learning_rate = 0.01", "learning_rate = 1e9"),
             "seed" => format!("seed = 7\n{text}"),
             _ => text,
         };
@@ -108,9 +108,9 @@ fn shared_engine(table: &mut Table) {
     .into_iter()
     .collect();
     let all: Vec<&Experiment> = experiments.iter().collect();
-    let crew = Crew::together(&all).expect("what can share an engine");
-    let network = TorchNetwork::new(crew.network.clone());
-    let mut engine = CudaFleet::new(&crew, &network, F32).expect("a fleet");
+    let spec = EngineSpec::together(&all).expect("what can share an engine");
+    let network = TorchNetwork::new(spec.network.clone());
+    let mut engine = CudaEngine::new(&spec, &network, F32).expect("a fleet");
     let (owner, shares) = share(&all, &engine.layout().clone());
     let found: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = all
@@ -189,8 +189,8 @@ impl BoundModel for PeekingBound {
 fn peeking(table: &mut Table) {
     let experiment = prepare(&config("resnet20", "name = \"dpsgd\"", 16, 10, ""));
     let network = TorchNetwork::new(experiment.network.clone());
-    let crew = Crew::of(&experiment);
-    let made = CudaFleet::new(&crew, &Peeking(network), F32);
+    let spec = EngineSpec::of(&experiment);
+    let made = CudaEngine::new(&spec, &Peeking(network), F32);
     let mut engine = made.expect("a fleet without a graph");
     let said = engine
         .notice()
@@ -212,8 +212,8 @@ fn every_algorithm(table: &mut Table) {
     options.extend(compressors.map(|kind| format!("name = \"choco\"\ncompressor = \"{kind}\"")));
     options.push("name = \"slowmo\"\nbase = \"d2\"\nslow_period = 3".into());
     for algorithm in options {
-        let centred = ["easgd", "parameter-server", "downpour"];
-        let star = centred.iter().any(|name| algorithm.contains(name));
+        let with_server = ["easgd", "parameter-server", "downpour"];
+        let star = with_server.iter().any(|name| algorithm.contains(name));
         let graph = if star {
             "[graph]\ntopology = \"star:9\"\n"
         } else {
@@ -249,31 +249,31 @@ fn every_algorithm(table: &mut Table) {
 }
 
 /// What arrives from other processes counts as what is here: the first four of eight workers with the
-/// others as guests.
-fn guests(table: &mut Table) {
+/// others as remote_rows.
+fn remote_rows(table: &mut Table) {
     let more = "statistics = \"averaged\"\n";
     let experiment = prepare(&config("resnet20", "name = \"dpsgd\"", 16, 20, more));
     let mut whole = fleet(&experiment, F32);
     let four: Vec<usize> = (0..4).collect();
     let network = TorchNetwork::new(experiment.network.clone());
-    let crew = Crew::of(&experiment).only(&four);
-    let mut half = CudaFleet::new(&crew, &network, F32).expect("a fleet");
+    let spec = EngineSpec::of(&experiment).only(&four);
+    let mut half = CudaEngine::new(&spec, &network, F32).expect("a fleet");
     whole.step(&turns(8, 3));
     half.step(&turns(4, 3));
     let parts = parts_of(&Dpsgd::default(), &experiment);
-    let terms = Terms::default();
-    let message = algorithm::Message::stepped();
-    let visitors: Vec<Guest> = (4..8)
-        .map(|worker| Guest {
-            messages: vec![whole.outgoing(worker, &message, terms).into()],
+    let options = MixOptions::default();
+    let message = algorithm::Outgoing::stepped();
+    let visitors: Vec<RemoteRow> = (4..8)
+        .map(|worker| RemoteRow {
+            messages: vec![whole.outgoing(worker, &message, options).into()],
         })
         .collect();
     let statistics = (4..8).map(|worker| whole.statistics(worker)).collect();
     let mean: Vec<Vec<(usize, f64)>> = vec![(0..8).map(|i| (i, 0.125)).collect(); 8];
     half.mix_statistics(&mean[..4], statistics);
-    half.exchange_with(&parts[..4], visitors, terms);
+    half.exchange_with(&parts[..4], visitors, options);
     whole.mix_statistics(&mean, vec![]);
-    whole.exchange(&parts, terms);
+    whole.exchange(&parts, options);
     let (whole, half) = (whole.state(), half.state());
     let mut worst = 0.0f32;
     for ((_, all), (_, some)) in whole.iter().zip(&half) {
@@ -291,7 +291,7 @@ fn batches_take_effect(experiment: &Experiment) -> bool {
         let scores = engine.step(&turns(8, batch));
         let losses: Vec<f64> = scores.iter().flatten().map(|s| s.loss).collect();
         let alone = LocalSgd { period: u64::MAX };
-        engine.exchange(&parts_of(&alone, experiment), Terms::default());
+        engine.exchange(&parts_of(&alone, experiment), MixOptions::default());
         losses
     };
     let (first, second, again) = (once(0), once(1), once(0));

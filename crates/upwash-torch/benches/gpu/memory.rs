@@ -1,8 +1,8 @@
 //! What fits, and what is said of what does not.
 
 use crate::setup::{F32, Table, complete, config, fleet, prepare};
-use upwash::crew::Crew;
-use upwash_torch::{CudaFleet, CudaOptions, Needs, TorchNetwork};
+use upwash::engine::EngineSpec;
+use upwash_torch::{CudaEngine, CudaOptions, Needs, TorchNetwork};
 /// Memory as it is predicted and as it is.
 pub(crate) fn memory() {
     if std::env::var_os("UPWASH_MEMORY_CASE").is_none() {
@@ -29,12 +29,12 @@ pub(crate) fn memory() {
         let text = format!(
             "model = \"{model}\"\n[data]\n\
              name = \"synthetic:shape=3x32x32,test=10000,train={images}\"\npartition = \"iid\"\n\
-             [graph]\ntopology = \"ring:{workers}\"\n[training]\nepochs = 1\nbatch = {batch}\n"
+             [graph]\ntopology = \"ring:{workers}\"\n[training]\nepochs = 1\nbatch_size = {batch}\n"
         );
         let experiment = prepare(&text);
         let options = CudaOptions { streams, ..options };
-        let crew = Crew::of(&experiment);
-        let predicted = Needs::of(&crew, options).total() as f64;
+        let spec = EngineSpec::of(&experiment);
+        let predicted = Needs::of(&spec, options).total() as f64;
         // The most that there was is kept for the process: every fleet gets one of its own.
         if std::env::var_os("UPWASH_MEMORY_CASE").is_none() {
             let case = format!("{model} {workers} {streams:?} {batch} {options:?}");
@@ -53,7 +53,7 @@ pub(crate) fn memory() {
             continue;
         }
         let network = TorchNetwork::new(experiment.network.clone());
-        let tried = Needs::measured(&crew, &network, options).expect("two workers");
+        let tried = Needs::measured(&spec, &network, options).expect("two workers");
         // The peak is of the largest fleet so far, and two workers are not it.
         let mut engine = fleet(&experiment, options);
         complete(&experiment, &mut engine);
@@ -78,7 +78,7 @@ pub(crate) fn memory() {
 pub(crate) fn too_large(table: &mut Table) {
     let large = prepare(&config("resnet50", "name = \"dpsgd\"", 640, 1, ""));
     let network = TorchNetwork::new(large.network.clone());
-    let error = CudaFleet::new(&Crew::of(&large), &network, F32).err();
+    let error = CudaEngine::new(&EngineSpec::of(&large), &network, F32).err();
     let error = error.map_or("it fits".to_string(), |error| error.to_string());
     println!("    {error}");
     table.line(
@@ -98,7 +98,7 @@ pub(crate) fn too_large(table: &mut Table) {
             streams: Some(streams),
             ..F32
         };
-        let again = CudaFleet::new(&Crew::of(&large), &network, options).is_ok();
+        let again = CudaEngine::new(&EngineSpec::of(&large), &network, options).is_ok();
         table.line(&format!("--streams {streams} fits"), "", again);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::setup::{F32, Table, complete, config, fleet, prepare};
 use std::sync::Arc;
-use upwash::engine::{Engine, Part};
+use upwash::engine::{Engine, Split};
 use upwash_torch::{OnCpu, TorchNetwork};
 /// GPU and CPU score the same models alike.
 pub(crate) fn scores() {
@@ -15,7 +15,7 @@ pub(crate) fn scores() {
         let model_on_cpu = OnCpu::new(Arc::new(network), experiment.network.input);
         let mut cpu = experiment.fleet(Arc::new(model_on_cpu));
         cpu.restore(&gpu.state()).expect("a state that fits");
-        let (a, b) = (cpu.score(3, Part::Test), gpu.score(3, Part::Test));
+        let (a, b) = (cpu.score(3, Split::Test), gpu.score(3, Split::Test));
         let apart = (a.loss / b.loss - 1.0).abs();
         let alike = apart < 1e-4 && a.correct.abs_diff(b.correct) <= 1;
         let what = format!(

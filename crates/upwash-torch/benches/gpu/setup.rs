@@ -2,17 +2,17 @@
 
 use crate::common::Witness;
 use std::sync::Arc;
-use upwash::algorithm::{self, Algorithm, Exchange, Report, Setting};
+use upwash::algorithm::{self, Algorithm, Exchange, ExchangeContext, WorkerStats};
 use upwash::config::Config;
-use upwash::crew::Crew;
 use upwash::data::Augmentation;
-use upwash::engine::{Engine, State, Turn};
-use upwash::experiment::{Experiment, Folders};
+use upwash::engine::EngineSpec;
+use upwash::engine::{Engine, GradientTask, State};
+use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{Progress, run};
-use upwash_torch::{CudaFleet, CudaOptions, Precision, TorchNetwork};
+use upwash_torch::{CudaEngine, CudaOptions, Precision, TorchNetwork};
 pub(crate) fn prepare(config: &str) -> Experiment {
     let config = Config::parse(config, &[]).expect("a configuration");
-    let mut experiment = Experiment::prepare(config, &Folders::default()).expect("an experiment");
+    let mut experiment = Experiment::prepare(config, &DataPaths::default()).expect("an experiment");
     let data = Arc::get_mut(&mut experiment.data).expect("ours alone");
     data.augmentation = Augmentation::CropAndFlip;
     experiment
@@ -29,8 +29,8 @@ pub(crate) fn config(
     let images = 8 * batch * rounds;
     format!(
         "model = \"{model}\"\n[data]\nname = \"synthetic:shape=3x32x32,test=500,train={images}\"\n\
-         partition = \"iid\"\n[algorithm]\n{algorithm}\n[training]\nepochs = 1\nbatch = {batch}\n\
-         rate = 0.01\nweight_decay = 5e-4\n{more}"
+         partition = \"iid\"\n[algorithm]\n{algorithm}\n[training]\nepochs = 1\nbatch_size = {batch}\n\
+         learning_rate = 0.01\nweight_decay = 5e-4\n{more}"
     )
 }
 
@@ -41,9 +41,9 @@ pub(crate) fn complete(experiment: &Experiment, engine: &mut dyn Engine) -> (Vec
     (witness.losses, engine.state())
 }
 
-pub(crate) fn fleet(experiment: &Experiment, options: CudaOptions) -> CudaFleet {
+pub(crate) fn fleet(experiment: &Experiment, options: CudaOptions) -> CudaEngine {
     let network = TorchNetwork::new(experiment.network.clone());
-    CudaFleet::new(&Crew::of(experiment), &network, options).unwrap_or_else(|error| {
+    CudaEngine::new(&EngineSpec::of(experiment), &network, options).unwrap_or_else(|error| {
         eprintln!("{error}");
         std::process::exit(1)
     })
@@ -67,18 +67,21 @@ pub(crate) const F32: CudaOptions = CudaOptions {
 };
 
 /// Everyone's turn, with a rate that changes nothing.
-pub(crate) fn turns(workers: usize, batch: u64) -> Vec<Option<Turn>> {
-    vec![Some(Turn { batch, rate: 0.0 }); workers]
+pub(crate) fn turns(workers: usize, batch: u64) -> Vec<Option<GradientTask>> {
+    vec![Some(GradientTask { batch, rate: 0.0 }); workers]
 }
 
-/// An exchange with the neighbours of round 0.
-pub(crate) fn parts_of(algorithm: &dyn Algorithm, experiment: &Experiment) -> Vec<algorithm::Part> {
+/// An exchange with the neighbors of round 0.
+pub(crate) fn parts_of(
+    algorithm: &dyn Algorithm,
+    experiment: &Experiment,
+) -> Vec<algorithm::WorkerPlan> {
     let up = experiment.schedule.round(0);
-    let report = |i: usize| Report {
+    let report = |i: usize| WorkerStats {
         loss: Some(i as f64),
         degree: up.degree(i),
         number: 1.0,
     };
-    let reports: Vec<Report> = (0..experiment.workers()).map(report).collect();
-    Exchange::Neighbours.parts(algorithm, &Setting::new(&up, 0.1), &reports)
+    let reports: Vec<WorkerStats> = (0..experiment.workers()).map(report).collect();
+    Exchange::Neighbors.parts(algorithm, &ExchangeContext::new(&up, 0.1), &reports)
 }

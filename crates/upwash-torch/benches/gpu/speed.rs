@@ -3,13 +3,13 @@
 use crate::setup::{config, fleet, parts_of, prepare, turns};
 use std::time::Instant;
 use upwash::algorithm::Dpsgd;
-use upwash::engine::{Engine, Part};
+use upwash::engine::MixOptions;
+use upwash::engine::{Engine, Split};
 use upwash::experiment::Experiment;
-use upwash::mix::Terms;
 use upwash::run::{ControlFlow, Event, Progress, run};
-use upwash_torch::{CudaFleet, CudaOptions};
+use upwash_torch::{CudaEngine, CudaOptions};
 /// Milliseconds of a round in a whole run, after the first 20.
-fn round_time(experiment: &Experiment, engine: &mut CudaFleet) -> f64 {
+fn round_time(experiment: &Experiment, engine: &mut CudaEngine) -> f64 {
     let mut times = Vec::new();
     let mut clock = |event: &Event| {
         if let Event::Round { .. } = event {
@@ -55,7 +55,7 @@ pub(crate) fn speed() {
     let config = format!(
         "model = \"thin-resnet50\"\n[data]\n\
          name = \"synthetic:shape=3x32x32,test=500,train={images}\"\npartition = \"iid\"\n[graph]\n\
-         topology = \"torus:8x8\"\n[training]\nepochs = 1\nbatch = {batch}\n"
+         topology = \"torus:8x8\"\n[training]\nepochs = 1\nbatch_size = {batch}\n"
     );
     let experiment = prepare(&config);
     let mut engine = fleet(&experiment, CudaOptions::default());
@@ -64,7 +64,7 @@ pub(crate) fn speed() {
 }
 
 /// Where a round's time goes, and how fast models are scored.
-fn parts(experiment: &Experiment, engine: &mut CudaFleet) {
+fn parts(experiment: &Experiment, engine: &mut CudaEngine) {
     const TIMES: usize = 20;
     let time = |work: &mut dyn FnMut()| {
         work();
@@ -78,20 +78,20 @@ fn parts(experiment: &Experiment, engine: &mut CudaFleet) {
     let read = time(&mut || {
         for round in 0..TIMES as u64 {
             drop(engine.step(&turns(8, round)));
-            engine.exchange(&plans, Terms::default());
+            engine.exchange(&plans, MixOptions::default());
         }
     }) / TIMES as f64;
     let unread = time(&mut || {
         for round in 0..TIMES as u64 {
             engine.launch(&turns(8, round));
-            engine.exchange(&plans, Terms::default());
+            engine.exchange(&plans, MixOptions::default());
         }
         engine.losses();
     }) / TIMES as f64;
     let mixings = time(&mut || {
         for _ in 0..TIMES {
             engine.wait_with(0.0);
-            engine.exchange(&plans, Terms::default());
+            engine.exchange(&plans, MixOptions::default());
         }
         engine.consensus_distance(&everyone);
     });
@@ -100,7 +100,7 @@ fn parts(experiment: &Experiment, engine: &mut CudaFleet) {
     });
     let mut images = 0;
     let scoring = time(&mut || {
-        let score = |worker| engine.score(worker, Part::Share).images;
+        let score = |worker| engine.score(worker, Split::LocalTrain).images;
         images = (0..8).map(score).sum();
     });
     println!(

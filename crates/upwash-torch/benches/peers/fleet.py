@@ -57,11 +57,11 @@ def network(name):
 def plans(losses, rate, leaders):
     """Row i of the matrix with which stepped models are mixed."""
     rows = torch.zeros(WORKERS, WORKERS)
-    for i, neighbours in enumerate(NEIGHBOURS):
-        rows[i, i] = 1 - ALPHA * len(neighbours)
-        rows[i, neighbours] = ALPHA
+    for i, neighbors in enumerate(NEIGHBOURS):
+        rows[i, i] = 1 - ALPHA * len(neighbors)
+        rows[i, neighbors] = ALPHA
         if leaders:
-            near = sorted(neighbours + [i])
+            near = sorted(neighbors + [i])
             best = min(near, key=lambda j: losses[j])
             degree = max(near, key=lambda j: len(NEIGHBOURS[j]))
             rows[i] *= 0.8

@@ -1,16 +1,16 @@
 //! A fleet on a GPU as the engine of a run.
 
 use super::buffers::Rows;
-use super::{CudaFleet, expect};
+use super::{CudaEngine, expect};
 use crate::shim::copy;
 use std::rc::Rc;
 use tch::Kind;
-use upwash::algorithm::{Message, Part as Participant};
-use upwash::engine::{Engine, Part, Score, State, Turn, saved};
-use upwash::mix::{Guest, Terms};
+use upwash::algorithm::{Outgoing, WorkerPlan};
+use upwash::engine::{Engine, GradientTask, Score, Split, State, saved};
+use upwash::engine::{MixOptions, RemoteRow};
 use upwash::model::{Layout, Replica};
 
-impl Engine for CudaFleet {
+impl Engine for CudaEngine {
     fn workers(&self) -> usize {
         self.workers_count()
     }
@@ -19,27 +19,38 @@ impl Engine for CudaFleet {
         &self.layout
     }
 
-    fn step(&mut self, turns: &[Option<Turn>]) -> Vec<Option<Score>> {
+    fn step(&mut self, turns: &[Option<GradientTask>]) -> Vec<Option<Score>> {
         self.launch(turns);
         let scores = self.losses().into_iter().zip(turns);
         scores.map(|(score, turn)| turn.map(|_| score)).collect()
     }
 
-    fn exchange_with(&mut self, parts: &[Participant], guests: Vec<Guest>, terms: Terms) {
+    fn exchange_with(
+        &mut self,
+        parts: &[WorkerPlan],
+        remote_rows: Vec<RemoteRow>,
+        options: MixOptions,
+    ) {
         let streams = Rc::clone(&self.streams);
-        let done = streams.on_main(|| self.carry_out(parts, &guests, terms));
+        let done = streams.on_main(|| self.carry_out(parts, &remote_rows, options));
         expect(done.and_then(|done| done));
     }
 
-    fn write_outgoing(&mut self, worker: usize, message: &Message, terms: Terms, into: &mut [f32]) {
+    fn write_outgoing(
+        &mut self,
+        worker: usize,
+        message: &Outgoing,
+        options: MixOptions,
+        into: &mut [f32],
+    ) {
         let streams = Rc::clone(&self.streams);
-        let done = streams.on_main(|| self.outgoing_row(worker, message, terms));
+        let done = streams.on_main(|| self.outgoing_row(worker, message, options));
         into.copy_from_slice(&expect(done.and_then(|done| done)));
     }
 
-    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>], guests: Vec<Vec<f32>>) {
+    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>], remote_rows: Vec<Vec<f32>>) {
         let streams = Rc::clone(&self.streams);
-        let done = streams.on_main(|| self.mix_statistics_rows(rows, guests));
+        let done = streams.on_main(|| self.mix_statistics_rows(rows, remote_rows));
         expect(done.and_then(|done| done));
     }
 
@@ -47,7 +58,7 @@ impl Engine for CudaFleet {
         expect(self.streams.on_main(|| self.statistics.download(worker)))
     }
 
-    fn score(&mut self, worker: usize, part: Part) -> Score {
+    fn score(&mut self, worker: usize, part: Split) -> Score {
         let scored = || self.score_network(&*self.networks[worker], worker, part);
         expect(self.streams.on_main(scored).and_then(|done| done))
     }
@@ -85,7 +96,7 @@ impl Engine for CudaFleet {
             let (models, statistics) = &this.spare;
             models.upload(0, &replica.parameters);
             statistics.upload(0, &replica.statistics);
-            this.score_network(&*this.spare_network, 0, Part::Test)
+            this.score_network(&*this.spare_network, 0, Split::Test)
         };
         expect(this.streams.on_main(scored).and_then(|done| done))
     }
@@ -125,7 +136,7 @@ impl Engine for CudaFleet {
     }
 }
 
-impl CudaFleet {
+impl CudaEngine {
     /// What a checkpoint keeps; velocities may be none.
     fn kept(&self) -> Vec<(String, Option<&Rows>)> {
         let mut kept = vec![
@@ -136,8 +147,8 @@ impl CudaFleet {
         if self.keeps_updates {
             kept.push(("updates".into(), Some(&self.gradients)));
         }
-        let extras = self.extra_names.iter().zip(&self.extras);
-        kept.extend(extras.map(|(name, rows)| (name.clone(), Some(rows))));
+        let state_vectors = self.extra_names.iter().zip(&self.state_vectors);
+        kept.extend(state_vectors.map(|(name, rows)| (name.clone(), Some(rows))));
         kept
     }
 }

@@ -1,12 +1,12 @@
 //! Exchanges on the GPU: a plan becomes numbers that a kernel goes by.
 
 use super::buffers::{Mail, Rows};
-use super::{CudaFleet, EXCHANGE, STEP_AND_MIX, TAKE_STEPS};
+use super::{CudaEngine, EXCHANGE, STEP_AND_MIX, TAKE_STEPS};
 use crate::shim::{Argument, TorchError};
 use tch::{Kind, Tensor};
-use upwash::algorithm::{Assignment, Differences, Message, Part, Vector};
+use upwash::algorithm::{Assignment, Differences, Outgoing, Vector, WorkerPlan};
 use upwash::compress::{Compression, Draw, kept};
-use upwash::mix::{Guest, Terms};
+use upwash::engine::{MixOptions, RemoteRow};
 
 /// Rows that a mixing kernel takes at a time, as warps.
 const WARPS: u32 = 8;
@@ -22,8 +22,8 @@ struct Plain {
 
 impl Plain {
     /// None where an exchange is more than that.
-    fn of(parts: &[Part], workers: usize, terms: Terms) -> Option<Self> {
-        let [model, stepped] = [Message::model(), Message::stepped()];
+    fn of(parts: &[WorkerPlan], workers: usize, options: MixOptions) -> Option<Self> {
+        let [model, stepped] = [Outgoing::model(), Outgoing::stepped()];
         let first = parts.first()?.messages.first()?;
         if parts.len() != workers || first != &model && first != &stepped {
             return None;
@@ -48,7 +48,7 @@ impl Plain {
                 }
                 _ => return None,
             }
-            rows.push(heard_by(part.worker, &assignment, parts, terms));
+            rows.push(heard_by(part.worker, &assignment, parts, options));
         }
         Some(Self {
             stepped: is_stepped,
@@ -62,14 +62,14 @@ impl Plain {
 fn heard_by(
     worker: usize,
     assignment: &Assignment,
-    parts: &[Part],
-    terms: Terms,
+    parts: &[WorkerPlan],
+    options: MixOptions,
 ) -> Option<Differences> {
     if assignment.mean == 0.0 {
         return assignment.differences(worker);
     }
     let counted = parts.iter().map(|part| part.worker);
-    let counted: Vec<usize> = counted.filter(|&w| Some(w) != terms.centre).collect();
+    let counted: Vec<usize> = counted.filter(|&w| Some(w) != options.server).collect();
     let weight = assignment.mean / counted.len() as f64;
     let mut all = assignment.clone();
     counted.iter().for_each(|&sender| all.add(sender, weight));
@@ -129,7 +129,7 @@ fn bits(weight: f64) -> i32 {
     (weight as f32).to_bits() as i32
 }
 
-impl CudaFleet {
+impl CudaEngine {
     /// The rate of every row whose gradient waits to be made a step; -1 for the others.
     fn waiting_rates(&self) -> Vec<i32> {
         let rate = |rate: &Option<f64>| bits(rate.unwrap_or(-1.0));
@@ -169,25 +169,25 @@ impl CudaFleet {
 
     pub(super) fn carry_out(
         &mut self,
-        parts: &[Part],
-        guests: &[Guest],
-        terms: Terms,
+        parts: &[WorkerPlan],
+        remote_rows: &[RemoteRow],
+        options: MixOptions,
     ) -> Result<(), TorchError> {
         let everyone_waits = self
             .trained
             .iter()
             .all(|&worker| self.waiting[worker].is_some());
-        if guests.is_empty()
-            && let Some(plain) = Plain::of(parts, self.models.rows(), terms)
+        if remote_rows.is_empty()
+            && let Some(plain) = Plain::of(parts, self.models.rows(), options)
             && everyone_waits
-            && !terms.more
+            && options.is_last
         {
             return self.step_and_mix(&plain);
         }
         self.take_steps()?;
-        self.compress(parts, terms)?;
-        // Guests' messages are rows of one more vector.
-        let messages = guests.iter().flat_map(|guest| &guest.messages);
+        self.compress(parts, options)?;
+        // Remote rows' messages are rows of one more vector.
+        let messages = remote_rows.iter().flat_map(|remote| &remote.messages);
         let visitors = Rows::new(
             messages.clone().count(),
             &self.layout.parameters,
@@ -198,14 +198,14 @@ impl CudaFleet {
         }
         let vectors = [&self.models, &self.gradients]
             .into_iter()
-            .chain(&self.extras)
+            .chain(&self.state_vectors)
             .chain([&visitors]);
         let vectors: Vec<Argument> = vectors.map(|rows| Argument::of(&rows.buffer)).collect();
         let (width, mut first) = (self.models.width(), 0);
         let mut seats = Vec::new();
-        for guest in guests {
+        for remote in remote_rows {
             seats.push(first);
-            first += guest.messages.len();
+            first += remote.messages.len();
         }
         let seats = Seats {
             workers: self.models.rows(),
@@ -218,7 +218,7 @@ impl CudaFleet {
             width,
             parts,
             &seats,
-            terms,
+            options,
         )
     }
 
@@ -226,29 +226,29 @@ impl CudaFleet {
     pub(super) fn outgoing_row(
         &mut self,
         worker: usize,
-        message: &Message,
-        terms: Terms,
+        message: &Outgoing,
+        options: MixOptions,
     ) -> Result<Vec<f32>, TorchError> {
         self.take_steps()?;
         let mut content = self.combined(worker, message);
         if let Some((_, compression)) = message.public_copy {
-            content = self.arrives(&content, compression, &terms.draw(worker));
+            content = self.arrives(&content, compression, &options.draw(worker));
         }
         Ok(self.models.in_host_order(&content))
     }
 
     /// A message's content, less its public copy where it has one.
-    fn combined(&self, worker: usize, message: &Message) -> Tensor {
+    fn combined(&self, worker: usize, message: &Outgoing) -> Tensor {
         let row = |rows: &Rows| rows.buffer.get(worker as i64);
         let mut sum = match message.public_copy {
-            Some((copy, _)) => -row(&self.extras[copy]),
+            Some((copy, _)) => -row(&self.state_vectors[copy]),
             None => row(&self.models).zeros_like(),
         };
         for (vector, weight) in &message.content {
             let own = match vector {
                 Vector::Model => row(&self.models),
                 Vector::Step => row(&self.gradients),
-                Vector::Extra(index) => row(&self.extras[*index]),
+                Vector::State(index) => row(&self.state_vectors[*index]),
             };
             sum += own * *weight;
         }
@@ -302,26 +302,26 @@ impl CudaFleet {
     pub(super) fn mix_statistics_rows(
         &mut self,
         weights: &[Vec<(usize, f64)>],
-        guests: Vec<Vec<f32>>,
+        remote_rows: Vec<Vec<f32>>,
     ) -> Result<(), TorchError> {
-        let part = |(worker, row): (usize, &Vec<(usize, f64)>)| Part {
+        let part = |(worker, row): (usize, &Vec<(usize, f64)>)| WorkerPlan {
             worker,
-            messages: vec![Message::model()],
+            messages: vec![Outgoing::model()],
             plan: Assignment::mixed(Vector::Model, row.clone()).into(),
         };
-        let parts: Vec<Part> = weights.iter().enumerate().map(part).collect();
-        let visitors = Rows::new(guests.len(), &self.layout.statistics, self.device);
-        for (row, statistics) in guests.iter().enumerate() {
+        let parts: Vec<WorkerPlan> = weights.iter().enumerate().map(part).collect();
+        let visitors = Rows::new(remote_rows.len(), &self.layout.statistics, self.device);
+        for (row, statistics) in remote_rows.iter().enumerate() {
             visitors.upload(row, statistics);
         }
-        // No step and no extra vectors here: the guests' come next all the same.
+        // No step and no extra vectors here: the remote_rows' come next all the same.
         let own = Argument::of(&self.statistics.buffer);
         let vectors = [own, own, Argument::of(&visitors.buffer)];
         let seats = Seats {
             workers: self.statistics.rows(),
-            first: (0..guests.len()).collect(),
+            first: (0..remote_rows.len()).collect(),
         };
-        let (width, terms) = (self.statistics.width(), Terms::default());
+        let (width, options) = (self.statistics.width(), MixOptions::default());
         launch_exchange(
             &self.kernels,
             &mut self.mail,
@@ -329,20 +329,20 @@ impl CudaFleet {
             width,
             &parts,
             &seats,
-            terms,
+            options,
         )
     }
 
     /// Brings public copies up to date by what arrives of the difference.
-    fn compress(&mut self, parts: &[Part], terms: Terms) -> Result<(), TorchError> {
+    fn compress(&mut self, parts: &[WorkerPlan], options: MixOptions) -> Result<(), TorchError> {
         for part in parts {
             for message in &part.messages {
                 let Some((copy, compression)) = message.public_copy else {
                     continue;
                 };
-                let mut copy = self.extras[copy].buffer.get(part.worker as i64);
+                let mut copy = self.state_vectors[copy].buffer.get(part.worker as i64);
                 let difference = self.combined(part.worker, message);
-                let draw = terms.draw(part.worker);
+                let draw = options.draw(part.worker);
                 copy += self.arrives(&difference, compression, &draw);
             }
         }
@@ -390,23 +390,23 @@ impl CudaFleet {
     }
 }
 
-/// Where guests' messages are: rows of the last vector.
+/// Where remote_rows' messages are: rows of the last vector.
 struct Seats {
-    /// Guests have the numbers from here on.
+    /// Remote rows have the numbers from here on.
     workers: usize,
-    /// Each guest's first row.
+    /// Each remote's first row.
     first: Vec<usize>,
 }
 
-/// Any exchange over rows of this width; `vectors` are models, steps, extras, and what guests sent.
+/// Any exchange over rows of this width; `vectors` are models, steps, state_vectors, and what remote_rows sent.
 fn launch_exchange(
     kernels: &crate::shim::Kernels,
     mail: &mut Mail,
     vectors: &[Argument],
     width: usize,
-    parts: &[Part],
+    parts: &[WorkerPlan],
     seats: &Seats,
-    terms: Terms,
+    options: MixOptions,
 ) -> Result<(), TorchError> {
     if width == 0 {
         return Ok(());
@@ -414,13 +414,13 @@ fn launch_exchange(
     let number = |vector: Vector| match vector {
         Vector::Model => 0,
         Vector::Step => 1,
-        Vector::Extra(index) => 2 + index as i32,
+        Vector::State(index) => 2 + index as i32,
     };
     // Messages that nobody hears are not formed.
     let mut places = std::collections::HashMap::new();
     let (mut messages, mut assignments, mut starts) = (Vec::new(), Vec::new(), vec![0]);
     let (mut own_terms, mut heard) = (Vec::new(), Vec::new());
-    let rows: std::collections::HashMap<usize, &Part> =
+    let rows: std::collections::HashMap<usize, &WorkerPlan> =
         parts.iter().map(|part| (part.worker, part)).collect();
     for part in parts {
         for assignment in &part.plan.assignments {
@@ -429,16 +429,16 @@ fn launch_exchange(
                 *places
                     .entry((sender, assignment.number))
                     .or_insert_with(|| {
-                        if let Some(guest) = sender.checked_sub(seats.workers) {
+                        if let Some(remote) = sender.checked_sub(seats.workers) {
                             let first = own_terms.len();
-                            own_terms.push((Vector::Extra(vectors.len() - 3), 1.0));
-                            let row = (seats.first[guest] + assignment.number) as i32;
+                            own_terms.push((Vector::State(vectors.len() - 3), 1.0));
+                            let row = (seats.first[remote] + assignment.number) as i32;
                             messages.extend([row, first as i32, own_terms.len() as i32]);
                             return next;
                         }
                         let message = &rows[&sender].messages[assignment.number];
                         let content = match message.public_copy {
-                            Some((copy, _)) => vec![(Vector::Extra(copy), 1.0)],
+                            Some((copy, _)) => vec![(Vector::State(copy), 1.0)],
                             None => message.content.clone(),
                         };
                         let first = own_terms.len();
@@ -448,7 +448,7 @@ fn launch_exchange(
                     })
             };
             let first_heard = heard.len();
-            let sum = heard_by(part.worker, assignment, parts, terms);
+            let sum = heard_by(part.worker, assignment, parts, options);
             let reference = reference_of(&sum, &mut place);
             for (sender, weight) in sum.into_iter().flat_map(|sum| sum.others) {
                 heard.push((place(sender), weight));

@@ -1,24 +1,24 @@
 //! How models do on images, on the GPU.
 
 use super::buffers::{image_view, numbers_of};
-use super::{CudaFleet, Precision, SCORED_AT_ONCE, scores};
+use super::{CudaEngine, Precision, SCORED_AT_ONCE, scores};
 use crate::model::BoundModel;
 use crate::shim::{Argument, TorchError, autocast};
 use tch::{Device, Kind, Tensor};
 use upwash::data::Pick;
-use upwash::engine::{Part, Score};
+use upwash::engine::{Score, Split};
 
-impl CudaFleet {
+impl CudaEngine {
     /// How a network does on the test set, or on a worker's share.
     pub(super) fn score_network(
         &self,
         network: &dyn BoundModel,
         worker: usize,
-        part: Part,
+        part: Split,
     ) -> Result<Score, TorchError> {
         let (source, indices): (_, Vec<u32>) = match part {
-            Part::Test => (&self.test, (0..self.data.test.len() as u32).collect()),
-            Part::Share => (&self.train, self.sampler.shares().images[worker].clone()),
+            Split::Test => (&self.test, (0..self.data.test.len() as u32).collect()),
+            Split::LocalTrain => (&self.train, self.sampler.shares().images[worker].clone()),
         };
         let picks: Vec<i32> = indices
             .iter()

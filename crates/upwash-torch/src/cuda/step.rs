@@ -1,19 +1,19 @@
 //! Local steps: batches, forward and backward passes, all workers at the same time.
 
 use super::buffers::{ImagesOnDevice, WorkerBatch, image_view, numbers_of};
-use super::{ASSEMBLE, CROSS_ENTROPY, CudaFleet, Precision, expect, score};
+use super::{ASSEMBLE, CROSS_ENTROPY, CudaEngine, Precision, expect, score};
 use crate::shim;
 use crate::shim::{Argument, TorchError, autocast};
 use std::rc::Rc;
 use tch::{Kind, Tensor};
 use upwash::data::Pick;
-use upwash::engine::{Score, Turn};
+use upwash::engine::{GradientTask, Score};
 
-impl CudaFleet {
+impl CudaEngine {
     /// The first half of [`step`](upwash::engine::Engine::step): starts gradients, and does not wait. For benchmarks: a
     /// second one before [`losses`](Self::losses) may overwrite the first one's batch.
     #[doc(hidden)]
-    pub fn launch(&mut self, turns: &[Option<Turn>]) {
+    pub fn launch(&mut self, turns: &[Option<GradientTask>]) {
         // The recording is of everyone: who has ended (of several runs) is computed for nothing.
         let recorded = self.graph.is_some() && !self.keeps_updates;
         let mut due: Vec<WorkerBatch> = Vec::new();

@@ -1,9 +1,9 @@
 //! Two engines side by side.
 
-use upwash::algorithm::{Exchange, Report, Setting};
-use upwash::engine::{Engine, State, Turn};
+use upwash::algorithm::{Exchange, ExchangeContext, WorkerStats};
+use upwash::engine::MixOptions;
+use upwash::engine::{Engine, GradientTask, State};
 use upwash::experiment::Experiment;
-use upwash::mix::Terms;
 use upwash::run::{ControlFlow, Event, Observer, Progress, Snapshot};
 
 /// Losses of every round; stops before round `stop` and keeps what is needed to go on.
@@ -62,11 +62,11 @@ pub fn compare(
     for round in 0..rounds {
         let state = first.state();
         second.restore(&state).expect("engines of one experiment");
-        let rate = experiment.config.training.rate;
+        let rate = experiment.config.training.learning_rate;
         let mut turns = vec![None; experiment.workers()];
         for worker in experiment.training_workers() {
             let batch = round;
-            turns[worker] = Some(Turn { batch, rate });
+            turns[worker] = Some(GradientTask { batch, rate });
         }
         let (ours, theirs) = (first.step(&turns), second.step(&turns));
         for (a, b) in ours.iter().flatten().zip(theirs.iter().flatten()) {
@@ -81,27 +81,27 @@ pub fn compare(
                 Exchange::Early => &before,
                 _ => &now,
             };
-            let report = |i: usize| Report {
+            let report = |i: usize| WorkerStats {
                 loss: reported[i],
                 degree: up.degree(i),
                 number: numbers[i],
             };
-            let reports: Vec<Report> = (0..experiment.workers()).map(report).collect();
-            let setting = Setting {
+            let reports: Vec<WorkerStats> = (0..experiment.workers()).map(report).collect();
+            let context = ExchangeContext {
                 exchange: index,
                 momentum: experiment.config.training.momentum,
-                centre: experiment.centre,
-                ..Setting::new(&up, rate)
+                server: experiment.server,
+                ..ExchangeContext::new(&up, rate)
             };
-            let parts = exchange.parts(algorithm, &setting, &reports);
-            let terms = Terms {
-                centre: experiment.centre,
+            let parts = exchange.parts(algorithm, &context, &reports);
+            let options = MixOptions {
+                server: experiment.server,
                 round,
-                more: index + 1 < exchanges.len(),
+                is_last: index + 1 == exchanges.len(),
                 ..Default::default()
             };
-            first.exchange(&parts, terms);
-            second.exchange(&parts, terms);
+            first.exchange(&parts, options);
+            second.exchange(&parts, options);
             for part in parts {
                 numbers[part.worker] = part.plan.number.unwrap_or(numbers[part.worker]);
             }

@@ -1,12 +1,13 @@
-//! AD-PSGD: whoever has a gradient averages with a random neighbour.
+//! AD-PSGD: whoever has a gradient averages with a random neighbor.
 
 use super::{
-    Assignment, Asynchronous, Definition, Meeting, Message, Method, Part, Plan, Turn, Vector,
+    Assignment, AsyncStep, Asynchronous, Definition, Meeting, Method, Outgoing, Plan, Vector,
+    WorkerPlan,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "ad-psgd",
-    about: "whoever has a gradient averages its model with a random neighbour's, and steps",
+    about: "whoever has a gradient averages its model with a random neighbor's, and steps",
     paper: "Lian et al. 2018, Asynchronous Decentralized Parallel SGD",
     build: |_| Ok(Method::Asynchronous(Box::new(AdPsgd))),
 };
@@ -17,11 +18,11 @@ pub(super) const DEFINITION: Definition = Definition {
 pub struct AdPsgd;
 
 impl Asynchronous for AdPsgd {
-    fn partner(&self, turn: &Turn<'_>) -> Option<usize> {
-        turn.random_neighbour()
+    fn partner(&self, turn: &AsyncStep<'_>) -> Option<usize> {
+        turn.random_neighbor()
     }
 
-    fn meet(&self, turn: &Turn<'_>, partner: Option<(usize, f64)>) -> Meeting {
+    fn meet(&self, turn: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> Meeting {
         let Some((partner, _)) = partner else {
             return Meeting::alone(turn.worker);
         };
@@ -30,9 +31,9 @@ impl Asynchronous for AdPsgd {
         let mean = Assignment::mixed(Vector::Model, both);
         let mut stepped = mean.clone();
         stepped.add_own(Vector::Step, -1.0);
-        let part = |worker, plan: Assignment| Part {
+        let part = |worker, plan: Assignment| WorkerPlan {
             worker,
-            messages: vec![Message::model()],
+            messages: vec![Outgoing::model()],
             plan: Plan::from(plan),
         };
         Meeting {
@@ -40,7 +41,7 @@ impl Asynchronous for AdPsgd {
         }
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         "AD-PSGD".into()
     }
 }

@@ -1,14 +1,14 @@
 //! AL-DSGD (He, Wang, Choromanska 2024) over any base: its plan, and a pull towards two leaders.
 
 use super::{
-    Algorithm, Definition, Exchange, Ground, LeaderScope, Message, Method, Options, Plan, Pull,
-    Variant, View,
+    Algorithm, Definition, Exchange, LeaderCoefficients, LeaderScope, LocalView, Method, Options,
+    Outgoing, Plan, Preflight, Variant,
 };
 use crate::config::ConfigError;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "al-dsgd",
-    about: "any base, and a pull towards the best and the best-connected neighbour",
+    about: "any base, and a pull towards the best and the best-connected neighbor",
     paper: "He, Wang, Choromanska 2024, Adjacent Leader Decentralized SGD",
     build,
 };
@@ -26,7 +26,7 @@ pub struct AlDsgd {
     /// The rule.
     pub variant: Variant,
     /// The strength.
-    pub pull: Pull,
+    pub pull: LeaderCoefficients,
     /// The candidates.
     pub scope: LeaderScope,
 }
@@ -37,17 +37,17 @@ impl AlDsgd {
         Self {
             base,
             variant,
-            pull: Pull::default_of(variant),
+            pull: LeaderCoefficients::default_of(variant),
             scope: LeaderScope::default(),
         }
     }
 
     /// Whether nobody sees whose model is what in this exchange.
-    fn is_blind(&self, view: &View<'_>) -> bool {
-        let exchanges = self.base.exchanges(view.setting.round.index());
+    fn is_blind(&self, view: &LocalView<'_>) -> bool {
+        let exchanges = self.base.exchanges(view.context.round.index());
         !matches!(
-            exchanges[view.setting.exchange],
-            Exchange::Neighbours | Exchange::Early
+            exchanges[view.context.exchange],
+            Exchange::Neighbors | Exchange::Early
         )
     }
 }
@@ -57,16 +57,16 @@ impl Algorithm for AlDsgd {
         Some(&*self.base)
     }
 
-    fn messages(&self, view: &View<'_>) -> Vec<Message> {
+    fn messages(&self, view: &LocalView<'_>) -> Vec<Outgoing> {
         match self.variant {
             Variant::Sound => self.base.messages(view),
             _ if self.is_blind(view) => self.base.messages(view),
-            Variant::Written => vec![Message::model()],
-            Variant::Released => vec![Message::stepped()],
+            Variant::Written => vec![Outgoing::model()],
+            Variant::Released => vec![Outgoing::stepped()],
         }
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
         let mut plan = self.base.plan(view);
         if self.is_blind(view) || view.received.is_empty() && self.variant == Variant::Sound {
             return plan;
@@ -86,11 +86,11 @@ impl Algorithm for AlDsgd {
         plan
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         format!(
             "AL-DSGD ({}) over {}",
             self.variant.name(),
-            self.base.words()
+            self.base.display_name()
         )
     }
 
@@ -98,9 +98,9 @@ impl Algorithm for AlDsgd {
         self.variant == Variant::Released
     }
 
-    fn warnings(&self, ground: &Ground<'_>) -> Vec<String> {
-        let mut warnings = self.base.warnings(ground);
-        warnings.extend(self.variant.warning(ground));
+    fn warnings(&self, preflight: &Preflight<'_>) -> Vec<String> {
+        let mut warnings = self.base.warnings(preflight);
+        warnings.extend(self.variant.warning(preflight));
         warnings
     }
 }
@@ -116,6 +116,6 @@ fn build(options: &mut Options<'_>) -> Result<Method, ConfigError> {
         base,
         variant,
         scope: LeaderScope::read(options)?,
-        pull: Pull::read(options, variant)?,
+        pull: LeaderCoefficients::read(options, variant)?,
     })))
 }

@@ -1,6 +1,6 @@
 //! All-reduce SGD: what PyTorch's DistributedDataParallel does.
 
-use super::{Algorithm, Assignment, Definition, Exchange, Links, Method, Plan, Vector, View};
+use super::{Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Plan, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "all-reduce",
@@ -19,7 +19,7 @@ pub(super) const DEFINITION: Definition = Definition {
 pub struct AllReduce;
 
 impl Algorithm for AllReduce {
-    fn plan(&self, _: &View<'_>) -> Plan {
+    fn plan(&self, _: &LocalView<'_>) -> Plan {
         Assignment::averaged(Vector::Model, 0).into()
     }
 
@@ -31,7 +31,7 @@ impl Algorithm for AllReduce {
         Links::None
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         "all-reduce SGD".into()
     }
 

@@ -1,10 +1,12 @@
-//! Asynchronous EASGD: every worker meets the centre when it is ready to.
+//! Asynchronous EASGD: every worker meets the server when it is ready to.
 
-use super::{Asynchronous, Definition, Easgd, Meeting, Message, Method, Part, Turn, Vector};
+use super::{
+    AsyncStep, Asynchronous, Definition, Easgd, Meeting, Method, Outgoing, Vector, WorkerPlan,
+};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "async-easgd",
-    about: "EASGD without a barrier: a worker and the centre pull at each other when it is ready",
+    about: "EASGD without a barrier: a worker and the server pull at each other when it is ready",
     paper: "Zhang, Choromanska, LeCun 2015, Deep Learning with Elastic Averaging SGD",
     build: |options| {
         Ok(Method::Asynchronous(Box::new(AsyncEasgd(Easgd::read(
@@ -18,36 +20,36 @@ pub(super) const DEFINITION: Definition = Definition {
 pub struct AsyncEasgd(pub Easgd);
 
 impl Asynchronous for AsyncEasgd {
-    fn partner(&self, turn: &Turn<'_>) -> Option<usize> {
+    fn partner(&self, turn: &AsyncStep<'_>) -> Option<usize> {
         let meets = (turn.step + 1).is_multiple_of(self.0.period);
-        turn.centre.filter(|_| meets)
+        turn.server.filter(|_| meets)
     }
 
-    fn meet(&self, turn: &Turn<'_>, partner: Option<(usize, f64)>) -> Meeting {
-        let Some((centre, _)) = partner else {
+    fn meet(&self, turn: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> Meeting {
+        let Some((server, _)) = partner else {
             return Meeting::alone(turn.worker);
         };
-        let part = |worker, model: super::Assignment| Part {
+        let part = |worker, model: super::Assignment| WorkerPlan {
             worker,
-            messages: vec![Message::of([(Vector::Model, 1.0)])],
+            messages: vec![Outgoing::of([(Vector::Model, 1.0)])],
             plan: model.into(),
         };
         Meeting {
             parts: vec![
                 part(
                     turn.worker,
-                    self.0.worker(turn.worker, centre, turn.training),
+                    self.0.worker(turn.worker, server, turn.training),
                 ),
-                part(centre, self.0.centre(centre, &[turn.worker], turn.training)),
+                part(server, self.0.server(server, &[turn.worker], turn.training)),
             ],
         }
     }
 
-    fn has_centre(&self) -> bool {
+    fn has_server(&self) -> bool {
         true
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         format!(
             "asynchronous EASGD (beta {}, period {})",
             self.0.beta, self.0.period

@@ -1,19 +1,19 @@
 //! Algorithms without rounds: a worker that has a gradient meets one other, and nobody waits for all.
 
-use super::{Message, Part, Plan};
+use super::{Outgoing, Plan, WorkerPlan};
 use upwash_topology::random::Stream;
 
 /// A worker whose gradient is there.
 #[derive(Clone, Copy, Debug)]
-pub struct Turn<'a> {
+pub struct AsyncStep<'a> {
     /// Who.
     pub worker: usize,
     /// Its gradients so far, without this one.
     pub step: u64,
-    /// Its neighbours in the graph.
-    pub neighbours: &'a [usize],
+    /// Its neighbors in the graph.
+    pub neighbors: &'a [usize],
     /// The worker that has no data but everyone's attention.
-    pub centre: Option<usize>,
+    pub server: Option<usize>,
     /// How many workers have data.
     pub training: usize,
     /// The number that the algorithm keeps for it, 1 at first.
@@ -22,16 +22,16 @@ pub struct Turn<'a> {
     pub seed: u64,
 }
 
-impl Turn<'_> {
+impl AsyncStep<'_> {
     /// Random numbers for this turn.
     pub fn random(&self) -> Stream {
         Stream::new(self.seed, "meeting", &[self.worker as u64, self.step])
     }
 
-    /// One of its neighbours, each as likely as any other.
-    pub fn random_neighbour(&self) -> Option<usize> {
-        let count = self.neighbours.len();
-        (count > 0).then(|| self.neighbours[self.random().below(count)])
+    /// One of its neighbors, each as likely as any other.
+    pub fn random_neighbor(&self) -> Option<usize> {
+        let count = self.neighbors.len();
+        (count > 0).then(|| self.neighbors[self.random().below(count)])
     }
 }
 
@@ -55,7 +55,7 @@ pub enum PairExchange {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Meeting {
     /// Of the worker whose turn it is, and of whom it meets.
-    pub parts: Vec<Part>,
+    pub parts: Vec<WorkerPlan>,
 }
 
 impl Meeting {
@@ -70,9 +70,9 @@ impl Meeting {
 
     /// The worker keeps to itself: x' = x - u. Its message, if anyone takes it, is its stepped model.
     pub fn alone(worker: usize) -> Self {
-        let part = Part {
+        let part = WorkerPlan {
             worker,
-            messages: vec![Message::stepped()],
+            messages: vec![Outgoing::stepped()],
             plan: Plan::alone(),
         };
         Self { parts: vec![part] }
@@ -83,10 +83,10 @@ impl Meeting {
 /// workers of a meeting are held up by it.
 pub trait Asynchronous: std::fmt::Debug + Send + Sync {
     /// Whom the worker meets.
-    fn partner(&self, turn: &Turn<'_>) -> Option<usize>;
+    fn partner(&self, turn: &AsyncStep<'_>) -> Option<usize>;
 
     /// What becomes of both; the partner comes with its number.
-    fn meet(&self, turn: &Turn<'_>, partner: Option<(usize, f64)>) -> Meeting;
+    fn meet(&self, turn: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> Meeting;
 
     /// What two that meet send each other.
     fn pair_exchange(&self) -> PairExchange {
@@ -99,12 +99,12 @@ pub trait Asynchronous: std::fmt::Debug + Send + Sync {
     }
 
     /// Whether it needs a worker that has no data but is linked with all others.
-    fn has_centre(&self) -> bool {
+    fn has_server(&self) -> bool {
         false
     }
 
     /// The algorithm in words.
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         format!("{self:?}")
     }
 }

@@ -1,8 +1,8 @@
 //! CHOCO-SGD: gossip with compressed differences.
 
 use super::{
-    Algorithm, Assignment, Definition, Extra, ExtraStart, Message, Method, Options, Plan, Vector,
-    View,
+    Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Options, Outgoing, Plan,
+    StateVector, Vector,
 };
 use crate::compress::Compression;
 use crate::config::ConfigError;
@@ -20,7 +20,7 @@ pub(super) const DEFINITION: Definition = Definition {
 /// ```
 /// use upwash::{algorithm::{Algorithm, Choco}, compress::Compression};
 /// let choco = Choco { compression: Compression::TopK(0.1), step: 0.4 };
-/// assert_eq!(choco.words(), "CHOCO-SGD (top-k 0.1, step 0.4)");
+/// assert_eq!(choco.display_name(), "CHOCO-SGD (top-k 0.1, step 0.4)");
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Choco {
@@ -60,30 +60,30 @@ impl Choco {
 }
 
 impl Algorithm for Choco {
-    fn messages(&self, _: &View<'_>) -> Vec<Message> {
+    fn messages(&self, _: &LocalView<'_>) -> Vec<Outgoing> {
         let public_copy = Some((COPY, self.compression));
-        vec![Message {
+        vec![Outgoing {
             public_copy,
-            ..Message::stepped()
+            ..Outgoing::stepped()
         }]
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
         let mut model = Assignment::mixed(Vector::Model, view.weights(false));
         model.scale(self.step);
         model.add(view.worker, -self.step);
-        model.own = Message::stepped().content;
+        model.own = Outgoing::stepped().content;
         model.into()
     }
 
-    fn extras(&self) -> Vec<Extra> {
-        vec![Extra {
+    fn state_vectors(&self) -> Vec<StateVector> {
+        vec![StateVector {
             name: "public copy",
-            start: ExtraStart::Zero,
+            start: InitialValue::Zero,
         }]
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         let how = match self.compression {
             Compression::None => "not compressed".into(),
             Compression::TopK(part) => format!("top-k {part}"),
@@ -98,7 +98,7 @@ impl Algorithm for Choco {
         Some(self.step)
     }
 
-    fn can_be_led(&self) -> bool {
+    fn supports_leaders(&self) -> bool {
         true
     }
 }

@@ -1,8 +1,8 @@
 //! D2: D-PSGD without the bias that unlike data give it.
 
 use super::{
-    Algorithm, Assignment, Definition, Extra, ExtraStart, Ground, Message, Method, Plan, Vector,
-    View,
+    Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan, Preflight,
+    StateVector, Vector,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -24,13 +24,13 @@ pub(super) const DEFINITION: Definition = Definition {
 /// C is what worker's gradients differ by, as far as it is known: at the optimum it is each one's gradient
 /// there, and U - gamma C is 0. With a rate that stays the same this is the published X' = W (2 X -
 /// X_before - U + U_before). Written so, a change of the rate scales what is corrected along with the step,
-/// and the mean of C stays 0 but for rounding, because its changes are differences between neighbours: the
+/// and the mean of C stays 0 but for rounding, because its changes are differences between neighbors: the
 /// published form integrates every rounding error of the mean twice. While a rate grows, as in a warm-up, what models
 /// differ by at the start grows with it for a few rounds before it is mixed away.
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, D2};
-/// assert_eq!(D2 { lazy: true }.extras().len(), 1);
+/// assert_eq!(D2 { lazy: true }.state_vectors().len(), 1);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct D2 {
@@ -38,43 +38,43 @@ pub struct D2 {
     pub lazy: bool,
 }
 
-const CORRECTION: Vector = Vector::Extra(0);
+const CORRECTION: Vector = Vector::State(0);
 
 impl Algorithm for D2 {
-    fn messages(&self, view: &View<'_>) -> Vec<Message> {
-        let mut stepped = Message::stepped();
-        stepped.content.push((CORRECTION, view.setting.rate));
+    fn messages(&self, view: &LocalView<'_>) -> Vec<Outgoing> {
+        let mut stepped = Outgoing::stepped();
+        stepped.content.push((CORRECTION, view.context.rate));
         vec![stepped]
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
         let row = view.weights(self.lazy);
         let model = Assignment::mixed(Vector::Model, row.clone());
         // Without a step there is nothing to learn about gradients.
-        if view.setting.rate == 0.0 {
+        if view.context.rate == 0.0 {
             return model.into();
         }
         let mut correction = Assignment::mixed(CORRECTION, row);
         correction.add(view.worker, -1.0);
-        correction.scale(1.0 / view.setting.rate);
+        correction.scale(1.0 / view.context.rate);
         correction.add_own(CORRECTION, 1.0);
         [correction, model].into()
     }
 
-    fn extras(&self) -> Vec<Extra> {
-        vec![Extra {
+    fn state_vectors(&self) -> Vec<StateVector> {
+        vec![StateVector {
             name: "gradient correction",
-            start: ExtraStart::Zero,
+            start: InitialValue::Zero,
         }]
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         "D2".into()
     }
 
-    fn check(&self, ground: &Ground<'_>) -> Result<(), String> {
-        let first = ground.schedule.round(0);
-        let changes = (1..64).any(|k| ground.schedule.round(k).mixing() != first.mixing());
+    fn check(&self, preflight: &Preflight<'_>) -> Result<(), String> {
+        let first = preflight.schedule.round(0);
+        let changes = (1..64).any(|k| preflight.schedule.round(k).mixing() != first.mixing());
         if changes {
             return Err(
                 "algorithm.name = \"d2\" needs the same links in every round: leave \

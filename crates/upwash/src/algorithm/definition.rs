@@ -1,7 +1,7 @@
 //! Algorithms by name.
 
 use super::options::one_of;
-use super::{Algorithm, Asynchronous, OptionAbout, Options};
+use super::{Algorithm, Asynchronous, OptionInfo, Options};
 use crate::config::{ConfigError, GraphConfig};
 
 /// What a definition makes.
@@ -118,7 +118,7 @@ impl Registry {
         name: &str,
         given: &toml::Table,
         graph: &GraphConfig,
-    ) -> Result<(Method, Vec<OptionAbout>), ConfigError> {
+    ) -> Result<(Method, Vec<OptionInfo>), ConfigError> {
         let value = |key: String, value: String, must| Err(ConfigError::Value { key, value, must });
         let Some(definition) = self.find(name) else {
             let must = one_of(Some(name), self.iter().map(|definition| definition.name));
@@ -147,18 +147,18 @@ impl Registry {
 /// What both kinds have in common.
 impl Method {
     /// In words.
-    pub fn words(&self) -> String {
+    pub fn display_name(&self) -> String {
         match self {
-            Self::Synchronous(algorithm) => algorithm.words(),
-            Self::Asynchronous(algorithm) => algorithm.words(),
+            Self::Synchronous(algorithm) => algorithm.display_name(),
+            Self::Asynchronous(algorithm) => algorithm.display_name(),
         }
     }
 
-    /// Whether it needs a centre.
-    pub fn has_centre(&self) -> bool {
+    /// Whether it needs a server.
+    pub fn has_server(&self) -> bool {
         match self {
-            Self::Synchronous(algorithm) => algorithm.has_centre(),
-            Self::Asynchronous(algorithm) => algorithm.has_centre(),
+            Self::Synchronous(algorithm) => algorithm.has_server(),
+            Self::Asynchronous(algorithm) => algorithm.has_server(),
         }
     }
 
@@ -171,9 +171,9 @@ impl Method {
     }
 
     /// The vectors that it keeps for every worker.
-    pub fn extras(&self) -> Vec<super::Extra> {
+    pub fn state_vectors(&self) -> Vec<super::StateVector> {
         match self {
-            Self::Synchronous(algorithm) => algorithm.extras(),
+            Self::Synchronous(algorithm) => algorithm.state_vectors(),
             Self::Asynchronous(_) => vec![],
         }
     }

@@ -1,13 +1,13 @@
 //! A parameter server without a barrier, after Downpour SGD, with bounded staleness.
 
 use super::{
-    Assignment, Asynchronous, Definition, Meeting, Message, Method, PairExchange, Part, Turn,
-    Vector,
+    Assignment, AsyncStep, Asynchronous, Definition, Meeting, Method, Outgoing, PairExchange,
+    Vector, WorkerPlan,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "downpour",
-    about: "everyone pushes its step to the centre and takes the centre's model, when it is ready",
+    about: "everyone pushes its step to the server and takes the server's model, when it is ready",
     paper: "Dean et al. 2012, Large Scale Distributed Deep Networks; staleness: Ho et al. 2013",
     build: |options| {
         let about = "by how many gradients a worker may be ahead of the slowest";
@@ -33,12 +33,12 @@ pub struct Downpour {
 }
 
 impl Asynchronous for Downpour {
-    fn partner(&self, turn: &Turn<'_>) -> Option<usize> {
-        turn.centre
+    fn partner(&self, turn: &AsyncStep<'_>) -> Option<usize> {
+        turn.server
     }
 
-    fn meet(&self, turn: &Turn<'_>, partner: Option<(usize, f64)>) -> Meeting {
-        let Some((centre, _)) = partner else {
+    fn meet(&self, turn: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> Meeting {
+        let Some((server, _)) = partner else {
             return Meeting::alone(turn.worker);
         };
         let part = if self.averaged {
@@ -47,7 +47,7 @@ impl Asynchronous for Downpour {
             1.0
         };
         let pulled = Assignment {
-            messages: vec![(centre, 1.0)],
+            messages: vec![(server, 1.0)],
             ..Assignment::of(Vector::Model, [(Vector::Step, -part)])
         };
         let pushed = Assignment {
@@ -56,14 +56,14 @@ impl Asynchronous for Downpour {
         };
         Meeting {
             parts: vec![
-                Part {
+                WorkerPlan {
                     worker: turn.worker,
-                    messages: vec![Message::of([(Vector::Step, 1.0)])],
+                    messages: vec![Outgoing::of([(Vector::Step, 1.0)])],
                     plan: pulled.into(),
                 },
-                Part {
-                    worker: centre,
-                    messages: vec![Message::model()],
+                WorkerPlan {
+                    worker: server,
+                    messages: vec![Outgoing::model()],
                     plan: pushed.into(),
                 },
             ],
@@ -78,11 +78,11 @@ impl Asynchronous for Downpour {
         Some(self.staleness)
     }
 
-    fn has_centre(&self) -> bool {
+    fn has_server(&self) -> bool {
         true
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         format!("Downpour (staleness {})", self.staleness)
     }
 }

@@ -1,15 +1,15 @@
-//! D-PSGD: a step, and a weighted average with the neighbours.
+//! D-PSGD: a step, and a weighted average with the neighbors.
 
 use super::{
-    Algorithm, Assignment, Definition, Exchange, Ground, Message, Method, Options, Plan, Variant,
-    Vector, View,
+    Algorithm, Assignment, Definition, Exchange, LocalView, Method, Options, Outgoing, Plan,
+    Preflight, Variant, Vector,
 };
 use crate::config::ConfigError;
 use upwash_topology::Weights;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "dpsgd",
-    about: "a step, then a weighted average with the neighbours",
+    about: "a step, then a weighted average with the neighbors",
     paper: "Lian et al. 2017, Can Decentralized Algorithms Outperform Centralized Algorithms?",
     build: |options| Ok(Method::Synchronous(Box::new(Dpsgd::read(options)?))),
 };
@@ -18,13 +18,13 @@ pub(super) const DEFINITION: Definition = Definition {
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, Dpsgd, Exchange};
-/// assert_eq!(Dpsgd::default().exchanges(0), [Exchange::Neighbours]);
+/// assert_eq!(Dpsgd::default().exchanges(0), [Exchange::Neighbors]);
 /// let overlap = Dpsgd { overlap: true, lazy: true, ..Default::default() };
 /// assert_eq!(overlap.exchanges(0), [Exchange::Early]);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dpsgd {
-    /// Combine, then adapt: neighbours' models from before their step, so that the exchange runs
+    /// Combine, then adapt: neighbors' models from before their step, so that the exchange runs
     /// while the gradient is computed.
     pub overlap: bool,
     /// (I + W)/2 for W. Without it, combining first diverges as soon as the rate times the loss's
@@ -54,15 +54,15 @@ impl Dpsgd {
 }
 
 impl Algorithm for Dpsgd {
-    fn messages(&self, _: &View<'_>) -> Vec<Message> {
+    fn messages(&self, _: &LocalView<'_>) -> Vec<Outgoing> {
         vec![if self.overlap {
-            Message::model()
+            Outgoing::model()
         } else {
-            Message::stepped()
+            Outgoing::stepped()
         }]
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
         let mut model = Assignment::mixed(Vector::Model, view.weights(self.lazy));
         if self.overlap {
             model.add_own(Vector::Step, -1.0);
@@ -74,16 +74,16 @@ impl Algorithm for Dpsgd {
         vec![if self.overlap {
             Exchange::Early
         } else {
-            Exchange::Neighbours
+            Exchange::Neighbors
         }]
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         let overlap = if self.overlap { ", overlap" } else { "" };
         format!("D-PSGD{overlap}")
     }
 
-    fn can_be_led(&self) -> bool {
+    fn supports_leaders(&self) -> bool {
         true
     }
 
@@ -91,7 +91,7 @@ impl Algorithm for Dpsgd {
         self.released
     }
 
-    fn warnings(&self, _: &Ground<'_>) -> Vec<String> {
+    fn warnings(&self, _: &Preflight<'_>) -> Vec<String> {
         let risk = "overlap with weights that are not lazy diverges easily (W has eigenvalues near \
                     -1). Leave algorithm.lazy out, or set graph.weights = \"metropolis\".";
         self.risky.then(|| risk.into()).into_iter().collect()

@@ -1,14 +1,14 @@
-//! Elastic averaging: workers and a centre pull at each other.
+//! Elastic averaging: workers and a server pull at each other.
 
 use super::{
-    Algorithm, Assignment, Definition, Exchange, Links, Message, Method, Options, Plan, Vector,
-    View,
+    Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Options, Outgoing, Plan,
+    Vector,
 };
 use crate::config::ConfigError;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "easgd",
-    about: "every worker is pulled towards a centre that moves with their mean",
+    about: "every worker is pulled towards a server that moves with their mean",
     paper: "Zhang, Choromanska, LeCun 2015, Deep Learning with Elastic Averaging SGD",
     build: |options| Ok(Method::Synchronous(Box::new(Easgd::read(options)?))),
 };
@@ -18,11 +18,11 @@ pub(super) const DEFINITION: Definition = Definition {
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, Easgd, Exchange};
-/// assert_eq!(Easgd { beta: 0.9, period: 1 }.exchanges(0), [Exchange::Centre]);
+/// assert_eq!(Easgd { beta: 0.9, period: 1 }.exchanges(0), [Exchange::Server]);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Easgd {
-    /// The centre's moving rate; 0 is independent workers.
+    /// The server's moving rate; 0 is independent workers.
     pub beta: f64,
     /// Rounds from one exchange to the next.
     pub period: u64,
@@ -30,52 +30,52 @@ pub struct Easgd {
 
 impl Easgd {
     pub(super) fn read(options: &mut Options<'_>) -> Result<Self, ConfigError> {
-        let about = "the centre's moving rate; each worker moves beta / workers towards it";
+        let about = "the server's moving rate; each worker moves beta / workers towards it";
         let beta = options.number("beta", 0.9, 0.0..=1.0, about)?;
         let period = options.count("period", 1, "steps from one exchange to the next")?;
         Ok(Self { beta, period })
     }
 
     /// The new model of a worker, one of `workers`: x - u + alpha (c - x).
-    pub(super) fn worker(self, worker: usize, centre: usize, workers: usize) -> Assignment {
+    pub(super) fn worker(self, worker: usize, server: usize, workers: usize) -> Assignment {
         let alpha = self.beta / workers as f64;
-        let mut model = Assignment::of(Vector::Model, Message::stepped().content);
-        model.add(centre, alpha);
+        let mut model = Assignment::of(Vector::Model, Outgoing::stepped().content);
+        model.add(server, alpha);
         model.add(worker, -alpha);
         model
     }
 
-    /// The centre's, after hearing some of its `workers`: c + alpha times the sum of (x - c).
-    pub(super) fn centre(self, centre: usize, heard: &[usize], workers: usize) -> Assignment {
+    /// The server's, after hearing some of its `workers`: c + alpha times the sum of (x - c).
+    pub(super) fn server(self, server: usize, heard: &[usize], workers: usize) -> Assignment {
         let alpha = self.beta / workers as f64;
         let mut model = Assignment::of(Vector::Model, [(Vector::Model, 1.0)]);
         for &worker in heard {
             model.add(worker, alpha);
-            model.add(centre, -alpha);
+            model.add(server, -alpha);
         }
         model
     }
 }
 
 impl Algorithm for Easgd {
-    fn messages(&self, _: &View<'_>) -> Vec<Message> {
-        vec![Message::model()]
+    fn messages(&self, _: &LocalView<'_>) -> Vec<Outgoing> {
+        vec![Outgoing::model()]
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
-        let (workers, centre) = (view.setting.workers() - 1, view.setting.centre);
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
+        let (workers, server) = (view.context.workers() - 1, view.context.server);
         let heard: Vec<usize> = view.received.iter().map(|(sender, _)| *sender).collect();
         match heard[..] {
-            [] if centre == Some(view.worker) => Plan::default(),
+            [] if server == Some(view.worker) => Plan::default(),
             [] => Plan::alone(),
-            _ if centre == Some(view.worker) => self.centre(view.worker, &heard, workers).into(),
+            _ if server == Some(view.worker) => self.server(view.worker, &heard, workers).into(),
             _ => self.worker(view.worker, heard[0], workers).into(),
         }
     }
 
     fn exchanges(&self, round: u64) -> Vec<Exchange> {
         vec![if (round + 1).is_multiple_of(self.period) {
-            Exchange::Centre
+            Exchange::Server
         } else {
             Exchange::Nothing
         }]
@@ -85,11 +85,11 @@ impl Algorithm for Easgd {
         Links::None
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         format!("EASGD (beta {}, period {})", self.beta, self.period)
     }
 
-    fn has_centre(&self) -> bool {
+    fn has_server(&self) -> bool {
         true
     }
 

@@ -1,6 +1,6 @@
 //! Who talks to whom in an exchange, and everyone's part in it.
 
-use super::{Algorithm, Part, Report, Setting, View};
+use super::{Algorithm, ExchangeContext, LocalView, WorkerPlan, WorkerStats};
 
 /// Who talks to whom in an exchange.
 ///
@@ -11,8 +11,8 @@ use super::{Algorithm, Part, Report, Setting, View};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Exchange {
-    /// Everyone sends to its neighbours in the graph in force.
-    Neighbours,
+    /// Everyone sends to its neighbors in the graph in force.
+    Neighbors,
     /// The same, but messages leave before the round's gradient is known, so that the exchange runs
     /// while it is computed; the loss in them is the last round's.
     Early,
@@ -20,11 +20,11 @@ pub enum Exchange {
     Mean,
     /// Everyone's report goes to everyone; of the messages, only those travel that plans use.
     Chosen,
-    /// Everyone sends to the centre, and the centre to everyone.
-    Centre,
-    /// Everyone sends to the centre.
+    /// Everyone sends to the server, and the server to everyone.
+    Server,
+    /// Everyone sends to the server.
     ToCentre,
-    /// The centre sends to everyone.
+    /// The server sends to everyone.
     FromCentre,
     /// Nothing is sent.
     Nothing,
@@ -34,24 +34,24 @@ impl Exchange {
     /// Whom a worker hears, in increasing order.
     ///
     /// ```
-    /// # use upwash::algorithm::{Exchange, Setting};
+    /// # use upwash::algorithm::{Exchange, ExchangeContext};
     /// let round = upwash_topology::Schedule::one_peer_exponential(4).round(0);
-    /// let setting = Setting { centre: Some(0), ..Setting::new(&round, 0.1) };
-    /// assert_eq!(Exchange::Neighbours.senders(1, &setting).collect::<Vec<_>>(), [0]);
-    /// assert_eq!(Exchange::ToCentre.senders(0, &setting).collect::<Vec<_>>(), [1, 2, 3]);
+    /// let context = ExchangeContext { server: Some(0), ..ExchangeContext::new(&round, 0.1) };
+    /// assert_eq!(Exchange::Neighbors.senders(1, &context).collect::<Vec<_>>(), [0]);
+    /// assert_eq!(Exchange::ToCentre.senders(0, &context).collect::<Vec<_>>(), [1, 2, 3]);
     /// ```
     pub fn senders<'a>(
         self,
         worker: usize,
-        setting: &Setting<'a>,
+        context: &ExchangeContext<'a>,
     ) -> Box<dyn Iterator<Item = usize> + 'a> {
-        let others = (0..setting.workers()).filter(move |&other| other != worker);
-        let is_centre = setting.centre == Some(worker);
+        let others = (0..context.workers()).filter(move |&other| other != worker);
+        let is_centre = context.server == Some(worker);
         match self {
-            Self::Neighbours | Self::Early => Box::new(setting.round.senders(worker)),
+            Self::Neighbors | Self::Early => Box::new(context.round.senders(worker)),
             Self::Chosen => Box::new(others),
-            Self::Centre | Self::ToCentre if is_centre => Box::new(others),
-            Self::Centre | Self::FromCentre if !is_centre => Box::new(setting.centre.into_iter()),
+            Self::Server | Self::ToCentre if is_centre => Box::new(others),
+            Self::Server | Self::FromCentre if !is_centre => Box::new(context.server.into_iter()),
             _ => Box::new(std::iter::empty()),
         }
     }
@@ -59,19 +59,19 @@ impl Exchange {
     /// Everyone's part, each from what it knows.
     ///
     /// ```
-    /// # use upwash::algorithm::{Dpsgd, Exchange, Report, Setting};
+    /// # use upwash::algorithm::{Dpsgd, Exchange, WorkerStats, ExchangeContext};
     /// let round = upwash_topology::Schedule::one_peer_exponential(4).round(0);
-    /// let report = Report { loss: Some(1.0), degree: 1, number: 1.0 };
-    /// let parts = Exchange::Neighbours.parts(&Dpsgd::default(), &Setting::new(&round, 0.1), &[report; 4]);
+    /// let report = WorkerStats { loss: Some(1.0), degree: 1, number: 1.0 };
+    /// let parts = Exchange::Neighbors.parts(&Dpsgd::default(), &ExchangeContext::new(&round, 0.1), &[report; 4]);
     /// assert_eq!(parts[1].plan.assignments[0].messages, [(0, 0.5), (1, 0.5)]);
     /// ```
     pub fn parts(
         self,
         algorithm: &dyn Algorithm,
-        setting: &Setting<'_>,
-        reports: &[Report],
-    ) -> Vec<Part> {
-        self.parts_of(0..reports.len(), algorithm, setting, reports)
+        context: &ExchangeContext<'_>,
+        reports: &[WorkerStats],
+    ) -> Vec<WorkerPlan> {
+        self.parts_of(0..reports.len(), algorithm, context, reports)
     }
 
     /// The parts of some workers; of the reports, theirs and those of whom they hear are read.
@@ -79,26 +79,26 @@ impl Exchange {
         self,
         workers: std::ops::Range<usize>,
         algorithm: &dyn Algorithm,
-        setting: &Setting<'_>,
-        reports: &[Report],
-    ) -> Vec<Part> {
+        context: &ExchangeContext<'_>,
+        reports: &[WorkerStats],
+    ) -> Vec<WorkerPlan> {
         let mut received = Vec::new();
         let part = |worker: usize| {
-            let alone = View {
+            let alone = LocalView {
                 worker,
-                setting: *setting,
+                context: *context,
                 own: reports[worker],
                 received: &[],
             };
             let messages = algorithm.messages(&alone);
             received.clear();
-            let senders = self.senders(worker, setting);
+            let senders = self.senders(worker, context);
             received.extend(senders.map(|sender| (sender, reports[sender])));
-            let plan = algorithm.plan(&View {
+            let plan = algorithm.plan(&LocalView {
                 received: &received,
                 ..alone
             });
-            Part {
+            WorkerPlan {
                 worker,
                 messages,
                 plan,
@@ -109,10 +109,10 @@ impl Exchange {
 
     /// What any vector can be averaged with that must not get a negative weight: for each worker,
     /// Metropolis weights from how many each hears, or the mean of all that have data.
-    pub(crate) fn safe_weights(self, setting: &Setting<'_>) -> Vec<Vec<(usize, f64)>> {
-        let workers = setting.workers();
-        let counted = || (0..workers).filter(|worker| Some(*worker) != setting.centre);
-        let degree = |worker| self.senders(worker, setting).count();
+    pub(crate) fn safe_weights(self, context: &ExchangeContext<'_>) -> Vec<Vec<(usize, f64)>> {
+        let workers = context.workers();
+        let counted = || (0..workers).filter(|worker| Some(*worker) != context.server);
+        let degree = |worker| self.senders(worker, context).count();
         let degrees: Vec<usize> = (0..workers).map(degree).collect();
         let part = 1.0 / counted().count().max(1) as f64;
         let row = |worker: usize| {
@@ -120,7 +120,7 @@ impl Exchange {
                 return counted().map(|sender| (sender, part)).collect();
             }
             let (mut own, mut row) = (1.0, Vec::new());
-            for sender in self.senders(worker, setting) {
+            for sender in self.senders(worker, context) {
                 let most = degrees[sender].max(degrees[worker]);
                 let weight = 1.0 / (1 + most) as f64;
                 own -= weight;
@@ -144,22 +144,22 @@ mod tests {
         let round = Schedule::directed(4, &[(3, 0), (0, 1), (1, 3), (2, 3)])
             .unwrap()
             .round(0);
-        let setting = Setting {
-            centre: Some(2),
-            ..Setting::new(&round, 0.1)
+        let context = ExchangeContext {
+            server: Some(2),
+            ..ExchangeContext::new(&round, 0.1)
         };
-        let rows = Exchange::Neighbours.safe_weights(&setting);
+        let rows = Exchange::Neighbors.safe_weights(&context);
         assert_eq!(rows[0], [(0, 1.0 - 1.0 / 3.0), (3, 1.0 / 3.0)]); // worker 3 hears two
         assert_eq!(rows[1], [(0, 0.5), (1, 0.5)]);
         let part = 1.0 / 3.0;
         assert_eq!(
-            Exchange::Mean.safe_weights(&setting)[1],
+            Exchange::Mean.safe_weights(&context)[1],
             [(0, part), (1, part), (3, part)]
         );
-        // The centre hears three, the others it.
-        let centre = Exchange::Centre.safe_weights(&setting);
-        assert_eq!(centre[2], [(0, 0.25), (1, 0.25), (2, 0.25), (3, 0.25)]);
-        assert_eq!(centre[0], [(0, 0.75), (2, 0.25)]);
-        assert_eq!(Exchange::Nothing.safe_weights(&setting)[0], [(0, 1.0)]);
+        // The server hears three, the others it.
+        let server = Exchange::Server.safe_weights(&context);
+        assert_eq!(server[2], [(0, 0.25), (1, 0.25), (2, 0.25), (3, 0.25)]);
+        assert_eq!(server[0], [(0, 0.75), (2, 0.25)]);
+        assert_eq!(Exchange::Nothing.safe_weights(&context)[0], [(0, 1.0)]);
     }
 }

@@ -1,13 +1,13 @@
-//! GoSGD: whoever has a gradient steps, and now and then pushes its model to a random neighbour.
+//! GoSGD: whoever has a gradient steps, and now and then pushes its model to a random neighbor.
 
 use super::{
-    Assignment, Asynchronous, Definition, Meeting, Message, Method, PairExchange, Part, Plan, Turn,
-    Vector,
+    Assignment, AsyncStep, Asynchronous, Definition, Meeting, Method, Outgoing, PairExchange, Plan,
+    Vector, WorkerPlan,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "gosgd",
-    about: "whoever has a gradient steps, and sometimes pushes half its weight to a neighbour",
+    about: "whoever has a gradient steps, and sometimes pushes half its weight to a neighbor",
     paper: "Blot et al. 2016, Gossip Training for Deep Learning",
     build: |options| {
         let about = "how likely a push is after a step";
@@ -25,14 +25,14 @@ pub struct GoSgd {
 }
 
 impl Asynchronous for GoSgd {
-    fn partner(&self, turn: &Turn<'_>) -> Option<usize> {
+    fn partner(&self, turn: &AsyncStep<'_>) -> Option<usize> {
         let mut stream = turn.random();
         let pushes = stream.uniform() < self.probability;
-        let count = turn.neighbours.len();
-        (pushes && count > 0).then(|| turn.neighbours[stream.below(count)])
+        let count = turn.neighbors.len();
+        (pushes && count > 0).then(|| turn.neighbors[stream.below(count)])
     }
 
-    fn meet(&self, turn: &Turn<'_>, partner: Option<(usize, f64)>) -> Meeting {
+    fn meet(&self, turn: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> Meeting {
         let mut meeting = Meeting::alone(turn.worker);
         let Some((partner, theirs)) = partner else {
             return meeting;
@@ -46,9 +46,9 @@ impl Asynchronous for GoSgd {
             number: Some(sum),
             ..model.into()
         };
-        meeting.parts.push(Part {
+        meeting.parts.push(WorkerPlan {
             worker: partner,
-            messages: vec![Message::model()],
+            messages: vec![Outgoing::model()],
             plan,
         });
         meeting
@@ -58,7 +58,7 @@ impl Asynchronous for GoSgd {
         PairExchange::Push
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         format!("GoSGD (probability {})", self.probability)
     }
 }

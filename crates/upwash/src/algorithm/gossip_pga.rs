@@ -1,6 +1,6 @@
 //! Gossip-PGA: D-PSGD, and an exact average every so many rounds.
 
-use super::{Algorithm, Assignment, Definition, Dpsgd, Exchange, Method, Plan, Vector, View};
+use super::{Algorithm, Assignment, Definition, Dpsgd, Exchange, LocalView, Method, Plan, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "gossip-pga",
@@ -22,7 +22,7 @@ pub(super) const DEFINITION: Definition = Definition {
 /// ```
 /// use upwash::algorithm::{Algorithm, Exchange, GossipPga};
 /// let pga = GossipPga { period: 4, base: Default::default() };
-/// assert_eq!([2, 3].map(|k| pga.exchanges(k)[0]), [Exchange::Neighbours, Exchange::Mean]);
+/// assert_eq!([2, 3].map(|k| pga.exchanges(k)[0]), [Exchange::Neighbors, Exchange::Mean]);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct GossipPga {
@@ -37,8 +37,8 @@ impl Algorithm for GossipPga {
         Some(&self.base)
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
-        match self.exchanges(view.setting.round.index())[0] {
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
+        match self.exchanges(view.context.round.index())[0] {
             Exchange::Mean => Assignment::averaged(Vector::Model, 0).into(),
             _ => self.base.plan(view),
         }
@@ -52,11 +52,11 @@ impl Algorithm for GossipPga {
         }
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         format!("Gossip-PGA (period {})", self.period)
     }
 
-    fn can_be_led(&self) -> bool {
+    fn supports_leaders(&self) -> bool {
         true
     }
 }

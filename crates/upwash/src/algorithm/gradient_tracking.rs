@@ -1,7 +1,8 @@
 //! Gradient tracking: every worker follows an estimate of the mean gradient of all.
 
 use super::{
-    Algorithm, Assignment, Definition, Extra, ExtraStart, Message, Method, Plan, Vector, View,
+    Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan,
+    StateVector, Vector,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -19,7 +20,7 @@ pub(super) const DEFINITION: Definition = Definition {
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, GradientTracking};
-/// assert_eq!(GradientTracking { lazy: false }.extras().len(), 2);
+/// assert_eq!(GradientTracking { lazy: false }.state_vectors().len(), 2);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct GradientTracking {
@@ -27,17 +28,17 @@ pub struct GradientTracking {
     pub lazy: bool,
 }
 
-const TRACKED: Vector = Vector::Extra(0);
-const GRADIENT_BEFORE: Vector = Vector::Extra(1);
+const TRACKED: Vector = Vector::State(0);
+const GRADIENT_BEFORE: Vector = Vector::State(1);
 
 impl Algorithm for GradientTracking {
-    fn messages(&self, view: &View<'_>) -> Vec<Message> {
-        let rate = view.setting.rate;
+    fn messages(&self, view: &LocalView<'_>) -> Vec<Outgoing> {
+        let rate = view.context.rate;
         if rate == 0.0 {
             // There is no step, and so no gradient to be had from it: both averages go on.
-            return vec![Message::model(), Message::of([(TRACKED, 1.0)])];
+            return vec![Outgoing::model(), Outgoing::of([(TRACKED, 1.0)])];
         }
-        let mut model = Message::stepped();
+        let mut model = Outgoing::stepped();
         let tracked = [(TRACKED, -rate), (GRADIENT_BEFORE, rate)];
         model.content.extend(tracked);
         let gradient = [
@@ -45,11 +46,11 @@ impl Algorithm for GradientTracking {
             (Vector::Step, 1.0 / rate),
             (GRADIENT_BEFORE, -1.0),
         ];
-        vec![model, Message::of(gradient)]
+        vec![model, Outgoing::of(gradient)]
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
-        let (row, rate) = (view.weights(self.lazy), view.setting.rate);
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
+        let (row, rate) = (view.weights(self.lazy), view.context.rate);
         let model = Assignment::mixed(Vector::Model, row.clone());
         let tracked = Assignment {
             number: 1,
@@ -62,15 +63,15 @@ impl Algorithm for GradientTracking {
         [model, tracked, before].into()
     }
 
-    fn extras(&self) -> Vec<Extra> {
-        let zero = |name| Extra {
+    fn state_vectors(&self) -> Vec<StateVector> {
+        let zero = |name| StateVector {
             name,
-            start: ExtraStart::Zero,
+            start: InitialValue::Zero,
         };
         vec![zero("tracked gradient"), zero("gradient before")]
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         "gradient tracking".into()
     }
 }

@@ -1,19 +1,19 @@
 //! Whom AL-DSGD follows, and how strongly.
 
-use super::{Algorithm, Assignment, Exchange, Ground, Options, Report, Vector, View};
+use super::{Algorithm, Assignment, Exchange, LocalView, Options, Preflight, Vector, WorkerStats};
 use crate::config::ConfigError;
 use std::cmp::Ordering;
 
-/// How strong the pulls are. `best` is for the neighbour of the lowest loss, `degree` for the one
+/// How strong the pulls are. `best` is for the neighbor of the lowest loss, `degree` for the one
 /// with the most links.
 ///
 /// ```
-/// use upwash::algorithm::{Pull, Variant};
-/// assert_eq!(Pull::default_of(Variant::Sound).w_best, 0.1);
-/// assert_eq!(Pull::default_of(Variant::Released).w_best, 0.3);
+/// use upwash::algorithm::{LeaderCoefficients, Variant};
+/// assert_eq!(LeaderCoefficients::default_of(Variant::Sound).w_best, 0.1);
+/// assert_eq!(LeaderCoefficients::default_of(Variant::Released).w_best, 0.3);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pull {
+pub struct LeaderCoefficients {
     /// w_N: extra weight of the best when averaging.
     pub w_best: f64,
     /// w_T: extra weight of the best-connected when averaging.
@@ -24,12 +24,12 @@ pub struct Pull {
     pub lambda_degree: f64,
 }
 
-impl Pull {
+impl LeaderCoefficients {
     /// 0.1 each, as in the paper; for `released` the four numbers of the authors' code.
     ///
     /// ```
-    /// # use upwash::algorithm::{Pull, Variant};
-    /// assert_eq!(Pull::default_of(Variant::Written).lambda_degree, 0.1);
+    /// # use upwash::algorithm::{LeaderCoefficients, Variant};
+    /// assert_eq!(LeaderCoefficients::default_of(Variant::Written).lambda_degree, 0.1);
     /// ```
     pub fn default_of(variant: Variant) -> Self {
         match variant {
@@ -92,16 +92,16 @@ pub enum LeaderScope {
     #[default]
     Closed,
     /// Those whose models the worker gets.
-    NeighboursOnly,
+    NeighborsOnly,
 }
 
-impl Pull {
+impl LeaderCoefficients {
     /// The variant's, but for what is given.
     pub(super) fn read(options: &mut Options<'_>, variant: Variant) -> Result<Self, ConfigError> {
         let default = Self::default_of(variant);
         let any = 0.0..=f64::MAX;
-        let best = "extra weight of the best neighbour";
-        let degree = "extra weight of the best-connected neighbour";
+        let best = "extra weight of the best neighbor";
+        let degree = "extra weight of the best-connected neighbor";
         let pull = Self {
             w_best: options.number("w_best", default.w_best, any.clone(), best)?,
             w_degree: options.number("w_degree", default.w_degree, any.clone(), degree)?,
@@ -109,13 +109,13 @@ impl Pull {
                 "lambda_best",
                 default.lambda_best,
                 any.clone(),
-                "force towards the best neighbour",
+                "force towards the best neighbor",
             )?,
             lambda_degree: options.number(
                 "lambda_degree",
                 default.lambda_degree,
                 any,
-                "force towards the best-connected neighbour",
+                "force towards the best-connected neighbor",
             )?,
         };
         if pull.w_best + pull.w_degree > 1.0 {
@@ -132,13 +132,13 @@ impl Pull {
     }
 }
 
-impl Pull {
-    /// Pulls a worker's new model towards its best and its best-connected neighbour.
+impl LeaderCoefficients {
+    /// Pulls a worker's new model towards its best and its best-connected neighbor.
     pub(super) fn apply(
         self,
         variant: Variant,
         model: &mut Assignment,
-        view: &View<'_>,
+        view: &LocalView<'_>,
         [best, degree]: [usize; 2],
         base: &dyn Algorithm,
     ) {
@@ -148,7 +148,7 @@ impl Pull {
             lambda_best,
             lambda_degree,
         } = self;
-        let (w, rate) = (w_best + w_degree, view.setting.rate);
+        let (w, rate) = (w_best + w_degree, view.context.rate);
         match variant {
             // x' = (1 - w) sum W_ij y_j + w_N y_N + w_T y_T
             //      - gamma lambda_N (y_i - y_N) - gamma lambda_T (y_i - y_T)
@@ -207,12 +207,12 @@ impl Variant {
 
     /// What stands in the way of leading this base: the option, and what it must be.
     pub(super) fn refuses(self, base: &dyn Algorithm) -> Option<(&'static str, &'static str)> {
-        if !base.can_be_led() {
-            let must = "an algorithm whose workers see their neighbours' models and may be pulled \
+        if !base.supports_leaders() {
+            let must = "an algorithm whose workers see their neighbors' models and may be pulled \
                         towards one of them: dpsgd, matcha, gossip-pga, choco or qg-momentum";
             return Some(("base", must));
         }
-        if self != Self::Sound && !base.extras().is_empty() {
+        if self != Self::Sound && !base.state_vectors().is_empty() {
             return Some((
                 "variant",
                 "sound, over a base that keeps more than the model",
@@ -224,8 +224,8 @@ impl Variant {
     }
 
     /// What a user should know of it on this graph.
-    pub(super) fn warning(self, ground: &Ground<'_>) -> Option<String> {
-        let weak = ground.weak;
+    pub(super) fn warning(self, preflight: &Preflight<'_>) -> Option<String> {
+        let weak = preflight.weak;
         (self == Self::Written && !weak.is_empty()).then(|| {
             format!(
                 "workers {weak:?} weigh their own model 0 or less, and the written rule scales steps by \
@@ -246,15 +246,15 @@ impl LeaderScope {
     pub(super) fn read(options: &mut Options<'_>) -> Result<Self, ConfigError> {
         let choices = [
             ("closed", Self::Closed),
-            ("neighbours-only", Self::NeighboursOnly),
+            ("neighbors-only", Self::NeighborsOnly),
         ];
-        let about = "who can lead: closed (the worker itself too) or neighbours-only";
+        let about = "who can lead: closed (the worker itself too) or neighbors-only";
         options.choice("leaders", &choices, about)
     }
 
     /// The best and the best-connected candidate. Where a loss is not known yet, every worker is
     /// its own best. Ties go to the lowest index; for `released`, to the worker itself first.
-    pub(super) fn leaders(self, view: &View<'_>, variant: Variant) -> (usize, usize) {
+    pub(super) fn leaders(self, view: &LocalView<'_>, variant: Variant) -> (usize, usize) {
         let own = (view.worker, view.own);
         let own = (self == Self::Closed).then_some(own);
         let candidates = || view.received.iter().copied().chain(own);
@@ -264,7 +264,7 @@ impl LeaderScope {
                 worker,
             )
         };
-        let first = |order: &dyn Fn(&Report, &Report) -> Ordering| {
+        let first = |order: &dyn Fn(&WorkerStats, &WorkerStats) -> Ordering| {
             let best = candidates().min_by(|a, b| {
                 let tie = rank(a.0).cmp(&rank(b.0));
                 order(&a.1, &b.1).then(tie)
@@ -273,7 +273,7 @@ impl LeaderScope {
         };
         let known = candidates().all(|(_, report)| report.loss.is_some());
         let best = if known {
-            first(&Report::by_loss)
+            first(&WorkerStats::by_loss)
         } else {
             view.worker
         };

@@ -1,6 +1,6 @@
 //! Local SGD, also known as FedAvg: steps alone, then an exact average.
 
-use super::{Algorithm, Assignment, Definition, Exchange, Links, Method, Plan, Vector, View};
+use super::{Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Plan, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "local-sgd",
@@ -29,8 +29,8 @@ pub struct LocalSgd {
 }
 
 impl Algorithm for LocalSgd {
-    fn plan(&self, view: &View<'_>) -> Plan {
-        match self.exchanges(view.setting.round.index())[0] {
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
+        match self.exchanges(view.context.round.index())[0] {
             Exchange::Mean => Assignment::averaged(Vector::Model, 0).into(),
             _ => Plan::alone(),
         }
@@ -48,7 +48,7 @@ impl Algorithm for LocalSgd {
         Links::None
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         format!("local SGD (period {})", self.period)
     }
 

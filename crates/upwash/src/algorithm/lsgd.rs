@@ -1,7 +1,8 @@
 //! Leader SGD: groups of workers, pulled towards their group's best and the best of all.
 
 use super::{
-    Algorithm, Assignment, Definition, Exchange, Ground, Links, Message, Method, Plan, Vector, View,
+    Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Outgoing, Plan,
+    Preflight, Vector,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -35,9 +36,9 @@ pub(super) const DEFINITION: Definition = Definition {
 pub struct Lsgd {
     /// How many groups.
     pub groups: usize,
-    /// Pull towards the group's leader.
+    /// LeaderCoefficients towards the group's leader.
     pub local: f64,
-    /// Pull towards the leader of all.
+    /// LeaderCoefficients towards the leader of all.
     pub global: f64,
     /// Rounds from one pull to the next.
     pub period: u64,
@@ -56,15 +57,15 @@ impl Lsgd {
 }
 
 impl Algorithm for Lsgd {
-    fn messages(&self, _: &View<'_>) -> Vec<Message> {
-        vec![Message::model()]
+    fn messages(&self, _: &LocalView<'_>) -> Vec<Outgoing> {
+        vec![Outgoing::model()]
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
         if view.received.is_empty() {
             return Plan::alone();
         }
-        let group = |worker| self.group(worker, view.setting.workers());
+        let group = |worker| self.group(worker, view.context.workers());
         let all = || {
             view.received
                 .iter()
@@ -78,7 +79,7 @@ impl Algorithm for Lsgd {
                 .map_or(view.worker, |(worker, _)| worker)
         };
         let of_group = best(&|worker| group(worker) == group(view.worker));
-        let mut model = Assignment::of(Vector::Model, Message::stepped().content);
+        let mut model = Assignment::of(Vector::Model, Outgoing::stepped().content);
         let leaders = [of_group, best(&|_| true)];
         for (leader, pull) in leaders.into_iter().zip([self.local, self.global]) {
             if leader != view.worker {
@@ -104,8 +105,8 @@ impl Algorithm for Lsgd {
         Links::None
     }
 
-    fn check(&self, ground: &Ground<'_>) -> Result<(), String> {
-        let workers = ground.graph.nodes();
+    fn check(&self, preflight: &Preflight<'_>) -> Result<(), String> {
+        let workers = preflight.graph.nodes();
         // Two is what it is if nothing is said, for one worker too.
         match self.groups > workers.max(2) {
             true => Err(format!(
@@ -116,7 +117,7 @@ impl Algorithm for Lsgd {
         }
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         format!("LSGD ({} groups, period {})", self.groups, self.period)
     }
 }

@@ -1,6 +1,6 @@
 //! MATCHA: D-PSGD over a few of the graph's matchings, drawn in every round.
 
-use super::{Algorithm, Definition, Dpsgd, Links, Method, Plan, View};
+use super::{Algorithm, Definition, Dpsgd, Links, LocalView, Method, Plan};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "matcha",
@@ -18,7 +18,7 @@ pub(super) const DEFINITION: Definition = Definition {
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, MatchaSgd};
-/// assert_eq!(MatchaSgd::default().words(), "MATCHA (budget 0.5)");
+/// assert_eq!(MatchaSgd::default().display_name(), "MATCHA (budget 0.5)");
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct MatchaSgd {
@@ -40,7 +40,7 @@ impl Algorithm for MatchaSgd {
         Some(&self.base)
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
         self.base.plan(view)
     }
 
@@ -49,12 +49,12 @@ impl Algorithm for MatchaSgd {
         Links::Matcha { budget }
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         let overlap = if self.base.overlap { ", overlap" } else { "" };
         format!("MATCHA (budget {}){overlap}", self.budget)
     }
 
-    fn can_be_led(&self) -> bool {
+    fn supports_leaders(&self) -> bool {
         true
     }
 }

@@ -41,7 +41,7 @@ pub use ad_psgd::AdPsgd;
 pub use al_dsgd::AlDsgd;
 pub use all_reduce::AllReduce;
 pub use async_easgd::AsyncEasgd;
-pub use asynchronous::{Asynchronous, Meeting, PairExchange, Turn};
+pub use asynchronous::{AsyncStep, Asynchronous, Meeting, PairExchange};
 pub use choco::Choco;
 pub use d2::D2;
 pub use definition::{Definition, Method, Registry};
@@ -52,14 +52,15 @@ pub use exchange::Exchange;
 pub use gosgd::GoSgd;
 pub use gossip_pga::GossipPga;
 pub use gradient_tracking::GradientTracking;
-pub use leaders::{LeaderScope, Pull, Variant};
+pub use leaders::{LeaderCoefficients, LeaderScope, Variant};
 pub use local_sgd::LocalSgd;
 pub use lsgd::Lsgd;
 pub use matcha::MatchaSgd;
-pub use options::{OptionAbout, Options};
+pub use options::{OptionInfo, Options};
 pub use parameter_server::ParameterServer;
 pub use plan::{
-    Assignment, Combination, Differences, Extra, ExtraStart, Message, Part, Plan, Vector,
+    Assignment, Combination, Differences, InitialValue, Outgoing, Plan, StateVector, Vector,
+    WorkerPlan,
 };
 pub use qg_momentum::QgMomentum;
 pub use sgp::Sgp;
@@ -70,14 +71,14 @@ use upwash_topology::{Graph, Round, Schedule};
 /// What a message says of its sender beside the vector.
 ///
 /// ```
-/// use upwash::algorithm::Report;
-/// let report = Report { loss: Some(0.7), degree: 3, number: 1.0 };
+/// use upwash::algorithm::WorkerStats;
+/// let report = WorkerStats { loss: Some(0.7), degree: 3, number: 1.0 };
 /// assert_eq!(report.degree, 3);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Report {
+pub struct WorkerStats {
     /// The sender's loss on its batch: of this round, or of the one before where the message leaves
-    /// before the gradient; none where there was no such round, or for a centre.
+    /// before the gradient; none where there was no such round, or for a server.
     pub loss: Option<f64>,
     /// How many links of the sender are up in this round.
     pub degree: usize,
@@ -85,12 +86,12 @@ pub struct Report {
     pub number: f64,
 }
 
-impl Report {
+impl WorkerStats {
     /// The lower loss comes first; one that is not known comes last.
     ///
     /// ```
-    /// # use upwash::algorithm::Report;
-    /// let report = |loss| Report { loss, degree: 1, number: 1.0 };
+    /// # use upwash::algorithm::WorkerStats;
+    /// let report = |loss| WorkerStats { loss, degree: 1, number: 1.0 };
     /// assert!(report(Some(0.5)).by_loss(&report(None)).is_lt());
     /// ```
     pub fn by_loss(&self, other: &Self) -> std::cmp::Ordering {
@@ -102,13 +103,13 @@ impl Report {
 /// What is the same for all workers in an exchange.
 ///
 /// ```
-/// use upwash::algorithm::Setting;
+/// use upwash::algorithm::ExchangeContext;
 /// use upwash_topology::Schedule;
 /// let round = Schedule::one_peer_exponential(4).round(0);
-/// assert_eq!(Setting::new(&round, 0.1).workers(), 4);
+/// assert_eq!(ExchangeContext::new(&round, 0.1).workers(), 4);
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Setting<'a> {
+pub struct ExchangeContext<'a> {
     /// The links and weights in force.
     pub round: &'a Round,
     /// Which of the round's exchanges this is, from 0.
@@ -120,16 +121,16 @@ pub struct Setting<'a> {
     /// The momentum that was asked for.
     pub momentum: f64,
     /// The worker that has no data but everyone's attention.
-    pub centre: Option<usize>,
+    pub server: Option<usize>,
 }
 
-impl<'a> Setting<'a> {
-    /// The first exchange of a round, without momentum and without a centre.
+impl<'a> ExchangeContext<'a> {
+    /// The first exchange of a round, without momentum and without a server.
     ///
     /// ```
-    /// # use upwash::algorithm::Setting;
+    /// # use upwash::algorithm::ExchangeContext;
     /// # let round = upwash_topology::Schedule::one_peer_exponential(4).round(0);
-    /// assert_eq!(Setting::new(&round, 0.1).exchange, 0);
+    /// assert_eq!(ExchangeContext::new(&round, 0.1).exchange, 0);
     /// ```
     pub fn new(round: &'a Round, rate: f64) -> Self {
         Self {
@@ -138,16 +139,16 @@ impl<'a> Setting<'a> {
             rate,
             previous_rate: rate,
             momentum: 0.0,
-            centre: None,
+            server: None,
         }
     }
 
-    /// How many workers there are, a centre included.
+    /// How many workers there are, a server included.
     ///
     /// ```
-    /// # use upwash::algorithm::Setting;
+    /// # use upwash::algorithm::ExchangeContext;
     /// # let round = upwash_topology::Schedule::one_peer_exponential(4).round(0);
-    /// assert_eq!(Setting::new(&round, 0.1).workers(), 4);
+    /// assert_eq!(ExchangeContext::new(&round, 0.1).workers(), 4);
     /// ```
     pub fn workers(&self) -> usize {
         self.round.mixing().nodes()
@@ -157,40 +158,40 @@ impl<'a> Setting<'a> {
 /// What worker `worker` knows when it mixes.
 ///
 /// ```
-/// use upwash::algorithm::{Report, Setting, View};
+/// use upwash::algorithm::{WorkerStats, ExchangeContext, LocalView};
 /// use upwash_topology::{GraphSpec, Schedule, Weights};
 /// let ring = "ring:4".parse::<GraphSpec>()?.build()?;
 /// let round = Schedule::fixed(&ring, &Weights::Optimal)?.round(0);
-/// let report = Report { loss: Some(1.0), degree: 2, number: 1.0 };
+/// let report = WorkerStats { loss: Some(1.0), degree: 2, number: 1.0 };
 /// let received = [(1, report), (3, report)];
-/// let view = View { worker: 0, setting: Setting::new(&round, 0.1), own: report, received: &received };
+/// let view = LocalView { worker: 0, context: ExchangeContext::new(&round, 0.1), own: report, received: &received };
 /// assert_eq!(view.weights(false).len(), 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
+pub struct LocalView<'a> {
     /// Who mixes.
     pub worker: usize,
     /// What is the same for all.
-    pub setting: Setting<'a>,
+    pub context: ExchangeContext<'a>,
     /// Its own report, as it sent it.
-    pub own: Report,
+    pub own: WorkerStats,
     /// The reports of the messages that it got, by sender, in increasing order.
-    pub received: &'a [(usize, Report)],
+    pub received: &'a [(usize, WorkerStats)],
 }
 
-impl View<'_> {
+impl LocalView<'_> {
     /// Row i of W, the mixing matrix in force, or of (I + W)/2 where it is to be lazy.
     ///
     /// ```
-    /// # use upwash::algorithm::{Report, Setting, View};
+    /// # use upwash::algorithm::{WorkerStats, ExchangeContext, LocalView};
     /// let round = upwash_topology::Schedule::one_peer_exponential(2).round(0);
-    /// let own = Report { loss: None, degree: 1, number: 1.0 };
-    /// let view = View { worker: 0, setting: Setting::new(&round, 0.1), own, received: &[(1, own)] };
+    /// let own = WorkerStats { loss: None, degree: 1, number: 1.0 };
+    /// let view = LocalView { worker: 0, context: ExchangeContext::new(&round, 0.1), own, received: &[(1, own)] };
     /// assert_eq!(view.weights(true), [(0, 0.75), (1, 0.25)]);
     /// ```
     pub fn weights(&self, lazy: bool) -> Vec<(usize, f64)> {
-        let mut row = self.setting.round.mixing().row(self.worker).to_vec();
+        let mut row = self.context.round.mixing().row(self.worker).to_vec();
         if lazy {
             for (sender, weight) in &mut row {
                 *weight *= 0.5;
@@ -225,7 +226,7 @@ pub enum Links {
 
 /// What an algorithm can be checked against before the first round.
 #[derive(Clone, Copy, Debug)]
-pub struct Ground<'a> {
+pub struct Preflight<'a> {
     /// The graph as it is configured.
     pub graph: &'a Graph,
     /// Which links are up when.
@@ -236,7 +237,7 @@ pub struct Ground<'a> {
     pub links: &'a [(usize, usize)],
 }
 
-impl Ground<'_> {
+impl Preflight<'_> {
     /// Two workers of whom the second never hears of the first, however long it takes.
     pub fn unreached(&self) -> Option<(usize, usize)> {
         let nodes = self.graph.nodes();
@@ -260,17 +261,17 @@ impl Ground<'_> {
 }
 
 /// A synchronous algorithm. Only [`plan`](Self::plan) must be given: everyone then sends its stepped
-/// model to its neighbours in every round.
+/// model to its neighbors in every round.
 ///
 /// ```
-/// use upwash::algorithm::{Algorithm, Assignment, Plan, Vector, View};
+/// use upwash::algorithm::{Algorithm, Assignment, Plan, Vector, LocalView};
 ///
 /// /// Everyone averages with whoever reports the lowest loss.
 /// #[derive(Debug)]
 /// struct FollowTheBest;
 ///
 /// impl Algorithm for FollowTheBest {
-///     fn plan(&self, view: &View<'_>) -> Plan {
+///     fn plan(&self, view: &LocalView<'_>) -> Plan {
 ///         let best = view.received.iter().min_by(|a, b| a.1.by_loss(&b.1));
 ///         let mut model = Assignment::mixed(Vector::Model, vec![(view.worker, 0.5)]);
 ///         model.add(best.map_or(view.worker, |(sender, _)| *sender), 0.5);
@@ -280,7 +281,7 @@ impl Ground<'_> {
 /// ```
 pub trait Algorithm: std::fmt::Debug + Send + Sync {
     /// What worker `view.worker`'s vectors become in this exchange.
-    fn plan(&self, view: &View<'_>) -> Plan;
+    fn plan(&self, view: &LocalView<'_>) -> Plan;
 
     /// The algorithm that this one is built upon: what is not given here is as there.
     fn base(&self) -> Option<&dyn Algorithm> {
@@ -288,10 +289,10 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
     }
 
     /// What worker `view.worker` sends; nothing has been received yet.
-    fn messages(&self, view: &View<'_>) -> Vec<Message> {
+    fn messages(&self, view: &LocalView<'_>) -> Vec<Outgoing> {
         match self.base() {
             Some(base) => base.messages(view),
-            None => vec![Message::stepped()],
+            None => vec![Outgoing::stepped()],
         }
     }
 
@@ -299,14 +300,14 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
     fn exchanges(&self, round: u64) -> Vec<Exchange> {
         match self.base() {
             Some(base) => base.exchanges(round),
-            None => vec![Exchange::Neighbours],
+            None => vec![Exchange::Neighbors],
         }
     }
 
     /// The vectors that it keeps for every worker.
-    fn extras(&self) -> Vec<Extra> {
+    fn state_vectors(&self) -> Vec<StateVector> {
         match self.base() {
-            Some(base) => base.extras(),
+            Some(base) => base.state_vectors(),
             None => vec![],
         }
     }
@@ -320,23 +321,23 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
     }
 
     /// The algorithm in words, with what sets it apart from others of its kind.
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         format!("{self:?}")
     }
 
     /// Whether it needs a worker that has no data but is linked with all others.
-    fn has_centre(&self) -> bool {
-        self.base().is_some_and(|base| base.has_centre())
+    fn has_server(&self) -> bool {
+        self.base().is_some_and(|base| base.has_server())
     }
 
     /// Whether links that go one way, with weights that are no average, are no harm to it.
-    fn takes_directed(&self) -> bool {
-        self.base().is_some_and(|base| base.takes_directed())
+    fn supports_directed(&self) -> bool {
+        self.base().is_some_and(|base| base.supports_directed())
     }
 
-    /// Whether AL-DSGD can lead it: everyone sees its neighbours' models, and a pull towards one of
+    /// Whether AL-DSGD can lead it: everyone sees its neighbors' models, and a pull towards one of
     /// them breaks nothing.
-    fn can_be_led(&self) -> bool {
+    fn supports_leaders(&self) -> bool {
         false
     }
 
@@ -363,17 +364,17 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
     }
 
     /// What makes it impossible on this graph, with the remedy.
-    fn check(&self, ground: &Ground<'_>) -> Result<(), String> {
+    fn check(&self, preflight: &Preflight<'_>) -> Result<(), String> {
         match self.base() {
-            Some(base) => base.check(ground),
+            Some(base) => base.check(preflight),
             None => Ok(()),
         }
     }
 
     /// What a user should know of it on this graph.
-    fn warnings(&self, ground: &Ground<'_>) -> Vec<String> {
+    fn warnings(&self, preflight: &Preflight<'_>) -> Vec<String> {
         match self.base() {
-            Some(base) => base.warnings(ground),
+            Some(base) => base.warnings(preflight),
             None => vec![],
         }
     }

@@ -11,12 +11,12 @@ pub struct Options<'a> {
     /// The graph's part of the configuration.
     pub graph: &'a GraphConfig,
     registry: &'a Registry,
-    read: Vec<OptionAbout>,
+    read: Vec<OptionInfo>,
 }
 
 /// An option that was read.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OptionAbout {
+pub struct OptionInfo {
     /// Its key in `[algorithm]`.
     pub key: &'static str,
     /// What it says.
@@ -44,7 +44,7 @@ impl<'a> Options<'a> {
     }
 
     /// What was read, in order.
-    pub(super) fn into_read(self) -> Vec<OptionAbout> {
+    pub(super) fn into_read(self) -> Vec<OptionInfo> {
         self.read
     }
 
@@ -150,7 +150,7 @@ impl<'a> Options<'a> {
             (_, value) => value,
         };
         if !self.read.iter().any(|option| option.key == key) {
-            self.read.push(OptionAbout {
+            self.read.push(OptionInfo {
                 key,
                 about,
                 default,

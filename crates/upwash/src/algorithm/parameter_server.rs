@@ -1,12 +1,12 @@
 //! A synchronous parameter server.
 
 use super::{
-    Algorithm, Assignment, Definition, Exchange, Links, Message, Method, Plan, Vector, View,
+    Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Outgoing, Plan, Vector,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "parameter-server",
-    about: "everyone sends its step to the centre and gets the centre's model back",
+    about: "everyone sends its step to the server and gets the server's model back",
     paper: "Li et al. 2014, Scaling Distributed Machine Learning with the Parameter Server",
     build: |_| Ok(Method::Synchronous(Box::new(ParameterServer))),
 };
@@ -21,22 +21,22 @@ pub(super) const DEFINITION: Definition = Definition {
 pub struct ParameterServer;
 
 impl Algorithm for ParameterServer {
-    fn messages(&self, view: &View<'_>) -> Vec<Message> {
-        vec![if view.setting.centre == Some(view.worker) {
-            Message::model()
+    fn messages(&self, view: &LocalView<'_>) -> Vec<Outgoing> {
+        vec![if view.context.server == Some(view.worker) {
+            Outgoing::model()
         } else {
-            Message::of([(Vector::Step, 1.0)])
+            Outgoing::of([(Vector::Step, 1.0)])
         }]
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
         // Who receives nothing in this exchange waits.
         if view.received.is_empty() {
             return Plan::default();
         }
-        if view.setting.centre != Some(view.worker) {
-            let centre = view.received[0].0;
-            return Assignment::mixed(Vector::Model, vec![(centre, 1.0)]).into();
+        if view.context.server != Some(view.worker) {
+            let server = view.received[0].0;
+            return Assignment::mixed(Vector::Model, vec![(server, 1.0)]).into();
         }
         let part = -1.0 / view.received.len() as f64;
         let steps = view.received.iter().map(|(sender, _)| (*sender, part));
@@ -53,11 +53,11 @@ impl Algorithm for ParameterServer {
         Links::None
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         "parameter server".into()
     }
 
-    fn has_centre(&self) -> bool {
+    fn has_server(&self) -> bool {
         true
     }
 

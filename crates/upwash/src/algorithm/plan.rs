@@ -5,8 +5,8 @@ use crate::compress::Compression;
 /// A vector that a worker keeps.
 ///
 /// ```
-/// use upwash::algorithm::{Message, Vector};
-/// assert_eq!(Message::stepped().content, [(Vector::Model, 1.0), (Vector::Step, -1.0)]);
+/// use upwash::algorithm::{Outgoing, Vector};
+/// assert_eq!(Outgoing::stepped().content, [(Vector::Model, 1.0), (Vector::Step, -1.0)]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vector {
@@ -14,32 +14,32 @@ pub enum Vector {
     Model,
     /// u, its local step: the learning rate times the optimizer's direction at x.
     Step,
-    /// One of the algorithm's [extra](super::Algorithm::extras) ones, by its number.
-    Extra(usize),
+    /// One of the algorithm's [extra](super::Algorithm::state_vectors) ones, by its number.
+    State(usize),
 }
 
 /// A vector that an algorithm keeps for every worker beside the model.
 ///
 /// ```
-/// use upwash::algorithm::{Extra, ExtraStart};
-/// let slow = Extra { name: "slow momentum", start: ExtraStart::Zero };
-/// assert_eq!(slow.start, ExtraStart::Zero);
+/// use upwash::algorithm::{StateVector, InitialValue};
+/// let slow = StateVector { name: "slow momentum", start: InitialValue::Zero };
+/// assert_eq!(slow.start, InitialValue::Zero);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extra {
+pub struct StateVector {
     /// What it is called in checkpoints.
     pub name: &'static str,
     /// What it is before the first round.
-    pub start: ExtraStart,
+    pub start: InitialValue,
 }
 
 /// What an extra vector is before the first round.
 ///
 /// ```
-/// assert_ne!(upwash::algorithm::ExtraStart::Zero, upwash::algorithm::ExtraStart::Model);
+/// assert_ne!(upwash::algorithm::InitialValue::Zero, upwash::algorithm::InitialValue::Model);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExtraStart {
+pub enum InitialValue {
     /// Zero.
     Zero,
     /// The worker's starting model: the vector is a place that models have been at.
@@ -49,14 +49,14 @@ pub enum ExtraStart {
 /// A combination of a worker's own vectors.
 pub type Combination = Vec<(Vector, f64)>;
 
-/// A vector that a worker sends to its neighbours, made of its own ones.
+/// A vector that a worker sends to its neighbors, made of its own ones.
 ///
 /// ```
-/// use upwash::algorithm::Message;
-/// assert!(Message::model().public_copy.is_none());
+/// use upwash::algorithm::Outgoing;
+/// assert!(Outgoing::model().public_copy.is_none());
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Message {
+pub struct Outgoing {
     /// What is sent.
     pub content: Combination,
     /// Where it is sent compressed: the extra vector that everyone who hears this worker has a copy
@@ -65,12 +65,12 @@ pub struct Message {
     pub public_copy: Option<(usize, Compression)>,
 }
 
-impl Message {
+impl Outgoing {
     /// x, the model before the local step.
     ///
     /// ```
-    /// # use upwash::algorithm::{Message, Vector};
-    /// assert_eq!(Message::model().content, [(Vector::Model, 1.0)]);
+    /// # use upwash::algorithm::{Outgoing, Vector};
+    /// assert_eq!(Outgoing::model().content, [(Vector::Model, 1.0)]);
     /// ```
     pub fn model() -> Self {
         Self::of([(Vector::Model, 1.0)])
@@ -79,8 +79,8 @@ impl Message {
     /// y = x - u, the model after it.
     ///
     /// ```
-    /// # use upwash::algorithm::Message;
-    /// assert_eq!(Message::stepped().content.len(), 2);
+    /// # use upwash::algorithm::Outgoing;
+    /// assert_eq!(Outgoing::stepped().content.len(), 2);
     /// ```
     pub fn stepped() -> Self {
         Self::of([(Vector::Model, 1.0), (Vector::Step, -1.0)])
@@ -89,8 +89,8 @@ impl Message {
     /// Any combination.
     ///
     /// ```
-    /// # use upwash::algorithm::{Message, Vector};
-    /// assert_eq!(Message::of([(Vector::Model, 1.0)]), Message::model());
+    /// # use upwash::algorithm::{Outgoing, Vector};
+    /// assert_eq!(Outgoing::of([(Vector::Model, 1.0)]), Outgoing::model());
     /// ```
     pub fn of(content: impl Into<Combination>) -> Self {
         let (content, public_copy) = (content.into(), None);
@@ -105,7 +105,7 @@ impl Message {
 ///
 /// ```
 /// use upwash::algorithm::{Assignment, Vector};
-/// let keep_step = Assignment::of(Vector::Extra(0), [(Vector::Step, 1.0)]);
+/// let keep_step = Assignment::of(Vector::State(0), [(Vector::Step, 1.0)]);
 /// assert!(keep_step.messages.is_empty());
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -303,9 +303,9 @@ impl Differences {
 pub struct Plan {
     /// In their order: one may use what an earlier one made.
     pub assignments: Vec<Assignment>,
-    /// The worker's new [number](super::Report::number), where it changes.
+    /// The worker's new [number](super::WorkerStats::number), where it changes.
     pub number: Option<f64>,
-    /// Whom the worker follows, for those who watch: its best neighbour and its best-connected one, or
+    /// Whom the worker follows, for those who watch: its best neighbor and its best-connected one, or
     /// the leaders of its group and of all.
     pub leaders: Option<[usize; 2]>,
 }
@@ -335,7 +335,7 @@ impl Plan {
     /// assert!(Plan::alone().assignments[0].messages.is_empty());
     /// ```
     pub fn alone() -> Self {
-        Assignment::of(Vector::Model, Message::stepped().content).into()
+        Assignment::of(Vector::Model, Outgoing::stepped().content).into()
     }
 
     /// The assignment that makes the model, for what is added to it. A plan that has none gets one
@@ -362,16 +362,16 @@ impl Plan {
 /// A worker's part in an exchange.
 ///
 /// ```
-/// use upwash::algorithm::{Message, Part, Plan};
-/// let part = Part { worker: 3, messages: vec![Message::model()], plan: Plan::alone() };
+/// use upwash::algorithm::{Outgoing, WorkerPlan, Plan};
+/// let part = WorkerPlan { worker: 3, messages: vec![Outgoing::model()], plan: Plan::alone() };
 /// assert_eq!(part.worker, 3);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct WorkerPlan {
     /// Whose.
     pub worker: usize,
     /// What it sends.
-    pub messages: Vec<Message>,
+    pub messages: Vec<Outgoing>,
     /// What its vectors become.
     pub plan: Plan,
 }

@@ -1,7 +1,8 @@
 //! Quasi-global momentum: momentum along the way that the models went together.
 
 use super::{
-    Algorithm, Assignment, Definition, Extra, ExtraStart, Message, Method, Plan, Vector, View,
+    Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan,
+    StateVector, Vector,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -27,19 +28,19 @@ pub struct QgMomentum {
     pub lazy: bool,
 }
 
-const MOMENTUM: Vector = Vector::Extra(0);
+const MOMENTUM: Vector = Vector::State(0);
 
 impl Algorithm for QgMomentum {
-    fn messages(&self, view: &View<'_>) -> Vec<Message> {
-        let mut stepped = Message::stepped();
-        let part = -view.setting.rate * view.setting.momentum;
+    fn messages(&self, view: &LocalView<'_>) -> Vec<Outgoing> {
+        let mut stepped = Outgoing::stepped();
+        let part = -view.context.rate * view.context.momentum;
         stepped.content.push((MOMENTUM, part));
         vec![stepped]
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
         let model = Assignment::mixed(Vector::Model, view.weights(self.lazy));
-        let (rate, beta) = (view.setting.rate, view.setting.momentum);
+        let (rate, beta) = (view.context.rate, view.context.momentum);
         if rate == 0.0 {
             return model.into();
         }
@@ -52,18 +53,18 @@ impl Algorithm for QgMomentum {
         .into()
     }
 
-    fn extras(&self) -> Vec<Extra> {
-        vec![Extra {
+    fn state_vectors(&self) -> Vec<StateVector> {
+        vec![StateVector {
             name: "quasi-global momentum",
-            start: ExtraStart::Zero,
+            start: InitialValue::Zero,
         }]
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         "QG-DSGDm".into()
     }
 
-    fn can_be_led(&self) -> bool {
+    fn supports_leaders(&self) -> bool {
         true
     }
 

@@ -1,6 +1,8 @@
 //! Stochastic gradient push: averaging over links that go one way.
 
-use super::{Algorithm, Assignment, Definition, Ground, Message, Method, Plan, Vector, View};
+use super::{
+    Algorithm, Assignment, Definition, LocalView, Method, Outgoing, Plan, Preflight, Vector,
+};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "sgp",
@@ -10,23 +12,23 @@ pub(super) const DEFINITION: Definition = Definition {
 };
 
 /// Sender j gives 1/(1 + receivers) of its sum s_j and weight w_j to each receiver and to itself, and
-/// gradients are taken at z = s / w. In terms of z, which is the model here: with y_j = z_j - u_j / w_j,
+/// gradients are taken at z = s / w. In options of z, which is the model here: with y_j = z_j - u_j / w_j,
 /// w'_i = sum P_ij w_j and z'_i = sum P_ij w_j / w'_i y_j.
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, Sgp};
-/// assert!(Sgp.takes_directed());
+/// assert!(Sgp.supports_directed());
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Sgp;
 
 impl Algorithm for Sgp {
-    fn messages(&self, view: &View<'_>) -> Vec<Message> {
+    fn messages(&self, view: &LocalView<'_>) -> Vec<Outgoing> {
         let part = -1.0 / view.own.number;
-        vec![Message::of([(Vector::Model, 1.0), (Vector::Step, part)])]
+        vec![Outgoing::of([(Vector::Model, 1.0), (Vector::Step, part)])]
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
         let mut model = Assignment::mixed(Vector::Model, vec![]);
         for (sender, report) in view
             .received
@@ -44,20 +46,20 @@ impl Algorithm for Sgp {
         }
     }
 
-    fn words(&self) -> String {
+    fn display_name(&self) -> String {
         "SGP".into()
     }
 
-    fn takes_directed(&self) -> bool {
+    fn supports_directed(&self) -> bool {
         true
     }
 
-    fn check(&self, ground: &Ground<'_>) -> Result<(), String> {
-        match ground.unreached() {
+    fn check(&self, preflight: &Preflight<'_>) -> Result<(), String> {
+        match preflight.unreached() {
             None => Ok(()),
             Some((from, to)) => Err(format!(
                 "algorithm.name = \"sgp\": nothing that worker {from} sends ever reaches worker {to}, \
-                 so that push-sum has no average: add links to graph.arcs (or graph.topology)"
+                 so that push-sum has no average: add links to graph.directed_edges (or graph.topology)"
             )),
         }
     }

@@ -1,8 +1,8 @@
 //! SlowMo: a slow momentum around any synchronous base.
 
 use super::{
-    Algorithm, Assignment, Combination, Definition, Exchange, Extra, ExtraStart, Message, Method,
-    Plan, Vector, View,
+    Algorithm, Assignment, Combination, Definition, Exchange, InitialValue, LocalView, Method,
+    Outgoing, Plan, StateVector, Vector,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -11,7 +11,11 @@ pub(super) const DEFINITION: Definition = Definition {
     paper: "Wang et al. 2020, SlowMo: Improving Communication-Efficient Distributed SGD",
     build: |options| {
         let base = options.base("local-sgd")?;
-        if base.extras().iter().any(|extra| extra.name == "anchor") {
+        if base
+            .state_vectors()
+            .iter()
+            .any(|extra| extra.name == "anchor")
+        {
             return Err(options.refuse("base", "another algorithm than slowmo itself"));
         }
         Ok(Method::Synchronous(Box::new(SlowMo {
@@ -40,10 +44,10 @@ pub struct SlowMo {
 }
 
 impl SlowMo {
-    fn is_slow_step(&self, view: &View<'_>) -> bool {
-        let round = view.setting.round.index();
+    fn is_slow_step(&self, view: &LocalView<'_>) -> bool {
+        let round = view.context.round.index();
         let last = self.exchanges(round).len() - 1;
-        (round + 1).is_multiple_of(self.period) && view.setting.exchange == last
+        (round + 1).is_multiple_of(self.period) && view.context.exchange == last
     }
 
     /// Whether the base averages all models anyway: then that is the slow step's average.
@@ -55,16 +59,16 @@ impl SlowMo {
 impl SlowMo {
     /// The anchor, the slow momentum and the reference.
     fn vectors(&self) -> [Vector; 3] {
-        let first = self.base.extras().len();
-        [first, first + 1, first + 2].map(Vector::Extra)
+        let first = self.base.state_vectors().len();
+        [first, first + 1, first + 2].map(Vector::State)
     }
 
     /// b in this exchange. Where the rate has just changed, b' = x + (gamma / gamma_before) (b - x), so
     /// that what was gone with the old rate keeps its part of d; a rate of 0 goes nowhere.
-    fn reference(&self, view: &View<'_>) -> Combination {
+    fn reference(&self, view: &LocalView<'_>) -> Combination {
         let [_, _, reference] = self.vectors();
-        let (rate, before) = (view.setting.rate, view.setting.previous_rate);
-        if view.setting.exchange > 0 || rate == before || rate == 0.0 || before == 0.0 {
+        let (rate, before) = (view.context.rate, view.context.previous_rate);
+        if view.context.exchange > 0 || rate == before || rate == 0.0 || before == 0.0 {
             return vec![(reference, 1.0)];
         }
         let ratio = rate / before;
@@ -72,17 +76,17 @@ impl SlowMo {
         vec![(reference, ratio), (Vector::Model, model)]
     }
 
-    fn slow_step(&self, view: &View<'_>) -> Vec<Assignment> {
+    fn slow_step(&self, view: &LocalView<'_>) -> Vec<Assignment> {
         let ([anchor, slow, reference], model) = (self.vectors(), Vector::Model);
         // What the base remembers as a place of the model moves with the model.
-        let extras = self.base.extras();
-        let is_place = |index: &usize| extras[*index].start == ExtraStart::Model;
-        let places = (0..extras.len()).filter(is_place).map(Vector::Extra);
+        let state_vectors = self.base.state_vectors();
+        let is_place = |index: &usize| state_vectors[*index].start == InitialValue::Model;
+        let places = (0..state_vectors.len()).filter(is_place).map(Vector::State);
         let places: Vec<Vector> = places.collect();
         let moved =
             |place: &Vector, weight| Assignment::of(*place, [(*place, 1.0), (model, weight)]);
         let mut all: Vec<Assignment> = places.iter().map(|place| moved(place, -1.0)).collect();
-        let rate = view.setting.rate;
+        let rate = view.context.rate;
         all.push(Assignment::averaged(model, 0));
         if rate > 0.0 {
             let (beta, inverse) = (self.momentum, 1.0 / rate);
@@ -103,16 +107,16 @@ impl Algorithm for SlowMo {
         Some(&*self.base)
     }
 
-    fn messages(&self, view: &View<'_>) -> Vec<Message> {
+    fn messages(&self, view: &LocalView<'_>) -> Vec<Outgoing> {
         if !self.is_slow_step(view) {
             return self.base.messages(view);
         }
-        let message = match self.base_averages(view.setting.round.index()) {
+        let message = match self.base_averages(view.context.round.index()) {
             true => self.base.messages(view).swap_remove(0),
             // Where models have weights (push-sum), their mean has them too; the weights' mean is 1.
-            false => Message::of([(Vector::Model, view.own.number)]),
+            false => Outgoing::of([(Vector::Model, view.own.number)]),
         };
-        if view.setting.rate == 0.0 {
+        if view.context.rate == 0.0 {
             return vec![message];
         }
         // a - b comes first: while the rate stays it is exactly 0.
@@ -122,10 +126,12 @@ impl Algorithm for SlowMo {
             .into_iter()
             .map(|(vector, weight)| (vector, -weight));
         let gone = [(anchor, 1.0)].into_iter().chain(reference);
-        vec![Message::of(gone.chain(message.content).collect::<Vec<_>>())]
+        vec![Outgoing::of(
+            gone.chain(message.content).collect::<Vec<_>>(),
+        )]
     }
 
-    fn plan(&self, view: &View<'_>) -> Plan {
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
         if self.is_slow_step(view) {
             return Plan {
                 assignments: self.slow_step(view),
@@ -150,17 +156,21 @@ impl Algorithm for SlowMo {
         exchanges
     }
 
-    fn extras(&self) -> Vec<Extra> {
-        let extra = |name, start| Extra { name, start };
-        let mut extras = self.base.extras();
-        extras.push(extra("anchor", ExtraStart::Model));
-        extras.push(extra("slow momentum", ExtraStart::Zero));
-        extras.push(extra("period reference", ExtraStart::Model));
-        extras
+    fn state_vectors(&self) -> Vec<StateVector> {
+        let extra = |name, start| StateVector { name, start };
+        let mut state_vectors = self.base.state_vectors();
+        state_vectors.push(extra("anchor", InitialValue::Model));
+        state_vectors.push(extra("slow momentum", InitialValue::Zero));
+        state_vectors.push(extra("period reference", InitialValue::Model));
+        state_vectors
     }
 
-    fn words(&self) -> String {
-        format!("SlowMo (period {}) over {}", self.period, self.base.words())
+    fn display_name(&self) -> String {
+        format!(
+            "SlowMo (period {}) over {}",
+            self.period,
+            self.base.display_name()
+        )
     }
 
     fn starts_equal(&self) -> bool {

@@ -8,7 +8,7 @@ pub use clock::{ClockConfig, Duplex, NetworkName, PerLink, PerWorker, Preset};
 pub use network::{NetworkConfig, PeerConfig, WirePrecision};
 pub use parse::ConfigError;
 
-use crate::algorithm::{Method, OptionAbout};
+use crate::algorithm::{Method, OptionInfo};
 use crate::data::Partition;
 use crate::model::ModelSpec;
 use crate::optimizer::{Decay, Rate, Sgd};
@@ -59,9 +59,9 @@ pub struct DataConfig {
     #[serde(with = "spelled")]
     pub partition: Partition,
     /// Train on the first so many images only.
-    pub train_images: Option<usize>,
+    pub train_examples: Option<usize>,
     /// Test on the first so many images only.
-    pub test_images: Option<usize>,
+    pub test_examples: Option<usize>,
 }
 
 /// `[graph]`
@@ -77,13 +77,13 @@ pub struct GraphConfig {
     /// given.
     pub links: Option<Links>,
     /// Links that go one way, (sender, receiver), instead of the topology's; for sgp.
-    pub arcs: Option<Vec<(usize, usize)>>,
+    pub directed_edges: Option<Vec<(usize, usize)>>,
     /// Through how many relabelled copies the workers rotate; 1 is no rotation.
     pub copies: usize,
     /// Which copy comes first.
     pub first_copy: usize,
-    /// Whose relabellings those are; as the variant has it if not given.
-    pub relabellings: Option<Relabellings>,
+    /// Whose relabelings those are; as the variant has it if not given.
+    pub relabelings: Option<Relabelings>,
     /// In which order they come; as the variant has it if not given.
     pub order: Option<CopyOrder>,
 }
@@ -107,10 +107,10 @@ pub enum Links {
     Exponential,
 }
 
-/// Where a rotation's relabellings come from.
+/// Where a rotation's relabelings come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Relabellings {
+pub enum Relabelings {
     /// A search for balanced ones.
     Balanced,
     /// The paper's L1, L2 and L3 (eight workers, at most three copies).
@@ -146,10 +146,10 @@ pub struct AlgorithmConfig {
 pub struct TrainingConfig {
     /// How often the largest share is gone through.
     pub epochs: u64,
-    /// Images in a worker's batch.
-    pub batch: usize,
+    /// Examples in a worker's batch.
+    pub batch_size: usize,
     /// The learning rate.
-    pub rate: f64,
+    pub learning_rate: f64,
     /// Epochs over which it grows from 0.
     pub warmup_epochs: f64,
     /// constant, steps or cosine.
@@ -171,7 +171,7 @@ pub struct TrainingConfig {
     /// Running statistics of batch normalisation: local or averaged.
     pub statistics: Statistics,
     /// Whether the loss on a worker's whole share is measured too, whenever it is tested.
-    pub share_loss: bool,
+    pub local_train_loss: bool,
     /// Test every so many epochs (and at the end).
     pub test_every: u64,
     /// Write a checkpoint every so many rounds (and when interrupted); 0 for none.
@@ -196,7 +196,7 @@ pub enum Statistics {
     /// Every worker keeps its own, as in the released code.
     #[default]
     Local,
-    /// Averaged with the neighbours' in every round, with Metropolis weights: a negative weight
+    /// Averaged with the neighbors' in every round, with Metropolis weights: a negative weight
     /// could make a variance negative.
     Averaged,
 }
@@ -235,8 +235,8 @@ impl Default for DataConfig {
         Self {
             name: "digits".into(),
             partition: Partition::Balanced,
-            train_images: None,
-            test_images: None,
+            train_examples: None,
+            test_examples: None,
         }
     }
 }
@@ -247,10 +247,10 @@ impl Default for GraphConfig {
             topology: GraphSpec::Paper(1, 13),
             weights: Weights::Optimal,
             links: None,
-            arcs: None,
+            directed_edges: None,
             copies: 1,
             first_copy: 0,
-            relabellings: None,
+            relabelings: None,
             order: None,
         }
     }
@@ -269,8 +269,8 @@ impl Default for TrainingConfig {
     fn default() -> Self {
         Self {
             epochs: 20,
-            batch: 16,
-            rate: 0.05,
+            batch_size: 16,
+            learning_rate: 0.05,
             warmup_epochs: 0.0,
             decay: DecayName::Constant,
             decay_at: vec![],
@@ -281,7 +281,7 @@ impl Default for TrainingConfig {
             start: None,
             asynchronous: Execution::VirtualTime,
             statistics: Statistics::Local,
-            share_loss: false,
+            local_train_loss: false,
             test_every: 1,
             checkpoint_every: 500,
         }
@@ -290,7 +290,7 @@ impl Default for TrainingConfig {
 
 impl Config {
     /// Writes out every value that follows from others, once the algorithm has read its options.
-    pub(crate) fn resolve(&mut self, method: &Method, read: Vec<OptionAbout>) {
+    pub(crate) fn resolve(&mut self, method: &Method, read: Vec<OptionInfo>) {
         let algorithm = method.synchronous();
         let released = algorithm.is_some_and(|algorithm| algorithm.is_released());
         let configured = method.links() == crate::algorithm::Links::Configured;
@@ -303,10 +303,10 @@ impl Config {
         // The paper has three graphs of eight workers; for others a search finds them.
         let theirs =
             released && graph.copies <= 3 && matches!(graph.topology, GraphSpec::Paper(..));
-        graph.relabellings.get_or_insert(if theirs {
-            Relabellings::Paper
+        graph.relabelings.get_or_insert(if theirs {
+            Relabelings::Paper
         } else {
-            Relabellings::Balanced
+            Relabelings::Balanced
         });
         graph.order.get_or_insert(if released && graph.copies <= 3 {
             CopyOrder::Released
@@ -357,7 +357,7 @@ impl TrainingConfig {
             DecayName::Cosine => Decay::Cosine,
         };
         Rate {
-            start: self.rate,
+            start: self.learning_rate,
             warmup_epochs: self.warmup_epochs,
             decay,
         }

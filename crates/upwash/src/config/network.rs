@@ -14,11 +14,11 @@ pub struct NetworkConfig {
     /// After so many seconds without anything to say, a peer says that it is still there.
     pub heartbeat_seconds: f64,
     /// Who is not heard of for so many seconds is lost.
-    pub silence_seconds: f64,
+    pub failure_timeout_seconds: f64,
     /// A letter that is not there so many seconds after it was expected does not come.
-    pub patience_seconds: f64,
-    /// At the start, so many seconds are waited for all neighbours.
-    pub gather_seconds: f64,
+    pub message_timeout_seconds: f64,
+    /// At the start, so many seconds are waited for all neighbors.
+    pub startup_timeout_seconds: f64,
 }
 
 /// Where a worker is, and how it is known.
@@ -48,9 +48,9 @@ impl Default for NetworkConfig {
             precision: WirePrecision::F32,
             peers: vec![],
             heartbeat_seconds: 0.5,
-            silence_seconds: 5.0,
-            patience_seconds: 60.0,
-            gather_seconds: 30.0,
+            failure_timeout_seconds: 5.0,
+            message_timeout_seconds: 60.0,
+            startup_timeout_seconds: 30.0,
         }
     }
 }
@@ -71,22 +71,30 @@ impl NetworkConfig {
         };
         let times = [
             ("heartbeat_seconds", self.heartbeat_seconds),
-            ("silence_seconds", self.silence_seconds),
-            ("patience_seconds", self.patience_seconds),
-            ("gather_seconds", self.gather_seconds),
+            ("failure_timeout_seconds", self.failure_timeout_seconds),
+            ("message_timeout_seconds", self.message_timeout_seconds),
+            ("startup_timeout_seconds", self.startup_timeout_seconds),
         ];
         for (key, seconds) in times {
             if !(0.01..=86_400.0).contains(&seconds) {
                 return wrong(key, seconds, "from 0.01 to 86400");
             }
         }
-        if self.silence_seconds < 3.0 * self.heartbeat_seconds {
+        if self.failure_timeout_seconds < 3.0 * self.heartbeat_seconds {
             let must = "at least three heartbeats (network.heartbeat_seconds): one may be late";
-            return wrong("silence_seconds", self.silence_seconds, must);
+            return wrong(
+                "failure_timeout_seconds",
+                self.failure_timeout_seconds,
+                must,
+            );
         }
-        if self.patience_seconds < self.silence_seconds {
-            let must = "at least network.silence_seconds: who is gone is noticed by that";
-            return wrong("patience_seconds", self.patience_seconds, must);
+        if self.message_timeout_seconds < self.failure_timeout_seconds {
+            let must = "at least network.failure_timeout_seconds: who is gone is noticed by that";
+            return wrong(
+                "message_timeout_seconds",
+                self.message_timeout_seconds,
+                must,
+            );
         }
         Ok(())
     }

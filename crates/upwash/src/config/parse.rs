@@ -70,8 +70,8 @@ impl Config {
         self.network.check()?;
         let TrainingConfig {
             epochs,
-            batch,
-            rate,
+            batch_size,
+            learning_rate,
             momentum,
             weight_decay,
             ..
@@ -82,11 +82,15 @@ impl Config {
         if epochs == 0 || epochs > MOST {
             return wrong("training.epochs", &epochs, "from 1 to 1,000,000,000");
         }
-        if batch == 0 || batch > 1_000_000 {
-            return wrong("training.batch", &batch, "from 1 to 1,000,000");
+        if batch_size == 0 || batch_size > 1_000_000 {
+            return wrong("training.batch_size", &batch_size, "from 1 to 1,000,000");
         }
-        if !(rate > 0.0 && rate.is_finite()) {
-            return wrong("training.rate", &rate, "a finite number above 0");
+        if !(learning_rate > 0.0 && learning_rate.is_finite()) {
+            return wrong(
+                "training.learning_rate",
+                &learning_rate,
+                "a finite number above 0",
+            );
         }
         let steps = self.training.decay == DecayName::Steps;
         if steps == self.training.decay_at.is_empty() {
@@ -131,8 +135,8 @@ impl Config {
             return wrong("training.test_every", &0, "at least 1");
         }
         for (key, images) in [
-            ("data.train_images", self.data.train_images),
-            ("data.test_images", self.data.test_images),
+            ("data.train_examples", self.data.train_examples),
+            ("data.test_examples", self.data.test_examples),
         ] {
             if images == Some(0) {
                 return wrong(key, &0, "at least 1");
@@ -211,11 +215,16 @@ mod tests {
 
     #[test]
     fn replacements_win() {
-        let sets = ["training.rate=0.5", "graph.topology=ring:5", "seed=3"].map(String::from);
+        let sets = [
+            "training.learning_rate=0.5",
+            "graph.topology=ring:5",
+            "seed=3",
+        ]
+        .map(String::from);
         let config = Config::parse("seed = 1\n", &sets).unwrap();
-        assert_eq!((config.seed, config.training.rate), (3, 0.5));
+        assert_eq!((config.seed, config.training.learning_rate), (3, 0.5));
         assert_eq!(config.graph.topology.to_string(), "ring:5");
-        for bad in ["training.rate", "=3", "training.=3", "seed.x=1"] {
+        for bad in ["training.learning_rate", "=3", "training.=3", "seed.x=1"] {
             assert!(Config::parse("seed = 1", &[bad.into()]).is_err(), "{bad}");
         }
     }
@@ -255,8 +264,8 @@ mod tests {
             ("[training]\nepoch = 3\n", "did you mean `epochs`?"),
             ("[trainings]\n", "did you mean `training`?"),
             (
-                "[training]\nrate = -0.1\n",
-                "training.rate = -0.1: a finite number above 0",
+                "[training]\nlearning_rate = -0.1\n",
+                "training.learning_rate = -0.1: a finite number above 0",
             ),
             (
                 "[training]\ndecay_factor = -0.1\n",
@@ -266,7 +275,10 @@ mod tests {
                 "[training]\nwarmup_epochs = -1.0\n",
                 "training.warmup_epochs = -1: at least 0",
             ),
-            ("[training]\nbatch = 0\n", "training.batch = 0: from 1 to"),
+            (
+                "[training]\nbatch_size = 0\n",
+                "training.batch_size = 0: from 1 to",
+            ),
             ("[training]\ndecay_at = [3.0]\n", "go together"),
             ("[training]\ndecay = \"steps\"\n", "go together"),
             (

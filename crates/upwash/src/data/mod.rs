@@ -7,7 +7,7 @@ mod store;
 mod synthetic;
 
 pub use digits::digits;
-pub use partition::{Partition, PartitionError, Shares};
+pub use partition::{Partition, PartitionError, Shards};
 pub use sampler::{Batch, ESTIMATION_IMAGES, Pick, Sampler};
 pub use store::{Source, SourceFile, StoreError};
 pub use synthetic::{Synthetic, SyntheticError};

@@ -60,12 +60,12 @@ pub enum PartitionError {
 /// # Ok::<(), upwash::data::PartitionError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shares {
+pub struct Shards {
     /// For each worker, the numbers of its images.
     pub images: Vec<Vec<u32>>,
 }
 
-impl Shares {
+impl Shards {
     /// How many images of each class each worker has.
     pub fn class_counts(&self, images: &Images, classes: usize) -> Vec<Vec<usize>> {
         let count = |share: &Vec<u32>| {
@@ -85,7 +85,7 @@ impl Shares {
 }
 
 impl Partition {
-    /// Shares out `images` among `workers`; the same seed, the same shares. Where chance leaves a
+    /// Shards out `images` among `workers`; the same seed, the same shares. Where chance leaves a
     /// worker without any, it is drawn again.
     pub fn share_out(
         self,
@@ -93,7 +93,7 @@ impl Partition {
         classes: usize,
         workers: usize,
         seed: u64,
-    ) -> Result<Shares, PartitionError> {
+    ) -> Result<Shards, PartitionError> {
         let draws = if let Self::Dirichlet(_) = self {
             100
         } else {
@@ -117,7 +117,7 @@ impl Partition {
         classes: usize,
         workers: usize,
         stream: &mut Stream,
-    ) -> Result<Shares, PartitionError> {
+    ) -> Result<Shards, PartitionError> {
         let too_few = |why| PartitionError::TooFew {
             partition: self,
             workers,
@@ -191,7 +191,7 @@ impl Partition {
                 "some worker would get none; take fewer workers or a larger number",
             ));
         }
-        Ok(Shares { images: shares })
+        Ok(Shards { images: shares })
     }
 }
 
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
     use crate::data::digits;
 
-    fn shares(spelling: &str, workers: usize) -> (Shares, Vec<Vec<usize>>) {
+    fn shares(spelling: &str, workers: usize) -> (Shards, Vec<Vec<usize>>) {
         let data = digits();
         let partition: Partition = spelling.parse().unwrap();
         let shares = partition.share_out(&data.train, 10, workers, 3).unwrap();

@@ -1,6 +1,6 @@
 //! Which images are in a worker's batch of a round, and what is done to them.
 
-use super::{Augmentation, Dataset, Shares};
+use super::{Augmentation, Dataset, Shards};
 use std::sync::Arc;
 use upwash_topology::random::Stream;
 
@@ -33,7 +33,7 @@ pub struct Batch {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Sampler {
-    shares: Shares,
+    shares: Shards,
     batch: usize,
     draws: Vec<Draws>,
 }
@@ -46,7 +46,7 @@ struct Draws {
     /// Its number there.
     number: u64,
     /// What all workers of its experiment have, wherever they are.
-    everyone: Arc<Shares>,
+    everyone: Arc<Shards>,
 }
 
 impl Sampler {
@@ -56,7 +56,7 @@ impl Sampler {
     ///
     /// # Panics
     /// If the batch is 0.
-    pub fn new(shares: Shares, batch: usize, seed: u64) -> Self {
+    pub fn new(shares: Shards, batch: usize, seed: u64) -> Self {
         assert!(batch > 0, "batches of no images");
         let everyone = Arc::new(shares.clone());
         let draws = |number| Draws {
@@ -79,7 +79,7 @@ impl Sampler {
             .iter()
             .map(|&worker| self.shares.images[worker].clone());
         Self {
-            shares: Shares {
+            shares: Shards {
                 images: images.collect(),
             },
             batch: self.batch,
@@ -102,7 +102,7 @@ impl Sampler {
     }
 
     /// The workers' shares.
-    pub fn shares(&self) -> &Shares {
+    pub fn shares(&self) -> &Shards {
         &self.shares
     }
 
@@ -272,7 +272,7 @@ mod tests {
 
     fn sampler(share: usize, batch: usize) -> Sampler {
         Sampler::new(
-            Shares {
+            Shards {
                 images: vec![(0..share as u32).collect()],
             },
             batch,
@@ -346,7 +346,7 @@ mod tests {
     fn statistics_are_estimated_on_as_many_images_whatever_the_batch() {
         for (batch, batches) in [(16, 128), (128, 16), (100, 21), (4096, 1)] {
             let images = vec![vec![0, 1]];
-            let sampler = Sampler::new(Shares { images }, batch, 1);
+            let sampler = Sampler::new(Shards { images }, batch, 1);
             assert_eq!(sampler.estimation_batches(), batches);
         }
     }
@@ -356,7 +356,7 @@ mod tests {
         let images = (0..40)
             .map(|worker| vec![2 * worker, 2 * worker + 1])
             .collect();
-        let sampler = Sampler::new(Shares { images }, 32, 1);
+        let sampler = Sampler::new(Shards { images }, 32, 1);
         let mut seen: Vec<u32> = (0..20)
             .flat_map(|number| sampler.mixed_picks(0, Augmentation::CropAndFlip, number))
             .inspect(|pick| assert!(pick.down <= 8 && pick.right <= 8))

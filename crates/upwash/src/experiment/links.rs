@@ -1,17 +1,19 @@
 //! Which links are up when, and what an algorithm makes of them.
 
 use super::ExperimentError;
-use crate::algorithm::{self, Exchange, Ground, Method, Report, Setting, View};
-use crate::config::{Config, CopyOrder, Execution, GraphConfig, Links, Relabellings, Statistics};
+use crate::algorithm::{
+    self, Exchange, ExchangeContext, LocalView, Method, Preflight, WorkerStats,
+};
+use crate::config::{Config, CopyOrder, Execution, GraphConfig, Links, Relabelings, Statistics};
 use std::collections::BTreeSet;
-use upwash_topology::{Graph, Matcha, Order, Rotation, Schedule, Weights, paper_relabellings};
+use upwash_topology::{Graph, Matcha, Order, Rotation, Schedule, Weights, paper_relabelings};
 
 fn conflict<T>(what: impl Into<String>) -> Result<T, ExperimentError> {
     Err(ExperimentError::Conflict(what.into()))
 }
 
-/// Who is the centre, where one is needed; and what an asynchronous algorithm cannot have.
-pub(super) fn centre(
+/// Who is the server, where one is needed; and what an asynchronous algorithm cannot have.
+pub(super) fn server(
     config: &Config,
     method: &Method,
     graph: &Graph,
@@ -24,9 +26,9 @@ pub(super) fn centre(
         }
         let changes = config.graph.copies > 1 || config.graph.links != Some(Links::Whole);
         let weighs = config.graph.weights != Weights::Optimal;
-        if changes || weighs || config.graph.arcs.is_some() {
+        if changes || weighs || config.graph.directed_edges.is_some() {
             return conflict(
-                "graph.links, graph.copies, graph.arcs and graph.weights: without rounds the graph stays as it \
+                "graph.links, graph.copies, graph.directed_edges and graph.weights: without rounds the graph stays as it \
                  is, and who meets is equal; leave them out",
             );
         }
@@ -34,10 +36,10 @@ pub(super) fn centre(
         return conflict(format!(
             "training.asynchronous = \"threads\": {} goes in rounds; leave it out, or take one of \
              ad-psgd, gosgd, async-easgd, downpour",
-            method.words()
+            method.display_name()
         ));
     }
-    if !method.has_centre() {
+    if !method.has_server() {
         return Ok(None);
     }
     let others = graph.nodes() - 1;
@@ -45,8 +47,8 @@ pub(super) fn centre(
     match hub.filter(|_| others > 0) {
         Some(hub) => Ok(Some(hub)),
         None => conflict(format!(
-            "algorithm.name = \"{}\" needs a centre, a worker that is linked with all others, and \
-             graph.topology = \"{}\" has none: take star:{} for a centre and {}",
+            "algorithm.name = \"{}\" needs a server, a worker that is linked with all others, and \
+             graph.topology = \"{}\" has none: take star:{} for a server and {}",
             config.algorithm.name,
             config.graph.topology,
             others.max(1) + 1,
@@ -61,10 +63,10 @@ pub(super) fn centre(
 /// Whom each worker must hear in every round to keep its copies of others' models up to date.
 pub(super) fn audience(method: &Method, schedule: &Schedule) -> Option<Vec<Vec<usize>>> {
     let round = schedule.round(0);
-    let view = View {
+    let view = LocalView {
         worker: 0,
-        setting: Setting::new(&round, 0.0),
-        own: Report {
+        context: ExchangeContext::new(&round, 0.0),
+        own: WorkerStats {
             loss: None,
             degree: 0,
             number: 1.0,
@@ -97,11 +99,11 @@ pub(super) fn acquaintances(
     let by_links = |exchange: &Exchange| {
         matches!(
             exchange,
-            Exchange::Neighbours | Exchange::Early | Exchange::Nothing
+            Exchange::Neighbors | Exchange::Early | Exchange::Nothing
         )
     };
     let Some(algorithm) = method.synchronous() else {
-        return graph.neighbours(worker).to_vec();
+        return graph.neighbors(worker).to_vec();
     };
     if !(0..MANY_ROUNDS).all(|round| algorithm.exchanges(round).iter().all(by_links)) {
         return (0..schedule.nodes())
@@ -139,16 +141,16 @@ pub(super) fn check(
     let both_ways: BTreeSet<_> = both_ways.collect();
     let union = Graph::new(schedule.nodes(), both_ways);
     let pieces = union.map_or(1, |union| union.pieces().len());
-    let ground = Ground {
+    let preflight = Preflight {
         graph,
         schedule,
         weak: &weak,
         links: &links,
     };
     algorithm
-        .check(&ground)
+        .check(&preflight)
         .map_err(ExperimentError::Conflict)?;
-    let mut warnings = algorithm.warnings(&ground);
+    let mut warnings = algorithm.warnings(&preflight);
     if algorithm.links() != algorithm::Links::None {
         let averages = |round: &u64| algorithm.exchanges(*round).contains(&Exchange::Mean);
         let so = match (0..MANY_ROUNDS).find(averages) {
@@ -166,21 +168,24 @@ pub(super) fn places(
     method: &Method,
     graph: &Graph,
 ) -> Result<Vec<Vec<usize>>, ExperimentError> {
-    if settings.copies == 1 || settings.arcs.is_some() || method.links() == algorithm::Links::None {
+    if settings.copies == 1
+        || settings.directed_edges.is_some()
+        || method.links() == algorithm::Links::None
+    {
         return Ok(vec![]);
     }
     Ok(
-        match settings.relabellings.unwrap_or(Relabellings::Balanced) {
-            Relabellings::Balanced => Rotation::balance(graph, settings.copies)?
-                .relabellings()
+        match settings.relabelings.unwrap_or(Relabelings::Balanced) {
+            Relabelings::Balanced => Rotation::balance(graph, settings.copies)?
+                .relabelings()
                 .to_vec(),
-            Relabellings::Paper => {
+            Relabelings::Paper => {
                 if graph.nodes() != 8 || settings.copies > 3 {
                     return conflict(
-                        "graph.relabellings: the paper's are for 8 workers and at most 3 copies",
+                        "graph.relabelings: the paper's are for 8 workers and at most 3 copies",
                     );
                 }
-                paper_relabellings()[..settings.copies].to_vec()
+                paper_relabelings()[..settings.copies].to_vec()
             }
         },
     )
@@ -199,41 +204,42 @@ pub(super) fn schedule(
         matches!(settings.links, None | Some(Links::Whole)),
         settings.weights == Weights::Optimal,
     );
-    if let Some(arcs) = &settings.arcs {
+    if let Some(directed_edges) = &settings.directed_edges {
         let takes = method.synchronous();
-        if !takes.is_some_and(|algorithm| algorithm.takes_directed()) {
+        if !takes.is_some_and(|algorithm| algorithm.supports_directed()) {
             return conflict(format!(
-                "graph.arcs: over links that go one way, {} has no average: use algorithm.name = \
+                "graph.directed_edges: over links that go one way, {} has no average: use algorithm.name = \
                  \"sgp\", or leave them out",
-                method.words()
+                method.display_name()
             ));
         }
         if !whole || !plain || settings.copies > 1 {
             return conflict(
-                "graph.arcs: they are all up in every round, and what goes over them is equal: leave graph.links, \
+                "graph.directed_edges: they are all up in every round, and what goes over them is equal: leave graph.links, \
                  graph.copies and graph.weights out",
             );
         }
-        return Schedule::directed(graph.nodes(), arcs).map_err(ExperimentError::Arcs);
+        return Schedule::directed(graph.nodes(), directed_edges)
+            .map_err(ExperimentError::DirectedEdges);
     }
     if !plain
         && method
             .synchronous()
-            .is_some_and(|algorithm| algorithm.takes_directed())
+            .is_some_and(|algorithm| algorithm.supports_directed())
     {
         return conflict(format!(
             "graph.weights: {} divides what it has among those it sends to; leave them out",
-            method.words()
+            method.display_name()
         ));
     }
     if method.links() == algorithm::Links::None {
         if !whole || !plain || settings.copies > 1 {
             return conflict(format!(
                 "graph.links, graph.copies and graph.weights: {} does not go by links; leave them out",
-                method.words()
+                method.display_name()
             ));
         }
-        let nobody = Graph::new(graph.nodes(), []).map_err(ExperimentError::Arcs)?;
+        let nobody = Graph::new(graph.nodes(), []).map_err(ExperimentError::DirectedEdges)?;
         return Ok(Schedule::fixed(&nobody, &Weights::Metropolis)?);
     }
     let over = |graph: &Graph| -> Result<Schedule, ExperimentError> {

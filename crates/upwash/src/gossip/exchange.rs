@@ -1,13 +1,15 @@
 //! Exchanges whose workers are in several processes: what is sent where, and what is received.
 
 use super::inbox::Inbox;
-use crate::algorithm::{Algorithm, Exchange, Message, Part, Report, Setting, View};
+use crate::algorithm::{
+    Algorithm, Exchange, ExchangeContext, LocalView, Outgoing, WorkerPlan, WorkerStats,
+};
 use crate::config::WirePrecision;
 use crate::engine::Engine;
+use crate::engine::{MixOptions, RemoteRow};
 use crate::experiment::Experiment;
-use crate::mix::{Guest, Terms};
 use crate::transport::{
-    Coding, Letter, LetterError, Numbers, Placement, Transport, TransportError,
+    Buffer, Encoding, Message, Placement, Transport, TransportError, WireError,
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -16,8 +18,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 pub(crate) struct ExchangeJob<'a> {
     pub(crate) algorithm: &'a dyn Algorithm,
     pub(crate) exchange: Exchange,
-    pub(crate) setting: Setting<'a>,
-    pub(crate) terms: Terms,
+    pub(crate) context: ExchangeContext<'a>,
+    pub(crate) options: MixOptions,
     /// Whether running statistics go along.
     pub(crate) statistics: bool,
 }
@@ -25,20 +27,20 @@ pub(crate) struct ExchangeJob<'a> {
 impl ExchangeJob<'_> {
     /// The number of its letters; those that only say how their sender did go before.
     fn number(&self) -> u32 {
-        2 * self.setting.exchange as u32 + 1
+        2 * self.context.exchange as u32 + 1
     }
 
-    /// The setting with the links that are in force.
-    pub(crate) fn setting_in<'b>(&'b self, inbox: &'b Inbox) -> Setting<'b> {
-        Setting {
-            round: inbox.links.as_ref().unwrap_or(self.setting.round),
-            ..self.setting
+    /// The context with the links that are in force.
+    pub(crate) fn setting_in<'b>(&'b self, inbox: &'b Inbox) -> ExchangeContext<'b> {
+        ExchangeContext {
+            round: inbox.links.as_ref().unwrap_or(self.context.round),
+            ..self.context
         }
     }
 
     /// Whether its messages leave before the gradients are known.
     pub(crate) fn leaves_early(&self) -> bool {
-        self.exchange == Exchange::Early && self.setting.exchange == 0
+        self.exchange == Exchange::Early && self.context.exchange == 0
     }
 
     /// How many statistics go along.
@@ -55,7 +57,7 @@ pub(crate) struct Gossip<'a> {
     experiment: &'a Experiment,
     pub(crate) placement: Placement,
     /// How vectors travel that are not compressed by the algorithm.
-    coding: Coding,
+    encoding: Encoding,
     /// Others' public copies, by sender and message.
     copies: HashMap<(usize, usize), Vec<f32>>,
     /// Who (of here) has sent its public copy whole to which process.
@@ -69,9 +71,9 @@ impl<'a> Gossip<'a> {
         Self {
             experiment,
             placement,
-            coding: match experiment.config.network.precision {
-                WirePrecision::F32 => Coding::Exact,
-                WirePrecision::Bf16 => Coding::Half,
+            encoding: match experiment.config.network.precision {
+                WirePrecision::F32 => Encoding::F32,
+                WirePrecision::Bf16 => Encoding::Bf16,
             },
             copies: HashMap::new(),
             introduced: HashSet::new(),
@@ -90,8 +92,8 @@ impl<'a> Gossip<'a> {
     pub(crate) fn senders(&self, worker: usize, job: &ExchangeJob<'_>) -> Vec<usize> {
         match (job.exchange, &self.experiment.audience) {
             // Public copies are kept up to date wherever they will be needed.
-            (Exchange::Neighbours | Exchange::Early, Some(senders)) => senders[worker].clone(),
-            _ => job.exchange.senders(worker, &job.setting).collect(),
+            (Exchange::Neighbors | Exchange::Early, Some(senders)) => senders[worker].clone(),
+            _ => job.exchange.senders(worker, &job.context).collect(),
         }
     }
 
@@ -118,25 +120,25 @@ impl<'a> Gossip<'a> {
         self.placement.row_of(worker).is_some()
     }
 
-    fn messages(&self, worker: usize, report: Report, job: &ExchangeJob<'_>) -> Vec<Message> {
-        job.algorithm.messages(&View {
+    fn messages(&self, worker: usize, report: WorkerStats, job: &ExchangeJob<'_>) -> Vec<Outgoing> {
+        job.algorithm.messages(&LocalView {
             worker,
-            setting: job.setting,
+            context: job.context,
             own: report,
             received: &[],
         })
     }
 
-    /// Posts what the workers here send to their neighbours elsewhere, and what these are to send.
+    /// Posts what the workers here send to their neighbors elsewhere, and what these are to send.
     pub(crate) fn send(
         &mut self,
         job: &ExchangeJob<'_>,
-        reports: &[Report],
+        reports: &[WorkerStats],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<(), TransportError> {
         let hears: Vec<Vec<usize>> = (0..reports.len())
-            .map(|worker| match transport.holds(worker) {
+            .map(|worker| match transport.is_link_up(worker) {
                 true => self.senders(worker, job),
                 false => vec![],
             })
@@ -148,7 +150,7 @@ impl<'a> Gossip<'a> {
     fn post(
         &mut self,
         job: &ExchangeJob<'_>,
-        reports: &[Report],
+        reports: &[WorkerStats],
         hears: &[Vec<usize>],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
@@ -167,7 +169,8 @@ impl<'a> Gossip<'a> {
             self.introduced.extend(here);
         }
         let senders = hears[self.placement.own()].iter().flatten().copied();
-        let expected = senders.filter(|&sender| !self.is_here(sender) && transport.holds(sender));
+        let expected =
+            senders.filter(|&sender| !self.is_here(sender) && transport.is_link_up(sender));
         let expected: BTreeSet<usize> = expected.collect();
         let expected: Vec<usize> = expected.into_iter().collect();
         transport.begin(outgoing, &expected)
@@ -177,12 +180,12 @@ impl<'a> Gossip<'a> {
     fn letters(
         &self,
         worker: usize,
-        report: Report,
+        report: WorkerStats,
         places: Vec<usize>,
         job: &ExchangeJob<'_>,
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
-    ) -> Vec<(Letter, Vec<usize>)> {
+    ) -> Vec<(Message, Vec<usize>)> {
         let Some(row) = self.placement.row_of(worker) else {
             return vec![];
         };
@@ -196,33 +199,36 @@ impl<'a> Gossip<'a> {
                 continue;
             }
             let width = engine.layout().parameter_count();
-            let codings: Vec<Coding> = messages.iter().map(|m| self.coding_of(m, fresh)).collect();
-            let units = codings.iter().map(|coding| coding.units(width));
+            let encodings: Vec<Encoding> = messages
+                .iter()
+                .map(|m| self.encoding_of(m, fresh))
+                .collect();
+            let units = encodings.iter().map(|encoding| encoding.units(width));
             let length = units.sum::<usize>() + job.statistic_count(engine);
-            let mut numbers = transport.page(length);
+            let mut numbers = transport.allocate(length);
             let mut rest = &mut numbers[..];
-            for (message, coding) in messages.iter().zip(codings) {
-                let (into, after) = rest.split_at_mut(coding.units(width));
+            for (message, encoding) in messages.iter().zip(encodings) {
+                let (into, after) = rest.split_at_mut(encoding.units(width));
                 rest = after;
-                if message.public_copy.is_none() && coding == Coding::Exact {
-                    engine.write_outgoing(row, message, job.terms, into);
+                if message.public_copy.is_none() && encoding == Encoding::F32 {
+                    engine.write_outgoing(row, message, job.options, into);
                     continue;
                 }
-                let mut vector = engine.outgoing(row, message, job.terms);
+                let mut vector = engine.outgoing(row, message, job.options);
                 if let (Some((copy, _)), true) = (message.public_copy, fresh) {
-                    let copy = Message::of([(crate::algorithm::Vector::Extra(copy), 1.0)]);
-                    let copy = engine.outgoing(row, &copy, job.terms);
+                    let copy = Outgoing::of([(crate::algorithm::Vector::State(copy), 1.0)]);
+                    let copy = engine.outgoing(row, &copy, job.options);
                     vector.iter_mut().zip(copy).for_each(|(d, c)| *d += c);
                 }
-                let units = coding.encode(vector, &job.terms.draw(row));
+                let units = encoding.encode(vector, &job.options.draw(row));
                 into.copy_from_slice(&units);
             }
             if job.statistics {
                 rest.copy_from_slice(&engine.statistics(row));
             }
-            let letter = Letter {
+            let letter = Message {
                 from: worker,
-                round: job.terms.round,
+                round: job.options.round,
                 exchange: job.number(),
                 report,
                 whole: !self.broken.contains(&worker),
@@ -234,11 +240,11 @@ impl<'a> Gossip<'a> {
         letters
     }
 
-    fn coding_of(&self, message: &Message, fresh: bool) -> Coding {
+    fn encoding_of(&self, message: &Outgoing, fresh: bool) -> Encoding {
         match message.public_copy {
-            Some((_, compression)) if !fresh => Coding::Compressed(compression),
-            Some(_) => Coding::Exact,
-            None => self.coding,
+            Some((_, compression)) if !fresh => Encoding::Compressed(compression),
+            Some(_) => Encoding::F32,
+            None => self.encoding,
         }
     }
 
@@ -250,16 +256,16 @@ impl<'a> Gossip<'a> {
         transport: &mut dyn Transport,
     ) -> Result<Inbox, TransportError> {
         let mut inbox = Inbox::default();
-        let survives = transport.promises().survives_loss;
+        let survives = transport.capabilities().survives_loss;
         for letter in transport.finish(job.number())? {
             let (from, report, whole) = (letter.from, letter.report, letter.whole);
             let opened = self.open(letter, job, engine).and_then(|opened| {
-                let is_finite = |vector: &Numbers| vector.iter().all(|x| x.is_finite());
+                let is_finite = |vector: &Buffer| vector.iter().all(|x| x.is_finite());
                 let finite = || opened.0.iter().chain([&opened.1]).all(is_finite);
                 let usable = || report.number.is_finite() && report.number > 0.0 && finite();
                 match !survives || usable() {
                     true => Ok(opened),
-                    false => Err(LetterError::NotFinite),
+                    false => Err(WireError::NotFinite),
                 }
             });
             let (messages, statistics) = match opened {
@@ -268,13 +274,13 @@ impl<'a> Gossip<'a> {
                     transport.refuse(from, what.to_string());
                     continue;
                 }
-                Err(what) => return Err(TransportError::Letter { from, what }),
+                Err(what) => return Err(TransportError::Message { from, what }),
             };
             if whole {
                 inbox.whole.insert(from);
             }
             inbox.senders.push(from);
-            inbox.guests.push(Guest { messages });
+            inbox.remote_rows.push(RemoteRow { messages });
             inbox.statistics.push(statistics.into_vec());
             inbox.reports.insert(from, report);
         }
@@ -284,33 +290,33 @@ impl<'a> Gossip<'a> {
     /// The vectors of a letter.
     fn open(
         &mut self,
-        letter: Letter,
+        letter: Message,
         job: &ExchangeJob<'_>,
         engine: &dyn Engine,
-    ) -> Result<(Vec<Numbers>, Numbers), LetterError> {
+    ) -> Result<(Vec<Buffer>, Buffer), WireError> {
         let width = engine.layout().parameter_count();
         let statistics = job.statistic_count(engine);
         let sent = self.messages(letter.from, letter.report, job);
-        let codings = sent.iter().map(|m| self.coding_of(m, letter.fresh));
-        let codings: Vec<Coding> = codings.collect();
-        let units = codings.iter().map(|coding| coding.units(width));
+        let encodings = sent.iter().map(|m| self.encoding_of(m, letter.fresh));
+        let encodings: Vec<Encoding> = encodings.collect();
+        let units = encodings.iter().map(|encoding| encoding.units(width));
         let expected = units.sum::<usize>() + statistics;
         let found = letter.numbers.len();
         if found != expected {
-            return Err(LetterError::Length { expected, found });
+            return Err(WireError::Length { expected, found });
         }
         // The usual case: one vector as it is, which need not be copied.
-        if sent.len() == 1 && statistics == 0 && codings[0] == Coding::Exact && !letter.fresh {
-            return Ok((vec![letter.numbers], Numbers::default()));
+        if sent.len() == 1 && statistics == 0 && encodings[0] == Encoding::F32 && !letter.fresh {
+            return Ok((vec![letter.numbers], Buffer::default()));
         }
         let draw = [letter.from as u64, letter.round];
         let (mut rest, mut messages) = (&letter.numbers[..], Vec::new());
-        for (number, (message, coding)) in sent.iter().zip(codings).enumerate() {
-            let (units, after) = rest.split_at(coding.units(width));
+        for (number, (message, encoding)) in sent.iter().zip(encodings).enumerate() {
+            let (units, after) = rest.split_at(encoding.units(width));
             rest = after;
-            let vector = coding
+            let vector = encoding
                 .decode(units, width, &draw)
-                .ok_or(LetterError::Header)?;
+                .ok_or(WireError::Header)?;
             if message.public_copy.is_none() {
                 messages.push(vector.into());
                 continue;
@@ -322,7 +328,7 @@ impl<'a> Gossip<'a> {
             } else {
                 let (round, exchange) = (letter.round, letter.exchange);
                 let copy = self.copies.get_mut(&key);
-                let copy = copy.ok_or(LetterError::Turn { round, exchange })?;
+                let copy = copy.ok_or(WireError::OutOfTurn { round, exchange })?;
                 copy.iter_mut().zip(vector).for_each(|(c, d)| *c += d);
                 messages.push(copy.clone().into());
             }
@@ -334,19 +340,19 @@ impl<'a> Gossip<'a> {
     pub(crate) fn choose(
         &mut self,
         job: &ExchangeJob<'_>,
-        reports: &mut [Report],
+        reports: &mut [WorkerStats],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<Inbox, TransportError> {
         let everywhere: Vec<usize> = self.other_processes().collect();
-        let card = |worker: usize| Letter {
+        let card = |worker: usize| Message {
             from: worker,
-            round: job.terms.round,
+            round: job.options.round,
             exchange: job.number() - 1,
             report: reports[worker],
             whole: true,
             fresh: false,
-            numbers: Numbers::default(),
+            numbers: Buffer::default(),
         };
         let cards = self.placement.own().map(|w| (card(w), everywhere.clone()));
         let others: Vec<usize> = (0..reports.len()).filter(|&w| !self.is_here(w)).collect();
@@ -355,7 +361,7 @@ impl<'a> Gossip<'a> {
         // Everyone must choose from the same.
         let came: Vec<usize> = cards.iter().map(|letter| letter.from).collect();
         if let Some(&from) = others.iter().find(|other| !came.contains(other)) {
-            let round = job.terms.round;
+            let round = job.options.round;
             return Err(TransportError::Missing { from, round });
         }
         for letter in cards {
@@ -364,11 +370,11 @@ impl<'a> Gossip<'a> {
         let ExchangeJob {
             algorithm,
             exchange,
-            setting,
+            context,
             ..
         } = job;
-        let parts = exchange.parts(*algorithm, setting, reports);
-        let used = |(worker, part): (usize, &Part)| -> Vec<usize> {
+        let parts = exchange.parts(*algorithm, context, reports);
+        let used = |(worker, part): (usize, &WorkerPlan)| -> Vec<usize> {
             let used = part.plan.assignments.iter().flat_map(|sum| &sum.messages);
             let others = used.map(|entry| entry.0).filter(|&from| from != worker);
             others.collect()
@@ -378,11 +384,11 @@ impl<'a> Gossip<'a> {
         self.receive(job, engine, transport)
     }
 
-    /// The mean of everyone's messages, as one more guest.
+    /// The mean of everyone's messages, as one more remote.
     pub(crate) fn average(
         &mut self,
         job: &ExchangeJob<'_>,
-        reports: &[Report],
+        reports: &[WorkerStats],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<Inbox, TransportError> {
@@ -394,12 +400,12 @@ impl<'a> Gossip<'a> {
             let messages = self.messages(worker, reports[worker], job);
             numbers = messages.len();
             let row = self.placement.row_of(worker).unwrap_or(0);
-            if Some(worker) == self.experiment.centre {
+            if Some(worker) == self.experiment.server {
                 continue;
             }
             let mut all = Vec::new();
             for message in &messages {
-                all.extend(engine.outgoing(row, message, job.terms));
+                all.extend(engine.outgoing(row, message, job.options));
             }
             if job.statistics {
                 all.extend(engine.statistics(row));
@@ -426,7 +432,7 @@ impl<'a> Gossip<'a> {
                 .collect(),
         };
         Ok(Inbox {
-            guests: vec![Guest { messages }],
+            remote_rows: vec![RemoteRow { messages }],
             statistics: vec![statistics],
             has_mean: true,
             ..Inbox::default()

@@ -1,7 +1,7 @@
 //! What was heard from other processes in an exchange, and the rows of an engine that it has there.
 
-use crate::algorithm::{Part, Report};
-use crate::mix::Guest;
+use crate::algorithm::{WorkerPlan, WorkerStats};
+use crate::engine::RemoteRow;
 use crate::transport::{Placement, TransportError};
 use std::collections::{BTreeMap, BTreeSet};
 use upwash_topology::Round;
@@ -11,22 +11,22 @@ use upwash_topology::Round;
 pub(crate) struct Inbox {
     /// Whom from: row by row behind those of this process.
     pub(crate) senders: Vec<usize>,
-    pub(crate) guests: Vec<Guest>,
+    pub(crate) remote_rows: Vec<RemoteRow>,
     /// Their statistics, if they came along.
     pub(crate) statistics: Vec<Vec<f32>>,
     /// What each said of itself, and who of them holds all of its links.
-    pub(crate) reports: BTreeMap<usize, Report>,
+    pub(crate) reports: BTreeMap<usize, WorkerStats>,
     pub(crate) whole: BTreeSet<usize>,
-    /// The mean of all is the last guest.
+    /// The mean of all is the last remote.
     pub(crate) has_mean: bool,
     /// What every worker says of itself, as far as it is known here.
-    pub(crate) stats: Vec<Report>,
+    pub(crate) stats: Vec<WorkerStats>,
     /// The links that are in force where some have failed.
     pub(crate) links: Option<Round>,
 }
 
 impl Inbox {
-    /// The row of a worker in an engine with these guests; an error where it was not heard, which only
+    /// The row of a worker in an engine with these remote_rows; an error where it was not heard, which only
     /// algorithms meet that do not go by links.
     fn row(
         &self,
@@ -40,7 +40,7 @@ impl Inbox {
             self.senders.binary_search(&worker),
         ) {
             (Some(row), _) => Ok(row),
-            (None, Ok(guest)) => Ok(placement.own().len() + guest),
+            (None, Ok(remote)) => Ok(placement.own().len() + remote),
             (None, Err(_)) => Err(TransportError::Missing { from, round }),
         }
     }
@@ -48,11 +48,11 @@ impl Inbox {
     /// Parts by the rows of an engine instead of the workers' numbers.
     pub(crate) fn localise(
         &self,
-        parts: &mut [Part],
+        parts: &mut [WorkerPlan],
         placement: &Placement,
         round: u64,
     ) -> Result<(), TransportError> {
-        let mean = placement.own().len() + self.guests.len().saturating_sub(1);
+        let mean = placement.own().len() + self.remote_rows.len().saturating_sub(1);
         for part in parts {
             for assignment in &mut part.plan.assignments {
                 // What has no weight was perhaps not even sent; a worker's own message is always there, and

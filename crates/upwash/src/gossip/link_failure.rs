@@ -2,7 +2,7 @@
 
 use super::exchange::{ExchangeJob, Gossip};
 use super::inbox::Inbox;
-use crate::algorithm::Report;
+use crate::algorithm::WorkerStats;
 use crate::transport::Transport;
 use upwash_topology::Round;
 
@@ -11,17 +11,17 @@ impl Gossip<'_> {
     pub(crate) fn observe_links(
         &mut self,
         job: &ExchangeJob<'_>,
-        reports: &mut [Report],
+        reports: &mut [WorkerStats],
         transport: &dyn Transport,
     ) {
         self.broken.clear();
-        if !transport.promises().survives_loss {
+        if !transport.capabilities().survives_loss {
             return;
         }
         for worker in self.placement.own() {
-            let lost = |other: &usize| !self.is_here(*other) && !transport.holds(*other);
+            let lost = |other: &usize| !self.is_here(*other) && !transport.is_link_up(*other);
             let deaf = self.senders(worker, job).iter().any(lost);
-            let round = job.setting.round;
+            let round = job.context.round;
             let hears = |other: usize| round.mixing().row(other).iter().any(|e| e.0 == worker);
             let everyone = 0..self.placement.workers();
             let unheard = everyone.filter(|&other| other != worker && hears(other));
@@ -40,11 +40,11 @@ impl Gossip<'_> {
     pub(crate) fn reweighted(
         &self,
         up: &Round,
-        reports: &[Report],
+        reports: &[WorkerStats],
         inbox: &Inbox,
         transport: &dyn Transport,
     ) -> Option<Round> {
-        if !transport.promises().survives_loss {
+        if !transport.capabilities().survives_loss {
             return None;
         }
         let mut rows = Vec::new();
@@ -85,12 +85,12 @@ impl Gossip<'_> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::algorithm::{Exchange, Setting};
+    use crate::algorithm::{Exchange, ExchangeContext};
     use crate::config::Config;
-    use crate::experiment::{Experiment, Folders};
-    use crate::mix::Terms;
+    use crate::engine::MixOptions;
+    use crate::experiment::{DataPaths, Experiment};
     use crate::transport::{
-        Begin, InProcess, Letter, Placement, Promises, Traffic, TransportError,
+        Capabilities, InProcess, Message, Placement, RoundStart, Traffic, TransportError,
     };
     use upwash_topology::random::Stream;
 
@@ -101,41 +101,41 @@ mod tests {
     }
 
     impl Transport for Links {
-        fn promises(&self) -> Promises {
-            Promises {
+        fn capabilities(&self) -> Capabilities {
+            Capabilities {
                 survives_loss: true,
-                ..InProcess::new(1).promises()
+                ..InProcess::new(1).capabilities()
             }
         }
         fn placement(&self) -> &Placement {
             &self.placement
         }
-        fn holds(&self, worker: usize) -> bool {
+        fn is_link_up(&self, worker: usize) -> bool {
             self.up[worker]
         }
-        fn may_begin(&mut self, _: u64, _: bool) -> Result<Begin, TransportError> {
-            Ok(Begin::Go)
+        fn may_begin(&mut self, _: u64, _: bool) -> Result<RoundStart, TransportError> {
+            Ok(RoundStart::Go)
         }
         fn begin(
             &mut self,
-            _: Vec<(Letter, Vec<usize>)>,
+            _: Vec<(Message, Vec<usize>)>,
             _: &[usize],
         ) -> Result<(), TransportError> {
             Ok(())
         }
-        fn finish(&mut self, _: u32) -> Result<Vec<Letter>, TransportError> {
+        fn finish(&mut self, _: u32) -> Result<Vec<Message>, TransportError> {
             Ok(vec![])
         }
-        fn send(&mut self, _: usize, _: Letter) -> Result<bool, TransportError> {
+        fn send(&mut self, _: usize, _: Message) -> Result<bool, TransportError> {
             Ok(false)
         }
-        fn receive(&mut self, _: std::time::Duration) -> Result<Vec<Letter>, TransportError> {
+        fn receive(&mut self, _: std::time::Duration) -> Result<Vec<Message>, TransportError> {
             Ok(vec![])
         }
         fn all_reduce(&mut self, _: u32, _: &mut [f32]) -> Result<(), TransportError> {
             Ok(())
         }
-        fn fill_in(&mut self, _: &mut [f64]) -> Result<(), TransportError> {
+        fn gather_scalars(&mut self, _: &mut [f64]) -> Result<(), TransportError> {
             Ok(())
         }
         fn sum(&mut self, _: f64) -> Result<Option<f64>, TransportError> {
@@ -156,20 +156,20 @@ mod tests {
         let algorithm = experiment.method.synchronous().unwrap();
         let job = ExchangeJob {
             algorithm,
-            exchange: Exchange::Neighbours,
-            setting: Setting::new(up, 0.1),
-            terms: Terms::default(),
+            exchange: Exchange::Neighbors,
+            context: ExchangeContext::new(up, 0.1),
+            options: MixOptions::default(),
             statistics: false,
         };
         let degrees = up.receiver_counts();
-        let mut reports: Vec<Report> = (0..workers)
-            .map(|worker| Report {
+        let mut reports: Vec<WorkerStats> = (0..workers)
+            .map(|worker| WorkerStats {
                 loss: None,
                 degree: degrees[worker],
                 number: 1.0,
             })
             .collect();
-        // What everyone finds out about itself, and says in its letters.
+        // What everyone finds out about itself, and says in its messages.
         let mut processes: Vec<(Gossip<'_>, Links)> = (0..workers)
             .map(|worker| {
                 let placement = Placement::new(workers, workers, worker);
@@ -219,10 +219,10 @@ mod tests {
                 let text = format!(
                     "[data]\nname = \"synthetic:shape=1x1x1,train=24,test=1\"\npartition = \"iid\"\n\
                      [graph]\ntopology = \"{graph}\"\nweights = \"{weights}\"\n[algorithm]\nname = \"dpsgd\"\n\
-                     [training]\nbatch = 1\n"
+                     [training]\nbatch_size = 1\n"
                 );
                 let config = Config::parse(&text, &[]).unwrap();
-                let experiment = Experiment::prepare(config, &Folders::default()).unwrap();
+                let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
                 let up = experiment.schedule.round(0);
                 let configured = up.mixing().smallest_eigenvalue();
                 for _ in 0..40 {

@@ -9,7 +9,7 @@ mod link_failure;
 pub(crate) use exchange::{ExchangeJob, Gossip};
 pub(crate) use inbox::Inbox;
 
-use crate::algorithm::{Exchange, Part, Report};
+use crate::algorithm::{Exchange, WorkerPlan, WorkerStats};
 use crate::engine::Engine;
 use crate::transport::{Transport, TransportError};
 
@@ -18,7 +18,7 @@ impl Gossip<'_> {
     pub(crate) fn post_early(
         &mut self,
         job: &ExchangeJob<'_>,
-        stats: &mut [Report],
+        stats: &mut [WorkerStats],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<(), TransportError> {
@@ -33,7 +33,7 @@ impl Gossip<'_> {
     pub(crate) fn exchange(
         &mut self,
         job: &ExchangeJob<'_>,
-        mut stats: Vec<Report>,
+        mut stats: Vec<WorkerStats>,
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<Inbox, TransportError> {
@@ -53,40 +53,40 @@ impl Gossip<'_> {
         for (&sender, &report) in &inbox.reports {
             stats[sender] = report;
         }
-        let by_links = matches!(job.exchange, Exchange::Neighbours | Exchange::Early);
+        let by_links = matches!(job.exchange, Exchange::Neighbors | Exchange::Early);
         if by_links && !self.is_local() {
-            inbox.links = self.reweighted(job.setting.round, &stats, &inbox, transport);
+            inbox.links = self.reweighted(job.context.round, &stats, &inbox, transport);
         }
         inbox.stats = stats;
         Ok(inbox)
     }
 
     /// Every local worker's row, from what it knows.
-    pub(crate) fn plans(&self, job: &ExchangeJob<'_>, inbox: &Inbox) -> Vec<Part> {
-        let (own, setting) = (self.placement.own(), job.setting_in(inbox));
+    pub(crate) fn plans(&self, job: &ExchangeJob<'_>, inbox: &Inbox) -> Vec<WorkerPlan> {
+        let (own, context) = (self.placement.own(), job.setting_in(inbox));
         job.exchange
-            .parts_of(own, job.algorithm, &setting, &inbox.stats)
+            .parts_of(own, job.algorithm, &context, &inbox.stats)
     }
 
     /// Has the engine carry out all rows at once, and mix batch-norm statistics where they are exchanged.
     pub(crate) fn apply(
         &self,
         job: &ExchangeJob<'_>,
-        mut plans: Vec<Part>,
+        mut plans: Vec<WorkerPlan>,
         inbox: Inbox,
         engine: &mut dyn Engine,
     ) -> Result<(), TransportError> {
         let weights = |inbox: &Inbox| job.exchange.safe_weights(&job.setting_in(inbox));
         let mut weights = job.statistics.then(|| weights(&inbox));
         if !self.is_local() {
-            let round = job.terms.round;
+            let round = job.options.round;
             inbox.localise(&mut plans, &self.placement, round)?;
             weights = match weights {
                 Some(weights) => Some(inbox.weights(weights, &self.placement, round)?),
                 None => None,
             };
         }
-        engine.exchange_with(&plans, inbox.guests, job.terms);
+        engine.exchange_with(&plans, inbox.remote_rows, job.options);
         if let Some(weights) = weights {
             engine.mix_statistics(&weights, inbox.statistics);
         }

@@ -2,7 +2,7 @@
 
 use super::round::CurrentRound;
 use super::session::Session;
-use crate::algorithm::{Exchange, Message, Part, Setting, Vector};
+use crate::algorithm::{Exchange, ExchangeContext, Outgoing, Vector, WorkerPlan};
 use crate::clock::Transfer;
 use crate::gossip::{ExchangeJob, Inbox};
 use std::collections::BTreeSet;
@@ -14,15 +14,15 @@ pub(super) fn observe(
     round: &CurrentRound<'_>,
     job: &ExchangeJob<'_>,
     inbox: &Inbox,
-    plans: &[Part],
+    plans: &[WorkerPlan],
     [parameters, statistics]: [usize; 2],
 ) {
-    let setting = &job.setting_in(inbox);
-    note_links(session, job.exchange, setting, plans);
+    let context = &job.setting_in(inbox);
+    note_links(session, job.exchange, context, plans);
     if session.simulates_costs {
         let statistics = if job.statistics { statistics } else { 0 };
-        let bytes = |part: &Part| bytes(&part.messages, parameters) + 4 * statistics as u64;
-        count_traffic(session, job.exchange, setting, &round.started, plans, bytes);
+        let bytes = |part: &WorkerPlan| bytes(&part.messages, parameters) + 4 * statistics as u64;
+        count_traffic(session, job.exchange, context, &round.started, plans, bytes);
     }
 }
 
@@ -30,8 +30,8 @@ pub(super) fn observe(
 fn note_links(
     session: &mut Session<'_>,
     exchange: Exchange,
-    setting: &Setting<'_>,
-    parts: &[Part],
+    context: &ExchangeContext<'_>,
+    parts: &[WorkerPlan],
 ) {
     match exchange {
         // Of all that could be heard, leaders were.
@@ -52,8 +52,8 @@ fn note_links(
                 .for_each(|(one, other)| session.met(*one, *other));
         }
         _ => {
-            for worker in 0..setting.workers() {
-                let senders = exchange.senders(worker, setting);
+            for worker in 0..context.workers() {
+                let senders = exchange.senders(worker, context);
                 senders.for_each(|sender| session.met(sender, worker));
             }
         }
@@ -61,8 +61,8 @@ fn note_links(
 }
 
 /// Bytes of messages as they would travel.
-pub(super) fn bytes(messages: &[Message], width: usize) -> u64 {
-    let bytes = |message: &Message| {
+pub(super) fn bytes(messages: &[Outgoing], width: usize) -> u64 {
+    let bytes = |message: &Outgoing| {
         let compression = message.public_copy.map(|(_, compression)| compression);
         compression.map_or(4 * width as u64, |compression| compression.bytes(width))
     };
@@ -73,10 +73,10 @@ pub(super) fn bytes(messages: &[Message], width: usize) -> u64 {
 fn count_traffic(
     session: &mut Session<'_>,
     exchange: Exchange,
-    setting: &Setting<'_>,
+    context: &ExchangeContext<'_>,
     started: &[f64],
-    parts: &[Part],
-    bytes: impl Fn(&Part) -> u64,
+    parts: &[WorkerPlan],
+    bytes: impl Fn(&WorkerPlan) -> u64,
 ) {
     let experiment = session.experiment;
     let (clock, sent) = (&experiment.clock, &mut session.progress.sent);
@@ -88,8 +88,8 @@ fn count_traffic(
         sent.bytes_sent += hops * bytes;
         sent.messages_sent += hops * ring.len() as u64;
         clock.all_reduce(clocks, bytes, ring);
-        if let (Some(to), Some(&from)) = (experiment.centre, ring.first()) {
-            // The centre is told the result.
+        if let (Some(to), Some(&from)) = (experiment.server, ring.first()) {
+            // The server is told the result.
             sent.bytes_sent += bytes;
             sent.messages_sent += 1;
             clocks[to] = clocks[from] + clock.message(&Transfer { from, to, bytes });
@@ -111,10 +111,10 @@ fn count_traffic(
                 chosen.into_iter().for_each(add);
             }
             // Public copies are kept up to date wherever they will be needed.
-            (Exchange::Neighbours | Exchange::Early, Some(senders)) => {
+            (Exchange::Neighbors | Exchange::Early, Some(senders)) => {
                 senders[to].iter().copied().for_each(&mut add);
             }
-            _ => exchange.senders(to, setting).for_each(&mut add),
+            _ => exchange.senders(to, context).for_each(&mut add),
         }
     }
     let messages = |transfer: &Transfer| parts[transfer.from].messages.len() as u64;
@@ -123,7 +123,7 @@ fn count_traffic(
     // What has nothing of the step in it can leave while the gradients are computed.
     let mut contents = parts.iter().flat_map(|part| &part.messages);
     let has_step = contents.any(|message| message.content.iter().any(|e| e.0 == Vector::Step));
-    if exchange == Exchange::Early || exchange == Exchange::Centre && !has_step {
+    if exchange == Exchange::Early || exchange == Exchange::Server && !has_step {
         let mut exchanged = started.to_vec();
         clock.exchange(&mut exchanged, &transfers);
         for (clock, exchanged) in clocks.iter_mut().zip(exchanged) {

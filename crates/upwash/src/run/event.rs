@@ -167,7 +167,7 @@ impl Sent {
     pub(super) fn after(self, traffic: Traffic, time: std::time::Duration) -> Self {
         Self {
             bytes_sent: self.bytes_sent + traffic.bytes,
-            messages_sent: self.messages_sent + traffic.letters,
+            messages_sent: self.messages_sent + traffic.messages,
             simulated_seconds: self.simulated_seconds + time.as_secs_f64(),
         }
     }

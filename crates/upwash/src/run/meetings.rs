@@ -1,8 +1,8 @@
 //! Asynchronous runs between processes: every process has one worker, and nobody waits for all.
 //!
 //! One thread computes gradients. The calling thread answers whoever wants to meet this worker, passes
-//! on what the worker itself asks of others, counts, tests and tells. A meeting is a letter there and
-//! a letter back. The worker goes on being met while it waits for its answer: what becomes of it is
+//! on what the worker itself asks of others, counts, tests and tells. A meeting is a message there and
+//! a message back. The worker goes on being met while it waits for its answer: what becomes of it is
 //! computed from the model that it sent, and the difference is added to the one it has by then, so that
 //! nothing that others gave it is lost, and nobody can wait in a circle.
 
@@ -13,12 +13,12 @@ use super::session::Session;
 use super::team::Team;
 use super::threads::lock;
 use super::{ControlFlow, Status};
-use crate::algorithm::{Asynchronous, Message, Part as Participant, Report, Turn};
-use crate::engine::{Score, Turn as Gradient};
+use crate::algorithm::{AsyncStep, Asynchronous, Outgoing, WorkerPlan, WorkerStats};
+use crate::engine::{ConcurrentWorkers, EngineContext, WorkerSlices};
+use crate::engine::{GradientTask, Score};
+use crate::engine::{MixOptions, RemoteRow, WorkerVectors, exchange};
 use crate::experiment::Experiment;
-use crate::fleet::{Lane, Lanes, Shared};
-use crate::mix::{Guest, Row, Terms, exchange};
-use crate::transport::{Begin, Letter, Numbers};
+use crate::transport::{Buffer, Message, RoundStart};
 use desk::Desk;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
@@ -41,9 +41,9 @@ struct Open<'a> {
 struct Field<'a> {
     experiment: &'a Experiment,
     algorithm: &'a dyn Asynchronous,
-    shared: &'a Shared,
+    shared: &'a EngineContext,
     worker: usize,
-    neighbours: Vec<usize>,
+    neighbors: Vec<usize>,
     open: Mutex<Open<'a>>,
     stop: AtomicBool,
     /// Gradients that the calling thread has counted: the worker's next one is put into its model only after that, so
@@ -70,7 +70,7 @@ enum Told {
     Request {
         to: usize,
         step: u64,
-        letter: Letter,
+        message: Message,
     },
     /// A gradient is applied.
     Step(Score),
@@ -93,7 +93,7 @@ impl Open<'_> {
 /// What came of a request, if anything did.
 struct Answer {
     step: u64,
-    letter: Option<Letter>,
+    message: Option<Message>,
 }
 
 pub(super) fn run(
@@ -104,22 +104,22 @@ pub(super) fn run(
     let experiment = session.experiment;
     let own = team.placement.own();
     if own.len() != 1 {
-        return Err(RunError::OneEach(algorithm.words()));
+        return Err(RunError::OneEach(algorithm.display_name()));
     }
     let worker = own.start;
     let mut next = ControlFlow::Continue;
     loop {
         match team.transport.may_begin(0, next == ControlFlow::Stop)? {
-            Begin::Wait => next = session.meanwhile(),
-            Begin::Stop => return Ok(session.stop(team)),
-            Begin::Go | Begin::Jump { .. } => break,
+            RoundStart::Wait => next = session.meanwhile(),
+            RoundStart::Stop => return Ok(session.stop(team)),
+            RoundStart::Go | RoundStart::Jump { .. } => break,
         }
     }
     let transport = &mut *team.transport;
-    let Some(Lanes { shared, workers }) = team.engine.lanes() else {
+    let Some(ConcurrentWorkers { shared, workers }) = team.engine.lanes() else {
         return Err(RunError::Threads);
     };
-    let Some(Lane {
+    let Some(WorkerSlices {
         model,
         statistics,
         update,
@@ -134,7 +134,7 @@ pub(super) fn run(
         algorithm,
         shared,
         worker,
-        neighbours: experiment.acquaintances(worker),
+        neighbors: experiment.acquaintances(worker),
         open: Mutex::new(Open {
             model,
             statistics,
@@ -162,24 +162,24 @@ pub(super) fn run(
 }
 
 impl Field<'_> {
-    /// Whether it has data: all have but a centre.
+    /// Whether it has data: all have but a server.
     fn trains(&self) -> bool {
-        Some(self.worker) != self.experiment.centre
+        Some(self.worker) != self.experiment.server
     }
 
-    fn turn(&self, step: u64, number: f64) -> Turn<'_> {
-        Turn {
+    fn turn(&self, step: u64, number: f64) -> AsyncStep<'_> {
+        AsyncStep {
             worker: self.worker,
             step,
-            neighbours: self.experiment.graph.neighbours(self.worker),
-            centre: self.experiment.centre,
+            neighbors: self.experiment.graph.neighbors(self.worker),
+            server: self.experiment.server,
             training: self.experiment.training_workers().len(),
             number,
             seed: self.experiment.config.seed,
         }
     }
 
-    /// Gradient after gradient.
+    /// GradientTask after gradient.
     fn work(
         &self,
         steps: std::ops::Range<u64>,
@@ -196,7 +196,7 @@ impl Field<'_> {
                 return;
             }
             let snapshot = lock(&self.open).model.to_vec();
-            let turn = Gradient {
+            let turn = GradientTask {
                 batch: step,
                 rate: (self.rate)(step as f64),
             };
@@ -244,14 +244,14 @@ impl Field<'_> {
             let meeting = self.algorithm.meet(&turn, Some((to, 1.0)));
             let part = meeting.parts.iter().find(|part| part.worker == self.worker);
             let numbers = part.map_or(vec![], |part| sent_by(part, &sent, update));
-            let letter = self.letter(numbers, number);
-            tell.send(Told::Request { to, step, letter }).ok()?;
+            let message = self.message(numbers, number);
+            tell.send(Told::Request { to, step, message }).ok()?;
             let deadline = Instant::now() + PATIENCE;
             loop {
                 let left = deadline.saturating_duration_since(Instant::now());
                 match answers.recv_timeout(left) {
                     Ok(answer) if answer.step == step => {
-                        reply = answer.letter;
+                        reply = answer.message;
                         break;
                     }
                     // Of a meeting that was given up.
@@ -264,23 +264,23 @@ impl Field<'_> {
         let known = partner.zip(reply.as_ref());
         let known = known.map(|(partner, reply)| (partner, reply.report.number));
         let meeting = self.algorithm.meet(&turn, known);
-        let guest = partner
+        let remote = partner
             .zip(reply)
             .map(|(partner, reply)| (partner, reply.numbers));
-        let (mut model, new_number) = self.after(&meeting.parts, sent.clone(), update, guest);
+        let (mut model, new_number) = self.after(&meeting.parts, sent.clone(), update, remote);
         model.iter_mut().zip(&sent).for_each(|(x, old)| *x -= old);
         let number = new_number.map_or(0.0, |new| new - number);
         Some(Change { model, number })
     }
 
-    fn letter(&self, numbers: Vec<f32>, number: f64) -> Letter {
-        Letter {
+    fn message(&self, numbers: Vec<f32>, number: f64) -> Message {
+        Message {
             from: self.worker,
             round: 0,
             exchange: 0,
-            report: Report {
+            report: WorkerStats {
                 loss: None,
-                degree: self.neighbours.len(),
+                degree: self.neighbors.len(),
                 number,
             },
             whole: true,
@@ -292,48 +292,48 @@ impl Field<'_> {
     /// What becomes of this worker's model and number in a meeting with at most one other.
     fn after(
         &self,
-        parts: &[Participant],
+        parts: &[WorkerPlan],
         mut model: Vec<f32>,
         update: &[f32],
-        other: Option<(usize, Numbers)>,
+        other: Option<(usize, Buffer)>,
     ) -> (Vec<f32>, Option<f64>) {
         let Some(part) = parts.iter().find(|part| part.worker == self.worker) else {
             return (model, None);
         };
-        let rows = vec![Row {
+        let rows = vec![WorkerVectors {
             model: &mut model,
             step: update,
-            extras: vec![],
+            state_vectors: vec![],
         }];
         let mut all = vec![part.clone()];
-        let mut guests = Vec::new();
+        let mut remote_rows = Vec::new();
         if let Some((worker, numbers)) = other {
             let messages = vec![numbers];
-            let guest = Guest { messages };
-            all.push(guest.part(worker));
-            guests.push(guest);
+            let remote = RemoteRow { messages };
+            all.push(remote.part(worker));
+            remote_rows.push(remote);
         }
-        let terms = Terms {
-            alone: true,
+        let options = MixOptions {
+            single_threaded: true,
             ..Default::default()
         };
-        exchange(rows, &guests, &all, terms);
+        exchange(rows, &remote_rows, &all, options);
         (model, part.plan.number)
     }
 }
 
 /// The message of a part, made of a model and a step.
-fn sent_by(part: &Participant, model: &[f32], update: &[f32]) -> Vec<f32> {
+fn sent_by(part: &WorkerPlan, model: &[f32], update: &[f32]) -> Vec<f32> {
     let message = part
         .messages
         .first()
         .cloned()
-        .unwrap_or_else(Message::model);
+        .unwrap_or_else(Outgoing::model);
     let mut model = model.to_vec();
-    let row = Row {
+    let row = WorkerVectors {
         model: &mut model,
         step: update,
-        extras: vec![],
+        state_vectors: vec![],
     };
     row.outgoing(&message, &[])
 }

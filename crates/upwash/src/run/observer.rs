@@ -1,6 +1,6 @@
 //! Who watches a run, and what a run needs to be resumed.
 
-use super::{Event, Flight, Sent};
+use super::{AsyncState, Event, Sent};
 use crate::engine::{Score, State};
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ pub struct Progress {
     /// The number that the algorithm keeps for each.
     pub numbers: Vec<f64>,
     /// Without rounds: who is at what.
-    pub flight: Option<Flight>,
+    pub flight: Option<AsyncState>,
     /// Everyone's loss in the round before.
     pub losses: Vec<Option<f64>>,
     /// Everyone's score over the epoch's batches so far.

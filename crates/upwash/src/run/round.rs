@@ -2,11 +2,11 @@
 
 use super::session::Session;
 use super::team::Team;
-use crate::algorithm::{Algorithm, Exchange, Report, Setting};
+use crate::algorithm::{Algorithm, Exchange, ExchangeContext, WorkerStats};
 use crate::config::Statistics;
-use crate::engine::Turn;
+use crate::engine::GradientTask;
+use crate::engine::MixOptions;
 use crate::gossip::{ExchangeJob, Gossip};
-use crate::mix::Terms;
 use crate::transport::{Placement, TransportError};
 use upwash_topology::Round;
 
@@ -27,7 +27,7 @@ pub(super) struct CurrentRound<'a> {
     /// The first worker of this process.
     first: usize,
     /// What workers know of themselves before their step: what leaves early carries it.
-    early_stats: Vec<Report>,
+    early_stats: Vec<WorkerStats>,
     /// Every worker's clock when it began.
     pub(super) started: Vec<f64>,
 }
@@ -50,7 +50,7 @@ impl<'a> CurrentRound<'a> {
             rate: session.rate(index as f64),
             previous_rate: session.rate(index.saturating_sub(1) as f64),
             momentum: training.momentum,
-            server: experiment.centre,
+            server: experiment.server,
             averages_statistics: training.statistics == Statistics::Averaged,
             first: placement.own().start,
             early_stats: vec![],
@@ -61,9 +61,9 @@ impl<'a> CurrentRound<'a> {
     }
 
     /// What every worker says of itself now.
-    fn stats(&self, session: &Session<'_>) -> Vec<Report> {
+    fn stats(&self, session: &Session<'_>) -> Vec<WorkerStats> {
         let (losses, numbers) = (&session.progress.losses, &session.progress.numbers);
-        let report = |(worker, &degree): (usize, &usize)| Report {
+        let report = |(worker, &degree): (usize, &usize)| WorkerStats {
             loss: losses[worker],
             degree,
             number: numbers[worker],
@@ -72,7 +72,11 @@ impl<'a> CurrentRound<'a> {
     }
 
     /// What every worker says of itself in an exchange: before its step, or now.
-    pub(super) fn stats_for(&self, job: &ExchangeJob<'_>, session: &Session<'_>) -> Vec<Report> {
+    pub(super) fn stats_for(
+        &self,
+        job: &ExchangeJob<'_>,
+        session: &Session<'_>,
+    ) -> Vec<WorkerStats> {
         match job.exchange {
             Exchange::Early => self.early_stats.clone(),
             _ => self.stats(session),
@@ -95,11 +99,15 @@ impl<'a> CurrentRound<'a> {
     }
 
     /// A gradient for every local worker that has data.
-    pub(super) fn gradient_tasks(&self, session: &Session<'_>, rows: usize) -> Vec<Option<Turn>> {
+    pub(super) fn gradient_tasks(
+        &self,
+        session: &Session<'_>,
+        rows: usize,
+    ) -> Vec<Option<GradientTask>> {
         let mut tasks = vec![None; rows];
         for &worker in &session.here {
             let (batch, rate) = (self.index, self.rate);
-            tasks[worker - self.first] = Some(Turn { batch, rate });
+            tasks[worker - self.first] = Some(GradientTask { batch, rate });
         }
         tasks
     }
@@ -110,19 +118,19 @@ impl<'a> CurrentRound<'a> {
         let job = move |(number, &exchange): (usize, &Exchange)| ExchangeJob {
             algorithm: self.algorithm,
             exchange,
-            setting: Setting {
+            context: ExchangeContext {
                 round: &self.active,
                 exchange: number,
                 rate: self.rate,
                 previous_rate: self.previous_rate,
                 momentum: self.momentum,
-                centre: self.server,
+                server: self.server,
             },
-            terms: Terms {
-                centre: self.server,
+            options: MixOptions {
+                server: self.server,
                 round: self.index,
-                offset: self.first as isize,
-                more: number < last,
+                worker_offset: self.first as isize,
+                is_last: number == last,
                 ..Default::default()
             },
             statistics: self.averages_statistics && number == 0 && mixes_statistics(exchange),
@@ -135,6 +143,6 @@ impl<'a> CurrentRound<'a> {
 fn mixes_statistics(exchange: Exchange) -> bool {
     matches!(
         exchange,
-        Exchange::Neighbours | Exchange::Early | Exchange::Mean | Exchange::Centre
+        Exchange::Neighbors | Exchange::Early | Exchange::Mean | Exchange::Server
     )
 }

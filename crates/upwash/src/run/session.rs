@@ -7,13 +7,13 @@ use super::{
     ControlFlow, Event, Observer, Progress, RunResult, SCHEMA_VERSION, Sent, Snapshot, Status,
     Summary, WorkerSummary,
 };
-use crate::algorithm::{Algorithm, Part as WorkerPlan};
-use crate::engine::{Engine, Part, Score, State};
+use crate::algorithm::{Algorithm, WorkerPlan};
+use crate::engine::{Engine, Score, Split, State};
 use crate::experiment::Experiment;
 use crate::gossip::Gossip;
 use crate::model::{Layout, Replica};
 use crate::optimizer::Rate;
-use crate::transport::{Begin, MembershipEvent, Placement, TransportError};
+use crate::transport::{MembershipEvent, Placement, RoundStart, TransportError};
 use upwash_topology::Edge;
 
 /// A run on its way.
@@ -58,7 +58,7 @@ pub(super) struct Changed<T> {
 }
 
 impl<T: Clone + PartialEq> Changed<T> {
-    fn news(&mut self) -> Option<T> {
+    fn take_change(&mut self) -> Option<T> {
         if self.told.as_ref() == Some(&self.now) {
             return None;
         }
@@ -70,18 +70,18 @@ impl<T: Clone + PartialEq> Changed<T> {
 /// What can be measured of the workers' models, wherever they are.
 pub(super) trait Models {
     /// None where the worker is in another process.
-    fn score(&mut self, worker: usize, part: Part) -> Option<Score>;
+    fn score(&mut self, worker: usize, part: Split) -> Option<Score>;
     /// A worker's model without its running statistics: others are estimated for it.
     fn score_bare(&mut self, worker: usize) -> Option<Score>;
     fn consensus_distance(&mut self, workers: &[usize]) -> f64;
     /// A number for each worker: fills in what other processes know.
-    fn fill_in(&mut self, _numbers: &mut [f64]) {}
+    fn gather_scalars(&mut self, _numbers: &mut [f64]) {}
     /// All that is needed for going on from here.
     fn snapshot(&mut self, progress: &Progress) -> Snapshot;
 }
 
 impl Models for &mut dyn Engine {
-    fn score(&mut self, worker: usize, part: Part) -> Option<Score> {
+    fn score(&mut self, worker: usize, part: Split) -> Option<Score> {
         Some((**self).score(worker, part))
     }
 
@@ -114,7 +114,7 @@ impl<'a> Session<'a> {
             algorithm: experiment.algorithm_name(),
             graph: experiment.graph_name(),
             workers: experiment.workers(),
-            server: experiment.centre,
+            server: experiment.server,
             parameters: layout.parameter_count(),
             rounds: experiment.rounds(),
             rounds_per_epoch: experiment.sampler.rounds_per_epoch(),
@@ -213,8 +213,8 @@ impl<'a> Session<'a> {
         let event = Event::Round {
             round: self.progress.round,
             losses,
-            links: self.links.news(),
-            leaders: self.leaders.news(),
+            links: self.links.take_change(),
+            leaders: self.leaders.take_change(),
             sent: self.progress.sent,
         };
         self.links.now.clear();
@@ -238,7 +238,7 @@ impl<'a> Session<'a> {
             let tested = self.tested.as_ref();
             let scores = &self.progress.epoch_scores;
             let mut train_losses: Vec<f64> = scores.iter().map(train_loss).collect();
-            models.fill_in(&mut train_losses);
+            models.gather_scalars(&mut train_losses);
             let event = Event::Epoch {
                 epoch,
                 train_losses,
@@ -264,32 +264,32 @@ impl<'a> Session<'a> {
         let tests: Vec<Option<Score>> = workers
             .clone()
             .map(|worker| {
-                if Some(worker) == self.experiment.centre {
+                if Some(worker) == self.experiment.server {
                     models.score_bare(worker)
                 } else {
-                    models.score(worker, Part::Test)
+                    models.score(worker, Split::Test)
                 }
             })
             .collect();
         let accuracy = |score: &Option<Score>| score.map_or(f64::NAN, |score| score.accuracy());
         let mut accuracies: Vec<f64> = tests.iter().map(accuracy).collect();
-        models.fill_in(&mut accuracies);
+        models.gather_scalars(&mut accuracies);
         let mut broken: Vec<f64> = tests
             .iter()
             .map(|score| score.map_or(f64::NAN, |score| f64::from(!score.loss.is_finite())))
             .collect();
-        models.fill_in(&mut broken);
-        let asked = self.experiment.config.training.share_loss;
+        models.gather_scalars(&mut broken);
+        let asked = self.experiment.config.training.local_train_loss;
         let losses = asked.then(|| {
             let mut share = |worker| {
-                let score = match Some(worker) == self.experiment.centre {
+                let score = match Some(worker) == self.experiment.server {
                     true => None,
-                    false => models.score(worker, Part::Share),
+                    false => models.score(worker, Split::LocalTrain),
                 };
                 score.map_or(f64::NAN, |score| score.loss)
             };
             let mut losses: Vec<f64> = workers.map(&mut share).collect();
-            models.fill_in(&mut losses);
+            models.gather_scalars(&mut losses);
             losses
         });
         Tested {
@@ -362,8 +362,8 @@ impl<'a> Session<'a> {
         self.observer.observe(&Event::Ended {
             status: status.clone(),
         });
-        let result = match self.experiment.centre {
-            Some(centre) => vec![centre],
+        let result = match self.experiment.server {
+            Some(server) => vec![server],
             None => self.training.clone(),
         };
         let (averaged, averaged_model_accuracy) = if stopped {
@@ -385,7 +385,7 @@ impl<'a> Session<'a> {
         let mut train_losses: Vec<f64> =
             self.progress.epoch_scores.iter().map(train_loss).collect();
         if !stopped {
-            team.fill_in(&mut train_losses);
+            team.gather_scalars(&mut train_losses);
         }
         let consensus_distance = match stopped && !team.placement.is_whole() {
             true => f64::NAN,
@@ -411,7 +411,7 @@ impl<'a> Session<'a> {
                 .then(|| sampler.estimation_batches() * sampler.batch_size()),
             consensus_distance,
             sent,
-            server: self.experiment.centre,
+            server: self.experiment.server,
             per_worker: tested.per_worker(&train_losses),
             wall_seconds: None,
         };
@@ -434,14 +434,14 @@ impl<'a> Session<'a> {
     ) -> Result<NextRound<'a>, RunError> {
         while !self.is_over() {
             let round = self.progress.round;
-            if team.transport.is_asked() {
+            if team.transport.state_requested() {
                 let state = team.engine.state();
-                team.transport.answer(round, state);
+                team.transport.send_state(round, state);
             }
             let begin = team
                 .transport
                 .may_begin(round, self.next == ControlFlow::Stop)?;
-            for change in team.transport.news() {
+            for change in team.transport.membership_events() {
                 if let MembershipEvent::Joined { worker } | MembershipEvent::Lost { worker, .. } =
                     change
                 {
@@ -450,14 +450,14 @@ impl<'a> Session<'a> {
                 self.tell(&Event::Peer { round, change });
             }
             match begin {
-                Begin::Go => {
+                RoundStart::Go => {
                     self.begin_round();
                     let round = CurrentRound::new(self, algorithm, &team.placement);
                     return Ok(NextRound::Run(round));
                 }
-                Begin::Wait => self.next = self.next.or(self.meanwhile()),
-                Begin::Stop => return Ok(NextRound::End(self.stop(team))),
-                Begin::Jump { round, adopted } => self.adopt(round, adopted, team),
+                RoundStart::Wait => self.next = self.next.or(self.meanwhile()),
+                RoundStart::Stop => return Ok(NextRound::End(self.stop(team))),
+                RoundStart::Jump { round, adopted } => self.adopt(round, adopted, team),
             }
         }
         Ok(NextRound::End(Status::Finished))
@@ -469,7 +469,7 @@ impl<'a> Session<'a> {
         if let Some(state) = adopted
             && let Err(what) = team.engine.restore(&state)
         {
-            let what = format!("a neighbour's model does not fit: {what}");
+            let what = format!("a neighbor's model does not fit: {what}");
             let change = MembershipEvent::Refused { what };
             self.tell(&Event::Peer { round, change });
         }

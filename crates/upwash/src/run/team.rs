@@ -2,7 +2,7 @@
 
 use super::session::Models;
 use super::{Progress, Sent, Snapshot};
-use crate::engine::{Engine, Part, Score};
+use crate::engine::{Engine, Score, Split};
 use crate::model::Replica;
 use crate::transport::{Placement, Transport, TransportError};
 
@@ -34,7 +34,7 @@ impl<'a> Team<'a> {
 
     /// Whether everyone is here, or everyone else does the same at the same time.
     fn is_in_step(&self) -> bool {
-        !self.transport.promises().survives_loss
+        !self.transport.capabilities().survives_loss
     }
 
     fn rows(&self, workers: &[usize]) -> Vec<usize> {
@@ -56,7 +56,7 @@ impl<'a> Team<'a> {
         let width = self.engine.layout().parameter_count();
         let mut sum = vec![0.0f64; width];
         for &row in &rows {
-            let model = crate::algorithm::Message::model();
+            let model = crate::algorithm::Outgoing::model();
             let model = self.engine.outgoing(row, &model, Default::default());
             sum.iter_mut()
                 .zip(model)
@@ -101,7 +101,7 @@ impl<'a> Team<'a> {
 }
 
 impl Models for Team<'_> {
-    fn score(&mut self, worker: usize, part: Part) -> Option<Score> {
+    fn score(&mut self, worker: usize, part: Split) -> Option<Score> {
         let row = self.placement.row_of(worker)?;
         Some(self.engine.score(row, part))
     }
@@ -122,7 +122,7 @@ impl Models for Team<'_> {
         let mean = self.mean(workers);
         let mut squares = 0.0;
         for row in self.rows(workers) {
-            let model = crate::algorithm::Message::model();
+            let model = crate::algorithm::Outgoing::model();
             let model = self.engine.outgoing(row, &model, Default::default());
             let pairs = model.iter().zip(&mean);
             squares += pairs
@@ -134,8 +134,8 @@ impl Models for Team<'_> {
         (sum / workers.len() as f64).sqrt()
     }
 
-    fn fill_in(&mut self, numbers: &mut [f64]) {
-        let done = self.transport.fill_in(numbers);
+    fn gather_scalars(&mut self, numbers: &mut [f64]) {
+        let done = self.transport.gather_scalars(numbers);
         self.keep(done);
     }
 

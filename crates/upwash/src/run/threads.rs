@@ -8,14 +8,14 @@
 use super::RunError;
 use super::costs::bytes;
 use super::session::{Models, Session};
-use super::virtual_time::Flight;
+use super::virtual_time::AsyncState;
 use super::{ControlFlow, Progress, Snapshot, Status};
-use crate::algorithm::{Asynchronous, Part as Participant, Turn};
+use crate::algorithm::{AsyncStep, Asynchronous, WorkerPlan};
 use crate::clock::Transfer;
-use crate::engine::{Engine, Part, Score, Turn as Gradient};
+use crate::engine::{ConcurrentWorkers, EngineContext, WorkerSlices};
+use crate::engine::{Engine, GradientTask, Score, Split};
+use crate::engine::{MixOptions, WorkerVectors, exchange};
 use crate::experiment::Experiment;
-use crate::fleet::{Lane, Lanes, Shared};
-use crate::mix::{Row, Terms, exchange};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, mpsc};
 use std::time::Duration;
@@ -40,7 +40,7 @@ struct Open<'a> {
 struct Field<'a> {
     experiment: &'a Experiment,
     algorithm: &'a dyn Asynchronous,
-    shared: &'a Shared,
+    shared: &'a EngineContext,
     rows: Vec<Mutex<Open<'a>>>,
     /// Gradients that were begun.
     begun: AtomicU64,
@@ -90,8 +90,8 @@ pub(super) fn run(
     let experiment = session.experiment;
     let workers = experiment.workers();
     let flight = session.progress.flight.take();
-    let flight = flight.unwrap_or_else(|| Flight::new(workers));
-    let Some(Lanes {
+    let flight = flight.unwrap_or_else(|| AsyncState::new(workers));
+    let Some(ConcurrentWorkers {
         shared,
         workers: lanes,
     }) = engine.lanes()
@@ -101,7 +101,7 @@ pub(super) fn run(
     let numbers = session.progress.numbers.clone();
     let (mut rows, mut updates) = (Vec::new(), Vec::new());
     for (lane, number) in lanes.into_iter().zip(numbers) {
-        let Lane {
+        let WorkerSlices {
             model,
             statistics,
             update,
@@ -139,7 +139,7 @@ pub(super) fn run(
     let status = std::thread::scope(|scope| {
         let (send, news) = mpsc::channel();
         for (worker, update) in updates.into_iter().enumerate() {
-            if Some(worker) == experiment.centre {
+            if Some(worker) == experiment.server {
                 continue;
             }
             let (field, send) = (&field, send.clone());
@@ -202,7 +202,7 @@ pub(super) fn run(
 }
 
 impl Field<'_> {
-    /// Gradient after gradient, until there are enough of all.
+    /// GradientTask after gradient, until there are enough of all.
     fn work(&self, worker: usize, update: &mut [f32], news: &mpsc::Sender<News>) {
         let mut snapshot = vec![0.0; update.len()];
         // What its next step makes of these is put into its row together with the step.
@@ -217,7 +217,7 @@ impl Field<'_> {
             }
             snapshot.copy_from_slice(lock(&self.rows[worker]).model);
             let step = lock(&self.steps)[worker];
-            let turn = Gradient {
+            let turn = GradientTask {
                 batch: step,
                 rate: (self.rate)(begun),
             };
@@ -274,11 +274,11 @@ impl Field<'_> {
         [statistics, velocity]: [&[f32]; 2],
     ) -> News {
         let experiment = self.experiment;
-        let mut turn = Turn {
+        let mut turn = AsyncStep {
             worker,
             step,
-            neighbours: experiment.graph.neighbours(worker),
-            centre: experiment.centre,
+            neighbors: experiment.graph.neighbors(worker),
+            server: experiment.server,
             training: self.training.len(),
             number: 1.0,
             seed: experiment.config.seed,
@@ -293,7 +293,7 @@ impl Field<'_> {
         let meeting = self.algorithm.meet(&turn, known);
         let exchanged = self.algorithm.pair_exchange();
         let messages = meeting.messages(exchanged);
-        let mut parts: Vec<Participant> = meeting.parts;
+        let mut parts: Vec<WorkerPlan> = meeting.parts;
         parts.sort_unstable_by_key(|part| part.worker);
         let own = &mut rows[place(worker)];
         own.statistics.copy_from_slice(statistics);
@@ -323,20 +323,20 @@ impl Field<'_> {
         let mut taking_part = Vec::new();
         for (open, &i) in rows.iter_mut().zip(&present) {
             if parts.iter().any(|part| part.worker == i) {
-                taking_part.push(Row {
+                taking_part.push(WorkerVectors {
                     model: &mut *open.model,
                     step: if i == worker { update } else { &[] },
-                    extras: vec![],
+                    state_vectors: vec![],
                 });
             }
         }
-        let terms = Terms {
-            centre: experiment.centre,
+        let options = MixOptions {
+            server: experiment.server,
             round: step,
-            alone: true,
+            single_threaded: true,
             ..Default::default()
         };
-        exchange(taking_part, &[], &parts, terms);
+        exchange(taking_part, &[], &parts, options);
         lock(&self.steps)[worker] += 1;
         News {
             worker,
@@ -365,7 +365,7 @@ impl Desk<'_, '_> {
 }
 
 impl Models for Desk<'_, '_> {
-    fn score(&mut self, worker: usize, part: Part) -> Option<Score> {
+    fn score(&mut self, worker: usize, part: Split) -> Option<Score> {
         let row = lock(&self.field.rows[worker]);
         let (model, statistics) = (row.model.to_vec(), row.statistics.to_vec());
         drop(row);
@@ -377,13 +377,13 @@ impl Models for Desk<'_, '_> {
         let model = lock(&self.field.rows[worker]).model.to_vec();
         let shared = self.field.shared;
         let statistics = shared.estimate_statistics(worker, &model);
-        Some(shared.score_part(worker, Part::Test, &model, &statistics))
+        Some(shared.score_part(worker, Split::Test, &model, &statistics))
     }
 
     fn consensus_distance(&mut self, workers: &[usize]) -> f64 {
         let copies = self.copies();
         let models: Vec<&[f32]> = workers.iter().map(|&i| &copies[i].0[..]).collect();
-        crate::fleet::consensus_distance(&models)
+        crate::engine::consensus_distance(&models)
     }
 
     /// One snapshot: nobody mixes while all models are copied, and everything of a worker is as of the same
@@ -393,10 +393,10 @@ impl Models for Desk<'_, '_> {
         let mut progress = progress.clone();
         progress.numbers = rows.iter().map(|row| row.number).collect();
         progress.clocks = rows.iter().map(|row| row.clock).collect();
-        progress.flight = Some(Flight {
+        progress.flight = Some(AsyncState {
             steps: lock(&self.field.steps).clone(),
             ports: rows.iter().map(|row| row.ports).collect(),
-            ..Flight::new(rows.len())
+            ..AsyncState::new(rows.len())
         });
         let models: Vec<f32> = rows.iter().flat_map(|row| row.model.to_vec()).collect();
         let statistics = rows.iter().flat_map(|row| row.statistics.to_vec());

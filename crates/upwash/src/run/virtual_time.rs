@@ -7,20 +7,20 @@
 use super::costs::bytes;
 use super::session::Session;
 use super::{ControlFlow, Status};
-use crate::algorithm::{Asynchronous, Turn};
+use crate::algorithm::{AsyncStep, Asynchronous};
 use crate::clock::{Time, Transfer};
-use crate::engine::{Engine, Score, Turn as Gradient};
-use crate::mix::Terms;
+use crate::engine::MixOptions;
+use crate::engine::{Engine, GradientTask, Score};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Who is at what.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Flight {
+pub struct AsyncState {
     /// Gradients that each has applied.
     pub steps: Vec<u64>,
-    /// What each does until when; nothing for who waits for others, or is the centre.
+    /// What each does until when; nothing for who waits for others, or is the server.
     pub tasks: Vec<Option<(f64, Task)>>,
     /// How the gradient that each has under way did on its batch.
     pub scores: Vec<Option<Score>>,
@@ -38,7 +38,7 @@ pub enum Task {
     Meeting,
 }
 
-impl Flight {
+impl AsyncState {
     pub(super) fn new(workers: usize) -> Self {
         Self {
             steps: vec![0; workers],
@@ -59,11 +59,11 @@ struct Simulation<'a, 'c> {
     session: &'a mut Session<'c>,
     algorithm: &'a dyn Asynchronous,
     engine: &'a mut dyn Engine,
-    flight: Flight,
+    flight: AsyncState,
     /// By time; of those at the same time, who has done least comes first.
     queue: BinaryHeap<Reverse<(Time, u64, usize, Task)>>,
     /// Gradients that have begun and are not computed yet.
-    begun: Vec<Option<Gradient>>,
+    begun: Vec<Option<GradientTask>>,
     done: u64,
 }
 
@@ -75,7 +75,7 @@ pub(super) fn run(
     let workers = session.experiment.workers();
     let resumed = session.progress.flight.take();
     let fresh = resumed.is_none();
-    let flight = resumed.unwrap_or_else(|| Flight::new(workers));
+    let flight = resumed.unwrap_or_else(|| AsyncState::new(workers));
     let tasks = flight.tasks.iter().enumerate();
     let queue = tasks.filter_map(|(worker, task)| {
         let (time, task) = (*task)?;
@@ -120,13 +120,13 @@ impl Simulation<'_, '_> {
         Status::Finished
     }
 
-    fn turn<T>(&self, worker: usize, ask: impl FnOnce(&Turn<'_>) -> T) -> T {
+    fn turn<T>(&self, worker: usize, ask: impl FnOnce(&AsyncStep<'_>) -> T) -> T {
         let experiment = self.session.experiment;
-        ask(&Turn {
+        ask(&AsyncStep {
             worker,
             step: self.flight.steps[worker],
-            neighbours: experiment.graph.neighbours(worker),
-            centre: experiment.centre,
+            neighbors: experiment.graph.neighbors(worker),
+            server: experiment.server,
             training: self.session.training.len(),
             number: self.session.progress.numbers[worker],
             seed: experiment.config.seed,
@@ -143,7 +143,7 @@ impl Simulation<'_, '_> {
     fn begin(&mut self, worker: usize, time: f64) {
         let rounds = self.done as f64 / self.session.training.len() as f64;
         let (batch, rate) = (self.flight.steps[worker], self.session.rate(rounds));
-        self.begun[worker] = Some(Gradient { batch, rate });
+        self.begun[worker] = Some(GradientTask { batch, rate });
         let seconds = self.session.experiment.clock.gradient(worker, batch);
         self.schedule(worker, time + seconds, Task::Gradient);
     }
@@ -200,12 +200,12 @@ impl Simulation<'_, '_> {
         let messages = meeting.messages(self.algorithm.pair_exchange());
         let mut parts = meeting.parts;
         parts.sort_unstable_by_key(|part| part.worker);
-        let terms = Terms {
-            centre: self.session.experiment.centre,
+        let options = MixOptions {
+            server: self.session.experiment.server,
             round: self.flight.steps[worker],
             ..Default::default()
         };
-        self.engine.exchange(&parts, terms);
+        self.engine.exchange(&parts, options);
         if let [one, other] = &parts[..] {
             self.session.met(one.worker, other.worker);
         }

@@ -4,7 +4,8 @@
 #![allow(dead_code)]
 
 use upwash::algorithm::{
-    Algorithm, Asynchronous, ExtraStart, Message, Part, Report, Setting, Turn, Vector,
+    Algorithm, AsyncStep, Asynchronous, ExchangeContext, InitialValue, Outgoing, Vector,
+    WorkerPlan, WorkerStats,
 };
 use upwash_topology::{Round, Schedule};
 
@@ -36,9 +37,9 @@ impl Quadratics {
 pub struct Machine {
     pub x: Vec<f64>,
     pub u: Vec<f64>,
-    pub extras: Vec<Vec<f64>>,
+    pub state_vectors: Vec<Vec<f64>>,
     pub numbers: Vec<f64>,
-    pub centre: Option<usize>,
+    pub server: Option<usize>,
     pub momentum: f64,
     /// The last round's rate.
     pub previous_rate: Option<f64>,
@@ -47,12 +48,12 @@ pub struct Machine {
 impl Machine {
     pub fn new(algorithm: &dyn Algorithm, x: &[f64]) -> Self {
         let extra = |start| match start {
-            ExtraStart::Zero => vec![0.0; x.len()],
-            ExtraStart::Model => x.to_vec(),
+            InitialValue::Zero => vec![0.0; x.len()],
+            InitialValue::Model => x.to_vec(),
         };
-        let extras = algorithm.extras();
+        let state_vectors = algorithm.state_vectors();
         Self {
-            extras: extras.iter().map(|e| extra(e.start)).collect(),
+            state_vectors: state_vectors.iter().map(|e| extra(e.start)).collect(),
             ..Self::plain(x)
         }
     }
@@ -61,9 +62,9 @@ impl Machine {
         Self {
             x: x.to_vec(),
             u: vec![0.0; x.len()],
-            extras: vec![],
+            state_vectors: vec![],
             numbers: vec![1.0; x.len()],
-            centre: None,
+            server: None,
             momentum: 0.0,
             previous_rate: None,
         }
@@ -73,7 +74,7 @@ impl Machine {
         match vector {
             Vector::Model => self.x[worker],
             Vector::Step => self.u[worker],
-            Vector::Extra(k) => self.extras[k][worker],
+            Vector::State(k) => self.state_vectors[k][worker],
         }
     }
 
@@ -83,15 +84,15 @@ impl Machine {
     }
 
     /// What arrives of a message; compression of a single number is none.
-    fn arrives(&mut self, worker: usize, message: &Message) -> f64 {
+    fn arrives(&mut self, worker: usize, message: &Outgoing) -> f64 {
         let value = self.sum(worker, &message.content);
         if let Some((copy, _)) = message.public_copy {
-            self.extras[copy][worker] = value;
+            self.state_vectors[copy][worker] = value;
         }
         value
     }
 
-    pub fn carry_out(&mut self, parts: &[Part]) {
+    pub fn carry_out(&mut self, parts: &[WorkerPlan]) {
         let sent: Vec<(usize, Vec<f64>)> = parts
             .iter()
             .map(|part| {
@@ -110,7 +111,7 @@ impl Machine {
             for assignment in &part.plan.assignments {
                 let heard = assignment.messages.iter();
                 let heard: f64 = heard.map(|&(j, w)| w * sent(j, assignment.number)).sum();
-                let counted = parts.iter().filter(|p| Some(p.worker) != self.centre);
+                let counted = parts.iter().filter(|p| Some(p.worker) != self.server);
                 let all: Vec<f64> = match assignment.mean {
                     0.0 => vec![0.0],
                     _ => counted.map(|p| sent(p.worker, assignment.number)).collect(),
@@ -120,7 +121,7 @@ impl Machine {
                 let value = own + heard + assignment.mean * mean;
                 match assignment.target {
                     Vector::Model => self.x[part.worker] = value,
-                    Vector::Extra(k) => self.extras[k][part.worker] = value,
+                    Vector::State(k) => self.state_vectors[k][part.worker] = value,
                     Vector::Step => panic!("steps are the optimizer's"),
                 }
             }
@@ -134,20 +135,20 @@ impl Machine {
     pub fn exchange(&mut self, algorithm: &dyn Algorithm, up: &Round, rate: f64, losses: &[f64]) {
         let degrees = up.receiver_counts();
         for (index, exchange) in algorithm.exchanges(up.index()).into_iter().enumerate() {
-            let report = |i: usize| Report {
+            let report = |i: usize| WorkerStats {
                 loss: Some(losses[i]),
                 degree: degrees[i],
                 number: self.numbers[i],
             };
-            let reports: Vec<Report> = (0..self.x.len()).map(report).collect();
-            let setting = Setting {
+            let reports: Vec<WorkerStats> = (0..self.x.len()).map(report).collect();
+            let context = ExchangeContext {
                 exchange: index,
                 momentum: self.momentum,
-                centre: self.centre,
+                server: self.server,
                 previous_rate: self.previous_rate.unwrap_or(rate),
-                ..Setting::new(up, rate)
+                ..ExchangeContext::new(up, rate)
             };
-            self.carry_out(&exchange.parts(algorithm, &setting, &reports));
+            self.carry_out(&exchange.parts(algorithm, &context, &reports));
         }
         self.previous_rate = Some(rate);
     }
@@ -162,7 +163,7 @@ impl Machine {
         problem: &Quadratics,
     ) {
         for i in 0..self.x.len() {
-            let trains = Some(i) != self.centre;
+            let trains = Some(i) != self.server;
             let step = if trains {
                 problem.gradient(i, self.x[i])
             } else {
@@ -183,12 +184,12 @@ impl Machine {
         step: u64,
         graph: &[usize],
     ) {
-        let turn = Turn {
+        let turn = AsyncStep {
             worker,
             step,
-            neighbours: graph,
-            centre: self.centre,
-            training: self.x.len() - usize::from(self.centre.is_some()),
+            neighbors: graph,
+            server: self.server,
+            training: self.x.len() - usize::from(self.server.is_some()),
             number: self.numbers[worker],
             seed: 1,
         };

@@ -1,13 +1,13 @@
 //! The calling thread: it answers, passes on, counts, tests and tells.
 
 use super::{Answer, Field, GLANCE, Told, sent_by};
-use crate::algorithm::Turn;
-use crate::engine::{Part, Score};
+use crate::algorithm::AsyncStep;
+use crate::engine::{Score, Split};
 use crate::run::RunError;
 use crate::run::session::{Models, Session};
 use crate::run::threads::lock;
 use crate::run::{ControlFlow, Event, Progress, Snapshot, Status};
-use crate::transport::{Letter, MembershipEvent, Transport, TransportError};
+use crate::transport::{MembershipEvent, Message, Transport, TransportError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// How long who was asked to stop still answers, and waits for answers.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// What a letter is for: the lowest bits of its number.
+/// What a message is for: the lowest bits of its number.
 const REQUEST: u32 = 0;
 const REPLY: u32 = 1;
 const DONE: u32 = 2;
@@ -26,13 +26,13 @@ const LARGEST: u64 = (1 << 30) - 1;
 pub(super) struct Desk<'f, 'a> {
     field: &'f Field<'a>,
     transport: &'f mut dyn Transport,
-    /// Letters are numbered, so that none counts twice.
+    /// Messages are numbered, so that none counts twice.
     sequence: u64,
-    /// Neighbours that have come to their end, or were asked to stop.
+    /// Neighbors that have come to their end, or were asked to stop.
     done: BTreeSet<usize>,
     /// How many gradients each has told of; and answers that wait for the slowest.
     steps: BTreeMap<usize, u64>,
-    held_back: Vec<(usize, Letter)>,
+    held_back: Vec<(usize, Message)>,
     /// Whose answer the worker waits for, to which of its requests.
     waiting: Option<(usize, u64)>,
     answer: mpsc::Sender<Answer>,
@@ -75,10 +75,10 @@ impl<'f, 'a> Desk<'f, 'a> {
         }
         session.begin_round();
         loop {
-            for letter in self.transport.receive(GLANCE)? {
-                self.open(letter)?;
+            for message in self.transport.receive(GLANCE)? {
+                self.open(message)?;
             }
-            for change in self.transport.news() {
+            for change in self.transport.membership_events() {
                 if let MembershipEvent::Joined { worker } = change {
                     self.done.remove(&worker);
                 }
@@ -88,9 +88,9 @@ impl<'f, 'a> Desk<'f, 'a> {
             session.progress.sent = before.after(self.transport.traffic(), began.elapsed());
             loop {
                 match told.try_recv() {
-                    Ok(Told::Request { to, step, letter }) => {
+                    Ok(Told::Request { to, step, message }) => {
                         session.met(self.field.worker, to);
-                        match self.send(to, step, REQUEST, letter)? {
+                        match self.send(to, step, REQUEST, message)? {
                             true => self.waiting = Some((to, step)),
                             false => self.pass_on(step, None),
                         }
@@ -118,11 +118,11 @@ impl<'f, 'a> Desk<'f, 'a> {
             if at_work {
                 continue;
             }
-            // A centre has nothing to say goodbye with, unless it goes before the others.
+            // A server has nothing to say goodbye with, unless it goes before the others.
             if (trains || self.stopping.is_some()) && !std::mem::replace(&mut said_goodbye, true) {
-                for to in self.field.neighbours.clone() {
-                    let letter = self.field.letter(vec![], 0.0);
-                    self.send(to, session.progress.round, DONE, letter)?;
+                for to in self.field.neighbors.clone() {
+                    let message = self.field.message(vec![], 0.0);
+                    self.send(to, session.progress.round, DONE, message)?;
                 }
             }
             if self.may_leave() {
@@ -167,7 +167,7 @@ impl<'f, 'a> Desk<'f, 'a> {
         Ok(None)
     }
 
-    /// A centre has no gradients of its own: its rounds are those that all who are at work have behind them. Who comes
+    /// A server has no gradients of its own: its rounds are those that all who are at work have behind them. Who comes
     /// back from long ago does not hold it up.
     fn keep_up(&mut self, session: &mut Session<'_>) {
         let round = session.progress.round;
@@ -188,11 +188,11 @@ impl<'f, 'a> Desk<'f, 'a> {
 
     /// Those who are there and train yet.
     fn company(&self) -> impl Iterator<Item = usize> + '_ {
-        let others = self.field.neighbours.iter().copied();
+        let others = self.field.neighbors.iter().copied();
         others.filter(|&other| {
-            Some(other) != self.field.experiment.centre
+            Some(other) != self.field.experiment.server
                 && !self.done.contains(&other)
-                && self.transport.is_there(other)
+                && self.transport.is_connected(other)
         })
     }
 
@@ -213,15 +213,15 @@ impl<'f, 'a> Desk<'f, 'a> {
     }
 
     /// Whether nobody wants anything any more: those who are there have come to their end, or have had long enough. A
-    /// centre waits for those who may come, but not for ever.
+    /// server waits for those who may come, but not for ever.
     fn may_leave(&mut self) -> bool {
         if self.company().next().is_some() {
             self.company = Instant::now();
             return self.is_impatient();
         }
-        let patience = self.field.experiment.config.network.patience_seconds;
+        let patience = self.field.experiment.config.network.message_timeout_seconds;
         let long = self.company.elapsed().as_secs_f64() > patience;
-        let all_done = self.done.len() == self.field.neighbours.len();
+        let all_done = self.done.len() == self.field.neighbors.len();
         self.field.trains() || self.stopping.is_some() || all_done || self.is_at_end() || long
     }
 
@@ -234,7 +234,7 @@ impl<'f, 'a> Desk<'f, 'a> {
     /// Whom we ask may be lost, or late when there is no time left.
     fn stop_waiting(&mut self) {
         if let Some((to, step)) = self.waiting
-            && (!self.transport.is_there(to) || self.is_impatient())
+            && (!self.transport.is_connected(to) || self.is_impatient())
         {
             self.waiting = None;
             self.pass_on(step, None);
@@ -242,8 +242,8 @@ impl<'f, 'a> Desk<'f, 'a> {
     }
 
     /// Gives the worker what came of its request.
-    fn pass_on(&self, step: u64, letter: Option<Letter>) {
-        let _ = self.answer.send(Answer { step, letter });
+    fn pass_on(&self, step: u64, message: Option<Message>) {
+        let _ = self.answer.send(Answer { step, message });
     }
 
     fn send(
@@ -251,21 +251,21 @@ impl<'f, 'a> Desk<'f, 'a> {
         to: usize,
         step: u64,
         what: u32,
-        mut letter: Letter,
+        mut message: Message,
     ) -> Result<bool, TransportError> {
         self.sequence += 1;
-        (letter.round, letter.exchange) = (self.sequence, (step as u32) << 2 | what);
-        self.transport.send(to, letter)
+        (message.round, message.exchange) = (self.sequence, (step as u32) << 2 | what);
+        self.transport.send(to, message)
     }
 
-    fn open(&mut self, letter: Letter) -> Result<(), TransportError> {
-        let (from, what, step) = (letter.from, letter.exchange & 3, letter.exchange >> 2);
+    fn open(&mut self, message: Message) -> Result<(), TransportError> {
+        let (from, what, step) = (message.from, message.exchange & 3, message.exchange >> 2);
         let (steps, last) = (u64::from(step), self.field.experiment.rounds());
         match what {
             REQUEST if steps < last => {
                 self.done.remove(&from);
                 self.steps.insert(from, steps + 1);
-                match self.be_met(&letter, step) {
+                match self.be_met(&message, step) {
                     Some(reply) if self.is_ahead(from) => self.held_back.push((from, reply)),
                     Some(reply) => drop(self.send(from, steps, REPLY, reply)?),
                     None => self
@@ -277,14 +277,14 @@ impl<'f, 'a> Desk<'f, 'a> {
                 // There are answers for which nobody waits any more.
                 let awaited = |(to, step): &(usize, u64)| *to == from && step & LARGEST == steps;
                 if let Some((_, step)) = self.waiting.take_if(|waiting| awaited(waiting)) {
-                    let usable = letter.numbers.len() == self.width();
-                    let usable = usable && letter.numbers.iter().all(|x| x.is_finite());
-                    self.pass_on(step, Some(letter).filter(|_| usable));
+                    let usable = message.numbers.len() == self.width();
+                    let usable = usable && message.numbers.iter().all(|x| x.is_finite());
+                    self.pass_on(step, Some(message).filter(|_| usable));
                 }
             }
             DONE if steps <= last => {
                 // Where nobody can do without the others, all stop together.
-                if steps < last && !self.transport.promises().survives_loss {
+                if steps < last && !self.transport.capabilities().survives_loss {
                     self.stop();
                 }
                 self.steps.insert(from, steps);
@@ -303,16 +303,16 @@ impl<'f, 'a> Desk<'f, 'a> {
     }
 
     /// Someone meets this worker: what becomes of it, and what it answers.
-    fn be_met(&mut self, letter: &Letter, step: u32) -> Option<Letter> {
+    fn be_met(&mut self, message: &Message, step: u32) -> Option<Message> {
         let field = self.field;
-        if letter.numbers.len() != self.width() || !letter.numbers.iter().all(|x| x.is_finite()) {
+        if message.numbers.len() != self.width() || !message.numbers.iter().all(|x| x.is_finite()) {
             return None;
         }
         let mut open = lock(&field.open);
-        let turn = Turn {
-            worker: letter.from,
-            neighbours: field.experiment.graph.neighbours(letter.from),
-            number: letter.report.number,
+        let turn = AsyncStep {
+            worker: message.from,
+            neighbors: field.experiment.graph.neighbors(message.from),
+            number: message.report.number,
             ..field.turn(step.into(), 1.0)
         };
         let known = Some((field.worker, open.number));
@@ -321,8 +321,8 @@ impl<'f, 'a> Desk<'f, 'a> {
             .parts
             .iter()
             .find(|part| part.worker == field.worker)?;
-        let reply = field.letter(sent_by(part, open.model, &[]), open.number);
-        let theirs = Some((letter.from, letter.numbers.clone()));
+        let reply = field.message(sent_by(part, open.model, &[]), open.number);
+        let theirs = Some((message.from, message.numbers.clone()));
         let (model, number) = field.after(&meeting.parts, open.model.to_vec(), &[], theirs);
         open.model.copy_from_slice(&model);
         open.number = number.unwrap_or(open.number);
@@ -353,7 +353,7 @@ impl<'f, 'a> Desk<'f, 'a> {
 }
 
 impl Models for Desk<'_, '_> {
-    fn score(&mut self, worker: usize, part: Part) -> Option<Score> {
+    fn score(&mut self, worker: usize, part: Split) -> Option<Score> {
         let open = lock(&self.field.open);
         let (model, statistics) = (open.model.to_vec(), open.statistics.to_vec());
         drop(open);
@@ -368,7 +368,7 @@ impl Models for Desk<'_, '_> {
             let statistics = self.field.shared.estimate_statistics(0, &model);
             self.field
                 .shared
-                .score_part(0, Part::Test, &model, &statistics)
+                .score_part(0, Split::Test, &model, &statistics)
         })
     }
 

@@ -1,8 +1,17 @@
 //! Engines: they own the replicas that live in this process.
 
+mod cpu;
+mod mixing;
+mod shared;
+mod spec;
+
+pub(crate) use cpu::consensus_distance;
+pub use cpu::{ConcurrentWorkers, CpuEngine, EngineContext, Model, WorkerSlices};
+pub use mixing::{MixOptions, RemoteRow, WorkerVectors, exchange};
+pub use shared::{EngineHost, EngineShare, share};
+pub use spec::{EngineSpec, StateRows};
+
 use crate::algorithm;
-use crate::fleet::Lanes;
-use crate::mix::{Guest, Terms};
 use crate::model::{Layout, Replica};
 
 /// How a model did on some images.
@@ -36,11 +45,11 @@ impl Score {
 
 /// Which images a model is scored on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum Split {
     /// The test set.
     Test,
     /// A worker's own share of the training set.
-    Share,
+    LocalTrain,
 }
 
 /// What an engine must keep for going on later: arrays by name.
@@ -59,7 +68,7 @@ pub fn saved<'a>(state: &'a State, name: &str, expected: usize) -> Result<&'a [f
 
 /// A worker's next gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Turn {
+pub struct GradientTask {
     /// Which of its batches: in step, the round.
     pub batch: u64,
     /// The learning rate.
@@ -73,15 +82,20 @@ pub trait Engine {
 
     /// The gradients of those who have a turn, each made into a step u = rate x direction that is kept
     /// until the worker's next one. Says how each of their models did on its batch, before the step.
-    fn step(&mut self, turns: &[Option<Turn>]) -> Vec<Option<Score>>;
+    fn step(&mut self, turns: &[Option<GradientTask>]) -> Vec<Option<Score>>;
 
-    /// Carries out an exchange between the parts' workers, who come in increasing order, and guests, who
+    /// Carries out an exchange between the parts' workers, who come in increasing order, and remote_rows, who
     /// have the numbers behind all workers.
-    fn exchange_with(&mut self, parts: &[algorithm::Part], guests: Vec<Guest>, terms: Terms);
+    fn exchange_with(
+        &mut self,
+        parts: &[algorithm::WorkerPlan],
+        remote_rows: Vec<RemoteRow>,
+        options: MixOptions,
+    );
 
-    /// The same without guests.
-    fn exchange(&mut self, parts: &[algorithm::Part], terms: Terms) {
-        self.exchange_with(parts, vec![], terms);
+    /// The same without remote_rows.
+    fn exchange(&mut self, parts: &[algorithm::WorkerPlan], options: MixOptions) {
+        self.exchange_with(parts, vec![], options);
     }
 
     /// Writes what a worker's message is on its way to another process: its content, or the compressed
@@ -89,27 +103,32 @@ pub trait Engine {
     fn write_outgoing(
         &mut self,
         worker: usize,
-        message: &algorithm::Message,
-        terms: Terms,
+        message: &algorithm::Outgoing,
+        options: MixOptions,
         into: &mut [f32],
     );
 
     /// The same as a vector.
-    fn outgoing(&mut self, worker: usize, message: &algorithm::Message, terms: Terms) -> Vec<f32> {
+    fn outgoing(
+        &mut self,
+        worker: usize,
+        message: &algorithm::Outgoing,
+        options: MixOptions,
+    ) -> Vec<f32> {
         let mut vector = vec![0.0; self.layout().parameter_count()];
-        self.write_outgoing(worker, message, terms, &mut vector);
+        self.write_outgoing(worker, message, options, &mut vector);
         vector
     }
 
-    /// Everyone's running statistics become this weighted sum of others': a row for each worker. Guests'
+    /// Everyone's running statistics become this weighted sum of others': a row for each worker. Remote rows'
     /// statistics have the numbers behind all workers.
-    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>], guests: Vec<Vec<f32>>);
+    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>], remote_rows: Vec<Vec<f32>>);
 
     /// A worker's running statistics.
     fn statistics(&mut self, worker: usize) -> Vec<f32>;
 
     /// How a worker's model does.
-    fn score(&mut self, worker: usize, part: Part) -> Score;
+    fn score(&mut self, worker: usize, part: Split) -> Score;
 
     /// The average of some workers' models, with batch-normalisation statistics estimated anew for it.
     fn average(&mut self, workers: &[usize]) -> Replica;
@@ -125,7 +144,7 @@ pub trait Engine {
     fn consensus_distance(&self, workers: &[usize]) -> f64;
 
     /// Everyone's vectors for itself, where workers can be run on threads of their own.
-    fn lanes(&mut self) -> Option<Lanes<'_>> {
+    fn lanes(&mut self) -> Option<ConcurrentWorkers<'_>> {
         None
     }
 

@@ -6,27 +6,27 @@ use crate::compress::{Compression, Draw, kept};
 /// How a vector travels.
 ///
 /// ```
-/// use upwash::transport::Coding;
-/// let sent = Coding::Half.encode(vec![1.0, -2.5, 3.0], &[]);
+/// use upwash::transport::Encoding;
+/// let sent = Encoding::Bf16.encode(vec![1.0, -2.5, 3.0], &[]);
 /// assert_eq!(sent.len(), 2); // two numbers in a unit
-/// assert_eq!(Coding::Half.decode(&sent, 3, &[]), Some(vec![1.0, -2.5, 3.0]));
+/// assert_eq!(Encoding::Bf16.decode(&sent, 3, &[]), Some(vec![1.0, -2.5, 3.0]));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Coding {
+pub enum Encoding {
     /// As it is.
-    Exact,
-    /// Numbers of two bytes (bf16), rounded to the nearest.
-    Half,
+    F32,
+    /// Buffer of two bytes (bf16), rounded to the nearest.
+    Bf16,
     /// A vector that has been [compressed](Compression::apply): what is left of it.
     Compressed(Compression),
 }
 
-impl Coding {
+impl Encoding {
     /// How many units a vector of `count` numbers becomes.
     pub fn units(self, count: usize) -> usize {
         match self {
-            Self::Exact | Self::Compressed(Compression::None) => count,
-            Self::Half => count.div_ceil(2),
+            Self::F32 | Self::Compressed(Compression::None) => count,
+            Self::Bf16 => count.div_ceil(2),
             Self::Compressed(Compression::TopK(part)) => {
                 let kept = kept(part, count);
                 let places = kept.min(count.div_ceil(32));
@@ -42,8 +42,8 @@ impl Coding {
     pub fn encode(self, vector: Vec<f32>, draw: &[u64]) -> Vec<f32> {
         let count = vector.len();
         match self {
-            Self::Exact | Self::Compressed(Compression::None) => vector,
-            Self::Half => {
+            Self::F32 | Self::Compressed(Compression::None) => vector,
+            Self::Bf16 => {
                 let pair = |pair: &[f32]| {
                     let low = u32::from(half(pair[0]));
                     let high = pair.get(1).map_or(0, |&x| u32::from(half(x)));
@@ -119,8 +119,8 @@ impl Coding {
             return None;
         }
         Some(match self {
-            Self::Exact | Self::Compressed(Compression::None) => units.to_vec(),
-            Self::Half => {
+            Self::F32 | Self::Compressed(Compression::None) => units.to_vec(),
+            Self::Bf16 => {
                 let unit = |unit: &f32| {
                     let bits = unit.to_bits();
                     [
@@ -230,11 +230,11 @@ mod tests {
                     left[1] = 0.0;
                 }
                 compression.apply(&mut left, &[7, 9]);
-                let coding = Coding::Compressed(compression);
-                let sent = coding.encode(left.clone(), &[7, 9]);
+                let encoding = Encoding::Compressed(compression);
+                let sent = encoding.encode(left.clone(), &[7, 9]);
                 assert_eq!(
                     sent.len(),
-                    coding.units(count),
+                    encoding.units(count),
                     "{compression:?} of {count}"
                 );
                 // As it is counted where nothing travels, to the last unit.
@@ -244,9 +244,12 @@ mod tests {
                     bytes <= counted + 8 && counted <= bytes + 8,
                     "{compression:?}"
                 );
-                let arrived = coding.decode(&sent, count, &[7, 9]).unwrap();
+                let arrived = encoding.decode(&sent, count, &[7, 9]).unwrap();
                 assert_eq!(arrived, left, "{compression:?} of {count}");
-                assert_eq!(coding.decode(&sent[..sent.len() - 1], count, &[7, 9]), None);
+                assert_eq!(
+                    encoding.decode(&sent[..sent.len() - 1], count, &[7, 9]),
+                    None
+                );
             }
         }
     }
@@ -254,8 +257,8 @@ mod tests {
     #[test]
     fn halves_are_rounded_to_the_nearest() {
         let all = vector(101);
-        let sent = Coding::Half.encode(all.clone(), &[]);
-        let arrived = Coding::Half.decode(&sent, 101, &[]).unwrap();
+        let sent = Encoding::Bf16.encode(all.clone(), &[]);
+        let arrived = Encoding::Bf16.decode(&sent, 101, &[]).unwrap();
         for (a, b) in arrived.iter().zip(&all) {
             assert!((a - b).abs() <= b.abs() / 256.0, "{a} {b}");
         }
@@ -266,19 +269,19 @@ mod tests {
             f32::NAN,
             f32::INFINITY,
         ];
-        let sent = Coding::Half.encode(odd.to_vec(), &[]);
-        let arrived = Coding::Half.decode(&sent, 4, &[]).unwrap();
+        let sent = Encoding::Bf16.encode(odd.to_vec(), &[]);
+        let arrived = Encoding::Bf16.decode(&sent, 4, &[]).unwrap();
         assert_eq!(arrived[..2], [1.0, 1.0 + 4.0 / 256.0]);
         assert!(arrived[2].is_nan() && arrived[3].is_infinite());
     }
 
     #[test]
     fn places_that_are_none_are_refused() {
-        let coding = Coding::Compressed(Compression::TopK(0.01));
-        let mut sent = coding.encode(vector(1000), &[]);
-        sent.truncate(coding.units(1000));
+        let encoding = Encoding::Compressed(Compression::TopK(0.01));
+        let mut sent = encoding.encode(vector(1000), &[]);
+        sent.truncate(encoding.units(1000));
         let last = sent.len() - 1;
         sent[last] = f32::from_bits(1000);
-        assert_eq!(coding.decode(&sent, 1000, &[]), None);
+        assert_eq!(encoding.decode(&sent, 1000, &[]), None);
     }
 }

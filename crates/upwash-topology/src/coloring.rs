@@ -1,4 +1,4 @@
-//! Proper edge colourings: a graph split into matchings.
+//! Proper edge colorings: a graph split into matchings.
 
 use crate::{Edge, Graph, Matching};
 use rustworkx_core::bipartite_coloring::bipartite_edge_color;
@@ -8,7 +8,7 @@ use rustworkx_core::petgraph::graph::{EdgeIndex, UnGraph};
 
 /// Matchings that cover `graph`: as many as its largest degree where it is bipartite (König),
 /// otherwise at most one more (Misra and Gries). The largest matching comes first.
-pub(crate) fn colour(graph: &Graph) -> Vec<Matching> {
+pub(crate) fn color(graph: &Graph) -> Vec<Matching> {
     let mut petgraph = UnGraph::<(), ()>::with_capacity(graph.nodes(), graph.edges().len());
     for _ in 0..graph.nodes() {
         petgraph.add_node(());
@@ -16,13 +16,13 @@ pub(crate) fn colour(graph: &Graph) -> Vec<Matching> {
     for &(u, v) in graph.edges() {
         petgraph.add_edge((u as u32).into(), (v as u32).into(), ());
     }
-    let colours: DictMap<EdgeIndex, usize> =
+    let colors: DictMap<EdgeIndex, usize> =
         bipartite_edge_color(&petgraph).unwrap_or_else(|_| misra_gries_edge_color(&petgraph));
 
-    let count = colours.values().max().map_or(0, |&largest| largest + 1);
+    let count = colors.values().max().map_or(0, |&largest| largest + 1);
     let mut matchings = vec![Matching::new(); count];
     for (index, &edge) in graph.edges().iter().enumerate() {
-        matchings[colours[&EdgeIndex::new(index)]].push(edge);
+        matchings[colors[&EdgeIndex::new(index)]].push(edge);
     }
     matchings.retain(|matching| !matching.is_empty());
     matchings.sort_by_key(|matching| (std::cmp::Reverse(matching.len()), matching[0]));

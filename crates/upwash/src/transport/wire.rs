@@ -1,7 +1,7 @@
 //! What one worker sends others in an exchange: a header of fixed size, and numbers.
 
-use super::Numbers;
-use crate::algorithm::Report;
+use super::Buffer;
+use crate::algorithm::WorkerStats;
 
 /// Bytes of a header.
 pub const HEADER: usize = 64;
@@ -10,7 +10,7 @@ const VERSION: u8 = 1;
 
 /// What a worker sends in an exchange.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Letter {
+pub struct Message {
     /// Who.
     pub from: usize,
     /// When.
@@ -18,24 +18,24 @@ pub struct Letter {
     /// Which of the round's exchanges, from 0.
     pub exchange: u32,
     /// What it says of itself.
-    pub report: Report,
+    pub report: WorkerStats,
     /// Whether it holds all links that it should have in this round.
     pub whole: bool,
     /// Whether a public copy comes whole, and not as a difference from what was sent before.
     pub fresh: bool,
-    /// Vectors, one after the other, as they were [coded](super::Coding).
-    pub numbers: Numbers,
+    /// Vectors, one after the other, as they were [coded](super::Encoding).
+    pub numbers: Buffer,
 }
 
-/// Why bytes are no letter.
+/// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum LetterError {
+pub enum WireError {
     /// Not a header.
-    #[error("a header that is none")]
+    #[error("invalid message header")]
     Header,
     /// Another version of this program.
-    #[error("a letter of version {0}: run the same version of upwash everywhere")]
+    #[error("message format version {0}: run the same version of upwash everywhere")]
     Version(u8),
     /// Cut short, or longer than it should be.
     #[error("{found} numbers instead of {expected}: is its configuration the same?")]
@@ -46,22 +46,22 @@ pub enum LetterError {
         found: usize,
     },
     /// Something other than was waited for.
-    #[error("a letter of round {round}, exchange {exchange}, out of its turn")]
-    Turn {
+    #[error("unexpected message of round {round}, exchange {exchange}")]
+    OutOfTurn {
         /// Its round.
         round: u64,
         /// Its exchange.
         exchange: u32,
     },
     /// Changed on its way.
-    #[error("a letter whose checksum is wrong")]
+    #[error("checksum mismatch: the message was altered on its way")]
     Checksum,
-    /// Numbers that are none.
-    #[error("a model that is not finite")]
+    /// Buffer that are none.
+    #[error("the model is not finite")]
     NotFinite,
 }
 
-impl Letter {
+impl Message {
     /// The header: fixed places, little-endian.
     pub fn header(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
@@ -83,8 +83,8 @@ impl Letter {
         bytes
     }
 
-    /// A letter without its numbers, and how many those will be.
-    pub fn from_header(bytes: &[u8; HEADER]) -> Result<(Self, u64), LetterError> {
+    /// A message without its numbers, and how many those will be.
+    pub fn from_header(bytes: &[u8; HEADER]) -> Result<(Self, u64), WireError> {
         let mut rest = &bytes[..];
         let mut take = |count: usize| {
             let (part, after) = rest.split_at(count);
@@ -92,11 +92,11 @@ impl Letter {
             part
         };
         if take(2) != b"UL" {
-            return Err(LetterError::Header);
+            return Err(WireError::Header);
         }
         let [version, flags] = fixed(take(2));
         if version != VERSION {
-            return Err(LetterError::Version(version));
+            return Err(WireError::Version(version));
         }
         let from = u32::from_le_bytes(fixed(take(4))) as usize;
         let round = u64::from_le_bytes(fixed(take(8)));
@@ -106,23 +106,23 @@ impl Letter {
         let loss = f64::from_le_bytes(fixed(take(8)));
         let number = f64::from_le_bytes(fixed(take(8)));
         if flags > 3 || take(16) != [0; 16] {
-            return Err(LetterError::Header);
+            return Err(WireError::Header);
         }
-        let report = Report {
+        let report = WorkerStats {
             loss: (!loss.is_nan()).then_some(loss),
             degree,
             number,
         };
-        let letter = Self {
+        let message = Self {
             from,
             round,
             exchange,
             report,
             whole: flags & 1 != 0,
             fresh: flags & 2 != 0,
-            numbers: Numbers::default(),
+            numbers: Buffer::default(),
         };
-        Ok((letter, length))
+        Ok((message, length))
     }
 }
 
@@ -139,11 +139,11 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         for loss in [None, Some(0.25)] {
-            let letter = Letter {
+            let message = Message {
                 from: 3,
                 round: 1 << 40,
                 exchange: 2,
-                report: Report {
+                report: WorkerStats {
                     loss,
                     degree: 5,
                     number: 0.5,
@@ -152,18 +152,18 @@ mod tests {
                 fresh: false,
                 numbers: vec![1.0, 2.0].into(),
             };
-            let (read, length) = Letter::from_header(&letter.header()).unwrap();
+            let (read, length) = Message::from_header(&message.header()).unwrap();
             assert_eq!(length, 2);
-            let numbers = letter.numbers.clone();
-            assert_eq!(Letter { numbers, ..read }, letter);
+            let numbers = message.numbers.clone();
+            assert_eq!(Message { numbers, ..read }, message);
         }
     }
 
     #[test]
     fn what_is_no_header_is_refused() {
-        assert_eq!(Letter::from_header(&[0; HEADER]), Err(LetterError::Header));
+        assert_eq!(Message::from_header(&[0; HEADER]), Err(WireError::Header));
         let mut other = [0; HEADER];
         other[..3].copy_from_slice(b"UL\x09");
-        assert_eq!(Letter::from_header(&other), Err(LetterError::Version(9)));
+        assert_eq!(Message::from_header(&other), Err(WireError::Version(9)));
     }
 }

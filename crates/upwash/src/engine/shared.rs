@@ -5,10 +5,10 @@
 //! The thread that owns the engine does what they ask for. No run's plans name another's workers, so
 //! that a run that diverges touches nobody; when it ends, the others go on without it.
 
-use crate::algorithm::{self, Part as Participant};
-use crate::engine::{Engine, Part, Score, State, Turn};
+use crate::algorithm::{self, WorkerPlan};
+use crate::engine::{Engine, GradientTask, Score, Split, State};
+use crate::engine::{MixOptions, RemoteRow};
 use crate::experiment::Experiment;
-use crate::mix::{Guest, Terms};
 use crate::model::{Layout, Replica};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -26,7 +26,7 @@ type Call = Box<dyn FnOnce(&mut dyn Engine) + Send>;
 
 /// A run's turns, and where its scores go.
 struct Step {
-    turns: Vec<Option<Turn>>,
+    turns: Vec<Option<GradientTask>>,
     answer: Sender<Vec<Option<Score>>>,
 }
 
@@ -37,27 +37,27 @@ pub struct EngineShare {
     place: Place,
     layout: Layout,
     /// The names of what its algorithm keeps, in the order of the engine's slots.
-    extras: Vec<&'static str>,
+    state_vectors: Vec<&'static str>,
     owner: Sender<Request>,
 }
 
 /// The engine's owner's side.
-pub struct Owner {
+pub struct EngineHost {
     requests: Receiver<Request>,
     /// (first, workers) of each run.
     runs: Vec<(usize, usize)>,
 }
 
 /// A share for each experiment, in the order in which the engine has their workers, and the owner's
-/// side, whose [`serve`](Owner::serve) must run until all shares are gone.
-pub fn share(experiments: &[&Experiment], layout: &Layout) -> (Owner, Vec<EngineShare>) {
+/// side, whose [`serve`](EngineHost::serve) must run until all shares are gone.
+pub fn share(experiments: &[&Experiment], layout: &Layout) -> (EngineHost, Vec<EngineShare>) {
     let (owner, requests) = channel();
     let all = experiments.iter().map(|experiment| experiment.workers());
     let all: usize = all.sum();
     let (mut first, mut runs, mut shares) = (0, Vec::new(), Vec::new());
     for (run, experiment) in experiments.iter().enumerate() {
         let workers = experiment.workers();
-        let extras = experiment.method.extras();
+        let state_vectors = experiment.method.state_vectors();
         shares.push(EngineShare {
             run,
             place: Place {
@@ -66,16 +66,19 @@ pub fn share(experiments: &[&Experiment], layout: &Layout) -> (Owner, Vec<Engine
                 all,
             },
             layout: layout.clone(),
-            extras: extras.iter().map(|extra| extra.name).collect(),
+            state_vectors: state_vectors
+                .iter()
+                .map(|state_vector| state_vector.name)
+                .collect(),
             owner: owner.clone(),
         });
         runs.push((first, workers));
         first += workers;
     }
-    (Owner { requests, runs }, shares)
+    (EngineHost { requests, runs }, shares)
 }
 
-impl Owner {
+impl EngineHost {
     /// Does what the runs ask for, until the last has ended.
     pub fn serve(self, engine: &mut dyn Engine) {
         let mut steps: Vec<Option<Step>> = self.runs.iter().map(|_| None).collect();
@@ -139,7 +142,11 @@ impl EngineShare {
 
     /// The names of its arrays, in the engine's order.
     fn names(&self) -> Vec<&'static str> {
-        [&["models", "velocities", "statistics"][..], &self.extras].concat()
+        [
+            &["models", "velocities", "statistics"][..],
+            &self.state_vectors,
+        ]
+        .concat()
     }
 }
 
@@ -174,7 +181,7 @@ impl Engine for EngineShare {
         &self.layout
     }
 
-    fn step(&mut self, turns: &[Option<Turn>]) -> Vec<Option<Score>> {
+    fn step(&mut self, turns: &[Option<GradientTask>]) -> Vec<Option<Score>> {
         let (answer, answered) = channel();
         let turns = turns.to_vec();
         self.ask(Request::Step {
@@ -184,14 +191,19 @@ impl Engine for EngineShare {
         answered.recv().unwrap_or_else(|_| Self::owner_is_gone())
     }
 
-    fn exchange_with(&mut self, parts: &[Participant], guests: Vec<Guest>, mut terms: Terms) {
+    fn exchange_with(
+        &mut self,
+        parts: &[WorkerPlan],
+        remote_rows: Vec<RemoteRow>,
+        mut options: MixOptions,
+    ) {
         let (first, all, workers) = (self.place.first, self.place.all, self.place.workers);
         let mut parts = parts.to_vec();
         for part in &mut parts {
             part.worker += first;
             let assignments: &mut [algorithm::Assignment] = &mut part.plan.assignments;
             let senders = assignments.iter_mut().flat_map(|sum| &mut sum.messages);
-            // Guests come behind the workers of all runs.
+            // Remote rows come behind the workers of all runs.
             senders.for_each(|entry| {
                 entry.0 += if entry.0 < workers {
                     first
@@ -200,22 +212,22 @@ impl Engine for EngineShare {
                 }
             });
         }
-        terms.centre = terms.centre.map(|centre| centre + first);
+        options.server = options.server.map(|server| server + first);
         // What is drawn for a worker does not depend on where it is.
-        terms.offset -= first as isize;
-        self.call(move |engine| engine.exchange_with(&parts, guests, terms));
+        options.worker_offset -= first as isize;
+        self.call(move |engine| engine.exchange_with(&parts, remote_rows, options));
     }
 
     fn write_outgoing(
         &mut self,
         worker: usize,
-        message: &algorithm::Message,
-        mut terms: Terms,
+        message: &algorithm::Outgoing,
+        mut options: MixOptions,
         into: &mut [f32],
     ) {
         let (worker, message) = (worker + self.place.first, message.clone());
-        terms.offset -= self.place.first as isize;
-        let outgoing = self.call(move |engine| engine.outgoing(worker, &message, terms));
+        options.worker_offset -= self.place.first as isize;
+        let outgoing = self.call(move |engine| engine.outgoing(worker, &message, options));
         into.copy_from_slice(&outgoing);
     }
 
@@ -224,7 +236,7 @@ impl Engine for EngineShare {
         self.call(move |engine| engine.statistics(worker))
     }
 
-    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>], guests: Vec<Vec<f32>>) {
+    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>], remote_rows: Vec<Vec<f32>>) {
         let itself = |worker: usize| vec![(worker, 1.0)];
         let mut all: Vec<Vec<(usize, f64)>> = (0..self.place.all).map(itself).collect();
         for (worker, row) in rows.iter().enumerate() {
@@ -235,10 +247,10 @@ impl Engine for EngineShare {
             let shifted = row.iter().map(|&(sender, weight)| (place(sender), weight));
             all[worker + self.place.first] = shifted.collect();
         }
-        self.call(move |engine| engine.mix_statistics(&all, guests));
+        self.call(move |engine| engine.mix_statistics(&all, remote_rows));
     }
 
-    fn score(&mut self, worker: usize, part: Part) -> Score {
+    fn score(&mut self, worker: usize, part: Split) -> Score {
         let worker = worker + self.place.first;
         self.call(move |engine| engine.score(worker, part))
     }

@@ -18,7 +18,7 @@ pub use control::ControlRequest;
 pub use event::{Event, SCHEMA_VERSION, Sent, Status};
 pub use observer::{ControlFlow, Observer, Progress, Snapshot};
 pub use summary::{RunResult, Summary, WorkerSummary};
-pub use virtual_time::Flight;
+pub use virtual_time::AsyncState;
 
 use crate::algorithm::Method;
 use crate::config::Execution;

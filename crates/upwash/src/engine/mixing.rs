@@ -6,8 +6,8 @@
 //! summed in the order of the plan, so that the result does not depend on the number of threads.
 //! Only compression needs a pass of its own: it looks at a whole vector.
 
-use crate::algorithm::{Message, Part, Plan, Vector};
-use crate::transport::Numbers;
+use crate::algorithm::{Outgoing, Plan, Vector, WorkerPlan};
+use crate::transport::Buffer;
 use rayon::prelude::*;
 
 /// Bytes of a block's models, updates and messages together: about half of a core's L2 cache.
@@ -15,62 +15,80 @@ const BLOCK_BYTES: usize = 192 * 1024;
 
 /// A worker's vectors.
 #[derive(Debug)]
-pub struct Row<'a> {
+pub struct WorkerVectors<'a> {
     /// x.
     pub model: &'a mut [f32],
     /// u; may be empty where no message or plan names it.
     pub step: &'a [f32],
     /// The algorithm's extra vectors.
-    pub extras: Vec<&'a mut [f32]>,
+    pub state_vectors: Vec<&'a mut [f32]>,
 }
 
 /// What an exchange depends on beside its parts.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Terms {
+#[derive(Clone, Copy, Debug)]
+pub struct MixOptions {
     /// Who does not count in a mean of all.
-    pub centre: Option<usize>,
+    pub server: Option<usize>,
     /// The round: what random compression depends on, beside the worker's number in its experiment ...
     pub round: u64,
     /// ... which is its number here and so much more (or less, where several experiments share an engine).
-    pub offset: isize,
+    pub worker_offset: isize,
     /// Keep to the calling thread.
-    pub alone: bool,
-    /// More exchanges of the same round follow, which may name the same steps.
-    pub more: bool,
+    pub single_threaded: bool,
+    /// No other exchange of the same round follows, which could name the same steps.
+    pub is_last: bool,
+}
+
+/// The only exchange of round 0.
+impl Default for MixOptions {
+    fn default() -> Self {
+        Self {
+            server: None,
+            round: 0,
+            worker_offset: 0,
+            single_threaded: false,
+            is_last: true,
+        }
+    }
 }
 
 /// Carries out an exchange between these workers: a row for each part, but for the last parts, which are
-/// the guests'. All rows and messages are of the same length.
+/// the remote_rows'. All rows and messages are of the same length.
 ///
 /// # Panics
 /// If rows and parts do not fit together, or a part names a worker that has none.
 ///
 /// ```
-/// use upwash::algorithm::{Assignment, Message, Part, Vector};
-/// use upwash::mix::{Row, exchange};
+/// use upwash::algorithm::{Assignment, Outgoing, WorkerPlan, Vector};
+/// use upwash::engine::{WorkerVectors, exchange};
 /// let (mut a, mut b, u) = ([2.0], [4.0], [1.0]);
 /// let half = Assignment::mixed(Vector::Model, vec![(0, 0.5), (1, 0.5)]);
-/// let part = |worker| Part { worker, messages: vec![Message::stepped()], plan: half.clone().into() };
+/// let part = |worker| WorkerPlan { worker, messages: vec![Outgoing::stepped()], plan: half.clone().into() };
 /// let rows = vec![
-///     Row { model: &mut a, step: &u, extras: vec![] },
-///     Row { model: &mut b, step: &u, extras: vec![] },
+///     WorkerVectors { model: &mut a, step: &u, state_vectors: vec![] },
+///     WorkerVectors { model: &mut b, step: &u, state_vectors: vec![] },
 /// ];
 /// exchange(rows, &[], &[part(0), part(1)], Default::default());
 /// assert_eq!((a, b), ([2.0], [2.0])); // the mean of 2 - 1 and 4 - 1
 /// ```
-pub fn exchange(mut rows: Vec<Row<'_>>, guests: &[Guest], parts: &[Part], terms: Terms) {
-    let all = rows.len() + guests.len();
-    assert_eq!(all, parts.len(), "a row or a guest for every part");
+pub fn exchange(
+    mut rows: Vec<WorkerVectors<'_>>,
+    remote_rows: &[RemoteRow],
+    parts: &[WorkerPlan],
+    options: MixOptions,
+) {
+    let all = rows.len() + remote_rows.len();
+    assert_eq!(all, parts.len(), "a row or a remote for every part");
     let width = rows.first().map_or(0, |row| row.model.len());
     if width == 0 {
         return;
     }
-    compress(&mut rows, parts, terms);
-    let program = Program::new(parts, guests, terms.centre);
+    compress(&mut rows, parts, options);
+    let program = Program::new(parts, remote_rows, options.server);
     let block = (BLOCK_BYTES / (3 * rows.len().max(program.messages.len()) * size_of::<f32>()))
         .clamp(16, 16 * 1024);
     // One thread: this one, which need not wake another.
-    let alone = terms.alone || rayon::current_num_threads() == 1;
+    let alone = options.single_threaded || rayon::current_num_threads() == 1;
     if alone || width <= block {
         program.run(&mut rows, 0, block);
         return;
@@ -78,7 +96,7 @@ pub fn exchange(mut rows: Vec<Row<'_>>, guests: &[Guest], parts: &[Part], terms:
     // The same columns of every row, as one task's own.
     let tasks = (8 * rayon::current_num_threads()).min(width.div_ceil(block));
     let piece = width.div_ceil(tasks).next_multiple_of(16);
-    let mut pieces: Vec<Vec<Row<'_>>> = Vec::with_capacity(tasks);
+    let mut pieces: Vec<Vec<WorkerVectors<'_>>> = Vec::with_capacity(tasks);
     while rows[0].model.len() > piece {
         let rest = rows.iter_mut().map(|row| row.split_off(piece)).collect();
         pieces.push(std::mem::replace(&mut rows, rest));
@@ -90,46 +108,49 @@ pub fn exchange(mut rows: Vec<Row<'_>>, guests: &[Guest], parts: &[Part], terms:
         .for_each(|(number, rows)| program.run(rows, number * piece, block));
 }
 
-impl Terms {
+impl MixOptions {
     /// What a random choice for a row depends on.
     pub fn draw(&self, row: usize) -> [u64; 2] {
-        [row.wrapping_add_signed(self.offset) as u64, self.round]
+        [
+            row.wrapping_add_signed(self.worker_offset) as u64,
+            self.round,
+        ]
     }
 }
 
 /// Messages of a worker that is in another process, for those here who hear it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Guest {
+pub struct RemoteRow {
     /// Its messages as they arrived.
-    pub messages: Vec<Numbers>,
+    pub messages: Vec<Buffer>,
 }
 
-impl Guest {
+impl RemoteRow {
     /// Its part in an exchange as row `worker`: it is heard, and nothing becomes of it here.
-    pub fn part(&self, worker: usize) -> Part {
-        Part {
+    pub fn part(&self, worker: usize) -> WorkerPlan {
+        WorkerPlan {
             worker,
             // What they are made of is not known here, and not needed.
-            messages: vec![Message::of([]); self.messages.len()],
+            messages: vec![Outgoing::of([]); self.messages.len()],
             plan: Plan::default(),
         }
     }
 }
 
-impl<'a> Row<'a> {
+impl<'a> WorkerVectors<'a> {
     /// What a message of this row would be on its way: its content, or the compressed difference from
     /// the public copy.
-    pub fn outgoing(&self, message: &Message, draw: &[u64]) -> Vec<f32> {
+    pub fn outgoing(&self, message: &Outgoing, draw: &[u64]) -> Vec<f32> {
         let mut content = vec![0.0; self.model.len()];
         self.write_outgoing(message, draw, &mut content);
         content
     }
 
     /// Writes [that](Self::outgoing) to a place of the same length.
-    pub fn write_outgoing(&self, message: &Message, draw: &[u64], content: &mut [f32]) {
+    pub fn write_outgoing(&self, message: &Outgoing, draw: &[u64], content: &mut [f32]) {
         combine_own(content, &message.content, self, 0);
         if let Some((copy, compression)) = message.public_copy {
-            let copy = self.extras[copy].iter();
+            let copy = self.state_vectors[copy].iter();
             content.iter_mut().zip(copy).for_each(|(d, c)| *d -= c);
             compression.apply(content, draw);
         }
@@ -140,7 +161,7 @@ impl<'a> Row<'a> {
         match vector {
             Vector::Model => &self.model[from..from + length],
             Vector::Step => &self.step[from..from + length],
-            Vector::Extra(index) => &self.extras[index][from..from + length],
+            Vector::State(index) => &self.state_vectors[index][from..from + length],
         }
     }
 
@@ -152,37 +173,37 @@ impl<'a> Row<'a> {
             tail
         };
         let model = cut(&mut self.model);
-        let extras = self.extras.iter_mut().map(cut).collect();
+        let state_vectors = self.state_vectors.iter_mut().map(cut).collect();
         let (head, step) = self.step.split_at(column.min(self.step.len()));
         self.step = head;
         Self {
             model,
             step,
-            extras,
+            state_vectors,
         }
     }
 }
 
 /// Brings the public copies up to date: adds what arrives of the difference to them.
-fn compress(rows: &mut [Row<'_>], parts: &[Part], terms: Terms) {
-    let update = |(row, part): (&mut Row<'_>, &Part)| {
+fn compress(rows: &mut [WorkerVectors<'_>], parts: &[WorkerPlan], options: MixOptions) {
+    let update = |(row, part): (&mut WorkerVectors<'_>, &WorkerPlan)| {
         for message in &part.messages {
             let Some((copy, _)) = message.public_copy else {
                 continue;
             };
-            let difference = row.outgoing(message, &terms.draw(part.worker));
-            let copy = &mut *row.extras[copy];
+            let difference = row.outgoing(message, &options.draw(part.worker));
+            let copy = &mut *row.state_vectors[copy];
             copy.iter_mut().zip(difference).for_each(|(c, d)| *c += d);
         }
     };
-    let compresses = |part: &Part| part.messages.iter().any(|m| m.public_copy.is_some());
+    let compresses = |part: &WorkerPlan| part.messages.iter().any(|m| m.public_copy.is_some());
     if parts.iter().any(compresses) {
         rows.par_iter_mut().zip(parts).for_each(update);
     }
 }
 
 /// `sum` = a combination of a row's own vectors, from column `from` on.
-fn combine_own(sum: &mut [f32], content: &[(Vector, f64)], row: &Row<'_>, from: usize) {
+fn combine_own(sum: &mut [f32], content: &[(Vector, f64)], row: &WorkerVectors<'_>, from: usize) {
     let length = sum.len();
     let vector = |vector: Vector| row.own(vector, from, length);
     match content {
@@ -227,7 +248,7 @@ enum Source<'a> {
         place: usize,
     },
     /// It has come from elsewhere.
-    Guest(&'a [f32]),
+    RemoteRow(&'a [f32]),
 }
 
 struct Sum {
@@ -245,7 +266,7 @@ struct HeardSum {
 }
 
 impl<'a> Program<'a> {
-    fn new(parts: &[Part], guests: &'a [Guest], centre: Option<usize>) -> Self {
+    fn new(parts: &[WorkerPlan], remote_rows: &'a [RemoteRow], server: Option<usize>) -> Self {
         let largest = parts.iter().map(|part| part.worker).max().unwrap_or(0);
         let mut rows = vec![usize::MAX; largest + 1];
         for (row, part) in parts.iter().enumerate() {
@@ -256,13 +277,13 @@ impl<'a> Program<'a> {
         // Messages that nobody reads are not formed.
         let mut places = vec![usize::MAX; parts.len() * numbers];
         let (mut messages, mut formed) = (Vec::new(), 0);
-        let here = parts.len() - guests.len();
+        let here = parts.len() - remote_rows.len();
         let mut place = |row: usize, number: usize| {
             let place = &mut places[row * numbers + number];
             if *place == usize::MAX {
                 *place = messages.len();
                 messages.push(match row.checked_sub(here) {
-                    Some(guest) => Source::Guest(&guests[guest].messages[number]),
+                    Some(remote) => Source::RemoteRow(&remote_rows[remote].messages[number]),
                     None => Source::Formed {
                         row,
                         content: received(&parts[row].messages[number]),
@@ -298,7 +319,7 @@ impl<'a> Program<'a> {
                     if mean_of[number] == usize::MAX {
                         mean_of[number] = means.len();
                         let counted =
-                            (0..parts.len()).filter(|&row| Some(parts[row].worker) != centre);
+                            (0..parts.len()).filter(|&row| Some(parts[row].worker) != server);
                         means.push(counted.map(|row| place(row, number)).collect());
                     }
                     (mean_of[number], assignment.mean as f32)
@@ -324,7 +345,7 @@ impl<'a> Program<'a> {
     }
 
     /// For rows that begin at this column.
-    fn run(&self, rows: &mut [Row<'_>], column: usize, block: usize) {
+    fn run(&self, rows: &mut [WorkerVectors<'_>], column: usize, block: usize) {
         let width = rows[0].model.len();
         let places = self.formed + self.means.len();
         let mut scratch = vec![0.0; places * block.min(width)];
@@ -345,7 +366,7 @@ impl<'a> Program<'a> {
             }
             let message = |source: &Source<'a>| match source {
                 Source::Formed { place, .. } => &formed[place * length..][..length],
-                Source::Guest(numbers) => &numbers[column + from..][..length],
+                Source::RemoteRow(numbers) => &numbers[column + from..][..length],
             };
             let messages: Vec<&[f32]> = self.messages.iter().map(message).collect();
             for (mean, counted) in means.chunks_exact_mut(length).zip(&self.means) {
@@ -370,17 +391,17 @@ impl<'a> Program<'a> {
 }
 
 /// What arrives of a message: its content, or the public copy.
-fn received(message: &Message) -> Vec<(Vector, f64)> {
+fn received(message: &Outgoing) -> Vec<(Vector, f64)> {
     match message.public_copy {
         None => message.content.clone(),
-        Some((copy, _)) => vec![(Vector::Extra(copy), 1.0)],
+        Some((copy, _)) => vec![(Vector::State(copy), 1.0)],
     }
 }
 
 impl Sum {
     fn carry_out(
         &self,
-        row: &mut Row<'_>,
+        row: &mut WorkerVectors<'_>,
         from: usize,
         length: usize,
         messages: &[&[f32]],
@@ -389,7 +410,7 @@ impl Sum {
         // The target is taken out of the row, so that the row's others can be read.
         let whole = match self.target {
             Vector::Model => std::mem::take(&mut row.model),
-            Vector::Extra(index) => std::mem::take(&mut row.extras[index]),
+            Vector::State(index) => std::mem::take(&mut row.state_vectors[index]),
             Vector::Step => unreachable!("steps are the optimizer's"),
         };
         let target = &mut whole[from..from + length];
@@ -410,13 +431,13 @@ impl Sum {
         }
         match self.target {
             Vector::Model => row.model = whole,
-            Vector::Extra(index) => row.extras[index] = whole,
+            Vector::State(index) => row.state_vectors[index] = whole,
             Vector::Step => {}
         }
     }
 
     /// What the target is made of among the row's own vectors; whether that is anything.
-    fn combine_own(&self, target: &mut [f32], row: &Row<'_>, from: usize) -> bool {
+    fn combine_own(&self, target: &mut [f32], row: &WorkerVectors<'_>, from: usize) -> bool {
         let itself = self.own.iter().find(|entry| entry.0 == self.target);
         match itself {
             None => match self.own.first() {

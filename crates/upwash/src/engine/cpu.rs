@@ -1,10 +1,10 @@
 //! The CPU engine: every replica in one flat buffer, workers in parallel, each on one thread.
 
-use crate::algorithm::{Assignment, ExtraStart, Message, Part as Participant, Vector};
-use crate::crew::{Crew, ExtraRows};
+use crate::algorithm::{Assignment, InitialValue, Outgoing, Vector, WorkerPlan};
 use crate::data::{Batch, Dataset, Images, Pick, Sampler};
-use crate::engine::{Engine, Part, Score, State, Turn, saved};
-use crate::mix::{Guest, Row, Terms, exchange};
+use crate::engine::{Engine, GradientTask, Score, Split, State, saved};
+use crate::engine::{EngineSpec, StateRows};
+use crate::engine::{MixOptions, RemoteRow, WorkerVectors, exchange};
 use crate::model::{Layout, Replica};
 use crate::optimizer::Sgd;
 use rayon::prelude::*;
@@ -43,21 +43,21 @@ pub trait Model: Send + Sync {
 const SCORED_AT_ONCE: usize = 256;
 
 /// All replicas of this process, on the CPU.
-pub struct Fleet {
-    shared: Shared,
+pub struct CpuEngine {
+    shared: EngineContext,
     /// A row for each worker in each of these.
     models: Vec<f32>,
     updates: Vec<f32>,
     velocities: Vec<f32>,
     statistics: Vec<f32>,
     /// The algorithm's vectors, by name.
-    extras: Vec<(String, Vec<f32>)>,
+    state_vectors: Vec<(String, Vec<f32>)>,
     /// Whether steps are in flight between rounds.
     keeps_updates: bool,
 }
 
 /// What all workers have in common.
-pub struct Shared {
+pub struct EngineContext {
     model: Arc<dyn Model>,
     data: Arc<Dataset>,
     sampler: Sampler,
@@ -67,13 +67,13 @@ pub struct Shared {
 }
 
 /// One worker's rows.
-pub struct Lane<'a> {
+pub struct WorkerSlices<'a> {
     /// Its model.
     pub model: &'a mut [f32],
     /// Its running statistics.
     pub statistics: &'a mut [f32],
     /// The algorithm's vectors.
-    pub extras: Vec<&'a mut [f32]>,
+    pub state_vectors: Vec<&'a mut [f32]>,
     /// Its step.
     pub update: &'a mut [f32],
     /// Its optimizer's velocity.
@@ -81,47 +81,47 @@ pub struct Lane<'a> {
 }
 
 /// A fleet taken apart, for workers on threads of their own.
-pub struct Lanes<'a> {
+pub struct ConcurrentWorkers<'a> {
     /// What all have in common.
-    pub shared: &'a Shared,
+    pub shared: &'a EngineContext,
     /// Everyone's rows.
-    pub workers: Vec<Lane<'a>>,
+    pub workers: Vec<WorkerSlices<'a>>,
 }
 
-impl Fleet {
-    /// A replica of `model` for each of the crew.
-    pub fn new(model: Arc<dyn Model>, crew: &Crew) -> Self {
-        let workers = crew.starts.len();
+impl CpuEngine {
+    /// A replica of `model` for each of the spec.
+    pub fn new(model: Arc<dyn Model>, spec: &EngineSpec) -> Self {
+        let workers = spec.starts.len();
         let width = model.layout().parameter_count();
         let first = |&(seed, worker): &(u64, u64)| model.start(seed, worker);
-        let models: Vec<f32> = crew.starts.iter().flat_map(first).collect();
-        let velocities = if crew.sgd.has_velocity() {
+        let models: Vec<f32> = spec.starts.iter().flat_map(first).collect();
+        let velocities = if spec.sgd.has_velocity() {
             workers * width
         } else {
             0
         };
-        let extra = |extra: &ExtraRows| {
+        let state_vector = |state_vector: &StateRows| {
             let mut rows = models.clone();
-            for (row, start) in rows.chunks_exact_mut(width).zip(&extra.starts) {
-                if *start == ExtraStart::Zero {
+            for (row, start) in rows.chunks_exact_mut(width).zip(&state_vector.starts) {
+                if *start == InitialValue::Zero {
                     row.fill(0.0);
                 }
             }
-            (extra.name.clone(), rows)
+            (state_vector.name.clone(), rows)
         };
         Self {
-            extras: crew.extras.iter().map(extra).collect(),
-            keeps_updates: crew.keeps_updates,
+            state_vectors: spec.state_vectors.iter().map(state_vector).collect(),
+            keeps_updates: spec.keeps_updates,
             models,
             updates: vec![0.0; workers * width],
             velocities: vec![0.0; velocities],
             statistics: model.start_statistics().repeat(workers),
-            shared: Shared {
+            shared: EngineContext {
                 model,
-                data: Arc::clone(&crew.data),
-                sampler: crew.sampler.clone(),
-                sgd: crew.sgd,
-                slow: crew.slow.clone(),
+                data: Arc::clone(&spec.data),
+                sampler: spec.sampler.clone(),
+                sgd: spec.sgd,
+                slow: spec.slow.clone(),
             },
         }
     }
@@ -146,16 +146,16 @@ impl Fleet {
         if self.keeps_updates {
             kept.push(("updates".into(), &mut self.updates));
         }
-        let extras = self.extras.iter_mut();
-        kept.extend(extras.map(|(name, array)| (name.clone(), array)));
+        let state_vectors = self.state_vectors.iter_mut();
+        kept.extend(state_vectors.map(|(name, array)| (name.clone(), array)));
         kept
     }
 
     /// The rows of some workers, who come in increasing order.
-    fn lanes_of(&mut self, workers: &[usize]) -> (&Shared, Vec<Lane<'_>>) {
+    fn lanes_of(&mut self, workers: &[usize]) -> (&EngineContext, Vec<WorkerSlices<'_>>) {
         let all = self.workers();
-        let mut extras: Vec<_> = self
-            .extras
+        let mut state_vectors: Vec<_> = self
+            .state_vectors
             .iter_mut()
             .map(|(_, array)| rows(array, all, workers).into_iter())
             .collect();
@@ -163,12 +163,15 @@ impl Fleet {
             .into_iter()
             .zip(rows(&mut self.updates, all, workers))
             .zip(rows(&mut self.velocities, all, workers));
-        let lane = |(model, ((statistics, update), velocity))| Lane {
+        let lane = |(model, ((statistics, update), velocity))| WorkerSlices {
             model,
             statistics,
             update,
             velocity,
-            extras: extras.iter_mut().filter_map(Iterator::next).collect(),
+            state_vectors: state_vectors
+                .iter_mut()
+                .filter_map(Iterator::next)
+                .collect(),
         };
         let models = rows(&mut self.models, all, workers).into_iter();
         let lanes = models.zip(rest).map(lane).collect();
@@ -176,12 +179,12 @@ impl Fleet {
     }
 }
 
-impl Shared {
+impl EngineContext {
     /// A worker's gradient at `parameters` on one of its batches, made into its step.
     pub fn gradient(
         &self,
         worker: usize,
-        turn: Turn,
+        turn: GradientTask,
         parameters: &[f32],
         statistics: &mut [f32],
         update: &mut [f32],
@@ -221,16 +224,16 @@ impl Shared {
     pub fn score_part(
         &self,
         worker: usize,
-        part: Part,
+        part: Split,
         parameters: &[f32],
         statistics: &[f32],
     ) -> Score {
         match part {
-            Part::Test => {
+            Split::Test => {
                 let all: Vec<u32> = (0..self.data.test.len() as u32).collect();
                 self.score(parameters, statistics, &self.data.test, &all)
             }
-            Part::Share => {
+            Split::LocalTrain => {
                 let share = &self.sampler.shares().images[worker];
                 self.score(parameters, statistics, &self.data.train, share)
             }
@@ -265,7 +268,7 @@ impl Shared {
     }
 }
 
-impl Engine for Fleet {
+impl Engine for CpuEngine {
     fn workers(&self) -> usize {
         self.shared.sampler.shares().images.len()
     }
@@ -274,16 +277,17 @@ impl Engine for Fleet {
         self.shared.model.layout()
     }
 
-    fn step(&mut self, turns: &[Option<Turn>]) -> Vec<Option<Score>> {
+    fn step(&mut self, turns: &[Option<GradientTask>]) -> Vec<Option<Score>> {
         let due = turns.iter().enumerate();
-        let due: Vec<(usize, Turn)> = due.filter_map(|(i, turn)| Some((i, (*turn)?))).collect();
+        let due: Vec<(usize, GradientTask)> =
+            due.filter_map(|(i, turn)| Some((i, (*turn)?))).collect();
         let workers: Vec<usize> = due.iter().map(|(worker, _)| *worker).collect();
         let (shared, lanes) = self.lanes_of(&workers);
         let found: Vec<Score> = lanes
             .into_par_iter()
             .zip(&due)
             .map(|(lane, &(worker, turn))| {
-                let Lane {
+                let WorkerSlices {
                     model,
                     statistics,
                     update,
@@ -300,23 +304,38 @@ impl Engine for Fleet {
         scores
     }
 
-    fn exchange_with(&mut self, parts: &[Participant], guests: Vec<Guest>, terms: Terms) {
+    fn exchange_with(
+        &mut self,
+        parts: &[WorkerPlan],
+        remote_rows: Vec<RemoteRow>,
+        options: MixOptions,
+    ) {
         let (all, workers): (_, Vec<usize>) = (
             self.workers(),
             parts.iter().map(|part| part.worker).collect(),
         );
         let (_, lanes) = self.lanes_of(&workers);
-        let rows = lanes.into_iter().map(Lane::into_row).collect();
+        let rows = lanes.into_iter().map(WorkerSlices::into_row).collect();
         let mut parts = parts.to_vec();
-        parts.extend((all..).zip(&guests).map(|(row, guest)| guest.part(row)));
-        exchange(rows, &guests, &parts, terms);
+        parts.extend(
+            (all..)
+                .zip(&remote_rows)
+                .map(|(row, remote)| remote.part(row)),
+        );
+        exchange(rows, &remote_rows, &parts, options);
     }
 
-    fn write_outgoing(&mut self, worker: usize, message: &Message, terms: Terms, into: &mut [f32]) {
+    fn write_outgoing(
+        &mut self,
+        worker: usize,
+        message: &Outgoing,
+        options: MixOptions,
+        into: &mut [f32],
+    ) {
         let (_, lanes) = self.lanes_of(&[worker]);
         for lane in lanes {
             let row = lane.into_row();
-            row.write_outgoing(message, &terms.draw(worker), into);
+            row.write_outgoing(message, &options.draw(worker), into);
         }
     }
 
@@ -324,31 +343,31 @@ impl Engine for Fleet {
         self.row(&self.statistics, worker).to_vec()
     }
 
-    fn mix_statistics(&mut self, weights: &[Vec<(usize, f64)>], guests: Vec<Vec<f32>>) {
+    fn mix_statistics(&mut self, weights: &[Vec<(usize, f64)>], remote_rows: Vec<Vec<f32>>) {
         let workers: Vec<usize> = (0..self.workers()).collect();
         let statistics = rows(&mut self.statistics, workers.len(), &workers);
-        let row = |model| Row {
+        let row = |model| WorkerVectors {
             model,
             step: &[],
-            extras: vec![],
+            state_vectors: vec![],
         };
-        let part = |(worker, messages): (usize, &Vec<(usize, f64)>)| Participant {
+        let part = |(worker, messages): (usize, &Vec<(usize, f64)>)| WorkerPlan {
             worker,
-            messages: vec![Message::model()],
+            messages: vec![Outgoing::model()],
             plan: Assignment::mixed(Vector::Model, messages.clone()).into(),
         };
-        let guest = |statistics: Vec<f32>| Guest {
+        let remote = |statistics: Vec<f32>| RemoteRow {
             messages: vec![statistics.into()],
         };
-        let guests: Vec<Guest> = guests.into_iter().map(guest).collect();
+        let remote_rows: Vec<RemoteRow> = remote_rows.into_iter().map(remote).collect();
         let mut parts: Vec<_> = weights.iter().enumerate().map(part).collect();
-        let heard = (workers.len()..).zip(&guests);
-        parts.extend(heard.map(|(row, guest)| guest.part(row)));
+        let heard = (workers.len()..).zip(&remote_rows);
+        parts.extend(heard.map(|(row, remote)| remote.part(row)));
         let rows = statistics.into_iter().map(row).collect();
-        exchange(rows, &guests, &parts, Terms::default());
+        exchange(rows, &remote_rows, &parts, MixOptions::default());
     }
 
-    fn score(&mut self, worker: usize, part: Part) -> Score {
+    fn score(&mut self, worker: usize, part: Split) -> Score {
         let (model, statistics) = (
             self.row(&self.models, worker),
             self.row(&self.statistics, worker),
@@ -375,7 +394,7 @@ impl Engine for Fleet {
             statistics,
         } = replica;
         self.shared
-            .score_part(0, Part::Test, parameters, statistics)
+            .score_part(0, Split::Test, parameters, statistics)
     }
 
     fn state(&mut self) -> State {
@@ -395,19 +414,19 @@ impl Engine for Fleet {
         consensus_distance(&self.models_of(workers))
     }
 
-    fn lanes(&mut self) -> Option<Lanes<'_>> {
+    fn lanes(&mut self) -> Option<ConcurrentWorkers<'_>> {
         let everyone: Vec<usize> = (0..self.workers()).collect();
         let (shared, workers) = self.lanes_of(&everyone);
-        Some(Lanes { shared, workers })
+        Some(ConcurrentWorkers { shared, workers })
     }
 }
 
-impl<'a> Lane<'a> {
-    fn into_row(self) -> Row<'a> {
-        Row {
+impl<'a> WorkerSlices<'a> {
+    fn into_row(self) -> WorkerVectors<'a> {
+        WorkerVectors {
             model: self.model,
             step: self.update,
-            extras: self.extras,
+            state_vectors: self.state_vectors,
         }
     }
 }

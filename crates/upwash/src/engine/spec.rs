@@ -1,6 +1,6 @@
 //! All workers that one engine holds: those of one experiment, or of several that share it.
 
-use crate::algorithm::ExtraStart;
+use crate::algorithm::InitialValue;
 use crate::data::{Dataset, Sampler};
 use crate::experiment::Experiment;
 use crate::model::Network;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// What an engine needs to know of its workers.
 #[derive(Clone, Debug)]
-pub struct Crew {
+pub struct EngineSpec {
     /// What is trained on.
     pub data: Arc<Dataset>,
     /// What is trained.
@@ -21,7 +21,7 @@ pub struct Crew {
     /// Each worker's starting weights: the seed, and whose they are.
     pub starts: Vec<(u64, u64)>,
     /// The vectors that algorithms keep.
-    pub extras: Vec<ExtraRows>,
+    pub state_vectors: Vec<StateRows>,
     /// Whether steps are in flight between rounds, as they are where workers do not wait for all.
     pub keeps_updates: bool,
     /// Workers that shall take so many times as long: they sleep.
@@ -30,23 +30,23 @@ pub struct Crew {
 
 /// A vector that an algorithm keeps for each worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExtraRows {
+pub struct StateRows {
     /// What it is called in checkpoints.
     pub name: String,
     /// What each worker's is before the first round.
-    pub starts: Vec<ExtraStart>,
+    pub starts: Vec<InitialValue>,
 }
 
-impl Crew {
+impl EngineSpec {
     /// One experiment's workers.
     pub fn of(experiment: &Experiment) -> Self {
         let config = &experiment.config;
         let workers = experiment.workers() as u64;
         let equal = config.training.start == Some(crate::config::Start::Equal);
         let whose = |worker| if equal { 0 } else { worker };
-        let extra = |extra: &crate::algorithm::Extra| ExtraRows {
-            name: extra.name.into(),
-            starts: vec![extra.start; workers as usize],
+        let state_vector = |state_vector: &crate::algorithm::StateVector| StateRows {
+            name: state_vector.name.into(),
+            starts: vec![state_vector.start; workers as usize],
         };
         Self {
             data: Arc::clone(&experiment.data),
@@ -54,7 +54,12 @@ impl Crew {
             sampler: experiment.sampler.clone(),
             sgd: experiment.sgd(),
             starts: (0..workers).map(|w| (config.seed, whose(w))).collect(),
-            extras: experiment.method.extras().iter().map(extra).collect(),
+            state_vectors: experiment
+                .method
+                .state_vectors()
+                .iter()
+                .map(state_vector)
+                .collect(),
             keeps_updates: experiment.method.synchronous().is_none(),
             slow: match config.clock.slow_for_real {
                 true => config.clock.slow.clone(),
@@ -81,8 +86,11 @@ impl Crew {
         let mut some = self.clone();
         some.sampler = self.sampler.only(workers);
         some.starts = workers.iter().map(|&worker| self.starts[worker]).collect();
-        for extra in &mut some.extras {
-            extra.starts = workers.iter().map(|&worker| extra.starts[worker]).collect();
+        for state_vector in &mut some.state_vectors {
+            state_vector.starts = workers
+                .iter()
+                .map(|&worker| state_vector.starts[worker])
+                .collect();
         }
         some.slow.clear();
         for (slow, by) in &self.slow {
@@ -97,8 +105,8 @@ impl Crew {
         let Some((first, others)) = experiments.split_first() else {
             return Err("there is nothing to run".into());
         };
-        let mut crew = Self::of(first);
-        if crew.keeps_updates {
+        let mut spec = Self::of(first);
+        if spec.keeps_updates {
             return Err(asynchronous(first));
         }
         let alike = |what: &str, same: bool| match same {
@@ -112,44 +120,49 @@ impl Crew {
             if next.keeps_updates {
                 return Err(asynchronous(other));
             }
-            alike("the model", next.network == crew.network)?;
-            alike("the data", next.data == crew.data)?;
+            alike("the model", next.network == spec.network)?;
+            alike("the data", next.data == spec.data)?;
             alike(
-                "training.batch",
-                next.sampler.batch_size() == crew.sampler.batch_size(),
+                "training.batch_size",
+                next.sampler.batch_size() == spec.sampler.batch_size(),
             )?;
             alike(
                 "momentum (the optimizer's), nesterov and weight_decay",
-                next.sgd == crew.sgd,
+                next.sgd == spec.sgd,
             )?;
-            let workers = crew.starts.len();
-            crew.sampler = crew.sampler.and(&next.sampler);
-            crew.slow
+            let workers = spec.starts.len();
+            spec.sampler = spec.sampler.and(&next.sampler);
+            spec.slow
                 .extend(next.slow.iter().map(|(i, by)| (workers + i, *by)));
-            crew.starts.extend(&next.starts);
+            spec.starts.extend(&next.starts);
             // A slot is used by every run that keeps so many vectors; what others have there is 0.
-            for slot in 0..crew.extras.len().max(next.extras.len()) {
-                if slot == crew.extras.len() {
-                    crew.extras.push(ExtraRows {
+            for slot in 0..spec.state_vectors.len().max(next.state_vectors.len()) {
+                if slot == spec.state_vectors.len() {
+                    spec.state_vectors.push(StateRows {
                         name: String::new(),
-                        starts: vec![ExtraStart::Zero; workers],
+                        starts: vec![InitialValue::Zero; workers],
                     });
                 }
-                let starts = next.extras.get(slot).map(|extra| &extra.starts[..]);
-                let none = vec![ExtraStart::Zero; next.starts.len()];
-                crew.extras[slot].starts.extend(starts.unwrap_or(&none));
+                let starts = next
+                    .state_vectors
+                    .get(slot)
+                    .map(|state_vector| &state_vector.starts[..]);
+                let none = vec![InitialValue::Zero; next.starts.len()];
+                spec.state_vectors[slot]
+                    .starts
+                    .extend(starts.unwrap_or(&none));
             }
         }
-        for (slot, extra) in crew.extras.iter_mut().enumerate() {
-            extra.name = format!("extra {slot}");
+        for (slot, state_vector) in spec.state_vectors.iter_mut().enumerate() {
+            state_vector.name = format!("state_vector {slot}");
         }
-        Ok(crew)
+        Ok(spec)
     }
 }
 
 fn asynchronous(experiment: &Experiment) -> String {
     format!(
         "{} has no rounds, and can share no engine with others",
-        experiment.method.words()
+        experiment.method.display_name()
     )
 }

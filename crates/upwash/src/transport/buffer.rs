@@ -1,11 +1,11 @@
-//! The numbers of a letter: this process's own, or where several processes see them.
+//! The numbers of a message: this process's own, or where several processes see them.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Numbers that a transport has lent: in memory that other processes see as well, say.
-pub trait Lent: Any + Send + Sync {
+/// Buffer that a transport has lent: in memory that other processes see as well, say.
+pub trait SharedBuffer: Any + Send + Sync {
     /// The numbers.
     fn numbers(&self) -> &[f32];
 
@@ -13,32 +13,32 @@ pub trait Lent: Any + Send + Sync {
     fn numbers_mut(&mut self) -> Option<&mut [f32]>;
 }
 
-/// The numbers of a letter.
+/// The numbers of a message.
 ///
 /// ```
-/// use upwash::transport::Numbers;
-/// let numbers = Numbers::from(vec![1.0, 2.0]);
+/// use upwash::transport::Buffer;
+/// let numbers = Buffer::from(vec![1.0, 2.0]);
 /// assert_eq!(numbers.len(), 2);
 /// assert_eq!(numbers.into_vec(), [1.0, 2.0]);
 /// ```
-pub struct Numbers(Kept);
+pub struct Buffer(Kept);
 
 enum Kept {
     Own(Vec<f32>),
-    Lent(Box<dyn Lent>),
+    SharedBuffer(Box<dyn SharedBuffer>),
 }
 
-impl Numbers {
+impl Buffer {
     /// What a transport lends.
-    pub fn lent(numbers: impl Lent) -> Self {
-        Self(Kept::Lent(Box::new(numbers)))
+    pub fn lent(numbers: impl SharedBuffer) -> Self {
+        Self(Kept::SharedBuffer(Box::new(numbers)))
     }
 
     /// What was lent, if it is of this kind.
-    pub fn as_lent<L: Lent>(&self) -> Option<&L> {
+    pub fn as_lent<L: SharedBuffer>(&self) -> Option<&L> {
         match &self.0 {
             Kept::Own(_) => None,
-            Kept::Lent(lent) => (&**lent as &dyn Any).downcast_ref(),
+            Kept::SharedBuffer(lent) => (&**lent as &dyn Any).downcast_ref(),
         }
     }
 
@@ -46,62 +46,62 @@ impl Numbers {
     pub fn into_vec(self) -> Vec<f32> {
         match self.0 {
             Kept::Own(numbers) => numbers,
-            Kept::Lent(lent) => lent.numbers().to_vec(),
+            Kept::SharedBuffer(lent) => lent.numbers().to_vec(),
         }
     }
 }
 
-impl From<Vec<f32>> for Numbers {
+impl From<Vec<f32>> for Buffer {
     fn from(numbers: Vec<f32>) -> Self {
         Self(Kept::Own(numbers))
     }
 }
 
-impl Default for Numbers {
+impl Default for Buffer {
     fn default() -> Self {
         vec![].into()
     }
 }
 
-impl Deref for Numbers {
+impl Deref for Buffer {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
         match &self.0 {
             Kept::Own(numbers) => numbers,
-            Kept::Lent(lent) => lent.numbers(),
+            Kept::SharedBuffer(lent) => lent.numbers(),
         }
     }
 }
 
 /// What was lent and sent already is copied first.
-impl DerefMut for Numbers {
+impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [f32] {
-        if let Kept::Lent(lent) = &mut self.0
+        if let Kept::SharedBuffer(lent) = &mut self.0
             && lent.numbers_mut().is_none()
         {
             self.0 = Kept::Own(lent.numbers().to_vec());
         }
         match &mut self.0 {
             Kept::Own(numbers) => numbers,
-            Kept::Lent(lent) => lent.numbers_mut().unwrap_or_default(),
+            Kept::SharedBuffer(lent) => lent.numbers_mut().unwrap_or_default(),
         }
     }
 }
 
-impl Clone for Numbers {
+impl Clone for Buffer {
     fn clone(&self) -> Self {
         self.to_vec().into()
     }
 }
 
-impl PartialEq for Numbers {
+impl PartialEq for Buffer {
     fn eq(&self, other: &Self) -> bool {
         self[..] == other[..]
     }
 }
 
-impl std::fmt::Debug for Numbers {
+impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self[..].fmt(f)
     }
@@ -111,11 +111,11 @@ impl std::fmt::Debug for Numbers {
 ///
 /// ```
 /// let pool = upwash::transport::Pool::new(2);
-/// let mut page = pool.page(3);
+/// let mut page = pool.allocate(3);
 /// page.copy_from_slice(&[1.0, 2.0, 3.0]);
 /// drop(page);
-/// assert_eq!(pool.page(3).to_vec(), [1.0, 2.0, 3.0]); // as it was left
-/// assert_eq!(pool.page(2).to_vec(), [0.0, 0.0]);
+/// assert_eq!(pool.allocate(3).to_vec(), [1.0, 2.0, 3.0]); // as it was left
+/// assert_eq!(pool.allocate(2).to_vec(), [0.0, 0.0]);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Pool {
@@ -144,15 +144,15 @@ impl Pool {
     }
 
     /// These numbers; when nobody needs them any more, their memory is used again.
-    pub fn lend(&self, numbers: Vec<f32>) -> Numbers {
-        Numbers::lent(Pooled {
+    pub fn lend(&self, numbers: Vec<f32>) -> Buffer {
+        Buffer::lent(Pooled {
             numbers,
             pool: self.clone(),
         })
     }
 
     /// Room for so many numbers, whatever is in it.
-    pub fn page(&self, length: usize) -> Numbers {
+    pub fn allocate(&self, length: usize) -> Buffer {
         self.lend(self.spare(length).unwrap_or_else(|| vec![0.0; length]))
     }
 }
@@ -162,7 +162,7 @@ struct Pooled {
     pool: Pool,
 }
 
-impl Lent for Pooled {
+impl SharedBuffer for Pooled {
     fn numbers(&self) -> &[f32] {
         &self.numbers
     }

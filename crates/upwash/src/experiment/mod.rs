@@ -5,11 +5,11 @@ mod links;
 use crate::algorithm::{Links, Method, Registry};
 use crate::clock::Clock;
 use crate::config::{self, AlgorithmConfig, Config, ConfigError, DataConfig};
-use crate::crew::Crew;
 use crate::data::{
     Dataset, PartitionError, Sampler, Source, StoreError, Synthetic, SyntheticError, digits,
 };
-use crate::fleet::{Fleet, Model};
+use crate::engine::EngineSpec;
+use crate::engine::{CpuEngine, Model};
 use crate::model::Network;
 use crate::optimizer::Sgd;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use upwash_topology::{
 /// All that is fixed before the first round.
 ///
 /// ```
-/// use upwash::{config::Config, experiment::{Experiment, Folders}};
-/// let experiment = Experiment::prepare(Config::default(), &Folders::default())?;
+/// use upwash::{config::Config, experiment::{Experiment, DataPaths}};
+/// let experiment = Experiment::prepare(Config::default(), &DataPaths::default())?;
 /// assert_eq!(experiment.workers(), 8);
 /// # Ok::<(), upwash::experiment::ExperimentError>(())
 /// ```
@@ -41,7 +41,7 @@ pub struct Experiment {
     /// What is done over them.
     pub method: Method,
     /// Who has no data but everyone's attention, where the algorithm needs one.
-    pub centre: Option<usize>,
+    pub server: Option<usize>,
     /// What time would pass elsewhere.
     pub clock: Clock,
     /// Whom each worker must hear in every round, whichever links are up, where others' models are known
@@ -57,7 +57,7 @@ pub struct Experiment {
 
 /// Data that was read last, for the next experiment that asks for the same.
 #[derive(Clone, Debug, Default)]
-pub struct Shelf {
+pub struct DatasetCache {
     last: Option<(Asked, Arc<Dataset>)>,
 }
 
@@ -66,14 +66,14 @@ type Asked = (PathBuf, String, [Option<usize>; 2]);
 
 /// Where files are.
 #[derive(Clone, Debug, Default)]
-pub struct Folders {
+pub struct DataPaths {
     /// Those that the configuration names: the configuration's own folder.
     pub files: PathBuf,
     /// Data sets, each in a folder of its name.
     pub data: PathBuf,
 }
 
-impl Folders {
+impl DataPaths {
     /// Files from the current folder, and data sets from where `upwash data get` puts them:
     /// `$UPWASH_DATA`, else the user's data folder. Where there is neither, only data that needs no
     /// files can be had.
@@ -121,8 +121,8 @@ pub enum ExperimentError {
     #[error(transparent)]
     Synthetic(#[from] SyntheticError),
     /// Directed links that cannot be.
-    #[error("graph.arcs: {0}")]
-    Arcs(GraphError),
+    #[error("graph.directed_edges: {0}")]
+    DirectedEdges(GraphError),
     /// Two settings that exclude each other.
     #[error("{0}")]
     Conflict(String),
@@ -130,7 +130,7 @@ pub enum ExperimentError {
 
 impl Experiment {
     /// Prepares what `config` asks for, with the algorithms that are built in.
-    pub fn prepare(config: Config, folders: &Folders) -> Result<Self, ExperimentError> {
+    pub fn prepare(config: Config, folders: &DataPaths) -> Result<Self, ExperimentError> {
         Self::prepare_with(config, folders, &Registry::standard())
     }
 
@@ -138,38 +138,38 @@ impl Experiment {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use upwash::{config::Config, experiment::{Experiment, Folders, Shelf}};
-    /// let mut shelf = Shelf::default();
+    /// use upwash::{config::Config, experiment::{Experiment, DataPaths, DatasetCache}};
+    /// let mut cache = DatasetCache::default();
     /// let mut next = |text: &str| -> Result<_, Box<dyn std::error::Error>> {
-    ///     Ok(Experiment::prepare_next(Config::parse(text, &[])?, &Folders::default(), &mut shelf)?.data)
+    ///     Ok(Experiment::prepare_next(Config::parse(text, &[])?, &DataPaths::default(), &mut cache)?.data)
     /// };
     /// let (one, other) = (next("seed = 1")?, next("seed = 2")?);
     /// assert!(Arc::ptr_eq(&one, &other));
-    /// assert_eq!(next("[data]\ntrain_images = 100")?.train.len(), 100);
+    /// assert_eq!(next("[data]\ntrain_examples = 100")?.train.len(), 100);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn prepare_next(
         config: Config,
-        folders: &Folders,
-        shelf: &mut Shelf,
+        folders: &DataPaths,
+        cache: &mut DatasetCache,
     ) -> Result<Self, ExperimentError> {
-        Self::prepare_from(config, folders, &Registry::standard(), shelf)
+        Self::prepare_from(config, folders, &Registry::standard(), cache)
     }
 
     /// Prepares what `config` asks for, with the algorithms of a registry.
     pub fn prepare_with(
         config: Config,
-        folders: &Folders,
+        folders: &DataPaths,
         registry: &Registry,
     ) -> Result<Self, ExperimentError> {
-        Self::prepare_from(config, folders, registry, &mut Shelf::default())
+        Self::prepare_from(config, folders, registry, &mut DatasetCache::default())
     }
 
     fn prepare_from(
         mut config: Config,
-        folders: &Folders,
+        folders: &DataPaths,
         registry: &Registry,
-        shelf: &mut Shelf,
+        cache: &mut DatasetCache,
     ) -> Result<Self, ExperimentError> {
         config.check()?;
         let AlgorithmConfig { name, options } = &config.algorithm;
@@ -185,30 +185,35 @@ impl Experiment {
                 graph.nodes()
             )));
         }
-        let centre = links::centre(&config, &method, &graph)?;
-        let data = shelf.data(&config.data, &folders.data)?;
+        let server = links::server(&config, &method, &graph)?;
+        let data = cache.data(&config.data, &folders.data)?;
         let mut shares = config.data.partition.share_out(
             &data.train,
             data.classes,
-            graph.nodes() - usize::from(centre.is_some()),
+            graph.nodes() - usize::from(server.is_some()),
             config.seed,
         )?;
-        if let Some(centre) = centre {
-            shares.images.insert(centre, vec![]);
+        if let Some(server) = server {
+            shares.images.insert(server, vec![]);
         }
-        let sampler = Sampler::new(shares, config.training.batch, config.seed);
+        let sampler = Sampler::new(shares, config.training.batch_size, config.seed);
         let places = links::places(&config.graph, &method, &graph)?;
         let epoch = sampler.rounds_per_epoch();
         let schedule = links::schedule(&config, &method, &graph, &places, epoch)?;
         let network = config.model.network(data.train.shape, data.classes);
-        check_size(&config, &network, graph.nodes(), method.extras().len())?;
-        let clock = Clock::new(&config.clock, graph.nodes(), centre, config.seed)?;
+        check_size(
+            &config,
+            &network,
+            graph.nodes(),
+            method.state_vectors().len(),
+        )?;
+        let clock = Clock::new(&config.clock, graph.nodes(), server, config.seed)?;
         let warnings = links::check(&method, &graph, &schedule)?;
         let audience = links::audience(&method, &schedule);
         Ok(Self {
             data,
             method,
-            centre,
+            server,
             clock,
             audience,
             graph,
@@ -234,14 +239,14 @@ impl Experiment {
             .saturating_mul(self.sampler.rounds_per_epoch())
     }
 
-    /// Those who have data: all but a centre.
+    /// Those who have data: all but a server.
     pub fn training_workers(&self) -> Vec<usize> {
         (0..self.workers())
-            .filter(|&worker| Some(worker) != self.centre)
+            .filter(|&worker| Some(worker) != self.server)
             .collect()
     }
 
-    /// With whom a worker ever exchanges anything: its neighbours over all rounds, or everyone.
+    /// With whom a worker ever exchanges anything: its neighbors over all rounds, or everyone.
     pub fn acquaintances(&self, worker: usize) -> Vec<usize> {
         links::acquaintances(&self.method, &self.schedule, &self.graph, worker)
     }
@@ -283,13 +288,13 @@ impl Experiment {
     }
 
     /// All workers on this machine's CPU, with gradients by `model`.
-    pub fn fleet(&self, model: Arc<dyn Model>) -> Fleet {
-        Fleet::new(model, &Crew::of(self))
+    pub fn fleet(&self, model: Arc<dyn Model>) -> CpuEngine {
+        CpuEngine::new(model, &EngineSpec::of(self))
     }
 
     /// The algorithm in words, as `AL-DSGD (sound) over MATCHA (budget 0.5)`.
     pub fn algorithm_name(&self) -> String {
-        self.method.words()
+        self.method.display_name()
     }
 
     /// The graph in words: its spelling, and what is special about its use, as `ring:8, 3 copies,
@@ -297,7 +302,7 @@ impl Experiment {
     pub fn graph_name(&self) -> String {
         let graph = &self.config.graph;
         let mut words = vec![graph.topology.without_folder().to_string()];
-        if graph.arcs.is_some() {
+        if graph.directed_edges.is_some() {
             words.push("directed links".into());
         }
         if self.method.links() == Links::None {
@@ -350,7 +355,7 @@ fn check_size(
     config: &Config,
     network: &Network,
     workers: usize,
-    extras: usize,
+    state_vectors: usize,
 ) -> Result<(), ExperimentError> {
     let conflict = |what: String| Err(ExperimentError::Conflict(what));
     let Some(parameters) = network.checked_size() else {
@@ -361,7 +366,7 @@ fn check_size(
     };
     // Models, updates and velocities, and what the algorithm keeps.
     let bytes = parameters
-        .saturating_mul((3 + extras as u128) * 4)
+        .saturating_mul((3 + state_vectors as u128) * 4)
         .saturating_mul(workers as u128);
     if bytes > 1 << 40 {
         return conflict(format!(
@@ -374,14 +379,14 @@ fn check_size(
     Ok(())
 }
 
-impl Shelf {
+impl DatasetCache {
     /// The data that is asked for: what is here, if it is that.
     fn data(&mut self, asked: &DataConfig, folder: &Path) -> Result<Arc<Dataset>, ExperimentError> {
         // How it is shared out is not the data's affair.
         let key = (
             folder.to_owned(),
             asked.name.clone(),
-            [asked.train_images, asked.test_images],
+            [asked.train_examples, asked.test_examples],
         );
         if let Some((known, data)) = &self.last
             && *known == key
@@ -390,8 +395,9 @@ impl Shelf {
         }
         let mut data = load(&asked.name, folder)?;
         data.train
-            .truncate(asked.train_images.unwrap_or(usize::MAX));
-        data.test.truncate(asked.test_images.unwrap_or(usize::MAX));
+            .truncate(asked.train_examples.unwrap_or(usize::MAX));
+        data.test
+            .truncate(asked.test_examples.unwrap_or(usize::MAX));
         let data = Arc::new(data);
         self.last = Some((key, Arc::clone(&data)));
         Ok(data)

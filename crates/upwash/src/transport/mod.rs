@@ -4,21 +4,21 @@
 //! workers send and collects what they hear; nobody else is involved, so that a round costs what its
 //! links cost. The round loop knows only this trait. Within one process there is nothing to move.
 
-mod coding;
-mod letter;
-mod numbers;
+mod buffer;
+mod encoding;
 mod placement;
+mod wire;
 
-pub use coding::Coding;
-pub use letter::{HEADER, Letter, LetterError};
-pub use numbers::{Lent, Numbers, Pool};
+pub use buffer::{Buffer, Pool, SharedBuffer};
+pub use encoding::Encoding;
 pub use placement::Placement;
+pub use wire::{HEADER, Message, WireError};
 
 use crate::engine::State;
 
 /// What a transport can be relied upon for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Promises {
+pub struct Capabilities {
     /// The run goes on when a process is lost.
     pub survives_loss: bool,
     /// Nobody but the run's own processes can take part.
@@ -43,11 +43,11 @@ pub enum TransportError {
     },
     /// What came cannot be used.
     #[error("from worker {from}: {what}")]
-    Letter {
+    Message {
         /// Whose it was.
         from: usize,
         /// What is wrong.
-        what: LetterError,
+        what: WireError,
     },
     /// Someone is gone without whom the algorithm cannot go on.
     #[error(
@@ -75,7 +75,7 @@ pub enum TransportError {
 
 /// What a process is to do before a round.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Begin {
+pub enum RoundStart {
     /// The round.
     Go,
     /// Nothing yet: the others are waited for. To be asked again at once, with what is wished by then.
@@ -128,68 +128,68 @@ pub enum MembershipEvent {
 pub struct Traffic {
     /// Bytes.
     pub bytes: u64,
-    /// Letters.
-    pub letters: u64,
+    /// Messages.
+    pub messages: u64,
 }
 
-/// What moves letters. A process calls [`begin`](Self::begin) and [`finish`](Self::finish) in turn, for every exchange
+/// What moves messages. A process calls [`begin`](Self::begin) and [`finish`](Self::finish) in turn, for every exchange
 /// that involves others; in between it may compute.
 pub trait Transport {
     /// What it can be relied upon for.
-    fn promises(&self) -> Promises;
+    fn capabilities(&self) -> Capabilities;
 
     /// Whose workers are where.
     fn placement(&self) -> &Placement;
 
     /// What to do before round `round`; `stop` says that someone here wants an end.
-    fn may_begin(&mut self, round: u64, stop: bool) -> Result<Begin, TransportError>;
+    fn may_begin(&mut self, round: u64, stop: bool) -> Result<RoundStart, TransportError>;
 
     /// A worker here has diverged in this round: the run is over.
     fn leave(&mut self, _worker: usize, _round: u64) -> Result<(), TransportError> {
         Ok(())
     }
 
-    /// Whether letters from this worker can be hoped for in the next round.
-    fn holds(&self, _worker: usize) -> bool {
+    /// Whether messages from this worker can be hoped for in the next round.
+    fn is_link_up(&self, _worker: usize) -> bool {
         true
     }
 
-    /// Room for the numbers of a letter, to be filled in: where sending costs least.
-    fn page(&mut self, length: usize) -> Numbers {
+    /// Room for the numbers of a message, to be filled in: where sending costs least.
+    fn allocate(&mut self, length: usize) -> Buffer {
         vec![0.0; length].into()
     }
 
-    /// Posts letters, each to some processes, and says from whom letters of the same exchange of the
+    /// Posts messages, each to some processes, and says from whom messages of the same exchange of the
     /// same round are expected. Does not wait.
     fn begin(
         &mut self,
-        outgoing: Vec<(Letter, Vec<usize>)>,
+        outgoing: Vec<(Message, Vec<usize>)>,
         expected: &[usize],
     ) -> Result<(), TransportError>;
 
-    /// Waits for the expected letters of this exchange; in increasing order of the sender. Where losses
+    /// Waits for the expected messages of this exchange; in increasing order of the sender. Where losses
     /// are survived, some may be missing.
-    fn finish(&mut self, exchange: u32) -> Result<Vec<Letter>, TransportError>;
+    fn finish(&mut self, exchange: u32) -> Result<Vec<Message>, TransportError>;
 
     /// What a worker has sent cannot be used: where losses are survived, it is lost.
     fn refuse(&mut self, _worker: usize, _why: String) {}
 
     /// Whether someone who has come back asks for a model.
-    fn is_asked(&self) -> bool {
+    fn state_requested(&self) -> bool {
         false
     }
 
     /// The model for who asks: the state before round `round`.
-    fn answer(&mut self, _round: u64, _state: State) {}
+    fn send_state(&mut self, _round: u64, _state: State) {}
 
-    /// Without rounds: sends a letter to a worker in another process; whether that is there.
-    fn send(&mut self, to: usize, letter: Letter) -> Result<bool, TransportError>;
+    /// Without rounds: sends a message to a worker in another process; whether that is there.
+    fn send(&mut self, to: usize, message: Message) -> Result<bool, TransportError>;
 
     /// Without rounds: whatever has come, or comes within so long.
-    fn receive(&mut self, wait: std::time::Duration) -> Result<Vec<Letter>, TransportError>;
+    fn receive(&mut self, wait: std::time::Duration) -> Result<Vec<Message>, TransportError>;
 
     /// Whether a worker is there now.
-    fn is_there(&self, _worker: usize) -> bool {
+    fn is_connected(&self, _worker: usize) -> bool {
         true
     }
 
@@ -199,13 +199,13 @@ pub trait Transport {
 
     /// A number for each worker, known where it is: fills in what others know, where that can be had,
     /// and leaves the rest.
-    fn fill_in(&mut self, numbers: &mut [f64]) -> Result<(), TransportError>;
+    fn gather_scalars(&mut self, numbers: &mut [f64]) -> Result<(), TransportError>;
 
     /// The sum over all processes of a number for each of them, where that can be had.
     fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError>;
 
     /// What has happened since this was asked last.
-    fn news(&mut self) -> Vec<MembershipEvent> {
+    fn membership_events(&mut self) -> Vec<MembershipEvent> {
         vec![]
     }
 
@@ -225,8 +225,8 @@ impl InProcess {
 }
 
 impl Transport for InProcess {
-    fn promises(&self) -> Promises {
-        Promises {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             survives_loss: false,
             authenticated: true,
             progresses: true,
@@ -237,23 +237,27 @@ impl Transport for InProcess {
         &self.0
     }
 
-    fn may_begin(&mut self, _: u64, stop: bool) -> Result<Begin, TransportError> {
-        Ok(if stop { Begin::Stop } else { Begin::Go })
+    fn may_begin(&mut self, _: u64, stop: bool) -> Result<RoundStart, TransportError> {
+        Ok(if stop {
+            RoundStart::Stop
+        } else {
+            RoundStart::Go
+        })
     }
 
-    fn begin(&mut self, _: Vec<(Letter, Vec<usize>)>, _: &[usize]) -> Result<(), TransportError> {
+    fn begin(&mut self, _: Vec<(Message, Vec<usize>)>, _: &[usize]) -> Result<(), TransportError> {
         Ok(())
     }
 
-    fn finish(&mut self, _: u32) -> Result<Vec<Letter>, TransportError> {
+    fn finish(&mut self, _: u32) -> Result<Vec<Message>, TransportError> {
         Ok(vec![])
     }
 
-    fn send(&mut self, _: usize, _: Letter) -> Result<bool, TransportError> {
+    fn send(&mut self, _: usize, _: Message) -> Result<bool, TransportError> {
         Ok(false)
     }
 
-    fn receive(&mut self, _: std::time::Duration) -> Result<Vec<Letter>, TransportError> {
+    fn receive(&mut self, _: std::time::Duration) -> Result<Vec<Message>, TransportError> {
         Ok(vec![])
     }
 
@@ -261,7 +265,7 @@ impl Transport for InProcess {
         Ok(())
     }
 
-    fn fill_in(&mut self, _: &mut [f64]) -> Result<(), TransportError> {
+    fn gather_scalars(&mut self, _: &mut [f64]) -> Result<(), TransportError> {
         Ok(())
     }
 
