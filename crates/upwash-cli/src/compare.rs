@@ -1,9 +1,7 @@
 //! `upwash compare`: several configurations, one table.
 
 use crate::engines::EngineArgs;
-use crate::runs::{
-    DIVERGED, RunFolder, RunLocation, end_cleanly_when_interrupted, read_next_config,
-};
+use crate::runs::{DIVERGED, end_cleanly_when_interrupted, read_next_config};
 use crate::together;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
@@ -11,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use upwash::experiment::{DatasetCache, Experiment};
-use upwash::run::{Event, Status, Summary};
+use upwash::run::{Event, RunDirectory, RunLocation, Status, Summary};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -93,10 +91,10 @@ fn run_what_is_missing<'a>(
     for some in prepared.chunks(at_a_time) {
         let (mut names, mut due) = (Vec::new(), Vec::new());
         for (name, experiment) in some {
-            let (place, home) = (args.out.join(name), RunLocation::whole(experiment));
-            if let Some(folder) = RunFolder::open(&place, experiment, &home)? {
+            let (path, location) = (args.out.join(name), RunLocation::local(experiment));
+            if let Some(directory) = RunDirectory::open(&path, experiment, &location)? {
                 names.push(name);
-                due.push((experiment, folder));
+                due.push((experiment, directory));
             }
         }
         if due.is_empty() {
@@ -104,7 +102,7 @@ fn run_what_is_missing<'a>(
         }
         let experiments: Vec<&Experiment> = due.iter().map(|(experiment, _)| *experiment).collect();
         let mut engine = together::engine(&args.engine, &experiments)?;
-        let ended = together::execute_together(&mut *engine, &mut due);
+        let ended = together::execute(&mut *engine, &mut due);
         for (name, run) in names.into_iter().zip(ended) {
             if matches!(run?.status, Status::Interrupted { .. }) {
                 return Ok(Some(name));

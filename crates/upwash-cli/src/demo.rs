@@ -1,14 +1,14 @@
 //! `upwash demo`: four algorithms on the digits.
 
 use crate::engines::EngineArgs;
-use crate::progress::ProgressDisplay;
-use crate::runs::{RunFolder, RunLocation, execute};
+use crate::together;
 use anyhow::Result;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use upwash::config::Config;
 use upwash::engine::EngineSpec;
 use upwash::experiment::{DataPaths, Experiment};
+use upwash::run::{RunDirectory, RunLocation};
 
 pub(crate) fn run(out: &mut impl Write) -> Result<()> {
     writeln!(
@@ -34,14 +34,11 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
         config.graph.copies = copies;
         let experiment = Experiment::prepare(config, &DataPaths::default())?;
         let mut engine = EngineArgs::standard().build(&EngineSpec::of(&experiment))?;
-        let here = RunLocation::whole(&experiment);
-        let mut results = RunFolder::create(&folder.join(name), &experiment, &here)?;
-        rows.push(execute(
-            &experiment,
-            &mut *engine,
-            &mut results,
-            ProgressDisplay::new(false),
-        )?);
+        let location = RunLocation::local(&experiment);
+        let directory = RunDirectory::create(&folder.join(name), &experiment, &location)?;
+        for summary in together::execute(&mut *engine, &mut [(&experiment, directory)]) {
+            rows.push(summary?);
+        }
     }
     writeln!(
         out,

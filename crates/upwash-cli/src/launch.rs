@@ -1,9 +1,6 @@
 //! `upwash launch`: all peers of a run on one machine, keys included.
 
-use crate::runs::{
-    DIVERGED, INTERRUPTED, claimed, end_cleanly_when_interrupted, holds_another, interrupted,
-    is_over, peer_folders, read_config,
-};
+use crate::runs::{DIVERGED, INTERRUPTED, end_cleanly_when_interrupted, interrupted, read_config};
 use anyhow::{Context, Result, ensure};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,7 +8,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use upwash::config::PeerConfig;
 use upwash::experiment::Experiment;
-use upwash::run::{Status, Summary};
+use upwash::run::{Status, Summary, directory};
 use upwash_peers::Key;
 
 #[derive(clap::Args)]
@@ -45,9 +42,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let lock = args.out.join("launch.lock");
     let lock =
         std::fs::File::create(&lock).with_context(|| format!("cannot write {}", lock.display()))?;
-    let _lock = claimed(lock, &args.out)?;
+    let _lock = directory::lock(lock, &args.out)?;
     // Of a run that goes on, some may have come to their end.
-    let over = |worker: usize| is_over(&peer_folder(&args.out, worker));
+    let over = |worker: usize| directory::is_over(&peer_folder(&args.out, worker));
     if (0..workers).all(over) {
         writeln!(out, "the run in {place} is over")?;
         return table(args, &vec![None; workers], out);
@@ -86,9 +83,9 @@ fn check_folder(out: &Path, experiment: &Experiment) -> Result<()> {
         !other.iter().any(|path| path.exists()),
         "{place} holds a run already, that was not launched: choose another folder with --out"
     );
-    for (worker, folder) in peer_folders(out) {
+    for (worker, folder) in directory::peer_directories(out) {
         ensure!(
-            worker < experiment.workers() && !holds_another(&folder, experiment),
+            worker < experiment.workers() && !directory::holds_another_run(&folder, experiment),
             "{place} holds another run (see {}): choose another folder with --out",
             folder.join("config.toml").display()
         );

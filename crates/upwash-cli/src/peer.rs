@@ -2,9 +2,7 @@
 
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
-use crate::runs::{
-    RunFolder, RunLocation, end_cleanly_when_interrupted, execute_with, exit_code, read_config,
-};
+use crate::runs::{end_cleanly_when_interrupted, exit_code, read_config, stop_handle};
 use anyhow::{Context, Result, bail, ensure};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,7 +11,7 @@ use std::time::Duration;
 use upwash::config::Config;
 use upwash::engine::EngineSpec;
 use upwash::experiment::Experiment;
-use upwash::run::Status;
+use upwash::run::{RunDirectory, RunLocation, Status, run_in};
 use upwash::transport::Transport;
 use upwash_peers::{Fingerprint, Key, Limits, Peers, PeersConfig, Timings};
 
@@ -113,25 +111,26 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         limits,
         timings: timings(&experiment)?,
     })?;
-    let home = RunLocation {
+    let location = RunLocation {
         placement: transport.placement().clone(),
-        apart: true,
+        is_shared: false,
     };
     // From now on something is left behind.
     end_cleanly_when_interrupted()?;
-    let Some(mut results) = RunFolder::open(folder, &experiment, &home)? else {
+    let Some(mut results) = RunDirectory::open(folder, &experiment, &location)? else {
         bail!(
             "the run in {} is over: see its summary.json",
             folder.display()
         );
     };
-    let display = ProgressDisplay::new(false);
-    let summary = execute_with(
+    let mut display = ProgressDisplay::new(false);
+    let summary = run_in(
+        &mut results,
         &experiment,
         &mut *engine,
         &mut transport,
-        &mut results,
-        display,
+        stop_handle(),
+        &mut display,
     )?;
     // A server's model is the one that the run leaves.
     let (whose, accuracy) = match summary.server == Some(args.id) {

@@ -3,7 +3,7 @@
 use crate::output::tell;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use std::io::IsTerminal;
-use upwash::run::{ControlRequest, Event};
+use upwash::run::{ControlFlow, ControlRequest, Event, Observer};
 use upwash::transport::MembershipEvent;
 
 pub(crate) struct ProgressDisplay {
@@ -33,10 +33,9 @@ impl ProgressDisplay {
 
     /// The bar alone, for so many runs that go in step.
     pub(crate) fn of_several(runs: usize) -> Self {
-        Self {
-            runs,
-            ..Self::new(false)
-        }
+        let mut display = Self::new(false);
+        display.runs = runs;
+        display
     }
 
     /// Nothing is seen.
@@ -49,7 +48,7 @@ impl ProgressDisplay {
         }
     }
 
-    pub(crate) fn show(&mut self, event: &Event) {
+    fn show(&mut self, event: &Event) {
         match event {
             Event::Started {
                 algorithm,
@@ -125,11 +124,21 @@ impl ProgressDisplay {
                     sent.bytes_sent as f64 / 1e6
                 ));
             }
-            Event::Ended { .. } | Event::Unknown => {}
+            Event::Ended { .. } => self.bar.finish_and_clear(),
+            Event::Unknown => {}
         }
     }
+}
 
-    pub(crate) fn finish(&mut self) {
+impl Observer for ProgressDisplay {
+    fn observe(&mut self, event: &Event) -> ControlFlow {
+        self.show(event);
+        ControlFlow::Continue
+    }
+}
+
+impl Drop for ProgressDisplay {
+    fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }

@@ -3,14 +3,12 @@
 use crate::engines::EngineArgs;
 use crate::output::tell;
 use crate::progress::ProgressDisplay;
-use crate::runs::{INTERRUPTED, RunFolder, execute};
+use crate::runs::{INTERRUPTED, stop_handle};
 use anyhow::{Result, anyhow};
 use std::process::ExitCode;
-use upwash::engine::Engine;
-use upwash::engine::EngineSpec;
-use upwash::engine::share;
+use upwash::engine::{Engine, EngineSpec};
 use upwash::experiment::Experiment;
-use upwash::run::Summary;
+use upwash::run::{RunDirectory, RunError, Summary, run_parallel};
 
 /// All their workers; an error says what they would have to have in common.
 pub(crate) fn spec(experiments: &[&Experiment]) -> Result<EngineSpec> {
@@ -25,35 +23,19 @@ pub(crate) fn engine(args: &EngineArgs, experiments: &[&Experiment]) -> Result<B
     args.build(&spec(experiments)?)
 }
 
-/// Runs all of them, round by round; their results are what they would be alone.
-pub(crate) fn execute_together(
+/// Runs all of them with one progress bar: they go in step.
+pub(crate) fn execute(
     engine: &mut dyn Engine,
-    runs: &mut [(&Experiment, RunFolder)],
-) -> Vec<Result<Summary>> {
-    if let [(experiment, folder)] = runs {
-        let display = ProgressDisplay::new(false);
-        return vec![execute(experiment, engine, folder, display)];
-    }
-    let experiments: Vec<&Experiment> = runs.iter().map(|(experiment, _)| *experiment).collect();
-    let (count, layout) = (experiments.len(), engine.layout().clone());
-    let (owner, shares) = share(&experiments, &layout);
-    std::thread::scope(|scope| {
-        let mut threads = Vec::new();
-        for (index, ((experiment, folder), mut share)) in runs.iter_mut().zip(shares).enumerate() {
-            // They go in step: one bar is enough.
-            let display = match index {
-                0 => ProgressDisplay::of_several(count),
-                _ => ProgressDisplay::none(),
-            };
-            threads.push(scope.spawn(move || execute(experiment, &mut share, folder, display)));
-        }
-        owner.serve(engine);
-        let ended = threads.into_iter().map(|thread| match thread.join() {
-            Ok(summary) => summary,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        ended.collect()
-    })
+    runs: &mut [(&Experiment, RunDirectory)],
+) -> Vec<Result<Summary, RunError>> {
+    let count = runs.len();
+    let display = |index| match (count, index) {
+        (1, _) => ProgressDisplay::new(false),
+        (_, 0) => ProgressDisplay::of_several(count),
+        _ => ProgressDisplay::none(),
+    };
+    let mut displays: Vec<ProgressDisplay> = (0..count).map(display).collect();
+    run_parallel(engine, runs, stop_handle(), &mut displays)
 }
 
 /// Says which run was interrupted, and how to go on. Not where results are said: they may go into a file.

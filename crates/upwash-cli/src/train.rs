@@ -2,9 +2,7 @@
 
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
-use crate::runs::{
-    RunFolder, RunLocation, end_cleanly_when_interrupted, execute_with, exit_code, read_config,
-};
+use crate::runs::{end_cleanly_when_interrupted, exit_code, read_config, stop_handle};
 use crate::transports::{Job, TransportName};
 use crate::watch::{self, DEFAULT_ADDRESS};
 use anyhow::Result;
@@ -14,7 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use upwash::engine::EngineSpec;
 use upwash::experiment::Experiment;
-use upwash::run::{Status, Summary};
+use upwash::run::{RunDirectory, RunLocation, Status, Summary, run_in};
 use upwash::transport::Transport;
 
 #[derive(clap::Args)]
@@ -49,12 +47,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let job = Job::join(args.transport)?;
-    let result = job.or_end_all(run_in(&job, args, out));
+    let result = job.or_end_all(run_in_job(&job, args, out));
     job.leave();
     result
 }
 
-fn run_in(job: &Job, args: &Args, out: &mut impl Write) -> Result<ExitCode> {
+fn run_in_job(job: &Job, args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     if let Some(threads) = args.threads.map(usize::from).or(job.threads()) {
         rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
@@ -81,9 +79,9 @@ fn train(
 ) -> Result<ExitCode> {
     let placement = transport.placement().clone();
     let own: Vec<usize> = placement.own().collect();
-    let home = RunLocation {
+    let location = RunLocation {
         placement,
-        apart: false,
+        is_shared: true,
     };
     let mut engine = args.engine.build(&EngineSpec::of(experiment).only(&own))?;
     let watched = args.watch.filter(|_| job.speaks());
@@ -91,9 +89,9 @@ fn train(
     // From now on something is left behind.
     end_cleanly_when_interrupted()?;
     let mut results = if args.resume {
-        RunFolder::resume(&args.out, experiment, &home)?
+        RunDirectory::resume(&args.out, experiment, &location)?
     } else {
-        RunFolder::create(&args.out, experiment, &home)?
+        RunDirectory::create(&args.out, experiment, &location)?
     };
     // As long as it is there, the run can be watched; then those who do are told how it ended.
     let _watched = match place {
@@ -105,11 +103,18 @@ fn train(
         // Output of several processes is held back until it is complete.
         out.flush()?;
     }
-    let display = match job.speaks() {
+    let mut display = match job.speaks() {
         true => ProgressDisplay::new(true),
         false => ProgressDisplay::none(),
     };
-    let summary = execute_with(experiment, &mut *engine, transport, &mut results, display)?;
+    let summary = run_in(
+        &mut results,
+        experiment,
+        &mut *engine,
+        transport,
+        stop_handle(),
+        &mut display,
+    )?;
     if job.speaks() {
         table(out, &summary)?;
         writeln!(out, "\nresults are in {}", args.out.display())?;

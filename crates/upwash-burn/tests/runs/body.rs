@@ -668,7 +668,10 @@ fn what_cannot_share_an_engine_is_told() {
             "training.batch_size must be the same",
         ),
         ("[training]\nmomentum = 0.5\n", "momentum"),
-        ("[data]\ntrain_examples = 900\n", "the data must be the same"),
+        (
+            "[data]\ntrain_examples = 900\n",
+            "the data must be the same",
+        ),
         ("[algorithm]\nname = \"ad-psgd\"\n", "AD-PSGD has no rounds"),
     ] {
         let (first, second) = (prepare("").0, prepare(other).0);

@@ -5,7 +5,6 @@ use super::cells::{Algorithm, Cell, Scale, Task, WORKERS};
 use super::exhibits::Exhibit;
 use super::outcomes::Store;
 use super::running::needed;
-use crate::runs::is_over;
 use anyhow::{Result, bail};
 use std::io::Write;
 use std::process::ExitCode;
@@ -14,7 +13,7 @@ use upwash::algorithm::Variant;
 use upwash::config::Config;
 use upwash::engine::EngineSpec;
 use upwash::experiment::{DataPaths, Experiment};
-use upwash::run::{ControlFlow, Event, Progress};
+use upwash::run::{ControlFlow, Event, Progress, directory};
 
 pub(super) fn print(
     args: &Args,
@@ -50,7 +49,7 @@ pub(super) fn print(
         let also = runs.len() - here;
         let missing = runs
             .iter()
-            .filter(|run| run.task == Task::Cifar10 && !is_over(&run.place))
+            .filter(|run| run.task == Task::Cifar10 && !directory::is_over(&run.place))
             .count();
         writeln!(
             out,

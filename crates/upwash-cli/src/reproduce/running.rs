@@ -6,7 +6,7 @@ use super::exhibits::Exhibit;
 use super::outcomes::Store;
 use crate::files;
 use crate::output::tell;
-use crate::runs::{RunFolder, RunLocation, end_cleanly_when_interrupted};
+use crate::runs::end_cleanly_when_interrupted;
 use crate::together;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use upwash::algorithm::Variant;
 use upwash::config::Config;
 use upwash::experiment::{DataPaths, DatasetCache, Experiment};
-use upwash::run::Status;
+use upwash::run::{RunDirectory, RunLocation, Status};
 
 /// One run.
 pub(super) struct Due {
@@ -85,14 +85,14 @@ pub(super) fn run_what_is_missing(
     let mut due = due.into_iter().enumerate().peekable();
     while due.peek().is_some() {
         // The next few that are not done. Two tasks have two networks: they cannot share an engine.
-        let mut some: Vec<(Due, Experiment, RunFolder)> = Vec::new();
+        let mut some: Vec<(Due, Experiment, RunDirectory)> = Vec::new();
         while let Some((number, run)) = due.next_if(|(_, run)| {
             let alike = some.first().is_none_or(|first| first.0.task == run.task);
             alike && some.len() < args.together.get()
         }) {
             let experiment = prepare(&run.text, &run.name, &mut cache)?;
-            let home = RunLocation::whole(&experiment);
-            match RunFolder::open(&run.place, &experiment, &home)? {
+            let home = RunLocation::local(&experiment);
+            match RunDirectory::open(&run.place, &experiment, &home)? {
                 Some(folder) => {
                     let from = folder.round().map_or(String::new(), |round| {
                         format!(", goes on after round {round}")
@@ -112,14 +112,14 @@ pub(super) fn run_what_is_missing(
 }
 
 /// Runs these, and says which was interrupted, if one was.
-fn run_together(args: &Args, some: Vec<(Due, Experiment, RunFolder)>) -> Result<Option<String>> {
+fn run_together(args: &Args, some: Vec<(Due, Experiment, RunDirectory)>) -> Result<Option<String>> {
     if some.is_empty() {
         return Ok(None);
     }
     let parts = some
         .into_iter()
         .map(|(run, experiment, folder)| ((run, experiment), folder));
-    let (runs, folders): (Vec<(Due, Experiment)>, Vec<RunFolder>) = parts.unzip();
+    let (runs, folders): (Vec<(Due, Experiment)>, Vec<RunDirectory>) = parts.unzip();
     let experiments: Vec<&Experiment> = runs.iter().map(|(_, experiment)| experiment).collect();
     let mut engine = together::engine(&args.engine, &experiments)?;
     let about = json!({
@@ -131,8 +131,8 @@ fn run_together(args: &Args, some: Vec<(Due, Experiment, RunFolder)>) -> Result<
     for ((run, _), folder) in runs.iter().zip(&folders) {
         sign(&run.place, about.clone(), folder.round().is_some())?;
     }
-    let mut open: Vec<(&Experiment, RunFolder)> = experiments.into_iter().zip(folders).collect();
-    let ended = together::execute_together(&mut *engine, &mut open);
+    let mut open: Vec<(&Experiment, RunDirectory)> = experiments.into_iter().zip(folders).collect();
+    let ended = together::execute(&mut *engine, &mut open);
     drop(open);
     let (mut stopped, mut failure) = (None, None);
     for ((run, _), summary) in runs.iter().zip(ended) {
@@ -144,7 +144,7 @@ fn run_together(args: &Args, some: Vec<(Due, Experiment, RunFolder)>) -> Result<
             Ok(_) => {}
             // Those that are over are seen to before that is said.
             Err(error) => {
-                failure.get_or_insert(error.context(run.name.clone()));
+                failure.get_or_insert(anyhow::Error::from(error).context(run.name.clone()));
             }
         }
     }

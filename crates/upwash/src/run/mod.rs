@@ -2,10 +2,13 @@
 
 mod control;
 mod costs;
+pub mod directory;
 mod event;
 mod meetings;
 mod numbers;
 mod observer;
+mod parallel;
+mod recorder;
 mod round;
 mod rounds;
 mod session;
@@ -15,8 +18,11 @@ mod threads;
 mod virtual_time;
 
 pub use control::ControlRequest;
+pub use directory::{DirectoryError, RunDirectory, RunLocation};
 pub use event::{Event, SCHEMA_VERSION, Sent, Status};
 pub use observer::{ControlFlow, Observer, Progress, Snapshot};
+pub use parallel::run_parallel;
+pub use recorder::{StopHandle, run_in};
 pub use summary::{RunResult, Summary, WorkerSummary};
 pub use virtual_time::AsyncState;
 
@@ -26,8 +32,8 @@ use crate::engine::Engine;
 use crate::experiment::Experiment;
 use crate::transport::{InProcess, Transport, TransportError};
 
-/// Why a run cannot begin.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+/// Why a run cannot begin, or cannot go on.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
     /// The engine was made for something else.
@@ -47,6 +53,20 @@ pub enum RunError {
     /// An algorithm that has no rounds, in fewer processes than there are workers.
     #[error("{0} has no rounds: start as many processes as there are workers, or one")]
     OneEach(String),
+    /// The run's directory cannot be used.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// A checkpoint does not fit the engine.
+    #[error("the checkpoint in {} does not fit: {what}", path.display())]
+    Restore {
+        /// The directory.
+        path: std::path::PathBuf,
+        /// What does not fit.
+        what: String,
+    },
+    /// The averaged model cannot be written.
+    #[error("cannot write model.safetensors: {0}")]
+    Model(String),
     /// The engine's workers cannot be on threads of their own.
     #[error(
         "training.asynchronous = \"threads\" needs workers on the CPU: leave it out, or use --device cpu"

@@ -1,0 +1,59 @@
+//! Several runs on one engine at the same time.
+
+use super::{Observer, RunDirectory, RunError, StopHandle, Summary, run_in};
+use crate::engine::{Engine, share};
+use crate::experiment::Experiment;
+use crate::transport::InProcess;
+
+/// Runs all of them on one engine, round by round, each in its directory and with its observer. The results are those
+/// that each would have alone.
+///
+/// # Panics
+/// If there are not as many observers as runs, or if a run's thread panics.
+pub fn run_parallel<O: Observer + Send>(
+    engine: &mut dyn Engine,
+    runs: &mut [(&Experiment, RunDirectory)],
+    stop: &StopHandle,
+    observers: &mut [O],
+) -> Vec<Result<Summary, RunError>> {
+    assert_eq!(runs.len(), observers.len(), "an observer for every run");
+    if let ([(experiment, directory)], [observer]) = (&mut *runs, &mut *observers) {
+        return vec![run_one(engine, experiment, directory, stop, observer)];
+    }
+    let experiments: Vec<&Experiment> = runs.iter().map(|(experiment, _)| *experiment).collect();
+    let (host, shares) = share(&experiments, engine.layout());
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (((experiment, directory), observer), mut share) in
+            runs.iter_mut().zip(observers).zip(shares)
+        {
+            threads.push(
+                scope.spawn(move || run_one(&mut share, experiment, directory, stop, observer)),
+            );
+        }
+        host.serve(engine);
+        let ended = threads.into_iter().map(|thread| match thread.join() {
+            Ok(summary) => summary,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        ended.collect()
+    })
+}
+
+fn run_one(
+    engine: &mut dyn Engine,
+    experiment: &Experiment,
+    directory: &mut RunDirectory,
+    stop: &StopHandle,
+    observer: &mut dyn Observer,
+) -> Result<Summary, RunError> {
+    let mut transport = InProcess::new(experiment.workers());
+    run_in(
+        directory,
+        experiment,
+        engine,
+        &mut transport,
+        stop,
+        observer,
+    )
+}

@@ -1,0 +1,280 @@
+//! Runs in a directory: records events, writes checkpoints, answers control requests, and leaves a summary.
+
+use super::directory::{DirectoryError, RunDirectory};
+use super::{
+    ControlFlow, ControlRequest, Event, Observer, Progress, RunError, RunResult, Snapshot, Summary,
+    run_with,
+};
+use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::config::Execution;
+use crate::engine::Engine;
+use crate::experiment::Experiment;
+use crate::transport::Transport;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The longest time without a checkpoint, however many rounds that is.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(600);
+/// How often control requests are looked for.
+const CONTROL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Ends a run cleanly from anywhere: after its round, with a checkpoint.
+///
+/// ```
+/// let stop = upwash::run::StopHandle::default();
+/// let other = stop.clone();
+/// other.stop();
+/// assert!(stop.is_stopped());
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct StopHandle(Arc<AtomicBool>);
+
+impl StopHandle {
+    /// Asks the run to end.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the run was asked to end.
+    pub fn is_stopped(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The time that a run has taken, over all parts that led here.
+#[derive(Clone, Copy)]
+struct Stopwatch {
+    before: f64,
+    started: Instant,
+}
+
+impl Stopwatch {
+    fn seconds(&self) -> f64 {
+        self.before + self.started.elapsed().as_secs_f64()
+    }
+}
+
+/// Records a run, and ends it when that fails or somebody asks for it.
+struct Recorder<'a> {
+    directory: &'a mut RunDirectory,
+    observer: &'a mut dyn Observer,
+    stop: &'a StopHandle,
+    checkpoint_every: u64,
+    /// Why the run can neither pause nor write checkpoints on demand, if so.
+    stops_only: Option<&'static str>,
+    stopwatch: Stopwatch,
+    /// When the last checkpoint was written, and when control requests were looked for.
+    saved: Instant,
+    looked: Instant,
+    is_stopping: bool,
+    failure: Option<DirectoryError>,
+}
+
+impl Recorder<'_> {
+    /// Writes a checkpoint, behind all events that led to it.
+    fn save(
+        &mut self,
+        snapshot: &mut dyn FnMut() -> Snapshot,
+        write: impl Fn(&Checkpoint, &Path) -> Result<PathBuf, CheckpointError>,
+    ) -> Result<(), DirectoryError> {
+        self.directory.flush()?;
+        self.saved = Instant::now();
+        let (progress, arrays) = snapshot();
+        let own = self.directory.placement().own();
+        let checkpoint = Checkpoint {
+            config: self.directory.identity().to_owned(),
+            progress,
+            arrays,
+            first: own.start,
+            count: own.len(),
+            wall_seconds: self.stopwatch.seconds(),
+        };
+        write(&checkpoint, self.directory.path())?;
+        Ok(())
+    }
+
+    /// Whether a checkpoint is due before this round. Several processes write theirs in the same rounds.
+    fn is_checkpoint_due(&self, round: u64) -> bool {
+        let is_late =
+            || self.directory.placement().is_whole() && self.saved.elapsed() > CHECKPOINT_INTERVAL;
+        self.checkpoint_every > 0 && (round.is_multiple_of(self.checkpoint_every) || is_late())
+    }
+
+    /// Carries out control requests, and waits while the run is paused.
+    fn serve_requests(
+        &mut self,
+        round: u64,
+        snapshot: &mut dyn FnMut() -> Snapshot,
+    ) -> Result<(), DirectoryError> {
+        if self.looked.elapsed() < CONTROL_INTERVAL {
+            return Ok(());
+        }
+        let mut is_paused = false;
+        loop {
+            self.looked = Instant::now();
+            while let Some(request) = ControlRequest::take(self.directory.path()) {
+                if let Some(why) = self.stops_only.filter(|_| request != ControlRequest::Stop) {
+                    let message = format!("asked to {}: {why}", request.name());
+                    self.record(&Event::Warning { message })?;
+                    continue;
+                }
+                match request {
+                    ControlRequest::Pause => is_paused = true,
+                    ControlRequest::Continue => is_paused = false,
+                    ControlRequest::Checkpoint => self.save(snapshot, Checkpoint::write)?,
+                    ControlRequest::Stop => self.is_stopping = true,
+                }
+                self.record(&Event::Control { round, request })?;
+            }
+            if !is_paused || self.is_stopping || self.stop.is_stopped() {
+                return Ok(());
+            }
+            std::thread::sleep(CONTROL_INTERVAL);
+        }
+    }
+
+    fn record(&mut self, event: &Event) -> Result<(), DirectoryError> {
+        if self.observer.observe(event) == ControlFlow::Stop {
+            self.is_stopping = true;
+        }
+        self.directory.record(event)
+    }
+
+    fn next(&mut self, result: Result<(), DirectoryError>) -> ControlFlow {
+        if let Err(error) = result {
+            self.failure.get_or_insert(error);
+        }
+        let is_stopping = self.failure.is_some() || self.is_stopping || self.stop.is_stopped();
+        match is_stopping {
+            true => ControlFlow::Stop,
+            false => ControlFlow::Continue,
+        }
+    }
+}
+
+impl Observer for Recorder<'_> {
+    fn observe(&mut self, event: &Event) -> ControlFlow {
+        let result = self.record(event);
+        self.next(result)
+    }
+
+    fn between_rounds(
+        &mut self,
+        round: u64,
+        snapshot: &mut dyn FnMut() -> Snapshot,
+    ) -> ControlFlow {
+        if self.observer.between_rounds(round, snapshot) == ControlFlow::Stop {
+            self.is_stopping = true;
+        }
+        let result = match self.is_checkpoint_due(round) && self.failure.is_none() {
+            true => self.save(snapshot, Checkpoint::write),
+            false => Ok(()),
+        };
+        let result = result.and_then(|()| self.serve_requests(round, snapshot));
+        self.next(result)
+    }
+
+    fn meanwhile(&mut self) -> ControlFlow {
+        if self.looked.elapsed() >= CONTROL_INTERVAL {
+            self.looked = Instant::now();
+            while let Some(request) = ControlRequest::take(self.directory.path()) {
+                self.is_stopping |= request == ControlRequest::Stop;
+            }
+        }
+        self.next(Ok(()))
+    }
+
+    fn stopped(&mut self, snapshot: &mut dyn FnMut() -> Snapshot) {
+        if self.failure.is_none() {
+            let result = self.save(snapshot, Checkpoint::write);
+            self.next(result);
+        }
+    }
+
+    fn diverged(&mut self, snapshot: &mut dyn FnMut() -> Snapshot) {
+        let result = self.save(snapshot, |checkpoint, directory| {
+            checkpoint.write_as(&directory.join("diverged.upwash"))
+        });
+        self.next(result);
+    }
+}
+
+/// Runs an experiment in a directory: from its checkpoint if it has one, until the end or until `stop`.
+pub fn run_in(
+    directory: &mut RunDirectory,
+    experiment: &Experiment,
+    engine: &mut dyn Engine,
+    transport: &mut dyn Transport,
+    stop: &StopHandle,
+    observer: &mut dyn Observer,
+) -> Result<Summary, RunError> {
+    let mut stopwatch = Stopwatch {
+        before: 0.0,
+        started: Instant::now(),
+    };
+    let progress = match directory.take_checkpoint() {
+        None => Progress::start(experiment.workers()),
+        Some(checkpoint) => {
+            let restored = engine.restore(&checkpoint.arrays);
+            let path = directory.path().to_owned();
+            restored.map_err(|what| RunError::Restore { path, what })?;
+            stopwatch.before = checkpoint.wall_seconds;
+            checkpoint.progress
+        }
+    };
+    // What was asked of a run that is over is not asked of this one.
+    discard_requests(directory);
+    let has_threads = experiment.config.training.asynchronous == Execution::Threads;
+    let mut recorder = Recorder {
+        checkpoint_every: experiment.config.training.checkpoint_every,
+        stops_only: match (directory.placement().is_whole(), has_threads) {
+            (false, _) => Some("a run of several processes can only be stopped"),
+            (_, true) => Some("workers on threads do not wait for each other; they can be stopped"),
+            _ => None,
+        },
+        directory,
+        observer,
+        stop,
+        stopwatch,
+        saved: Instant::now(),
+        looked: Instant::now(),
+        is_stopping: false,
+        failure: None,
+    };
+    for message in recorder.directory.take_warnings() {
+        recorder.record(&Event::Warning { message })?;
+    }
+    let result = run_with(experiment, engine, transport, progress, &mut recorder)?;
+    let failure = recorder.failure.take();
+    // Of several processes that were asked, one is enough: the others need not look any more.
+    discard_requests(directory);
+    if let Some(failure) = failure {
+        return Err(failure.into());
+    }
+    let RunResult {
+        mut summary,
+        averaged,
+    } = result;
+    summary.wall_seconds = Some(stopwatch.seconds());
+    let has_model = averaged.is_finite() && !averaged.parameters.is_empty();
+    let model = has_model.then(|| {
+        let about = [
+            ("model", experiment.config.model.to_string()),
+            ("data", experiment.data.name.clone()),
+            ("algorithm", summary.algorithm.clone()),
+        ];
+        let about = about.iter().map(|(key, value)| (*key, value.as_str()));
+        averaged.to_safetensors(engine.layout(), about)
+    });
+    let model = model
+        .transpose()
+        .map_err(|error| RunError::Model(error.to_string()))?;
+    directory.finish(&summary, model)?;
+    Ok(summary)
+}
+
+fn discard_requests(directory: &RunDirectory) {
+    while ControlRequest::take(directory.path()).is_some() {}
+}
