@@ -4,10 +4,7 @@ use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, activation::relu};
-use std::sync::Arc;
-use upwash::config::Config;
-use upwash::experiment::{DataPaths, Experiment};
-use upwash::run::{ControlFlow, Event, Progress, run};
+use upwash::{Config, Trainer};
 use upwash_burn::{BurnModule, Classifier, burn};
 
 #[derive(Module, Debug)]
@@ -26,15 +23,16 @@ impl Classifier for Net {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::parse("[training]\nepochs = 5\n", &[])?; // the digits, AL-DSGD on L1
-    let experiment = Experiment::prepare(config, &DataPaths::default())?;
-    let model = BurnModule::new(experiment.data.train.shape, |device: &Device| Net {
+    let model = BurnModule::new([1, 8, 8], |device: &Device| Net {
         conv: Conv2dConfig::new([1, 8], [3, 3]).init(device),
         norm: BatchNormConfig::new(8).init(device),
         linear: LinearConfig::new(8 * 6 * 6, 10).init(device),
     });
-    let mut fleet = experiment.fleet(Arc::new(model));
-    let (start, mut silent) = (Progress::start(8), |_: &Event| ControlFlow::Continue);
-    let outcome = run(&experiment, &mut fleet, start, &mut silent)?;
-    println!("{:.2} % right", 100.0 * outcome.summary.mean_accuracy);
+    let output = std::env::args().nth(1).unwrap_or("runs/own-model".into());
+    let summary = Trainer::new(config).model(model).output(&output).run()?;
+    println!(
+        "{:.2} % right; upwash show {output}",
+        100.0 * summary.mean_accuracy
+    );
     Ok(())
 }

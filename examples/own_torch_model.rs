@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use upwash::config::Config;
 use upwash::engine::Engine;
-use upwash::engine::EngineSpec;
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{Progress, run};
 use upwash_torch::tch::{Tensor, nn, nn::ModuleT};
@@ -25,14 +24,14 @@ impl ModuleT for Net {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::parse("[training]\nepochs = 20\n", &[])?; // the digits, AL-DSGD on L1
     let experiment = Experiment::prepare(config, &DataPaths::default())?;
-    let (shape, spec) = (experiment.data.train.shape, EngineSpec::of(&experiment));
+    let (shape, spec) = (experiment.data.train.shape, experiment.engine_spec());
     let model = TorchModule::new(shape, |path| Net {
         conv: nn::conv2d(path / "conv", 1, 8, 3, Default::default()),
         linear: nn::linear(path / "linear", 8 * 6 * 6, 10, Default::default()),
     });
     let mut engine: Box<dyn Engine> = match Cuda::here() {
         Cuda::Devices(_) => Box::new(CudaEngine::new(&spec, &model, CudaOptions::default())?),
-        _ => Box::new(experiment.fleet(Arc::new(OnCpu::new(Arc::new(model), shape)))),
+        _ => Box::new(experiment.cpu_engine(Arc::new(OnCpu::new(Arc::new(model), shape)))),
     };
     let outcome = run(&experiment, &mut *engine, Progress::start(8), &mut ())?;
     println!("{:.2} % right", 100.0 * outcome.summary.mean_accuracy);

@@ -70,6 +70,6 @@ fn prepare(graph: &str, algorithm: &str, count: u64) -> (Experiment, CpuEngine) 
     let config = Config::parse(&config, &[]).expect("a configuration");
     let experiment = Experiment::prepare(config, &DataPaths::default()).expect("an experiment");
     let network = BurnNetwork::new(experiment.network.clone());
-    let fleet = experiment.fleet(Arc::new(network));
+    let fleet = experiment.cpu_engine(Arc::new(network));
     (experiment, fleet)
 }

@@ -10,6 +10,15 @@ mod network;
 pub use module::{BurnModule, Classifier};
 pub use network::BurnNetwork;
 
+use std::sync::Arc;
+use upwash::engine::{CpuEngine, Engine, EngineError, EngineSpec};
+
+/// The engine for built-in networks, as [`Trainer::engine`](upwash::Trainer::engine) takes it.
+pub fn engine(spec: &EngineSpec) -> Result<Box<dyn Engine>, EngineError> {
+    let network = BurnNetwork::new(spec.network.clone());
+    Ok(Box::new(CpuEngine::new(Arc::new(network), spec)))
+}
+
 /// The Burn that modules must be made with.
 pub use burn;
 

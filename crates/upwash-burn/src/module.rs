@@ -119,6 +119,11 @@ impl<M: Classifier> BurnModule<M> {
 }
 
 impl<M: Classifier> Model for BurnModule<M> {
+    fn name(&self) -> String {
+        let name = std::any::type_name::<M>();
+        name.rsplit("::").next().unwrap_or_default().to_owned()
+    }
+
     fn layout(&self) -> &Layout {
         &self.layout
     }

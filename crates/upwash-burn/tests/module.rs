@@ -155,14 +155,13 @@ fn workers_have_statistics_of_their_own_and_threads_change_nothing() {
             let config = Config::parse(text, &[]).unwrap();
             let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
             let turns = |batch| [Some(GradientTask { batch, rate: 0.1 }); 3];
-            let mut fleet = experiment.fleet(Arc::new(own()));
-            (0..3).for_each(|batch| drop(fleet.step(&turns(batch))));
-            fleet.state()
+            let mut fleet = experiment.cpu_engine(Arc::new(own()));
+            (0..3).for_each(|batch| drop(fleet.step(&turns(batch)).unwrap()));
+            fleet.state().unwrap()
         })
     };
     let state = run(1);
     assert_eq!(state, run(2));
-    let (name, statistics) = &state[2];
-    assert_eq!((name.as_str(), statistics.len()), ("statistics", 24));
+    let statistics = upwash::engine::saved(&state, "statistics", 24).unwrap();
     assert_ne!(statistics[..8], statistics[8..16]);
 }

@@ -170,7 +170,7 @@ fn statistics_move_a_tenth_of_the_way_and_use_the_unbiased_variance() {
 fn fleet(model: &str) -> CpuEngine {
     let config = Config::parse(&format!("model = \"{model}\"\n"), &[]).unwrap();
     let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
-    experiment.fleet(Arc::new(BurnNetwork::new(experiment.network.clone())))
+    experiment.cpu_engine(Arc::new(BurnNetwork::new(experiment.network.clone())))
 }
 
 /// Rounds of an algorithm on L1.
@@ -178,7 +178,9 @@ fn train(fleet: &mut CpuEngine, algorithm: &dyn Algorithm, rounds: u64, rate: f6
     let graph = "paper:L1".parse::<GraphSpec>().unwrap().build().unwrap();
     let schedule = Schedule::fixed(&graph, &Weights::Metropolis).unwrap();
     for batch in 0..rounds {
-        let scores = fleet.step(&vec![Some(GradientTask { batch, rate }); fleet.workers()]);
+        let scores = fleet
+            .step(&vec![Some(GradientTask { batch, rate }); fleet.workers()])
+            .unwrap();
         let round = schedule.round(batch);
         let report = |i: usize| WorkerStats {
             loss: scores[i].map(|score| score.loss),
@@ -188,7 +190,9 @@ fn train(fleet: &mut CpuEngine, algorithm: &dyn Algorithm, rounds: u64, rate: f6
         let reports: Vec<WorkerStats> = (0..fleet.workers()).map(report).collect();
         let parts =
             Exchange::Neighbors.parts(algorithm, &ExchangeContext::new(&round, rate), &reports);
-        fleet.exchange(&parts, MixOptions::default());
+        fleet
+            .exchange(&parts, vec![], MixOptions::default())
+            .unwrap();
     }
 }
 
@@ -199,15 +203,15 @@ fn al_dsgd_learns_the_digits() {
         let algorithm = AlDsgd::new(Box::new(Dpsgd::default()), Variant::Sound);
         train(&mut fleet, &algorithm, rounds, 0.05);
         for worker in 0..8 {
-            let accuracy = fleet.score(worker, Split::Test).accuracy();
+            let accuracy = fleet.score(worker, Split::Test).unwrap().accuracy();
             assert!(accuracy > 0.93, "{model}, worker {worker}: {accuracy}");
         }
         let average = {
-            let average = fleet.average(&[0, 1, 2, 3, 4, 5, 6, 7]);
-            fleet.score_replica(&average).accuracy()
+            let average = fleet.average(&[0, 1, 2, 3, 4, 5, 6, 7]).unwrap();
+            fleet.score_replica(&average).unwrap().accuracy()
         };
         assert!(average > 0.93, "{model}: {average}");
-        assert!(fleet.consensus_distance(&[0, 1, 2]) > 0.0);
+        assert!(fleet.consensus_distance(&[0, 1, 2]).unwrap() > 0.0);
     }
 }
 
@@ -221,7 +225,7 @@ fn one_thread_and_two_give_the_same_bits() {
         pool.install(|| {
             let mut fleet = fleet("cnn");
             train(&mut fleet, &Dpsgd::default(), 5, 0.1);
-            fleet.average(&[0, 1, 2, 3, 4, 5, 6, 7]).parameters
+            fleet.average(&[0, 1, 2, 3, 4, 5, 6, 7]).unwrap().parameters
         })
     };
     assert_eq!(run(1), run(2));

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use upwash::algorithm::{Links, Registry};
 use upwash::config::Config;
 use upwash::engine::CpuEngine;
-use upwash::engine::EngineSpec;
 use upwash::engine::{Engine, State};
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{ControlFlow, Event, Progress, Summary, run, run_with};
 use upwash::transport::{
-    Capabilities, Message, Placement, RoundStart, Traffic, Transport, TransportError,
+    Capabilities, Collectives, Membership, Message, MessageExchange, Placement, RoundStart,
+    Traffic, TransportError,
 };
 use upwash_burn::BurnNetwork;
 use upwash_testkit::{Archive, distance, plain_steps};
@@ -81,7 +81,7 @@ impl Channels {
     }
 }
 
-impl Transport for Channels {
+impl Membership for Channels {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             survives_loss: self.poison.is_some(),
@@ -107,8 +107,10 @@ impl Transport for Channels {
             RoundStart::Go
         })
     }
+}
 
-    fn begin(
+impl MessageExchange for Channels {
+    fn begin_exchange(
         &mut self,
         outgoing: Vec<(Message, Vec<usize>)>,
         expected: &[usize],
@@ -127,7 +129,7 @@ impl Transport for Channels {
     }
 
     /// Messages of one sender come in their order: the next one is the one that is due.
-    fn finish(&mut self, _: u32) -> Result<Vec<Message>, TransportError> {
+    fn finish_exchange(&mut self, _: u32) -> Result<Vec<Message>, TransportError> {
         let mut found = Vec::new();
         for from in std::mem::take(&mut self.expected) {
             let due = *self.taken.entry(from).or_default();
@@ -161,6 +163,12 @@ impl Transport for Channels {
         Ok(self.from.recv_timeout(wait).into_iter().collect())
     }
 
+    fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+}
+
+impl Collectives for Channels {
     fn all_reduce(&mut self, _: u32, numbers: &mut [f32]) -> Result<(), TransportError> {
         let wide: Vec<f64> = numbers.iter().map(|&x| f64::from(x)).collect();
         let sums = self.summed(&wide);
@@ -188,10 +196,6 @@ impl Transport for Channels {
     fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError> {
         Ok(self.summed(&[number]).first().copied())
     }
-
-    fn traffic(&self) -> Traffic {
-        self.traffic
-    }
 }
 
 fn prepare(text: &str) -> Experiment {
@@ -204,7 +208,7 @@ type Result3 = (Vec<Vec<f64>>, State, Summary);
 
 fn whole(experiment: &Experiment) -> Result3 {
     let network = BurnNetwork::new(experiment.network.clone());
-    let mut engine = experiment.fleet(Arc::new(network));
+    let mut engine = experiment.cpu_engine(Arc::new(network));
     let mut losses = Vec::new();
     let mut watch = |event: &Event| {
         if let Event::Round { losses: found, .. } = event {
@@ -214,7 +218,7 @@ fn whole(experiment: &Experiment) -> Result3 {
     };
     let start = Progress::start(experiment.workers());
     let outcome = run(experiment, &mut engine, start, &mut watch).unwrap();
-    (losses, engine.state(), outcome.summary)
+    (losses, engine.state().unwrap(), outcome.summary)
 }
 
 fn apart(experiment: &Experiment, processes: usize) -> Vec<Result3> {
@@ -227,7 +231,7 @@ fn apart(experiment: &Experiment, processes: usize) -> Vec<Result3> {
                 let network = Arc::clone(&network);
                 scope.spawn(move || {
                     let own: Vec<usize> = transport.placement().own().collect();
-                    let spec = EngineSpec::of(experiment).only(&own);
+                    let spec = experiment.engine_spec().only(&own);
                     let mut engine = CpuEngine::new(network, &spec);
                     let mut losses = Vec::new();
                     let mut watch = |event: &Event| {
@@ -239,7 +243,7 @@ fn apart(experiment: &Experiment, processes: usize) -> Vec<Result3> {
                     let start = Progress::start(workers);
                     let outcome =
                         run_with(experiment, &mut engine, &mut transport, start, &mut watch);
-                    (losses, engine.state(), outcome.unwrap().summary)
+                    (losses, engine.state().unwrap(), outcome.unwrap().summary)
                 })
             })
             .collect();
@@ -369,15 +373,14 @@ fn what_is_no_number_is_refused() {
                 scope.spawn(move || {
                     transport.poison = Some((5, 3));
                     let own: Vec<usize> = transport.placement().own().collect();
-                    let mut engine =
-                        CpuEngine::new(network, &EngineSpec::of(experiment).only(&own));
+                    let mut engine = CpuEngine::new(network, &experiment.engine_spec().only(&own));
                     let start = Progress::start(8);
                     let outcome = run_with(experiment, &mut engine, &mut transport, start, &mut ());
                     assert_eq!(
                         outcome.unwrap().summary.status,
                         upwash::run::Status::Finished
                     );
-                    assert!(engine.state()[0].1.iter().all(|x| x.is_finite()));
+                    assert!(engine.state().unwrap()[0].1.iter().all(|x| x.is_finite()));
                     assert!(transport.refused.iter().all(|&worker| worker == 5));
                     transport.refused.len()
                 })
@@ -451,7 +454,7 @@ fn stopped_by(experiment: &Experiment, who: usize) -> Vec<upwash::run::Status> {
             let network = Arc::clone(&network);
             all.push(scope.spawn(move || {
                 let (own, began) = (transport.placement().this(), Instant::now());
-                let mut engine = CpuEngine::new(network, &EngineSpec::of(experiment).only(&[own]));
+                let mut engine = CpuEngine::new(network, &experiment.engine_spec().only(&[own]));
                 let mut watch = |event: &Event| {
                     // If that is not heard, not for ever.
                     let late = began.elapsed() > Duration::from_secs(30);
@@ -475,7 +478,7 @@ fn stopped_by(experiment: &Experiment, who: usize) -> Vec<upwash::run::Status> {
 /// A process whose neighbors never come.
 struct Alone(Placement);
 
-impl Transport for Alone {
+impl Membership for Alone {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             survives_loss: true,
@@ -483,41 +486,28 @@ impl Transport for Alone {
             progresses: true,
         }
     }
+
     fn placement(&self) -> &Placement {
         &self.0
     }
+
     fn may_begin(&mut self, _: u64, _: bool) -> Result<RoundStart, TransportError> {
         Ok(RoundStart::Go)
     }
-    fn begin(&mut self, _: Vec<(Message, Vec<usize>)>, _: &[usize]) -> Result<(), TransportError> {
-        Ok(())
+
+    fn is_connected(&self, _: usize) -> bool {
+        false
     }
-    fn finish(&mut self, _: u32) -> Result<Vec<Message>, TransportError> {
-        Ok(vec![])
-    }
-    fn send(&mut self, _: usize, _: Message) -> Result<bool, TransportError> {
-        Ok(false)
-    }
+}
+
+impl MessageExchange for Alone {
     fn receive(&mut self, wait: Duration) -> Result<Vec<Message>, TransportError> {
         std::thread::sleep(wait);
         Ok(vec![])
     }
-    fn is_connected(&self, _: usize) -> bool {
-        false
-    }
-    fn all_reduce(&mut self, _: u32, _: &mut [f32]) -> Result<(), TransportError> {
-        Ok(())
-    }
-    fn gather_scalars(&mut self, _: &mut [f64]) -> Result<(), TransportError> {
-        Ok(())
-    }
-    fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError> {
-        Ok(Some(number))
-    }
-    fn traffic(&self) -> Traffic {
-        Traffic::default()
-    }
 }
+
+impl Collectives for Alone {}
 
 /// A checkpoint of a worker that never waits is of one step: its model and its velocity have the same gradients in
 /// them, and as many as it says. One that meets nobody goes the way of plain steps.
@@ -529,7 +519,7 @@ fn a_checkpoint_without_rounds_is_of_one_step() {
     let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
     let engine = || {
         let model = BurnNetwork::new(experiment.network.clone());
-        CpuEngine::new(Arc::new(model), &EngineSpec::of(&experiment).only(&[0]))
+        CpuEngine::new(Arc::new(model), &experiment.engine_spec().only(&[0]))
     };
     let known = plain_steps(&mut engine(), experiment.rounds(), 0.05);
     let mut archive = Archive::default();

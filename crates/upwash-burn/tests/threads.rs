@@ -12,7 +12,7 @@ use upwash::engine::Model;
 use upwash::engine::{Engine, Score, State};
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::model::Layout;
-use upwash::run::{ControlFlow, Event, Observer, Progress, Snapshot, Status, Summary, run};
+use upwash::run::{ControlFlow, Event, Observer, Progress, Status, Summary, TakeSnapshot, run};
 use upwash_burn::BurnNetwork;
 use upwash_testkit::{Archive, distance, plain_steps};
 
@@ -42,21 +42,17 @@ impl Observer for Witness {
         ControlFlow::Continue
     }
 
-    fn between_rounds(
-        &mut self,
-        round: u64,
-        snapshot: &mut dyn FnMut() -> Snapshot,
-    ) -> ControlFlow {
+    fn between_rounds(&mut self, round: u64, snapshot: &mut TakeSnapshot<'_>) -> ControlFlow {
         if self.stop != Some(round) {
             return ControlFlow::Continue;
         }
-        self.kept = Some(snapshot());
+        self.kept = Some(snapshot().unwrap());
         ControlFlow::Stop
     }
 }
 
 fn complete(experiment: &Experiment, model: Arc<dyn Model>) -> Summary {
-    let mut fleet = experiment.fleet(model);
+    let mut fleet = experiment.cpu_engine(model);
     let start = Progress::start(experiment.workers());
     let outcome = run(experiment, &mut fleet, start, &mut Witness::default());
     outcome.unwrap().summary
@@ -175,13 +171,13 @@ fn bounded_staleness_holds_up_those_who_are_ahead() {
     let summary = complete(&experiment, Arc::clone(&held) as Arc<dyn Model>);
     assert_eq!(held.gave_up.load(Ordering::Relaxed), 0);
     assert_eq!(summary.status, Status::Finished);
-    let mut fleet = experiment.fleet(held);
+    let mut fleet = experiment.cpu_engine(held);
     let mut witness = Witness {
         stop: Some(4),
         ..Default::default()
     };
     run(&experiment, &mut fleet, Progress::start(9), &mut witness).unwrap();
-    let steps = witness.kept.unwrap().0.flight.unwrap().steps;
+    let steps = witness.kept.unwrap().0.asynchronous.unwrap().steps;
     let training: Vec<u64> = steps[1..].to_vec(); // the server, 0, has none
     let (least, most) = (training.iter().min(), training.iter().max());
     assert!(most.unwrap() - least.unwrap() <= 5, "{training:?}");
@@ -195,13 +191,13 @@ fn a_checkpoint_has_models_and_velocities_of_the_same_step() {
                   momentum = 0.9\ndecay = \"constant\"\nlearning_rate = 0.05\nasynchronous = \"threads\"\n";
     let config = Config::parse(config, &[]).unwrap();
     let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
-    let engine = || experiment.fleet(Arc::new(BurnNetwork::new(experiment.network.clone())));
+    let engine = || experiment.cpu_engine(Arc::new(BurnNetwork::new(experiment.network.clone())));
     let known = plain_steps(&mut engine(), experiment.rounds(), 0.05);
     let (mut fleet, mut archive) = (engine(), Archive::default());
     run(&experiment, &mut fleet, Progress::start(1), &mut archive).unwrap();
     assert!(archive.0.len() > 20);
     for (progress, state) in &archive.0 {
-        let done = progress.flight.as_ref().unwrap().steps[0] as usize;
+        let done = progress.asynchronous.as_ref().unwrap().steps[0] as usize;
         for name in ["models", "velocities"] {
             let far = distance(state, &known[done - 1], name);
             assert!(far == 0.0, "{name} after {done} steps: {far}");
@@ -213,7 +209,7 @@ fn a_checkpoint_has_models_and_velocities_of_the_same_step() {
 fn a_run_on_threads_that_was_stopped_goes_on() {
     let experiment = prepare("gosgd", "");
     let model = || Arc::new(BurnNetwork::new(experiment.network.clone()));
-    let mut fleet = experiment.fleet(model());
+    let mut fleet = experiment.cpu_engine(model());
     let mut witness = Witness {
         stop: Some(60),
         ..Default::default()
@@ -223,7 +219,7 @@ fn a_run_on_threads_that_was_stopped_goes_on() {
     let (progress, state) = witness.kept.unwrap();
     let weights: f64 = progress.numbers.iter().sum();
     assert!((weights - 8.0).abs() < 1e-9, "{weights}");
-    let mut fleet = experiment.fleet(model());
+    let mut fleet = experiment.cpu_engine(model());
     fleet.restore(&state).unwrap();
     let rest = &mut Witness::default();
     let second = run(&experiment, &mut fleet, progress, rest)

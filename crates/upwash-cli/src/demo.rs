@@ -6,7 +6,6 @@ use anyhow::Result;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use upwash::config::Config;
-use upwash::engine::EngineSpec;
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{RunDirectory, RunLocation};
 
@@ -33,7 +32,7 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
         config.algorithm.options.extend(base);
         config.graph.copies = copies;
         let experiment = Experiment::prepare(config, &DataPaths::default())?;
-        let mut engine = EngineArgs::standard().build(&EngineSpec::of(&experiment))?;
+        let mut engine = EngineArgs::standard().build(&experiment.engine_spec())?;
         let location = RunLocation::local(&experiment);
         let directory = RunDirectory::create(&folder.join(name), &experiment, &location)?;
         for summary in together::execute(&mut *engine, &mut [(&experiment, directory)]) {

@@ -139,7 +139,8 @@ impl EngineArgs {
         }
         let workers = spec.starts.len() as u64;
         let layout = spec.network.layout();
-        let vectors = 2 + u64::from(spec.sgd.has_velocity()) + spec.state_vectors.len() as u64;
+        let vectors =
+            2 + spec.optimizer.state_vectors().len() as u64 + spec.state_vectors.len() as u64;
         let numbers = vectors * layout.parameter_count() as u64 + layout.statistic_count() as u64;
         let images = [&spec.data.train, &spec.data.test];
         let data: usize = images.iter().map(|images| images.pixels.len()).sum();

@@ -25,6 +25,7 @@ mod watch;
 
 use clap::{Parser, Subcommand};
 use output::{Output, tell};
+use runs::error_code;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -73,8 +74,7 @@ enum Command {
     Topology(topology::Command),
 }
 
-/// 0 when all went well, 2 when what was asked for cannot be done, 3 when a run diverged, 130 when it
-/// was interrupted.
+/// Exit codes are in one table, in docs/architecture.md.
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut out = Output(std::io::stdout().lock());
@@ -99,7 +99,7 @@ fn main() -> ExitCode {
         Ok(((), code)) => code,
         Err(error) => {
             tell!("error: {error:#}");
-            ExitCode::from(2)
+            error_code(&error)
         }
     }
 }

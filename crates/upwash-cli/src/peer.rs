@@ -9,10 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use upwash::config::Config;
-use upwash::engine::EngineSpec;
 use upwash::experiment::Experiment;
 use upwash::run::{RunDirectory, RunLocation, Status, run_in};
-use upwash::transport::Transport;
+use upwash::transport::Membership;
 use upwash_peers::{Fingerprint, Key, Limits, Peers, PeersConfig, Timings};
 
 #[derive(clap::Args)]
@@ -88,9 +87,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let key = Key::load(&args.key)?;
     let mut engine = args
         .engine
-        .build(&EngineSpec::of(&experiment).only(&[args.id]))?;
+        .build(&experiment.engine_spec().only(&[args.id]))?;
     let state: usize = engine
-        .state()
+        .state()?
         .iter()
         .map(|(name, array)| name.len() + 4 * array.len())
         .sum();
@@ -105,7 +104,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         key,
         peers,
         listen: args.listen.clone(),
-        neighbors: experiment.acquaintances(args.id),
+        neighbors: experiment.contacts(args.id),
         run: experiment.run_number(),
         rounds: experiment.rounds(),
         limits,

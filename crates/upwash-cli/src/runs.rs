@@ -8,9 +8,12 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use upwash::config::Config;
 use upwash::experiment::{DataPaths, DatasetCache, Experiment};
-use upwash::run::{Status, StopHandle};
+use upwash::run::{RunError, Status, StopHandle};
 
-/// Exit codes of runs that diverged, and of those that were interrupted.
+/// Exit codes: of runs that failed after they had begun, of what was refused, of runs that diverged, and of those that
+/// were interrupted. The table is in docs/architecture.md.
+const FAILED: u8 = 1;
+const REFUSED: u8 = 2;
 pub(crate) const DIVERGED: u8 = 3;
 pub(crate) const INTERRUPTED: u8 = 130;
 
@@ -20,6 +23,19 @@ pub(crate) fn exit_code(status: &Status) -> ExitCode {
         Status::Finished => ExitCode::SUCCESS,
         Status::Diverged { .. } => ExitCode::from(DIVERGED),
         Status::Interrupted { .. } => ExitCode::from(INTERRUPTED),
+    }
+}
+
+/// How the program ends with an error.
+pub(crate) fn error_code(error: &anyhow::Error) -> ExitCode {
+    ExitCode::from(error_number(error))
+}
+
+/// The same as a number.
+pub(crate) fn error_number(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref() {
+        Some(RunError::Failed { .. }) => FAILED,
+        _ => REFUSED,
     }
 }
 

@@ -13,8 +13,11 @@ use upwash::run::{RunDirectory, RunError, Summary, run_parallel};
 /// All their workers; an error says what they would have to have in common.
 pub(crate) fn spec(experiments: &[&Experiment]) -> Result<EngineSpec> {
     match experiments {
-        [alone] => Ok(EngineSpec::of(alone)),
-        several => EngineSpec::together(several).map_err(|error| anyhow!("--together: {error}")),
+        [alone] => Ok(alone.engine_spec()),
+        several => {
+            let specs: Vec<EngineSpec> = several.iter().map(|one| one.engine_spec()).collect();
+            EngineSpec::join(&specs).map_err(|error| anyhow!("--together: {error}"))
+        }
     }
 }
 

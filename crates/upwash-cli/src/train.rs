@@ -10,7 +10,6 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use upwash::engine::EngineSpec;
 use upwash::experiment::Experiment;
 use upwash::run::{RunDirectory, RunLocation, Status, Summary, run_in};
 use upwash::transport::Transport;
@@ -83,7 +82,7 @@ fn train(
         placement,
         is_shared: true,
     };
-    let mut engine = args.engine.build(&EngineSpec::of(experiment).only(&own))?;
+    let mut engine = args.engine.build(&experiment.engine_spec().only(&own))?;
     let watched = args.watch.filter(|_| job.speaks());
     let place = watched.map(watch::take).transpose()?;
     // From now on something is left behind.
@@ -139,7 +138,7 @@ fn dry_run(args: &Args, experiment: &Experiment, out: &mut impl Write) -> Result
     for warning in &experiment.warnings {
         writeln!(out, "warning: {warning}")?;
     }
-    let parts = args.engine.memory(&EngineSpec::of(experiment))?;
+    let parts = args.engine.memory(&experiment.engine_spec())?;
     let all: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
     writeln!(out, "\n{} of {}", size(all), args.engine.place())?;
     for (what, bytes) in parts {

@@ -1,5 +1,7 @@
 //! The processes of a run.
 
+#[cfg(feature = "mpi")]
+use crate::runs::error_number;
 use anyhow::Result;
 use std::process::ExitCode;
 use upwash::experiment::Experiment;
@@ -81,7 +83,7 @@ impl Job {
             Self::Rank(rank) => {
                 if let Err(error) = &result {
                     crate::output::tell!("error: rank {}: {error:#}", rank.number);
-                    upwash_mpi::abort(2);
+                    upwash_mpi::abort(error_number(error).into());
                 }
                 result
             }

@@ -267,9 +267,13 @@ fn a_full_disk_is_an_error_and_the_last_good_checkpoint_stays() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(
-        said.contains("cannot write to r") && said.contains("File too large"),
+        said.contains("cannot write r/events.jsonl") && said.contains("File too large"),
+        "{said}"
+    );
+    assert!(
+        said.contains("its last checkpoint is r/checkpoint-"),
         "{said}"
     );
     assert!(!run.join("summary.json").exists());

@@ -20,14 +20,13 @@ mod with_mpi {
     use upwash::algorithm::{Assignment, Outgoing, Vector, WorkerPlan, WorkerStats};
     use upwash::config::Config;
     use upwash::data::Batch;
-    use upwash::engine::EngineSpec;
     use upwash::engine::Score;
     use upwash::engine::{CpuEngine, Model};
     use upwash::engine::{MixOptions, RemoteRow, WorkerVectors, exchange};
     use upwash::experiment::{DataPaths, Experiment};
     use upwash::model::{Layout, Slot};
     use upwash::run::{ControlFlow, Event, Progress, run_with};
-    use upwash::transport::{Message, Transport};
+    use upwash::transport::{Collectives, Membership, Message, MessageExchange};
     use upwash_mpi::Mpi;
 
     /// So many numbers, whose gradients are some pieces of work.
@@ -78,14 +77,14 @@ mod with_mpi {
             Score {
                 loss: 1.0,
                 correct: 0,
-                images: batch.labels.len(),
+                examples: batch.labels.len(),
             }
         }
         fn score(&self, _: &[f32], _: &[f32], batch: &Batch) -> Score {
             Score {
                 loss: 1.0,
                 correct: 0,
-                images: batch.labels.len(),
+                examples: batch.labels.len(),
             }
         }
         fn batch_statistics(&self, _: &[f32], _: &Batch) -> Vec<f32> {
@@ -167,8 +166,10 @@ mod with_mpi {
             transport.sum(0.0).expect("a barrier");
             let began = Instant::now();
             let outgoing = vec![(message, neighbors.clone())];
-            transport.begin(outgoing, &neighbors).expect("sent");
-            let messages = transport.finish(1).expect("received").into_iter();
+            transport
+                .begin_exchange(outgoing, &neighbors)
+                .expect("sent");
+            let messages = transport.finish_exchange(1).expect("received").into_iter();
             let remote = |message: Message| RemoteRow {
                 messages: vec![message.numbers],
             };
@@ -199,7 +200,7 @@ mod with_mpi {
     /// Milliseconds of a round, the median of some.
     fn rounds(transport: &mut Mpi, experiment: &Experiment, model: &Arc<Buffer>) -> f64 {
         let own: Vec<usize> = transport.placement().own().collect();
-        let spec = EngineSpec::of(experiment).only(&own);
+        let spec = experiment.engine_spec().only(&own);
         let mut engine = CpuEngine::new(Arc::clone(model) as Arc<dyn Model>, &spec);
         let mut ends = Vec::new();
         let mut clock = |event: &Event| {

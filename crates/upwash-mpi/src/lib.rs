@@ -19,8 +19,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use upwash::transport::{
-    Buffer, Capabilities, Message, Placement, RoundStart, Traffic, Transport, TransportError,
-    WireError,
+    Buffer, Capabilities, Collectives, Membership, Message, MessageExchange, Placement, RoundStart,
+    Traffic, TransportError, WireError,
 };
 
 /// This process's place in the job.
@@ -180,7 +180,7 @@ impl Mpi {
     }
 }
 
-impl Transport for Mpi {
+impl Membership for Mpi {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             survives_loss: false,
@@ -226,7 +226,9 @@ impl Transport for Mpi {
         self.diverged = Some((worker, round));
         self.ask(Errand::Diverged { worker, round })
     }
+}
 
+impl MessageExchange for Mpi {
     fn allocate(&mut self, length: usize) -> Buffer {
         match &mut self.pages {
             Some(pages) => pages.page(length),
@@ -234,7 +236,7 @@ impl Transport for Mpi {
         }
     }
 
-    fn begin(
+    fn begin_exchange(
         &mut self,
         outgoing: Vec<(Message, Vec<usize>)>,
         expected: &[usize],
@@ -249,7 +251,7 @@ impl Transport for Mpi {
         Ok(())
     }
 
-    fn finish(&mut self, _: u32) -> Result<Vec<Message>, TransportError> {
+    fn finish_exchange(&mut self, _: u32) -> Result<Vec<Message>, TransportError> {
         let deadline = Instant::now() + self.patience;
         let mut found = Vec::with_capacity(self.expected.len());
         for from in std::mem::take(&mut self.expected) {
@@ -273,7 +275,7 @@ impl Transport for Mpi {
 
     fn send(&mut self, to: usize, message: Message) -> Result<bool, TransportError> {
         let places = vec![self.placement.process_of(to)];
-        self.begin(vec![(message, places)], &[])?;
+        self.begin_exchange(vec![(message, places)], &[])?;
         Ok(true)
     }
 
@@ -296,6 +298,12 @@ impl Transport for Mpi {
         }
     }
 
+    fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+}
+
+impl Collectives for Mpi {
     fn all_reduce(&mut self, _: u32, numbers: &mut [f32]) -> Result<(), TransportError> {
         self.ask(Errand::Sum(numbers.to_vec()))?;
         let deadline = Instant::now() + self.patience;
@@ -331,10 +339,6 @@ impl Transport for Mpi {
 
     fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError> {
         Ok(self.reduced(vec![number])?.first().copied())
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.traffic
     }
 }
 

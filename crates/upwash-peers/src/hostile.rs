@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use upwash::algorithm::WorkerStats;
-use upwash::transport::{MembershipEvent, Message, RoundStart, Transport};
+use upwash::transport::{Membership, MembershipEvent, Message, MessageExchange, RoundStart};
 
 const RUN: u64 = 77;
 const WIDTH: usize = 50_000;
@@ -121,9 +121,9 @@ impl Scene {
                         }
                         let mine = message(own, round, WIDTH);
                         transport
-                            .begin(vec![(mine, vec![1 - own])], &[1 - own])
+                            .begin_exchange(vec![(mine, vec![1 - own])], &[1 - own])
                             .unwrap();
-                        let found = transport.finish(1).unwrap();
+                        let found = transport.finish_exchange(1).unwrap();
                         if own == 0 && !found.is_empty() {
                             rounds.fetch_add(1, Ordering::SeqCst);
                         }

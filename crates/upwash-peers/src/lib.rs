@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 use table::{Awaited, BEHIND, Connection, Table};
 use upwash::engine::State;
 use upwash::transport::{
-    Buffer, Capabilities, MembershipEvent, Message, Placement, Pool, RoundStart, Traffic,
-    Transport, TransportError,
+    Buffer, Capabilities, Collectives, Membership, MembershipEvent, Message, MessageExchange,
+    Placement, Pool, RoundStart, Traffic, TransportError,
 };
 
 /// How long to wait for what. A heartbeat must be several times shorter than the silence that is
@@ -275,7 +275,7 @@ pub fn status(
     }))
 }
 
-impl Transport for Peers {
+impl Membership for Peers {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             survives_loss: true,
@@ -320,11 +320,38 @@ impl Transport for Peers {
         worker == self.house.own || self.held[worker].is_some()
     }
 
+    fn is_connected(&self, worker: usize) -> bool {
+        self.house.table.connection(worker).is_some()
+    }
+
+    fn refuse(&mut self, worker: usize, why: String) {
+        let what = format!("worker {worker}: {why}");
+        self.house.table.tell(MembershipEvent::Refused { what });
+        self.held[worker] = None;
+        if let Some(connection) = self.house.table.connection(worker) {
+            self.house.table.drop_connection(worker, connection.id, why);
+        }
+    }
+
+    fn state_requested(&self) -> bool {
+        self.house.table.state_requested()
+    }
+
+    fn send_state(&mut self, round: u64, state: State) {
+        self.house.table.answer(&model_to_bytes(round, &state));
+    }
+
+    fn membership_events(&mut self) -> Vec<MembershipEvent> {
+        self.house.table.membership_events()
+    }
+}
+
+impl MessageExchange for Peers {
     fn allocate(&mut self, length: usize) -> Buffer {
         self.house.pool.allocate(length)
     }
 
-    fn begin(
+    fn begin_exchange(
         &mut self,
         outgoing: Vec<(Message, Vec<usize>)>,
         expected: &[usize],
@@ -336,7 +363,7 @@ impl Transport for Peers {
         Ok(())
     }
 
-    fn finish(&mut self, exchange: u32) -> Result<Vec<Message>, TransportError> {
+    fn finish_exchange(&mut self, exchange: u32) -> Result<Vec<Message>, TransportError> {
         let expected = std::mem::take(&mut self.expected);
         Ok(self.collect(&expected, (self.round, exchange)))
     }
@@ -357,19 +384,15 @@ impl Transport for Peers {
         Ok(self.house.table.whatever(wait))
     }
 
-    fn is_connected(&self, worker: usize) -> bool {
-        self.house.table.connection(worker).is_some()
-    }
-
-    fn refuse(&mut self, worker: usize, why: String) {
-        let what = format!("worker {worker}: {why}");
-        self.house.table.tell(MembershipEvent::Refused { what });
-        self.held[worker] = None;
-        if let Some(connection) = self.house.table.connection(worker) {
-            self.house.table.drop_connection(worker, connection.id, why);
+    fn traffic(&self) -> Traffic {
+        Traffic {
+            bytes: self.house.table.sent.load(Ordering::Relaxed),
+            messages: self.house.table.messages.load(Ordering::Relaxed),
         }
     }
+}
 
+impl Collectives for Peers {
     /// Everyone sends everyone its numbers, and sums up those that come, in the order of the workers.
     fn all_reduce(&mut self, exchange: u32, numbers: &mut [f32]) -> Result<(), TransportError> {
         let round = self.round;
@@ -414,25 +437,6 @@ impl Transport for Peers {
 
     fn sum(&mut self, _: f64) -> Result<Option<f64>, TransportError> {
         Ok(None)
-    }
-
-    fn state_requested(&self) -> bool {
-        self.house.table.state_requested()
-    }
-
-    fn send_state(&mut self, round: u64, state: State) {
-        self.house.table.answer(&model_to_bytes(round, &state));
-    }
-
-    fn membership_events(&mut self) -> Vec<MembershipEvent> {
-        self.house.table.membership_events()
-    }
-
-    fn traffic(&self) -> Traffic {
-        Traffic {
-            bytes: self.house.table.sent.load(Ordering::Relaxed),
-            messages: self.house.table.messages.load(Ordering::Relaxed),
-        }
     }
 }
 

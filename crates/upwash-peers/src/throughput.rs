@@ -10,7 +10,7 @@ use rustls::{ClientConnection, ServerConnection, StreamOwned};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
-use upwash::transport::{RoundStart, Transport};
+use upwash::transport::{Membership, MessageExchange, RoundStart};
 
 /// Buffer of a message.
 const WIDTH: usize = 5_000_000;
@@ -30,9 +30,9 @@ fn messages() -> f64 {
                 mine.numbers = transport.allocate(WIDTH);
                 mine.numbers.copy_from_slice(&numbers);
                 transport
-                    .begin(vec![(mine, vec![1 - own])], &[1 - own])
+                    .begin_exchange(vec![(mine, vec![1 - own])], &[1 - own])
                     .unwrap();
-                assert_eq!(transport.finish(1).unwrap().len(), 1);
+                assert_eq!(transport.finish_exchange(1).unwrap().len(), 1);
                 if round == 0 {
                     began = Instant::now();
                 }

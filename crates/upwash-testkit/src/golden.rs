@@ -60,7 +60,7 @@ impl Trace {
     pub fn of(config: &str, model: impl FnOnce(&Experiment) -> std::sync::Arc<dyn Model>) -> Self {
         let config = Config::parse(config, &[]).expect("a configuration");
         let experiment = Experiment::prepare(config, &DataPaths::default()).expect("an experiment");
-        let mut engine = experiment.fleet(model(&experiment));
+        let mut engine = experiment.cpu_engine(model(&experiment));
         let mut rounds = Vec::new();
         let mut record = |event: &Event| {
             if let Event::Round { losses, .. } = event {

@@ -42,7 +42,7 @@ impl Quadratic {
         Score {
             loss: sum / batch.labels.len() as f64,
             correct: 0,
-            images: batch.labels.len(),
+            examples: batch.labels.len(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use upwash::algorithm::{Plan, WorkerPlan};
 use upwash::engine::MixOptions;
 use upwash::engine::{Engine, GradientTask, State};
-use upwash::run::{ControlFlow, Event, Observer, Snapshot};
+use upwash::run::{ControlFlow, Event, Observer, Snapshot, TakeSnapshot};
 
 /// Keeps every snapshot between rounds, and never stops a run.
 #[derive(Default)]
@@ -14,8 +14,8 @@ impl Observer for Archive {
         ControlFlow::Continue
     }
 
-    fn between_rounds(&mut self, _: u64, snapshot: &mut dyn FnMut() -> Snapshot) -> ControlFlow {
-        self.0.push(snapshot());
+    fn between_rounds(&mut self, _: u64, snapshot: &mut TakeSnapshot<'_>) -> ControlFlow {
+        self.0.push(snapshot().expect("a snapshot"));
         ControlFlow::Continue
     }
 }
@@ -23,14 +23,18 @@ impl Observer for Archive {
 /// The state of an engine's only worker after each of so many plain steps at this learning rate.
 pub fn plain_steps(engine: &mut dyn Engine, steps: u64, rate: f64) -> Vec<State> {
     let step = |batch| {
-        engine.step(&[Some(GradientTask { batch, rate })]);
-        let part = WorkerPlan {
+        let tasks = [Some(GradientTask { batch, rate })];
+        engine.step(&tasks).expect("a step");
+        let plan = WorkerPlan {
             worker: 0,
             messages: vec![],
             plan: Plan::alone(),
         };
-        engine.exchange(&[part], MixOptions::default());
-        engine.state()
+        let options = MixOptions::default();
+        engine
+            .exchange(&[plan], vec![], options)
+            .expect("a step taken");
+        engine.state().expect("a state")
     };
     (0..steps).map(step).collect()
 }

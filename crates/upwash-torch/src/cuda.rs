@@ -21,9 +21,10 @@ use crate::model::{BoundModel, TorchModel};
 use crate::needs::Needs;
 use crate::shim;
 use crate::shim::{Cuda, Graph, Kernels, Memory, Streams, TorchError, copy};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use tch::{Device, Kind, Tensor};
 use upwash::algorithm::InitialValue;
 use upwash::data::{Dataset, Sampler};
@@ -93,7 +94,7 @@ pub struct CudaEngine {
     statistics: Rows,
     /// The algorithm's vectors, and their names.
     state_vectors: Vec<Rows>,
-    extra_names: Vec<String>,
+    state_names: Vec<String>,
     /// One more model, for those that are no worker's.
     spare: (Rows, Rows),
     /// Everyone's network in its row, and the spare one.
@@ -185,10 +186,10 @@ impl CudaEngine {
         let made = attempt(|| {
             // Everything is made on the stream that uses it: others would not wait for it.
             let streams = Rc::new(Streams::new(options.device, streams)?);
-            let mut fleet =
+            let mut engine =
                 streams.on_main(|| Self::allocate(spec, model, options, streams.clone()))??;
-            fleet.try_out()?;
-            Ok(fleet)
+            engine.try_out()?;
+            Ok(engine)
         });
         if made.is_err() {
             // What was taken before it failed is free again.
@@ -214,7 +215,8 @@ impl CudaEngine {
             Precision::Bf16 => 2,
         })?;
         shim::prepare_norm(options.device)?;
-        let (workers, layout, sgd) = (spec.starts.len(), model.layout().clone(), spec.sgd);
+        let (workers, layout) = (spec.starts.len(), model.layout().clone());
+        let sgd = sgd_of(spec)?;
         let device = Device::Cuda(options.device);
         let sampler = spec.sampler.clone();
         let data = Arc::clone(&spec.data);
@@ -225,9 +227,9 @@ impl CudaEngine {
             models.upload(row, &model.start(seed, worker));
             statistics.upload(row, &model.start_statistics());
         }
-        let extra = |extra: &StateRows| {
+        let state_rows = |vector: &StateRows| {
             let rows = rows(&layout.parameters);
-            for (row, start) in extra.starts.iter().enumerate() {
+            for (row, start) in vector.starts.iter().enumerate() {
                 if *start == InitialValue::Model {
                     let row = row as i64;
                     copy(&rows.buffer.get(row), &models.buffer.get(row))?;
@@ -235,7 +237,7 @@ impl CudaEngine {
             }
             Ok(rows)
         };
-        let state_vectors = spec.state_vectors.iter().map(extra);
+        let state_vectors = spec.state_vectors.iter().map(state_rows);
         let state_vectors = state_vectors.collect::<Result<Vec<Rows>, TorchError>>()?;
         let bind = |models: &Rows, statistics: &Rows, row: usize| {
             model.bind(&models.views(row), &statistics.views(row))
@@ -257,7 +259,7 @@ impl CudaEngine {
         )?;
         Ok(Self {
             gradients: rows(&layout.parameters),
-            velocities: sgd.has_velocity().then(|| rows(&layout.parameters)),
+            velocities: (sgd.momentum != 0.0).then(|| rows(&layout.parameters)),
             board: Board::new(workers, device)?,
             train: ImagesOnDevice::new(&data.train, device),
             test: ImagesOnDevice::new(&data.test, device),
@@ -269,10 +271,10 @@ impl CudaEngine {
             keeps_updates: spec.keeps_updates,
             notice: None,
             host_places: None,
-            extra_names: spec
+            state_names: spec
                 .state_vectors
                 .iter()
-                .map(|extra| extra.name.clone())
+                .map(|vector| vector.name.clone())
                 .collect(),
             state_vectors,
             kernels: Kernels::new(options.device, include_str!("kernels.cu"), &KERNELS)?,
@@ -359,6 +361,16 @@ impl CudaEngine {
     }
 }
 
+/// The optimizer that the kernels have.
+pub(crate) fn sgd_of(spec: &EngineSpec) -> Result<Sgd, TorchError> {
+    spec.optimizer.as_sgd().ok_or_else(|| {
+        let name = spec.optimizer.name();
+        TorchError(format!(
+            "the optimizer `{name}` has no kernel for GPUs: use --device cpu, or sgd"
+        ))
+    })
+}
+
 /// (loss, right) rows as scores of so many images.
 fn scores(results: &Tensor, counts: &[usize]) -> Vec<Score> {
     let results = results.to_device(Device::Cpu);
@@ -371,20 +383,33 @@ fn scores(results: &Tensor, counts: &[usize]) -> Vec<Score> {
         .collect()
 }
 
-fn score(result: &[f32], images: usize) -> Score {
+fn score(result: &[f32], examples: usize) -> Score {
     Score {
         loss: f64::from(result[0]),
         correct: result[1] as usize,
-        images,
+        examples,
     }
+}
+
+thread_local! {
+    /// Whether panics of this thread are errors of libtorch, which their caller reports.
+    static EXPECTS_PANICS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// tch panics where libtorch throws: that is an error too, and nobody shall read of a panic.
 fn attempt<T>(work: impl FnOnce() -> Result<T, TorchError>) -> Result<T, TorchError> {
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !EXPECTS_PANICS.get() {
+                hook(panic);
+            }
+        }));
+    });
+    let outer = EXPECTS_PANICS.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
-    std::panic::set_hook(hook);
+    EXPECTS_PANICS.set(outer);
     done.unwrap_or_else(|panic| {
         let text = panic
             .downcast_ref::<String>()
@@ -392,9 +417,4 @@ fn attempt<T>(work: impl FnOnce() -> Result<T, TorchError>) -> Result<T, TorchEr
             .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         Err(TorchError(text.unwrap_or_else(|| "libtorch failed".into())))
     })
-}
-
-/// What fails after everything was tried out cannot be helped: the device is lost.
-fn expect<T>(result: Result<T, TorchError>) -> T {
-    result.unwrap_or_else(|error| panic!("the GPU failed in the middle of a run: {error}"))
 }

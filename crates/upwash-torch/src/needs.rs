@@ -42,7 +42,8 @@ impl Needs {
                 .sum()
         };
         let parameters = numbers(&layout.parameters);
-        let kinds = 2 + u64::from(spec.sgd.has_velocity()) + spec.state_vectors.len() as u64;
+        let kinds =
+            2 + spec.optimizer.state_vectors().len() as u64 + spec.state_vectors.len() as u64;
         let vectors = 4 * (workers as u64 + 1) * (kinds * parameters + numbers(&layout.statistics));
         let number: u64 = match options.precision {
             Precision::Bf16 => 2,

@@ -120,7 +120,7 @@ fn complete(mut experiment: Experiment, model: Arc<dyn Model>) -> (Vec<Vec<f64>>
         algorithm,
         plans: Arc::clone(&plans),
     }));
-    let mut fleet = experiment.fleet(model);
+    let mut fleet = experiment.cpu_engine(model);
     let mut witness = Witness::default();
     run(&experiment, &mut fleet, Progress::start(8), &mut witness).unwrap();
     let plans = std::mem::take(&mut *plans.lock().unwrap());
@@ -155,8 +155,8 @@ fn runs_agree_for_twenty_rounds_leaders_included() {
 
         let experiment = prepare(&config("cnn"));
         let network = experiment.network.clone();
-        let mut burn = experiment.fleet(Arc::new(BurnNetwork::new(network.clone())));
-        let mut torch = experiment.fleet(Arc::new(torch(network)));
+        let mut burn = experiment.cpu_engine(Arc::new(BurnNetwork::new(network.clone())));
+        let mut torch = experiment.cpu_engine(Arc::new(torch(network)));
         let apart = common::compare(&experiment, 20, &mut burn, &mut torch);
         assert!(apart.loss < 1e-5, "small CNN, {algorithm}: {apart:?}");
     }
@@ -175,8 +175,8 @@ fn rounds_agree_on_a_deep_network() {
         );
         let experiment = prepare(&config);
         let network = experiment.network.clone();
-        let mut burn = experiment.fleet(Arc::new(BurnNetwork::new(network.clone())));
-        let mut torch = experiment.fleet(Arc::new(torch(network)));
+        let mut burn = experiment.cpu_engine(Arc::new(BurnNetwork::new(network.clone())));
+        let mut torch = experiment.cpu_engine(Arc::new(torch(network)));
         let apart = common::compare(&experiment, 20, &mut burn, &mut torch);
         assert!(
             apart.loss < 1e-5 && apart.change < 0.05,
@@ -190,16 +190,16 @@ fn a_checkpoint_of_one_engine_is_read_by_the_other() {
     let config = "model = \"cnn\"\n[training]\nepochs = 2\n";
     let experiment = prepare(config);
     let network = experiment.network.clone();
-    let mut burn = experiment.fleet(Arc::new(BurnNetwork::new(network.clone())));
+    let mut burn = experiment.cpu_engine(Arc::new(BurnNetwork::new(network.clone())));
     let mut first = Witness {
         stop: Some(10),
         ..Default::default()
     };
     run(&experiment, &mut burn, Progress::start(8), &mut first).unwrap();
     let (progress, state) = first.kept.unwrap();
-    let mut torch = experiment.fleet(Arc::new(torch(network)));
+    let mut torch = experiment.cpu_engine(Arc::new(torch(network)));
     torch.restore(&state).unwrap();
-    assert_eq!(torch.state(), state);
+    assert_eq!(torch.state().unwrap(), state);
     let outcome = run(&experiment, &mut torch, progress, &mut Witness::default()).unwrap();
     assert!(
         outcome.summary.mean_accuracy > 0.85,

@@ -148,7 +148,7 @@ fn all_parts(experiment: &Experiment) -> Vec<Vec<WorkerPlan>> {
                     seed: 1,
                 };
                 let partner = algorithm.partner(&turn).map(|partner| (partner, 1.0));
-                let mut parts = algorithm.meet(&turn, partner).parts;
+                let mut parts = algorithm.update(&turn, partner).plans;
                 parts.sort_by_key(|part| part.worker);
                 parts
             };
@@ -222,7 +222,7 @@ impl Model for Softmax {
         Score {
             loss: loss / f64::from(count),
             correct,
-            images: batch.labels.len(),
+            examples: batch.labels.len(),
         }
     }
 
@@ -257,7 +257,7 @@ fn rounds() {
                  [training]\nepochs = 1000000\nbatch_size = 8\ntest_every = 1000000\nmomentum = 0.0\n"
             );
             let experiment = prepare(&config);
-            let mut fleet = experiment.fleet(Arc::new(Softmax::new(64)));
+            let mut fleet = experiment.cpu_engine(Arc::new(Softmax::new(64)));
             let (mut began, mut count) = (None, 0u32);
             let mut clock = |event: &Event| {
                 if let Event::Round { .. } = event {
@@ -312,7 +312,7 @@ fn slow_worker() {
                  {threads}[clock]\n{slow}"
             );
             let experiment = prepare(&config);
-            let mut fleet = experiment.fleet(Arc::new(Softmax::new(3 * 32 * 32)));
+            let mut fleet = experiment.cpu_engine(Arc::new(Softmax::new(3 * 32 * 32)));
             let (mut began, mut count) = (None, 0u32);
             let mut clock = |event: &Event| {
                 if let Event::Round { .. } = event {

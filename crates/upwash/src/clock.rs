@@ -239,7 +239,7 @@ impl Clock {
     /// When a worker whose gradient is there at `time` can go on, after what it does with a partner.
     /// `ports` has until when each of the two is sending and receiving, and will have: bytes hold up
     /// others, the time that they are under way does not.
-    pub fn meeting(
+    pub fn pair_exchange(
         &self,
         ports: &mut [[f64; 2]; 2],
         time: f64,
@@ -415,7 +415,7 @@ mod tests {
         // To the server (0) in a second, back from it in four.
         let text = "megabits = [[1.0, 2.0], [8.0, 1.0]]\nlatency_ms = 100.0\n";
         let slow = clock(text, 2);
-        let end = |exchange| slow.meeting(&mut [[0.0; 2]; 2], 10.0, exchange, &there);
+        let end = |exchange| slow.pair_exchange(&mut [[0.0; 2]; 2], 10.0, exchange, &there);
         assert!((end(PairExchange::Push) - 10.0).abs() < 1e-9);
         assert!((end(PairExchange::PushAndPull) - 15.2).abs() < 1e-9);
         assert!((end(PairExchange::Swap) - 14.1).abs() < 1e-9);
@@ -424,7 +424,7 @@ mod tests {
         let mut push = |from| {
             let there = Transfer { from, ..there };
             let mut ports = [[0.0; 2], server];
-            let ends = three.meeting(&mut ports, 0.0, PairExchange::PushAndPull, &there);
+            let ends = three.pair_exchange(&mut ports, 0.0, PairExchange::PushAndPull, &there);
             server = ports[1];
             ends
         };

@@ -1,17 +1,69 @@
-//! Decentralized training: many workers, no server.
+//! Decentralized training: many workers that exchange models with their neighbors in a graph, and no server.
+//!
+//! A run is a configuration (data, model, graph, algorithm) and an engine that computes gradients. [`Trainer`] puts them
+//! together:
+//!
+//! ```
+//! use upwash::{Config, Trainer};
+//! # use upwash_testkit::Quadratic;
+//!
+//! let config = Config::parse("[graph]\ntopology = \"ring:4\"\n[training]\nepochs = 1\n", &[])?;
+//! let summary = Trainer::new(config)
+//! #   .model(Quadratic::new(64))
+//!     // .engine(upwash_burn::engine) trains built-in networks; .model(...) trains your own
+//!     .observe(|event| if let upwash::Event::Epoch { epoch, .. } = event { println!("epoch {epoch}") })
+//!     .run()?;
+//! assert_eq!(summary.workers, 4);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What you can bring yourself, each with a short example in the repository:
+//!
+//! | your own | implement | give it to | example |
+//! |---|---|---|---|
+//! | model | [`Model`]: a gradient on flat vectors | [`Trainer::model`] | `own_model.rs` |
+//! | data | a [`Dataset`] in memory | [`Trainer::dataset`] | `own_dataset.rs` |
+//! | algorithm | [`Algorithm`]: weights over received messages | [`Trainer::algorithm`] | `own_algorithm.rs` |
+//! | optimizer | [`Optimizer`]: a direction from a gradient | [`Trainer::optimizer`] | `own_optimizer.rs` |
+//! | training loop | drive a [`Node`] round by round | [`ExternalEngine`] | `own_loop.rs` |
+//!
+//! Whatever happens in a run is an [`Event`]; what it comes to is a [`Summary`].
 
-pub mod algorithm;
-pub mod checkpoint;
-pub mod clock;
-pub mod compress;
-pub mod config;
-pub mod data;
-pub mod engine;
-pub mod experiment;
-pub mod files;
+mod buffer;
 mod gossip;
+mod trainer;
+
+#[doc(hidden)]
+pub mod algorithm;
+#[doc(hidden)]
+pub mod clock;
+#[doc(hidden)]
+pub mod compress;
+#[doc(hidden)]
+pub mod config;
+#[doc(hidden)]
+pub mod data;
+#[doc(hidden)]
+pub mod engine;
+#[doc(hidden)]
+pub mod experiment;
+#[doc(hidden)]
+pub mod files;
+#[doc(hidden)]
 pub mod loss;
+#[doc(hidden)]
 pub mod model;
+#[doc(hidden)]
 pub mod optimizer;
+#[doc(hidden)]
 pub mod run;
+#[doc(hidden)]
 pub mod transport;
+
+pub use algorithm::{Algorithm, Assignment, LocalView, Outgoing, Plan, Vector, WorkerStats};
+pub use config::Config;
+pub use data::{Batch, Dataset, Images};
+pub use engine::{Engine, EngineError, ExternalEngine, ExternalState, Model, Score};
+pub use optimizer::{Optimizer, StepContext};
+pub use run::{Event, NextRound, Node, Status, StopHandle, Summary};
+pub use trainer::{TrainError, Trainer};

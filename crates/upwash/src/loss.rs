@@ -19,7 +19,7 @@ pub fn cross_entropy(logits: &[f32], labels: &[u8], classes: usize) -> (Score, V
         labels.len() * classes,
         "a row of logits for every label"
     );
-    let images = labels.len();
+    let examples = labels.len();
     let (mut loss, mut correct) = (0.0f64, 0);
     let mut slope = Vec::with_capacity(logits.len());
     for (row, &label) in logits.chunks_exact(classes).zip(labels) {
@@ -31,14 +31,14 @@ pub fn cross_entropy(logits: &[f32], labels: &[u8], classes: usize) -> (Score, V
         correct += usize::from(row.iter().position(|&x| x == largest) == Some(label));
         for (class, x) in row.iter().enumerate() {
             let target = if class == label { 1.0 } else { 0.0 };
-            slope.push(((x - largest).exp() / total - target) / images as f32);
+            slope.push(((x - largest).exp() / total - target) / examples as f32);
         }
     }
     (
         Score {
-            loss: loss / images.max(1) as f64,
+            loss: loss / examples.max(1) as f64,
             correct,
-            images,
+            examples,
         },
         slope,
     )

@@ -30,7 +30,6 @@ fn the_clock_in_the_documentation_is_accepted() {
 #[test]
 fn the_round_loop_in_the_documentation_is_the_one_that_runs() {
     let page = include_str!("../../../docs/architecture.md");
-    let block = page.split("```rust,ignore\n").nth(1).unwrap();
     let code = |text: &str| -> Vec<String> {
         let lines = text
             .lines()
@@ -38,8 +37,12 @@ fn the_round_loop_in_the_documentation_is_the_one_that_runs() {
         let lines = lines.filter(|line| !line.is_empty());
         lines.map(str::to_owned).collect()
     };
-    let shown = code(block.split("```").next().unwrap());
-    let runs = code(include_str!("../src/run/rounds.rs"));
-    let start = runs.iter().position(|line| line == "loop {").unwrap();
-    assert_eq!(shown, runs[start..start + shown.len()]);
+    let runs = code(include_str!("../src/run/node.rs"));
+    let blocks: Vec<&str> = page.split("```rust,ignore\n").skip(1).collect();
+    assert_eq!(blocks.len(), 3);
+    for block in blocks {
+        let shown = code(block.split("```").next().unwrap());
+        let mut windows = runs.windows(shown.len());
+        assert!(windows.any(|lines| lines == shown), "{shown:#?}");
+    }
 }

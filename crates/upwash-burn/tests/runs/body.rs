@@ -11,7 +11,7 @@ use upwash::engine::EngineSpec;
 use upwash::engine::share;
 use upwash::engine::{Engine, State};
 use upwash::experiment::{DataPaths, Experiment};
-use upwash::run::{ControlFlow, Event, Observer, Progress, Snapshot, Status, Summary, run};
+use upwash::run::{ControlFlow, Event, Observer, Progress, Status, Summary, TakeSnapshot, run};
 
 /// Keeps warnings; stops before round `stop` and keeps what is needed to go on.
 #[derive(Default)]
@@ -29,15 +29,11 @@ impl Observer for Witness {
         ControlFlow::Continue
     }
 
-    fn between_rounds(
-        &mut self,
-        round: u64,
-        snapshot: &mut dyn FnMut() -> Snapshot,
-    ) -> ControlFlow {
+    fn between_rounds(&mut self, round: u64, snapshot: &mut TakeSnapshot<'_>) -> ControlFlow {
         if self.stop != Some(round) {
             return ControlFlow::Continue;
         }
-        self.kept = Some(snapshot());
+        self.kept = Some(snapshot().unwrap());
         ControlFlow::Stop
     }
 }
@@ -45,7 +41,7 @@ impl Observer for Witness {
 fn prepare(config: &str) -> (Experiment, CpuEngine) {
     let config = Config::parse(config, &[]).unwrap_or_else(|error| panic!("{error}"));
     let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
-    let fleet = experiment.fleet(model(experiment.network.clone()));
+    let fleet = experiment.cpu_engine(model(experiment.network.clone()));
     (experiment, fleet)
 }
 
@@ -53,7 +49,7 @@ fn complete(config: &str) -> (Summary, State) {
     let (experiment, mut fleet) = prepare(config);
     let start = Progress::start(experiment.workers());
     let outcome = run(&experiment, &mut fleet, start, &mut Witness::default()).unwrap();
-    (outcome.summary, fleet.state())
+    (outcome.summary, fleet.state().unwrap())
 }
 
 fn apart(a: &State, b: &State) -> f32 {
@@ -182,7 +178,7 @@ fn ad_psgd_in_virtual_time_conserves_the_mean() {
     let config = "[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 2\nlearning_rate = 1e-12\nmomentum = 0.0\n\
                   start = \"different\"\n[clock]\nnetwork = \"datacenter\"\n";
     let (_, mut fleet) = prepare(config);
-    let before = fleet.state();
+    let before = fleet.state().unwrap();
     let (summary, after) = complete(config);
     let width = before[0].1.len() / 8;
     let mean = |state: &State, column: usize| -> f32 {
@@ -292,7 +288,7 @@ fn a_run_that_was_stopped_goes_on_as_if_it_never_had() {
         let second = run(&experiment, &mut fleet, progress, &mut Witness::default())
             .unwrap()
             .summary;
-        assert_eq!(fleet.state(), expected);
+        assert_eq!(fleet.state().unwrap(), expected);
         assert_eq!(second, whole);
     }
 }
@@ -395,7 +391,7 @@ fn every_algorithm_goes_on_as_if_it_never_had_stopped() {
         let second = run(&experiment, &mut fleet, progress, rest)
             .unwrap()
             .summary;
-        assert!(fleet.state() == expected, "{config}");
+        assert!(fleet.state().unwrap() == expected, "{config}");
         assert_eq!(format!("{second:?}"), format!("{whole:?}"), "{config}");
     }
 }
@@ -458,7 +454,7 @@ fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
     let config = "[training]\nepochs = 3\nlocal_train_loss = true\n";
     let (mut experiment, _) = prepare(config);
     Arc::get_mut(&mut experiment.data).unwrap().augmentation = Augmentation::CropAndFlip;
-    let mut fleet = experiment.fleet(model(experiment.network.clone()));
+    let mut fleet = experiment.cpu_engine(model(experiment.network.clone()));
     let mut events = Vec::new();
     let mut keep = |event: &Event| {
         events.push(event.clone());
@@ -468,7 +464,7 @@ fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
         .unwrap()
         .summary;
     let model = model(experiment.network.clone());
-    let models = &fleet.state()[0].1;
+    let models = &fleet.state().unwrap()[0].1;
     for node in &summary.per_worker {
         let share = experiment.sampler.shares().images[node.id]
             .iter()
@@ -570,9 +566,10 @@ fn together(
     stopped.resize(configs.len(), None);
     let prepared: Vec<Experiment> = configs.iter().map(|config| prepare(config).0).collect();
     let experiments: Vec<&Experiment> = prepared.iter().collect();
-    let spec = EngineSpec::together(&experiments).unwrap();
+    let specs: Vec<EngineSpec> = prepared.iter().map(Experiment::engine_spec).collect();
+    let spec = EngineSpec::join(&specs).unwrap();
     let mut fleet = CpuEngine::new(model(spec.network.clone()), &spec);
-    let (owner, shares) = share(&experiments, &fleet.layout().clone());
+    let (owner, shares) = share(&specs, &fleet.layout().clone());
     std::thread::scope(|scope| {
         let threads: Vec<_> = experiments
             .iter()
@@ -589,7 +586,7 @@ fn together(
                     };
                     let mut witness = Witness::default();
                     let outcome = run(experiment, &mut share, start, &mut witness).unwrap();
-                    (outcome.summary, share.state())
+                    (outcome.summary, share.state().unwrap())
                 })
             })
             .collect();
@@ -672,10 +669,13 @@ fn what_cannot_share_an_engine_is_told() {
             "[data]\ntrain_examples = 900\n",
             "the data must be the same",
         ),
-        ("[algorithm]\nname = \"ad-psgd\"\n", "AD-PSGD has no rounds"),
+        (
+            "[algorithm]\nname = \"ad-psgd\"\n",
+            "an algorithm without rounds",
+        ),
     ] {
         let (first, second) = (prepare("").0, prepare(other).0);
-        let error = EngineSpec::together(&[&first, &second]).unwrap_err();
+        let error = EngineSpec::join(&[first.engine_spec(), second.engine_spec()]).unwrap_err();
         assert!(error.contains(said), "{other}: {error}");
     }
 }

@@ -11,7 +11,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use upwash::algorithm::Variant;
 use upwash::config::Config;
-use upwash::engine::EngineSpec;
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{ControlFlow, Event, Progress, directory};
 
@@ -104,7 +103,7 @@ fn seconds_a_round(args: &Args, scale: &Scale) -> Result<f64> {
     );
     let config = Config::parse(&cell.config(Variant::Sound, &scale_here, 1), &[data])?;
     let experiment = Experiment::prepare(config, &DataPaths::standard())?;
-    let mut engine = args.engine.build(&EngineSpec::of(&experiment))?;
+    let mut engine = args.engine.build(&experiment.engine_spec())?;
     let mut times = Vec::new();
     let mut watch = |event: &Event| {
         if let Event::Round { .. } = event {

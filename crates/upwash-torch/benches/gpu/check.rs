@@ -41,7 +41,7 @@ pub(crate) fn check() {
             if kind == "f32" {
                 let network = TorchNetwork::new(experiment.network.clone());
                 let model = OnCpu::new(Arc::new(network), experiment.network.input);
-                let mut cpu = experiment.fleet(Arc::new(model));
+                let mut cpu = experiment.cpu_engine(Arc::new(model));
                 let mut gpu = fleet(&experiment, options);
                 let apart = compare(&experiment, 20, &mut cpu, &mut gpu);
                 let what = format!("{name}: GPU and CPU, 20 rounds, worst loss");
@@ -78,7 +78,7 @@ pub(crate) fn check() {
     second.restore(&state).expect("a state that fits");
     let mut rest = Witness::default();
     run(&experiment, &mut second, progress, &mut rest).expect("a run");
-    let same = second.state() == whole.1 && rest.losses[..] == whole.0[7..];
+    let same = second.state().unwrap() == whole.1 && rest.losses[..] == whole.0[7..];
     table.line("stopped and resumed = never stopped, to the bit", "", same);
     shared_engine(&mut table);
     peeking(&mut table);
@@ -108,10 +108,11 @@ fn shared_engine(table: &mut Table) {
     .into_iter()
     .collect();
     let all: Vec<&Experiment> = experiments.iter().collect();
-    let spec = EngineSpec::together(&all).expect("what can share an engine");
+    let specs: Vec<EngineSpec> = experiments.iter().map(Experiment::engine_spec).collect();
+    let spec = EngineSpec::join(&specs).expect("what can share an engine");
     let network = TorchNetwork::new(spec.network.clone());
     let mut engine = CudaEngine::new(&spec, &network, F32).expect("a fleet");
-    let (owner, shares) = share(&all, &engine.layout().clone());
+    let (owner, shares) = share(&specs, &engine.layout().clone());
     let found: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = all
             .iter()
@@ -189,7 +190,7 @@ impl BoundModel for PeekingBound {
 fn peeking(table: &mut Table) {
     let experiment = prepare(&config("resnet20", "name = \"dpsgd\"", 16, 10, ""));
     let network = TorchNetwork::new(experiment.network.clone());
-    let spec = EngineSpec::of(&experiment);
+    let spec = experiment.engine_spec();
     let made = CudaEngine::new(&spec, &Peeking(network), F32);
     let mut engine = made.expect("a fleet without a graph");
     let said = engine
@@ -223,7 +224,7 @@ fn every_algorithm(table: &mut Table) {
         let experiment = prepare(&config("cnn", &algorithm, 16, 20, &more));
         let network = TorchNetwork::new(experiment.network.clone());
         let model = OnCpu::new(Arc::new(network), experiment.network.input);
-        let mut cpu = experiment.fleet(Arc::new(model));
+        let mut cpu = experiment.cpu_engine(Arc::new(model));
         let mut gpu = fleet(&experiment, F32);
         let apart = if experiment.method.synchronous().is_some() {
             let apart = compare(&experiment, 20, &mut cpu, &mut gpu);
@@ -256,25 +257,27 @@ fn remote_rows(table: &mut Table) {
     let mut whole = fleet(&experiment, F32);
     let four: Vec<usize> = (0..4).collect();
     let network = TorchNetwork::new(experiment.network.clone());
-    let spec = EngineSpec::of(&experiment).only(&four);
+    let spec = experiment.engine_spec().only(&four);
     let mut half = CudaEngine::new(&spec, &network, F32).expect("a fleet");
-    whole.step(&turns(8, 3));
-    half.step(&turns(4, 3));
+    whole.step(&turns(8, 3)).unwrap();
+    half.step(&turns(4, 3)).unwrap();
     let parts = parts_of(&Dpsgd::default(), &experiment);
     let options = MixOptions::default();
     let message = algorithm::Outgoing::stepped();
     let visitors: Vec<RemoteRow> = (4..8)
         .map(|worker| RemoteRow {
-            messages: vec![whole.outgoing(worker, &message, options).into()],
+            messages: vec![whole.outgoing(worker, &message, options).unwrap().into()],
         })
         .collect();
-    let statistics = (4..8).map(|worker| whole.statistics(worker)).collect();
+    let statistics = (4..8)
+        .map(|worker| whole.statistics(worker).unwrap())
+        .collect();
     let mean: Vec<Vec<(usize, f64)>> = vec![(0..8).map(|i| (i, 0.125)).collect(); 8];
-    half.mix_statistics(&mean[..4], statistics);
-    half.exchange_with(&parts[..4], visitors, options);
-    whole.mix_statistics(&mean, vec![]);
-    whole.exchange(&parts, options);
-    let (whole, half) = (whole.state(), half.state());
+    half.mix_statistics(&mean[..4], statistics).unwrap();
+    half.exchange(&parts[..4], visitors, options).unwrap();
+    whole.mix_statistics(&mean, vec![]).unwrap();
+    whole.exchange(&parts, vec![], options).unwrap();
+    let (whole, half) = (whole.state().unwrap(), half.state().unwrap());
     let mut worst = 0.0f32;
     for ((_, all), (_, some)) in whole.iter().zip(&half) {
         let pairs = some.iter().zip(all);
@@ -288,10 +291,12 @@ fn remote_rows(table: &mut Table) {
 fn batches_take_effect(experiment: &Experiment) -> bool {
     let mut engine = fleet(experiment, F32);
     let mut once = |batch| {
-        let scores = engine.step(&turns(8, batch));
+        let scores = engine.step(&turns(8, batch)).unwrap();
         let losses: Vec<f64> = scores.iter().flatten().map(|s| s.loss).collect();
         let alone = LocalSgd { period: u64::MAX };
-        engine.exchange(&parts_of(&alone, experiment), MixOptions::default());
+        engine
+            .exchange(&parts_of(&alone, experiment), vec![], MixOptions::default())
+            .unwrap();
         losses
     };
     let (first, second, again) = (once(0), once(1), once(0));

@@ -2,7 +2,7 @@
 
 use crate::setup::{F32, config, fleet, prepare};
 use upwash::engine::Engine;
-use upwash::run::{ControlFlow, Event, Observer, Progress, Snapshot, run};
+use upwash::run::{ControlFlow, Event, Observer, Progress, TakeSnapshot, run};
 /// What a program in another language needs for the same 20 rounds.
 pub(crate) fn export(folder: &str) {
     std::fs::create_dir_all(folder).expect("a folder");
@@ -17,7 +17,7 @@ pub(crate) fn export(folder: &str) {
     ] {
         let experiment = prepare(&config("resnet20", algorithm, 16, 20, "momentum = 0.0\n"));
         let mut engine = fleet(&experiment, F32);
-        floats("models.bin", &engine.state()[0].1);
+        floats("models.bin", &engine.state().unwrap()[0].1);
         let (mut pixels, mut labels) = (Vec::new(), Vec::new());
         for round in 0..20 {
             for worker in 0..8 {
@@ -50,8 +50,8 @@ impl Observer for Exporter {
         ControlFlow::Continue
     }
 
-    fn between_rounds(&mut self, _: u64, snapshot: &mut dyn FnMut() -> Snapshot) -> ControlFlow {
-        self.models.extend(&snapshot().1[0].1);
+    fn between_rounds(&mut self, _: u64, snapshot: &mut TakeSnapshot<'_>) -> ControlFlow {
+        self.models.extend(&snapshot().unwrap().1[0].1);
         ControlFlow::Continue
     }
 }

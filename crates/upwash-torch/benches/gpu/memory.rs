@@ -1,7 +1,6 @@
 //! What fits, and what is said of what does not.
 
 use crate::setup::{F32, Table, complete, config, fleet, prepare};
-use upwash::engine::EngineSpec;
 use upwash_torch::{CudaEngine, CudaOptions, Needs, TorchNetwork};
 /// Memory as it is predicted and as it is.
 pub(crate) fn memory() {
@@ -33,7 +32,7 @@ pub(crate) fn memory() {
         );
         let experiment = prepare(&text);
         let options = CudaOptions { streams, ..options };
-        let spec = EngineSpec::of(&experiment);
+        let spec = experiment.engine_spec();
         let predicted = Needs::of(&spec, options).total() as f64;
         // The most that there was is kept for the process: every fleet gets one of its own.
         if std::env::var_os("UPWASH_MEMORY_CASE").is_none() {
@@ -78,7 +77,7 @@ pub(crate) fn memory() {
 pub(crate) fn too_large(table: &mut Table) {
     let large = prepare(&config("resnet50", "name = \"dpsgd\"", 640, 1, ""));
     let network = TorchNetwork::new(large.network.clone());
-    let error = CudaEngine::new(&EngineSpec::of(&large), &network, F32).err();
+    let error = CudaEngine::new(&large.engine_spec(), &network, F32).err();
     let error = error.map_or("it fits".to_string(), |error| error.to_string());
     println!("    {error}");
     table.line(
@@ -98,7 +97,7 @@ pub(crate) fn too_large(table: &mut Table) {
             streams: Some(streams),
             ..F32
         };
-        let again = CudaEngine::new(&EngineSpec::of(&large), &network, options).is_ok();
+        let again = CudaEngine::new(&large.engine_spec(), &network, options).is_ok();
         table.line(&format!("--streams {streams} fits"), "", again);
     }
 }

@@ -13,9 +13,13 @@ pub(crate) fn scores() {
         complete(&experiment, &mut gpu);
         let network = TorchNetwork::new(experiment.network.clone());
         let model_on_cpu = OnCpu::new(Arc::new(network), experiment.network.input);
-        let mut cpu = experiment.fleet(Arc::new(model_on_cpu));
-        cpu.restore(&gpu.state()).expect("a state that fits");
-        let (a, b) = (cpu.score(3, Split::Test), gpu.score(3, Split::Test));
+        let mut cpu = experiment.cpu_engine(Arc::new(model_on_cpu));
+        cpu.restore(&gpu.state().unwrap())
+            .expect("a state that fits");
+        let (a, b) = (
+            cpu.score(3, Split::Test).unwrap(),
+            gpu.score(3, Split::Test).unwrap(),
+        );
         let apart = (a.loss / b.loss - 1.0).abs();
         let alike = apart < 1e-4 && a.correct.abs_diff(b.correct) <= 1;
         let what = format!(

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use upwash::algorithm::{self, Algorithm, Exchange, ExchangeContext, WorkerStats};
 use upwash::config::Config;
 use upwash::data::Augmentation;
-use upwash::engine::EngineSpec;
 use upwash::engine::{Engine, GradientTask, State};
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{Progress, run};
@@ -38,12 +37,12 @@ pub(crate) fn complete(experiment: &Experiment, engine: &mut dyn Engine) -> (Vec
     let mut witness = Witness::default();
     let start = Progress::start(experiment.workers());
     run(experiment, engine, start, &mut witness).expect("a run");
-    (witness.losses, engine.state())
+    (witness.losses, engine.state().unwrap())
 }
 
 pub(crate) fn fleet(experiment: &Experiment, options: CudaOptions) -> CudaEngine {
     let network = TorchNetwork::new(experiment.network.clone());
-    CudaEngine::new(&EngineSpec::of(experiment), &network, options).unwrap_or_else(|error| {
+    CudaEngine::new(&experiment.engine_spec(), &network, options).unwrap_or_else(|error| {
         eprintln!("{error}");
         std::process::exit(1)
     })

@@ -77,30 +77,36 @@ fn parts(experiment: &Experiment, engine: &mut CudaEngine) {
     // Everything is prepared ahead; the losses are read in every round, or once in twenty.
     let read = time(&mut || {
         for round in 0..TIMES as u64 {
-            drop(engine.step(&turns(8, round)));
-            engine.exchange(&plans, MixOptions::default());
+            drop(engine.step(&turns(8, round)).unwrap());
+            engine
+                .exchange(&plans, vec![], MixOptions::default())
+                .unwrap();
         }
     }) / TIMES as f64;
     let unread = time(&mut || {
         for round in 0..TIMES as u64 {
-            engine.launch(&turns(8, round));
-            engine.exchange(&plans, MixOptions::default());
+            engine.launch(&turns(8, round)).unwrap();
+            engine
+                .exchange(&plans, vec![], MixOptions::default())
+                .unwrap();
         }
-        engine.losses();
+        engine.losses().unwrap();
     }) / TIMES as f64;
     let mixings = time(&mut || {
         for _ in 0..TIMES {
             engine.wait_with(0.0);
-            engine.exchange(&plans, MixOptions::default());
+            engine
+                .exchange(&plans, vec![], MixOptions::default())
+                .unwrap();
         }
-        engine.consensus_distance(&everyone);
+        engine.consensus_distance(&everyone).unwrap();
     });
     let waiting = time(&mut || {
-        engine.consensus_distance(&everyone);
+        engine.consensus_distance(&everyone).unwrap();
     });
     let mut images = 0;
     let scoring = time(&mut || {
-        let score = |worker| engine.score(worker, Split::LocalTrain).images;
+        let score = |worker| engine.score(worker, Split::LocalTrain).unwrap().examples;
         images = (0..8).map(score).sum();
     });
     println!(

@@ -1,13 +1,14 @@
-//! A fleet on a GPU as the engine of a run.
+//! The workers on a GPU as the engine of a run.
 
 use super::buffers::Rows;
-use super::{CudaEngine, expect};
-use crate::shim::copy;
+use super::{CudaEngine, attempt};
+use crate::shim::{TorchError, copy};
 use std::rc::Rc;
 use tch::Kind;
 use upwash::algorithm::{Outgoing, WorkerPlan};
-use upwash::engine::{Engine, GradientTask, Score, Split, State, saved};
-use upwash::engine::{MixOptions, RemoteRow};
+use upwash::engine::{
+    Engine, EngineError, GradientTask, MixOptions, RemoteRow, Score, Split, State, saved,
+};
 use upwash::model::{Layout, Replica};
 
 impl Engine for CudaEngine {
@@ -19,21 +20,23 @@ impl Engine for CudaEngine {
         &self.layout
     }
 
-    fn step(&mut self, turns: &[Option<GradientTask>]) -> Vec<Option<Score>> {
-        self.launch(turns);
-        let scores = self.losses().into_iter().zip(turns);
-        scores.map(|(score, turn)| turn.map(|_| score)).collect()
+    fn step(&mut self, tasks: &[Option<GradientTask>]) -> Result<Vec<Option<Score>>, EngineError> {
+        let scores = failing(|| {
+            self.launch(tasks)?;
+            self.losses()
+        })?;
+        let scores = scores.into_iter().zip(tasks);
+        Ok(scores.map(|(score, task)| task.map(|_| score)).collect())
     }
 
-    fn exchange_with(
+    fn exchange(
         &mut self,
-        parts: &[WorkerPlan],
+        plans: &[WorkerPlan],
         remote_rows: Vec<RemoteRow>,
         options: MixOptions,
-    ) {
+    ) -> Result<(), EngineError> {
         let streams = Rc::clone(&self.streams);
-        let done = streams.on_main(|| self.carry_out(parts, &remote_rows, options));
-        expect(done.and_then(|done| done));
+        failing(|| streams.on_main(|| self.carry_out(plans, &remote_rows, options))?)
     }
 
     fn write_outgoing(
@@ -42,30 +45,34 @@ impl Engine for CudaEngine {
         message: &Outgoing,
         options: MixOptions,
         into: &mut [f32],
-    ) {
+    ) -> Result<(), EngineError> {
         let streams = Rc::clone(&self.streams);
-        let done = streams.on_main(|| self.outgoing_row(worker, message, options));
-        into.copy_from_slice(&expect(done.and_then(|done| done)));
+        let row = failing(|| streams.on_main(|| self.outgoing_row(worker, message, options))?)?;
+        into.copy_from_slice(&row);
+        Ok(())
     }
 
-    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>], remote_rows: Vec<Vec<f32>>) {
+    fn mix_statistics(
+        &mut self,
+        weights: &[Vec<(usize, f64)>],
+        remote_rows: Vec<Vec<f32>>,
+    ) -> Result<(), EngineError> {
         let streams = Rc::clone(&self.streams);
-        let done = streams.on_main(|| self.mix_statistics_rows(rows, remote_rows));
-        expect(done.and_then(|done| done));
+        failing(|| streams.on_main(|| self.mix_statistics_rows(weights, remote_rows))?)
     }
 
-    fn statistics(&mut self, worker: usize) -> Vec<f32> {
-        expect(self.streams.on_main(|| self.statistics.download(worker)))
+    fn statistics(&mut self, worker: usize) -> Result<Vec<f32>, EngineError> {
+        failing(|| self.streams.on_main(|| self.statistics.download(worker)))
     }
 
-    fn score(&mut self, worker: usize, part: Split) -> Score {
-        let scored = || self.score_network(&*self.networks[worker], worker, part);
-        expect(self.streams.on_main(scored).and_then(|done| done))
+    fn score(&mut self, worker: usize, split: Split) -> Result<Score, EngineError> {
+        let score = || self.score_network(&*self.networks[worker], worker, split);
+        failing(|| self.streams.on_main(score)?)
     }
 
-    fn average(&mut self, workers: &[usize]) -> Replica {
+    fn average(&mut self, workers: &[usize]) -> Result<Replica, EngineError> {
         let this = &*self;
-        let averaged = || {
+        let average = || {
             let (models, _) = &this.spare;
             let mean = this.models.some(workers).mean_dim(0i64, true, Kind::Float);
             copy(&models.buffer, &mean)?;
@@ -74,81 +81,87 @@ impl Engine for CudaEngine {
                 statistics: this.estimate_statistics(workers[0], &*this.spare_network)?,
             })
         };
-        expect(this.streams.on_main(averaged).and_then(|done| done))
+        failing(|| this.streams.on_main(average)?)
     }
 
-    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Replica {
+    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Result<Replica, EngineError> {
         let this = &*self;
-        let estimated = || {
+        let estimate = || {
             this.spare.0.upload(0, &parameters);
             this.estimate_statistics(worker, &*this.spare_network)
         };
-        let statistics = expect(this.streams.on_main(estimated).and_then(|done| done));
-        Replica {
+        let statistics = failing(|| this.streams.on_main(estimate)?)?;
+        Ok(Replica {
             parameters,
             statistics,
-        }
+        })
     }
 
-    fn score_replica(&mut self, replica: &Replica) -> Score {
+    fn score_replica(&mut self, replica: &Replica) -> Result<Score, EngineError> {
         let this = &*self;
-        let scored = || {
+        let score = || {
             let (models, statistics) = &this.spare;
             models.upload(0, &replica.parameters);
             statistics.upload(0, &replica.statistics);
             this.score_network(&*this.spare_network, 0, Split::Test)
         };
-        expect(this.streams.on_main(scored).and_then(|done| done))
+        failing(|| this.streams.on_main(score)?)
     }
 
-    fn consensus_distance(&self, workers: &[usize]) -> f64 {
+    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, EngineError> {
         let distance = || {
             let models = self.models.some(workers);
             let apart = &models - models.mean_dim(0i64, true, Kind::Float);
             let sum = apart.square().sum(Kind::Double).double_value(&[]);
             (sum / workers.len() as f64).sqrt()
         };
-        expect(self.streams.on_main(distance))
+        failing(|| self.streams.on_main(distance))
     }
 
-    fn state(&mut self) -> State {
+    fn state(&mut self) -> Result<State, EngineError> {
         let all = || {
             let kept = self.kept().into_iter();
-            kept.map(|(name, rows)| (name, rows.map_or(vec![], Rows::download_all)))
+            kept.map(|(name, rows)| (name, rows.download_all()))
                 .collect()
         };
-        expect(self.streams.on_main(all))
+        failing(|| self.streams.on_main(all))
     }
 
-    fn restore(&mut self, state: &State) -> Result<(), String> {
+    fn restore(&mut self, state: &State) -> Result<(), EngineError> {
         let workers = self.workers_count();
         for (name, rows) in self.kept() {
-            let width = rows.map_or(0, Rows::numbers);
+            let width = rows.numbers();
             let saved = saved(state, &name, workers * width)?;
-            let Some(rows) = rows else { continue };
-            expect(self.streams.on_main(|| {
-                for worker in 0..workers {
-                    rows.upload(worker, &saved[worker * width..][..width]);
-                }
-            }));
+            failing(|| {
+                self.streams.on_main(|| {
+                    for worker in 0..workers {
+                        rows.upload(worker, &saved[worker * width..][..width]);
+                    }
+                })
+            })?;
         }
         Ok(())
     }
 }
 
+/// What fails after everything was tried out cannot be helped: the run ends.
+fn failing<T>(work: impl FnOnce() -> Result<T, TorchError>) -> Result<T, EngineError> {
+    let failed = |error| EngineError::Device(format!("the GPU failed: {error}"));
+    attempt(work).map_err(failed)
+}
+
 impl CudaEngine {
-    /// What a checkpoint keeps; velocities may be none.
-    fn kept(&self) -> Vec<(String, Option<&Rows>)> {
-        let mut kept = vec![
-            ("models".to_string(), Some(&self.models)),
-            ("velocities".into(), self.velocities.as_ref()),
-            ("statistics".into(), Some(&self.statistics)),
-        ];
+    /// What a checkpoint keeps.
+    fn kept(&self) -> Vec<(String, &Rows)> {
+        let mut kept = vec![("models".to_string(), &self.models)];
+        let velocities = self.velocities.iter();
+        kept.extend(velocities.map(|rows| ("velocities".into(), rows)));
+        kept.push(("statistics".into(), &self.statistics));
         if self.keeps_updates {
-            kept.push(("updates".into(), Some(&self.gradients)));
+            kept.push(("updates".into(), &self.gradients));
         }
-        let state_vectors = self.extra_names.iter().zip(&self.state_vectors);
-        kept.extend(state_vectors.map(|(name, rows)| (name.clone(), Some(rows))));
+        let state_vectors = self.state_names.iter().zip(&self.state_vectors);
+        kept.extend(state_vectors.map(|(name, rows)| (name.clone(), rows)));
         kept
     }
 }

@@ -1,7 +1,7 @@
 //! Local steps: batches, forward and backward passes, all workers at the same time.
 
 use super::buffers::{ImagesOnDevice, WorkerBatch, image_view, numbers_of};
-use super::{ASSEMBLE, CROSS_ENTROPY, CudaEngine, Precision, expect, score};
+use super::{ASSEMBLE, CROSS_ENTROPY, CudaEngine, Precision, score};
 use crate::shim;
 use crate::shim::{Argument, TorchError, autocast};
 use std::rc::Rc;
@@ -13,13 +13,13 @@ impl CudaEngine {
     /// The first half of [`step`](upwash::engine::Engine::step): starts gradients, and does not wait. For benchmarks: a
     /// second one before [`losses`](Self::losses) may overwrite the first one's batch.
     #[doc(hidden)]
-    pub fn launch(&mut self, turns: &[Option<GradientTask>]) {
+    pub fn launch(&mut self, tasks: &[Option<GradientTask>]) -> Result<(), TorchError> {
         // The recording is of everyone: who has ended (of several runs) is computed for nothing.
         let recorded = self.graph.is_some() && !self.keeps_updates;
         let mut due: Vec<WorkerBatch> = Vec::new();
-        for (worker, turn) in turns.iter().enumerate() {
-            match turn {
-                Some(turn) => due.push((worker, turn.batch)),
+        for (worker, task) in tasks.iter().enumerate() {
+            match task {
+                Some(task) => due.push((worker, task.batch)),
                 None if recorded && self.trained.binary_search(&worker).is_ok() => {
                     due.push((worker, 0));
                 }
@@ -31,8 +31,8 @@ impl CudaEngine {
             true => None,
             false => Some(self.picks(&due)),
         };
-        for (rate, turn) in self.waiting.iter_mut().zip(turns) {
-            *rate = turn.map(|turn| turn.rate).or(*rate);
+        for (rate, task) in self.waiting.iter_mut().zip(tasks) {
+            *rate = task.map(|task| task.rate).or(*rate);
         }
         let workers: Vec<usize> = due.iter().map(|(worker, _)| *worker).collect();
         let streams = Rc::clone(&self.streams);
@@ -51,13 +51,14 @@ impl CudaEngine {
             }
             Ok(())
         });
-        expect(computed.and_then(|done| done));
+        computed??;
         // While the GPU is busy: the next batches are most likely those, and are there when they are due.
         let next: Vec<WorkerBatch> = due.iter().map(|&(worker, k)| (worker, k + 1)).collect();
         let picks = self.picks(&next);
         let loaded = streams.on_main(|| self.inputs.load(&picks));
-        expect(loaded.and_then(|done| done));
+        loaded??;
         self.inputs.ahead = Some(next);
+        Ok(())
     }
 
     /// Makes the last gradients wait for their steps once more. For benchmarks of exchanges.
@@ -71,7 +72,7 @@ impl CudaEngine {
     /// The second half: waits for everyone's loss, not for the gradients. What was sent to the GPU before
     /// the round began has then arrived.
     #[doc(hidden)]
-    pub fn losses(&mut self) -> Vec<Score> {
+    pub fn losses(&mut self) -> Result<Vec<Score>, TorchError> {
         let device = self.options.device;
         let streams = Rc::clone(&self.streams);
         let read = streams.on_main(|| {
@@ -81,11 +82,11 @@ impl CudaEngine {
             }
             self.board.read(device)
         });
-        let results = expect(read.and_then(|done| done));
+        let results = read??;
         self.mail.arrived();
         let images = self.sampler.batch_size();
         let score = |(loss, right)| score(&[loss, right], images);
-        results.into_iter().map(score).collect()
+        Ok(results.into_iter().map(score).collect())
     }
 
     /// Which images are in these batches of these workers.

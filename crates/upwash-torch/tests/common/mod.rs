@@ -4,7 +4,7 @@ use upwash::algorithm::{Exchange, ExchangeContext, WorkerStats};
 use upwash::engine::MixOptions;
 use upwash::engine::{Engine, GradientTask, State};
 use upwash::experiment::Experiment;
-use upwash::run::{ControlFlow, Event, Observer, Progress, Snapshot};
+use upwash::run::{ControlFlow, Event, Observer, Progress, TakeSnapshot};
 
 /// Losses of every round; stops before round `stop` and keeps what is needed to go on.
 #[derive(Default)]
@@ -25,15 +25,11 @@ impl Observer for Witness {
         ControlFlow::Continue
     }
 
-    fn between_rounds(
-        &mut self,
-        round: u64,
-        snapshot: &mut dyn FnMut() -> Snapshot,
-    ) -> ControlFlow {
+    fn between_rounds(&mut self, round: u64, snapshot: &mut TakeSnapshot<'_>) -> ControlFlow {
         if self.stop != Some(round) {
             return ControlFlow::Continue;
         }
-        self.kept = Some(snapshot());
+        self.kept = Some(snapshot().unwrap());
         ControlFlow::Stop
     }
 }
@@ -60,7 +56,7 @@ pub fn compare(
     let mut before: Vec<Option<f64>> = vec![None; experiment.workers()];
     let mut numbers = vec![1.0; experiment.workers()];
     for round in 0..rounds {
-        let state = first.state();
+        let state = first.state().expect("a state");
         second.restore(&state).expect("engines of one experiment");
         let rate = experiment.config.training.learning_rate;
         let mut turns = vec![None; experiment.workers()];
@@ -68,7 +64,8 @@ pub fn compare(
             let batch = round;
             turns[worker] = Some(GradientTask { batch, rate });
         }
-        let (ours, theirs) = (first.step(&turns), second.step(&turns));
+        let ours = first.step(&turns).expect("steps");
+        let theirs = second.step(&turns).expect("steps");
         for (a, b) in ours.iter().flatten().zip(theirs.iter().flatten()) {
             apart.loss = apart.loss.max((a.loss / b.loss - 1.0).abs());
         }
@@ -100,14 +97,19 @@ pub fn compare(
                 is_last: index + 1 == exchanges.len(),
                 ..Default::default()
             };
-            first.exchange(&parts, options);
-            second.exchange(&parts, options);
+            first
+                .exchange(&parts, vec![], options)
+                .expect("an exchange");
+            second
+                .exchange(&parts, vec![], options)
+                .expect("an exchange");
             for part in parts {
                 numbers[part.worker] = part.plan.number.unwrap_or(numbers[part.worker]);
             }
         }
         before = now;
-        let [a, b] = [first.state(), second.state()].map(|state| state[0].1.clone());
+        let [a, b] =
+            [first.state(), second.state()].map(|state| state.expect("a state")[0].1.clone());
         let length = |pairs: &mut dyn Iterator<Item = (&f32, &f32)>| -> f64 {
             let squares = pairs.map(|(x, y)| f64::from(x - y).powi(2));
             squares.sum::<f64>().sqrt()

@@ -1,8 +1,8 @@
 //! AD-PSGD: whoever has a gradient averages with a random neighbor.
 
 use super::{
-    Assignment, AsyncStep, Asynchronous, Definition, Meeting, Method, Outgoing, Plan, Vector,
-    WorkerPlan,
+    Assignment, AsyncStep, Asynchronous, Definition, Method, Outgoing, PairwiseUpdate, Plan,
+    Vector, WorkerPlan,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -12,21 +12,21 @@ pub(super) const DEFINITION: Definition = Definition {
     build: |_| Ok(Method::Asynchronous(Box::new(AdPsgd))),
 };
 
-/// x_i' = (x_i + x_j)/2 - u_i and x_j' = (x_i + x_j)/2, at once. A meeting takes both models in the
+/// x_i' = (x_i + x_j)/2 - u_i and x_j' = (x_i + x_j)/2, at once. A update takes both models in the
 /// order of their numbers, so that no ring of workers can wait for each other, on any graph.
 #[derive(Clone, Copy, Debug)]
 pub struct AdPsgd;
 
 impl Asynchronous for AdPsgd {
-    fn partner(&self, turn: &AsyncStep<'_>) -> Option<usize> {
-        turn.random_neighbor()
+    fn partner(&self, step: &AsyncStep<'_>) -> Option<usize> {
+        step.random_neighbor()
     }
 
-    fn meet(&self, turn: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> Meeting {
+    fn update(&self, step: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> PairwiseUpdate {
         let Some((partner, _)) = partner else {
-            return Meeting::alone(turn.worker);
+            return PairwiseUpdate::alone(step.worker);
         };
-        let mut both = vec![(turn.worker, 0.5), (partner, 0.5)];
+        let mut both = vec![(step.worker, 0.5), (partner, 0.5)];
         both.sort_unstable_by_key(|entry| entry.0);
         let mean = Assignment::mixed(Vector::Model, both);
         let mut stepped = mean.clone();
@@ -36,8 +36,8 @@ impl Asynchronous for AdPsgd {
             messages: vec![Outgoing::model()],
             plan: Plan::from(plan),
         };
-        Meeting {
-            parts: vec![part(turn.worker, stepped), part(partner, mean)],
+        PairwiseUpdate {
+            plans: vec![part(step.worker, stepped), part(partner, mean)],
         }
     }
 

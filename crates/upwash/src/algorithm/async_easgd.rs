@@ -1,7 +1,8 @@
 //! Asynchronous EASGD: every worker meets the server when it is ready to.
 
 use super::{
-    AsyncStep, Asynchronous, Definition, Easgd, Meeting, Method, Outgoing, Vector, WorkerPlan,
+    AsyncStep, Asynchronous, Definition, Easgd, Method, Outgoing, PairwiseUpdate, Vector,
+    WorkerPlan,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -20,27 +21,27 @@ pub(super) const DEFINITION: Definition = Definition {
 pub struct AsyncEasgd(pub Easgd);
 
 impl Asynchronous for AsyncEasgd {
-    fn partner(&self, turn: &AsyncStep<'_>) -> Option<usize> {
-        let meets = (turn.step + 1).is_multiple_of(self.0.period);
-        turn.server.filter(|_| meets)
+    fn partner(&self, step: &AsyncStep<'_>) -> Option<usize> {
+        let meets = (step.step + 1).is_multiple_of(self.0.period);
+        step.server.filter(|_| meets)
     }
 
-    fn meet(&self, turn: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> Meeting {
+    fn update(&self, step: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> PairwiseUpdate {
         let Some((server, _)) = partner else {
-            return Meeting::alone(turn.worker);
+            return PairwiseUpdate::alone(step.worker);
         };
         let part = |worker, model: super::Assignment| WorkerPlan {
             worker,
             messages: vec![Outgoing::of([(Vector::Model, 1.0)])],
             plan: model.into(),
         };
-        Meeting {
-            parts: vec![
+        PairwiseUpdate {
+            plans: vec![
                 part(
-                    turn.worker,
-                    self.0.worker(turn.worker, server, turn.training),
+                    step.worker,
+                    self.0.worker(step.worker, server, step.training),
                 ),
-                part(server, self.0.server(server, &[turn.worker], turn.training)),
+                part(server, self.0.server(server, &[step.worker], step.training)),
             ],
         }
     }

@@ -23,7 +23,7 @@ pub struct AsyncStep<'a> {
 }
 
 impl AsyncStep<'_> {
-    /// Random numbers for this turn.
+    /// Random numbers for this step.
     pub fn random(&self) -> Stream {
         Stream::new(self.seed, "meeting", &[self.worker as u64, self.step])
     }
@@ -53,15 +53,20 @@ pub enum PairExchange {
 
 /// What happens when two workers meet, or one is alone: both rows at once.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Meeting {
-    /// Of the worker whose turn it is, and of whom it meets.
-    pub parts: Vec<WorkerPlan>,
+pub struct PairwiseUpdate {
+    /// Of the worker whose step it is, and of whom it meets.
+    pub plans: Vec<WorkerPlan>,
 }
 
-impl Meeting {
+impl PairwiseUpdate {
     /// How many messages travel.
     pub fn messages(&self, exchange: PairExchange) -> u64 {
-        match (self.parts.len(), exchange) {
+        Self::message_count(self.plans.len(), exchange)
+    }
+
+    /// How many messages travel in an exchange between so many workers.
+    pub(crate) fn message_count(workers: usize, exchange: PairExchange) -> u64 {
+        match (workers, exchange) {
             (0 | 1, _) => 0,
             (_, PairExchange::Push) => 1,
             (_, PairExchange::Swap | PairExchange::PushAndPull) => 2,
@@ -70,23 +75,23 @@ impl Meeting {
 
     /// The worker keeps to itself: x' = x - u. Its message, if anyone takes it, is its stepped model.
     pub fn alone(worker: usize) -> Self {
-        let part = WorkerPlan {
+        let plan = WorkerPlan {
             worker,
             messages: vec![Outgoing::stepped()],
             plan: Plan::alone(),
         };
-        Self { parts: vec![part] }
+        Self { plans: vec![plan] }
     }
 }
 
 /// An asynchronous algorithm. What it says is carried out in virtual time or on threads; only the two
-/// workers of a meeting are held up by it.
+/// workers of a update are held up by it.
 pub trait Asynchronous: std::fmt::Debug + Send + Sync {
     /// Whom the worker meets.
-    fn partner(&self, turn: &AsyncStep<'_>) -> Option<usize>;
+    fn partner(&self, step: &AsyncStep<'_>) -> Option<usize>;
 
     /// What becomes of both; the partner comes with its number.
-    fn meet(&self, turn: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> Meeting;
+    fn update(&self, step: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> PairwiseUpdate;
 
     /// What two that meet send each other.
     fn pair_exchange(&self) -> PairExchange {

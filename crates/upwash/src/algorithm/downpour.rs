@@ -1,8 +1,8 @@
 //! A parameter server without a barrier, after Downpour SGD, with bounded staleness.
 
 use super::{
-    Assignment, AsyncStep, Asynchronous, Definition, Meeting, Method, Outgoing, PairExchange,
-    Vector, WorkerPlan,
+    Assignment, AsyncStep, Asynchronous, Definition, Method, Outgoing, PairExchange,
+    PairwiseUpdate, Vector, WorkerPlan,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -33,16 +33,16 @@ pub struct Downpour {
 }
 
 impl Asynchronous for Downpour {
-    fn partner(&self, turn: &AsyncStep<'_>) -> Option<usize> {
-        turn.server
+    fn partner(&self, step: &AsyncStep<'_>) -> Option<usize> {
+        step.server
     }
 
-    fn meet(&self, turn: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> Meeting {
+    fn update(&self, step: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> PairwiseUpdate {
         let Some((server, _)) = partner else {
-            return Meeting::alone(turn.worker);
+            return PairwiseUpdate::alone(step.worker);
         };
         let part = if self.averaged {
-            1.0 / turn.training as f64
+            1.0 / step.training as f64
         } else {
             1.0
         };
@@ -51,13 +51,13 @@ impl Asynchronous for Downpour {
             ..Assignment::of(Vector::Model, [(Vector::Step, -part)])
         };
         let pushed = Assignment {
-            messages: vec![(turn.worker, -part)],
+            messages: vec![(step.worker, -part)],
             ..Assignment::of(Vector::Model, [(Vector::Model, 1.0)])
         };
-        Meeting {
-            parts: vec![
+        PairwiseUpdate {
+            plans: vec![
                 WorkerPlan {
-                    worker: turn.worker,
+                    worker: step.worker,
                     messages: vec![Outgoing::of([(Vector::Step, 1.0)])],
                     plan: pulled.into(),
                 },

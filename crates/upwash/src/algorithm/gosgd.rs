@@ -1,8 +1,8 @@
 //! GoSGD: whoever has a gradient steps, and now and then pushes its model to a random neighbor.
 
 use super::{
-    Assignment, AsyncStep, Asynchronous, Definition, Meeting, Method, Outgoing, PairExchange, Plan,
-    Vector, WorkerPlan,
+    Assignment, AsyncStep, Asynchronous, Definition, Method, Outgoing, PairExchange,
+    PairwiseUpdate, Plan, Vector, WorkerPlan,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -25,33 +25,33 @@ pub struct GoSgd {
 }
 
 impl Asynchronous for GoSgd {
-    fn partner(&self, turn: &AsyncStep<'_>) -> Option<usize> {
-        let mut stream = turn.random();
+    fn partner(&self, step: &AsyncStep<'_>) -> Option<usize> {
+        let mut stream = step.random();
         let pushes = stream.uniform() < self.probability;
-        let count = turn.neighbors.len();
-        (pushes && count > 0).then(|| turn.neighbors[stream.below(count)])
+        let count = step.neighbors.len();
+        (pushes && count > 0).then(|| step.neighbors[stream.below(count)])
     }
 
-    fn meet(&self, turn: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> Meeting {
-        let mut meeting = Meeting::alone(turn.worker);
+    fn update(&self, step: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> PairwiseUpdate {
+        let mut update = PairwiseUpdate::alone(step.worker);
         let Some((partner, theirs)) = partner else {
-            return meeting;
+            return update;
         };
-        let half = turn.number / 2.0;
+        let half = step.number / 2.0;
         let sum = theirs + half;
-        meeting.parts[0].plan.number = Some(half);
-        let mut model = Assignment::mixed(Vector::Model, vec![(turn.worker, half / sum)]);
+        update.plans[0].plan.number = Some(half);
+        let mut model = Assignment::mixed(Vector::Model, vec![(step.worker, half / sum)]);
         model.add(partner, theirs / sum);
         let plan = Plan {
             number: Some(sum),
             ..model.into()
         };
-        meeting.parts.push(WorkerPlan {
+        update.plans.push(WorkerPlan {
             worker: partner,
             messages: vec![Outgoing::model()],
             plan,
         });
-        meeting
+        update
     }
 
     fn pair_exchange(&self) -> PairExchange {

@@ -41,7 +41,7 @@ pub use ad_psgd::AdPsgd;
 pub use al_dsgd::AlDsgd;
 pub use all_reduce::AllReduce;
 pub use async_easgd::AsyncEasgd;
-pub use asynchronous::{AsyncStep, Asynchronous, Meeting, PairExchange};
+pub use asynchronous::{AsyncStep, Asynchronous, PairExchange, PairwiseUpdate};
 pub use choco::Choco;
 pub use d2::D2;
 pub use definition::{Definition, Method, Registry};

@@ -8,10 +8,9 @@ pub use clock::{ClockConfig, Duplex, NetworkName, PerLink, PerWorker, Preset};
 pub use network::{NetworkConfig, PeerConfig, WirePrecision};
 pub use parse::ConfigError;
 
-use crate::algorithm::{Method, OptionInfo};
 use crate::data::Partition;
 use crate::model::ModelSpec;
-use crate::optimizer::{Decay, Rate, Sgd};
+use crate::optimizer::{Decay, LearningRate, Sgd};
 use serde::{Deserialize, Serialize};
 use upwash_topology::{GraphSpec, Weights};
 
@@ -158,6 +157,9 @@ pub struct TrainingConfig {
     pub decay_at: Vec<f64>,
     /// ... by this.
     pub decay_factor: f64,
+    /// The local optimizer: sgd, or a program's own.
+    #[serde(skip_serializing_if = "is_sgd")]
+    pub optimizer: String,
     /// Momentum.
     pub momentum: f64,
     /// Nesterov's.
@@ -176,6 +178,12 @@ pub struct TrainingConfig {
     pub test_every: u64,
     /// Write a checkpoint every so many rounds (and when interrupted); 0 for none.
     pub checkpoint_every: u64,
+}
+
+const SGD: &str = "sgd";
+
+fn is_sgd(name: &str) -> bool {
+    name == SGD
 }
 
 /// How an asynchronous algorithm is run.
@@ -275,6 +283,7 @@ impl Default for TrainingConfig {
             decay: DecayName::Constant,
             decay_at: vec![],
             decay_factor: 0.1,
+            optimizer: SGD.into(),
             momentum: 0.9,
             nesterov: false,
             weight_decay: 0.0,
@@ -285,43 +294,6 @@ impl Default for TrainingConfig {
             test_every: 1,
             checkpoint_every: 500,
         }
-    }
-}
-
-impl Config {
-    /// Writes out every value that follows from others, once the algorithm has read its options.
-    pub(crate) fn resolve(&mut self, method: &Method, read: Vec<OptionInfo>) {
-        let algorithm = method.synchronous();
-        let released = algorithm.is_some_and(|algorithm| algorithm.is_released());
-        let configured = method.links() == crate::algorithm::Links::Configured;
-        let graph = &mut self.graph;
-        graph.links.get_or_insert(if released && configured {
-            Links::Released
-        } else {
-            Links::Whole
-        });
-        // The paper has three graphs of eight workers; for others a search finds them.
-        let theirs =
-            released && graph.copies <= 3 && matches!(graph.topology, GraphSpec::Paper(..));
-        graph.relabelings.get_or_insert(if theirs {
-            Relabelings::Paper
-        } else {
-            Relabelings::Balanced
-        });
-        graph.order.get_or_insert(if released && graph.copies <= 3 {
-            CopyOrder::Released
-        } else {
-            CopyOrder::InTurn
-        });
-        self.training.start.get_or_insert(if method.starts_equal() {
-            Start::Equal
-        } else {
-            Start::Different
-        });
-        let options = read
-            .into_iter()
-            .map(|option| (option.key.into(), option.value));
-        self.algorithm.options = options.collect();
     }
 }
 
@@ -347,7 +319,7 @@ impl TrainingConfig {
     }
 
     /// The learning rate of each round.
-    pub fn rate(&self) -> Rate {
+    pub fn rate(&self) -> LearningRate {
         let decay = match self.decay {
             DecayName::Constant => Decay::Constant,
             DecayName::Steps => Decay::Steps {
@@ -356,7 +328,7 @@ impl TrainingConfig {
             },
             DecayName::Cosine => Decay::Cosine,
         };
-        Rate {
+        LearningRate {
             start: self.learning_rate,
             warmup_epochs: self.warmup_epochs,
             decay,

@@ -92,6 +92,10 @@ impl Config {
                 "a finite number above 0",
             );
         }
+        let optimizer = &self.training.optimizer;
+        if optimizer != "sgd" && !optimizer.starts_with(crate::model::CUSTOM) {
+            return wrong("training.optimizer", optimizer, "\"sgd\"");
+        }
         let steps = self.training.decay == DecayName::Steps;
         if steps == self.training.decay_at.is_empty() {
             let must = "go together: `decay = \"steps\"` and the epochs of its steps";
@@ -231,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_mistake_is_where_it_was_made() {
-        let text = "seed = 1\n\n[training]\nratee = 0.1\n";
+        let text = "seed = 1\n\n[training]\nlearning_rat = 0.1\n";
         let said = |text: &str, sets: &[&str]| {
             let sets: Vec<String> = sets.iter().map(|set| set.to_string()).collect();
             Config::parse(text, &sets).unwrap_err().to_string()
@@ -239,9 +243,15 @@ mod tests {
         for sets in [&[][..], &["seed=2"], &["seed=2", "training.epochs=3"]] {
             assert!(said(text, sets).contains("line 4"), "{sets:?}");
         }
-        let error = said("seed = 1\n", &["seed=2", "training.ratee=3", "seed=4"]);
-        assert!(error.starts_with("--set training.ratee=3: "), "{error}");
-        assert!(error.contains("did you mean `rate`?"), "{error}");
+        let error = said(
+            "seed = 1\n",
+            &["seed=2", "training.learning_rat=3", "seed=4"],
+        );
+        assert!(
+            error.starts_with("--set training.learning_rat=3: "),
+            "{error}"
+        );
+        assert!(error.contains("did you mean `learning_rate`?"), "{error}");
         assert!(!error.contains("line"), "{error}");
         let error = said("", &["graph.topology=ring:1"]);
         assert!(
@@ -249,10 +259,13 @@ mod tests {
             "{error}"
         );
         // What is wrong is named, not what is replaced.
-        let text = "seed = \"x\"\n[training]\nratee = 1\n";
-        assert!(said(text, &["seed=3"]).contains("ratee"));
-        let error = said("seed = \"x\"\n", &["training.ratee=3", "seed=3"]);
-        assert!(error.starts_with("--set training.ratee=3: "), "{error}");
+        let text = "seed = \"x\"\n[training]\nlearning_rat = 1\n";
+        assert!(said(text, &["seed=3"]).contains("learning_rat"));
+        let error = said("seed = \"x\"\n", &["training.learning_rat=3", "seed=3"]);
+        assert!(
+            error.starts_with("--set training.learning_rat=3: "),
+            "{error}"
+        );
         // What is replaced need not be right.
         let sets = ["seed=3".to_string()];
         assert_eq!(Config::parse("seed = \"x\"\n", &sets).unwrap().seed, 3);

@@ -1,18 +1,25 @@
 //! The CPU engine: every replica in one flat buffer, workers in parallel, each on one thread.
 
-use crate::algorithm::{Assignment, InitialValue, Outgoing, Vector, WorkerPlan};
-use crate::data::{Batch, Dataset, Images, Pick, Sampler};
-use crate::engine::{Engine, GradientTask, Score, Split, State, saved};
-use crate::engine::{EngineSpec, StateRows};
-use crate::engine::{MixOptions, RemoteRow, WorkerVectors, exchange};
+use super::concurrent::{ConcurrentEngine, ConcurrentWorkers, EngineContext, WorkerSlices};
+use super::mixing::{MixOptions, RemoteRow, exchange, mix_statistics};
+use super::spec::{EngineSpec, StateRows};
+use super::{Engine, EngineError, GradientTask, Score, Split, State, saved};
+use crate::algorithm::{InitialValue, Outgoing, WorkerPlan};
+use crate::data::Batch;
 use crate::model::{Layout, Replica};
-use crate::optimizer::Sgd;
 use rayon::prelude::*;
 use std::sync::Arc;
 
-/// A network as the fleet sees it: functions of flat vectors. One value serves all workers, from
+/// A network as the engine sees it: functions of flat vectors. One value serves all workers, from
 /// several threads.
 pub trait Model: Send + Sync {
+    /// Its name in the configuration of a run.
+    fn name(&self) -> String {
+        let name = std::any::type_name::<Self>();
+        let name = name.split('<').next().unwrap_or_default();
+        name.rsplit("::").next().unwrap_or_default().to_owned()
+    }
+
     /// Which tensor is where in its vectors.
     fn layout(&self) -> &Layout;
 
@@ -39,53 +46,19 @@ pub trait Model: Send + Sync {
     fn batch_statistics(&self, parameters: &[f32], batch: &Batch) -> Vec<f32>;
 }
 
-/// Images that a model is scored on at a time.
-const SCORED_AT_ONCE: usize = 256;
-
 /// All replicas of this process, on the CPU.
 pub struct CpuEngine {
     shared: EngineContext,
     /// A row for each worker in each of these.
     models: Vec<f32>,
     updates: Vec<f32>,
-    velocities: Vec<f32>,
     statistics: Vec<f32>,
+    /// The optimizer's vectors, by name.
+    optimizer_state: Vec<(&'static str, Vec<f32>)>,
     /// The algorithm's vectors, by name.
     state_vectors: Vec<(String, Vec<f32>)>,
     /// Whether steps are in flight between rounds.
     keeps_updates: bool,
-}
-
-/// What all workers have in common.
-pub struct EngineContext {
-    model: Arc<dyn Model>,
-    data: Arc<Dataset>,
-    sampler: Sampler,
-    sgd: Sgd,
-    /// How many times as long each worker shall take; as long as it takes where there is none.
-    slow: Vec<(usize, f64)>,
-}
-
-/// One worker's rows.
-pub struct WorkerSlices<'a> {
-    /// Its model.
-    pub model: &'a mut [f32],
-    /// Its running statistics.
-    pub statistics: &'a mut [f32],
-    /// The algorithm's vectors.
-    pub state_vectors: Vec<&'a mut [f32]>,
-    /// Its step.
-    pub update: &'a mut [f32],
-    /// Its optimizer's velocity.
-    pub velocity: &'a mut [f32],
-}
-
-/// A fleet taken apart, for workers on threads of their own.
-pub struct ConcurrentWorkers<'a> {
-    /// What all have in common.
-    pub shared: &'a EngineContext,
-    /// Everyone's rows.
-    pub workers: Vec<WorkerSlices<'a>>,
 }
 
 impl CpuEngine {
@@ -95,11 +68,8 @@ impl CpuEngine {
         let width = model.layout().parameter_count();
         let first = |&(seed, worker): &(u64, u64)| model.start(seed, worker);
         let models: Vec<f32> = spec.starts.iter().flat_map(first).collect();
-        let velocities = if spec.sgd.has_velocity() {
-            workers * width
-        } else {
-            0
-        };
+        let optimizer_state = spec.optimizer.state_vectors().into_iter();
+        let zeros = |name| (name, vec![0.0; workers * width]);
         let state_vector = |state_vector: &StateRows| {
             let mut rows = models.clone();
             for (row, start) in rows.chunks_exact_mut(width).zip(&state_vector.starts) {
@@ -114,13 +84,13 @@ impl CpuEngine {
             keeps_updates: spec.keeps_updates,
             models,
             updates: vec![0.0; workers * width],
-            velocities: vec![0.0; velocities],
+            optimizer_state: optimizer_state.map(zeros).collect(),
             statistics: model.start_statistics().repeat(workers),
             shared: EngineContext {
                 model,
                 data: Arc::clone(&spec.data),
                 sampler: spec.sampler.clone(),
-                sgd: spec.sgd,
+                optimizer: Arc::clone(&spec.optimizer),
                 slow: spec.slow.clone(),
             },
         }
@@ -136,13 +106,12 @@ impl CpuEngine {
         workers.iter().map(model).collect()
     }
 
-    /// What the fleet holds and a checkpoint keeps: updates only where they are in flight.
+    /// What the engine holds and a checkpoint keeps: updates only where they are in flight.
     fn kept(&mut self) -> Vec<(String, &mut Vec<f32>)> {
-        let mut kept = vec![
-            ("models".to_string(), &mut self.models),
-            ("velocities".into(), &mut self.velocities),
-            ("statistics".into(), &mut self.statistics),
-        ];
+        let mut kept = vec![("models".to_string(), &mut self.models)];
+        let optimizer_state = self.optimizer_state.iter_mut();
+        kept.extend(optimizer_state.map(|(name, array)| (name.to_string(), array)));
+        kept.push(("statistics".into(), &mut self.statistics));
         if self.keeps_updates {
             kept.push(("updates".into(), &mut self.updates));
         }
@@ -151,120 +120,33 @@ impl CpuEngine {
         kept
     }
 
-    /// The rows of some workers, who come in increasing order.
-    fn lanes_of(&mut self, workers: &[usize]) -> (&EngineContext, Vec<WorkerSlices<'_>>) {
+    /// The rows of some workers, which come in increasing order.
+    fn slices_of(&mut self, workers: &[usize]) -> (&EngineContext, Vec<WorkerSlices<'_>>) {
         let all = self.workers();
-        let mut state_vectors: Vec<_> = self
-            .state_vectors
-            .iter_mut()
+        let state_vectors = self.state_vectors.iter_mut();
+        let mut state_vectors: Vec<_> = state_vectors
+            .map(|(_, array)| rows(array, all, workers).into_iter())
+            .collect();
+        let optimizer_state = self.optimizer_state.iter_mut();
+        let mut optimizer_state: Vec<_> = optimizer_state
             .map(|(_, array)| rows(array, all, workers).into_iter())
             .collect();
         let rest = rows(&mut self.statistics, all, workers)
             .into_iter()
-            .zip(rows(&mut self.updates, all, workers))
-            .zip(rows(&mut self.velocities, all, workers));
-        let lane = |(model, ((statistics, update), velocity))| WorkerSlices {
+            .zip(rows(&mut self.updates, all, workers));
+        let next = |arrays: &mut Vec<std::vec::IntoIter<_>>| {
+            arrays.iter_mut().filter_map(Iterator::next).collect()
+        };
+        let slices = |(model, (statistics, update))| WorkerSlices {
             model,
             statistics,
             update,
-            velocity,
-            state_vectors: state_vectors
-                .iter_mut()
-                .filter_map(Iterator::next)
-                .collect(),
+            optimizer_state: next(&mut optimizer_state),
+            state_vectors: next(&mut state_vectors),
         };
         let models = rows(&mut self.models, all, workers).into_iter();
-        let lanes = models.zip(rest).map(lane).collect();
-        (&self.shared, lanes)
-    }
-}
-
-impl EngineContext {
-    /// A worker's gradient at `parameters` on one of its batches, made into its step.
-    pub fn gradient(
-        &self,
-        worker: usize,
-        turn: GradientTask,
-        parameters: &[f32],
-        statistics: &mut [f32],
-        update: &mut [f32],
-        velocity: &mut [f32],
-    ) -> Score {
-        let began = std::time::Instant::now();
-        let batch = self.sampler.batch(&self.data, worker, turn.batch);
-        let score = self.model.gradient(parameters, statistics, &batch, update);
-        self.sgd.direct(parameters, velocity, update);
-        let rate = turn.rate as f32;
-        update.iter_mut().for_each(|u| *u *= rate);
-        if let Some((_, factor)) = self.slow.iter().find(|(slow, _)| *slow == worker) {
-            std::thread::sleep(began.elapsed().mul_f64((factor - 1.0).max(0.0)));
-        }
-        score
-    }
-
-    /// Scores a model on some images, in parallel over pieces of fixed size. A piece becomes numbers
-    /// where it is scored: a whole test set as numbers can be larger than all models.
-    fn score(
-        &self,
-        parameters: &[f32],
-        statistics: &[f32],
-        images: &Images,
-        indices: &[u32],
-    ) -> Score {
-        let piece = |part: &[u32]| {
-            let picks = part.iter().map(|&image| Pick::whole(image));
-            let batch = self.data.scaling.batch(images, picks);
-            self.model.score(parameters, statistics, &batch)
-        };
-        let scores: Vec<Score> = indices.par_chunks(SCORED_AT_ONCE).map(piece).collect();
-        scores.into_iter().fold(Score::default(), Score::join)
-    }
-
-    /// How a model does on the test set, or on a worker's own share.
-    pub fn score_part(
-        &self,
-        worker: usize,
-        part: Split,
-        parameters: &[f32],
-        statistics: &[f32],
-    ) -> Score {
-        match part {
-            Split::Test => {
-                let all: Vec<u32> = (0..self.data.test.len() as u32).collect();
-                self.score(parameters, statistics, &self.data.test, &all)
-            }
-            Split::LocalTrain => {
-                let share = &self.sampler.shares().images[worker];
-                self.score(parameters, statistics, &self.data.train, share)
-            }
-        }
-    }
-
-    /// The mean over [some batches](Sampler::estimation_batches) out of the images of this worker and all
-    /// who are with it.
-    pub(crate) fn estimate_statistics(&self, worker: usize, parameters: &[f32]) -> Vec<f32> {
-        let mut statistics = self.model.start_statistics();
-        if statistics.is_empty() {
-            return statistics;
-        }
-        let batch = |k: usize| {
-            let augmentation = self.data.augmentation;
-            let picks = self.sampler.mixed_picks(worker, augmentation, k as u64);
-            self.data.scaling.batch(&self.data.train, picks.into_iter())
-        };
-        let batches = self.sampler.estimation_batches();
-        let estimates: Vec<Vec<f32>> = (0..batches)
-            .into_par_iter()
-            .map(|k| self.model.batch_statistics(parameters, &batch(k)))
-            .collect();
-        for (index, value) in statistics.iter_mut().enumerate() {
-            let sum: f64 = estimates
-                .iter()
-                .map(|estimate| f64::from(estimate[index]))
-                .sum();
-            *value = (sum / batches as f64) as f32;
-        }
-        statistics
+        let slices = models.zip(rest).map(slices).collect();
+        (&self.shared, slices)
     }
 }
 
@@ -277,45 +159,46 @@ impl Engine for CpuEngine {
         self.shared.model.layout()
     }
 
-    fn step(&mut self, turns: &[Option<GradientTask>]) -> Vec<Option<Score>> {
-        let due = turns.iter().enumerate();
+    fn step(&mut self, tasks: &[Option<GradientTask>]) -> Result<Vec<Option<Score>>, EngineError> {
+        let due = tasks.iter().enumerate();
         let due: Vec<(usize, GradientTask)> =
-            due.filter_map(|(i, turn)| Some((i, (*turn)?))).collect();
+            due.filter_map(|(i, task)| Some((i, (*task)?))).collect();
         let workers: Vec<usize> = due.iter().map(|(worker, _)| *worker).collect();
-        let (shared, lanes) = self.lanes_of(&workers);
-        let found: Vec<Score> = lanes
+        let (shared, slices) = self.slices_of(&workers);
+        let found: Vec<Score> = slices
             .into_par_iter()
             .zip(&due)
-            .map(|(lane, &(worker, turn))| {
+            .map(|(slices, &(worker, task))| {
                 let WorkerSlices {
                     model,
                     statistics,
                     update,
-                    velocity,
+                    mut optimizer_state,
                     ..
-                } = lane;
-                shared.gradient(worker, turn, model, statistics, update, velocity)
+                } = slices;
+                let state = &mut optimizer_state;
+                shared.gradient(worker, task, model, statistics, update, state)
             })
             .collect();
-        let mut scores = vec![None; turns.len()];
+        let mut scores = vec![None; tasks.len()];
         for (worker, score) in workers.into_iter().zip(found) {
             scores[worker] = Some(score);
         }
-        scores
+        Ok(scores)
     }
 
-    fn exchange_with(
+    fn exchange(
         &mut self,
         parts: &[WorkerPlan],
         remote_rows: Vec<RemoteRow>,
         options: MixOptions,
-    ) {
+    ) -> Result<(), EngineError> {
         let (all, workers): (_, Vec<usize>) = (
             self.workers(),
             parts.iter().map(|part| part.worker).collect(),
         );
-        let (_, lanes) = self.lanes_of(&workers);
-        let rows = lanes.into_iter().map(WorkerSlices::into_row).collect();
+        let (_, slices) = self.slices_of(&workers);
+        let rows = slices.into_iter().map(WorkerSlices::into_row).collect();
         let mut parts = parts.to_vec();
         parts.extend(
             (all..)
@@ -323,6 +206,7 @@ impl Engine for CpuEngine {
                 .map(|(row, remote)| remote.part(row)),
         );
         exchange(rows, &remote_rows, &parts, options);
+        Ok(())
     }
 
     fn write_outgoing(
@@ -331,78 +215,67 @@ impl Engine for CpuEngine {
         message: &Outgoing,
         options: MixOptions,
         into: &mut [f32],
-    ) {
-        let (_, lanes) = self.lanes_of(&[worker]);
-        for lane in lanes {
-            let row = lane.into_row();
+    ) -> Result<(), EngineError> {
+        let (_, slices) = self.slices_of(&[worker]);
+        for slices in slices {
+            let row = slices.into_row();
             row.write_outgoing(message, &options.draw(worker), into);
         }
+        Ok(())
     }
 
-    fn statistics(&mut self, worker: usize) -> Vec<f32> {
-        self.row(&self.statistics, worker).to_vec()
+    fn statistics(&mut self, worker: usize) -> Result<Vec<f32>, EngineError> {
+        Ok(self.row(&self.statistics, worker).to_vec())
     }
 
-    fn mix_statistics(&mut self, weights: &[Vec<(usize, f64)>], remote_rows: Vec<Vec<f32>>) {
+    fn mix_statistics(
+        &mut self,
+        weights: &[Vec<(usize, f64)>],
+        remote_rows: Vec<Vec<f32>>,
+    ) -> Result<(), EngineError> {
         let workers: Vec<usize> = (0..self.workers()).collect();
-        let statistics = rows(&mut self.statistics, workers.len(), &workers);
-        let row = |model| WorkerVectors {
-            model,
-            step: &[],
-            state_vectors: vec![],
-        };
-        let part = |(worker, messages): (usize, &Vec<(usize, f64)>)| WorkerPlan {
-            worker,
-            messages: vec![Outgoing::model()],
-            plan: Assignment::mixed(Vector::Model, messages.clone()).into(),
-        };
-        let remote = |statistics: Vec<f32>| RemoteRow {
-            messages: vec![statistics.into()],
-        };
-        let remote_rows: Vec<RemoteRow> = remote_rows.into_iter().map(remote).collect();
-        let mut parts: Vec<_> = weights.iter().enumerate().map(part).collect();
-        let heard = (workers.len()..).zip(&remote_rows);
-        parts.extend(heard.map(|(row, remote)| remote.part(row)));
-        let rows = statistics.into_iter().map(row).collect();
-        exchange(rows, &remote_rows, &parts, MixOptions::default());
+        let rows = rows(&mut self.statistics, workers.len(), &workers);
+        mix_statistics(rows, weights, remote_rows);
+        Ok(())
     }
 
-    fn score(&mut self, worker: usize, part: Split) -> Score {
+    fn score(&mut self, worker: usize, split: Split) -> Result<Score, EngineError> {
         let (model, statistics) = (
             self.row(&self.models, worker),
             self.row(&self.statistics, worker),
         );
-        self.shared.score_part(worker, part, model, statistics)
+        Ok(self.shared.score_split(worker, split, model, statistics))
     }
 
-    fn average(&mut self, workers: &[usize]) -> Replica {
+    fn average(&mut self, workers: &[usize]) -> Result<Replica, EngineError> {
         let parameters = average(&self.models_of(workers));
         self.estimated(workers[0], parameters)
     }
 
-    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Replica {
+    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Result<Replica, EngineError> {
         let statistics = self.shared.estimate_statistics(worker, &parameters);
-        Replica {
+        Ok(Replica {
             parameters,
             statistics,
-        }
+        })
     }
 
-    fn score_replica(&mut self, replica: &Replica) -> Score {
+    fn score_replica(&mut self, replica: &Replica) -> Result<Score, EngineError> {
         let Replica {
             parameters,
             statistics,
         } = replica;
-        self.shared
-            .score_part(0, Split::Test, parameters, statistics)
+        Ok(self
+            .shared
+            .score_split(0, Split::Test, parameters, statistics))
     }
 
-    fn state(&mut self) -> State {
+    fn state(&mut self) -> Result<State, EngineError> {
         let kept = self.kept().into_iter();
-        kept.map(|(name, array)| (name, array.clone())).collect()
+        Ok(kept.map(|(name, array)| (name, array.clone())).collect())
     }
 
-    fn restore(&mut self, state: &State) -> Result<(), String> {
+    fn restore(&mut self, state: &State) -> Result<(), EngineError> {
         for (name, array) in self.kept() {
             let numbers = saved(state, &name, array.len())?;
             array.copy_from_slice(numbers);
@@ -410,29 +283,25 @@ impl Engine for CpuEngine {
         Ok(())
     }
 
-    fn consensus_distance(&self, workers: &[usize]) -> f64 {
-        consensus_distance(&self.models_of(workers))
+    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, EngineError> {
+        Ok(consensus_distance(&self.models_of(workers)))
     }
 
-    fn lanes(&mut self) -> Option<ConcurrentWorkers<'_>> {
-        let everyone: Vec<usize> = (0..self.workers()).collect();
-        let (shared, workers) = self.lanes_of(&everyone);
-        Some(ConcurrentWorkers { shared, workers })
+    fn concurrent(&mut self) -> Option<&mut dyn ConcurrentEngine> {
+        Some(self)
     }
 }
 
-impl<'a> WorkerSlices<'a> {
-    fn into_row(self) -> WorkerVectors<'a> {
-        WorkerVectors {
-            model: self.model,
-            step: self.update,
-            state_vectors: self.state_vectors,
-        }
+impl ConcurrentEngine for CpuEngine {
+    fn split(&mut self) -> ConcurrentWorkers<'_> {
+        let everyone: Vec<usize> = (0..self.workers()).collect();
+        let (shared, workers) = self.slices_of(&everyone);
+        ConcurrentWorkers { shared, workers }
     }
 }
 
 /// The average of some vectors.
-fn average(vectors: &[&[f32]]) -> Vec<f32> {
+pub(super) fn average(vectors: &[&[f32]]) -> Vec<f32> {
     let width = vectors.first().map_or(0, |vector| vector.len());
     let mut sums = vec![0.0f64; width];
     for vector in vectors {

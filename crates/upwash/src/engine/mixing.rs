@@ -6,8 +6,8 @@
 //! summed in the order of the plan, so that the result does not depend on the number of threads.
 //! Only compression needs a pass of its own: it looks at a whole vector.
 
-use crate::algorithm::{Outgoing, Plan, Vector, WorkerPlan};
-use crate::transport::Buffer;
+use crate::algorithm::{Assignment, Outgoing, Plan, Vector, WorkerPlan};
+use crate::buffer::Buffer;
 use rayon::prelude::*;
 
 /// Bytes of a block's models, updates and messages together: about half of a core's L2 cache.
@@ -135,6 +135,33 @@ impl RemoteRow {
             plan: Plan::default(),
         }
     }
+}
+
+/// Replaces rows of statistics by weighted sums of them and of remote ones, which are numbered behind them.
+pub(super) fn mix_statistics(
+    rows: Vec<&mut [f32]>,
+    weights: &[Vec<(usize, f64)>],
+    remote_rows: Vec<Vec<f32>>,
+) {
+    let plan = |(worker, messages): (usize, &Vec<(usize, f64)>)| WorkerPlan {
+        worker,
+        messages: vec![Outgoing::model()],
+        plan: Assignment::mixed(Vector::Model, messages.clone()).into(),
+    };
+    let remote = |statistics: Vec<f32>| RemoteRow {
+        messages: vec![statistics.into()],
+    };
+    let remote_rows: Vec<RemoteRow> = remote_rows.into_iter().map(remote).collect();
+    let mut plans: Vec<WorkerPlan> = weights.iter().enumerate().map(plan).collect();
+    let remote = (rows.len()..).zip(&remote_rows);
+    plans.extend(remote.map(|(row, remote)| remote.part(row)));
+    let vectors = |model| WorkerVectors {
+        model,
+        step: &[],
+        state_vectors: vec![],
+    };
+    let rows = rows.into_iter().map(vectors).collect();
+    exchange(rows, &remote_rows, &plans, MixOptions::default());
 }
 
 impl<'a> WorkerVectors<'a> {

@@ -1,49 +1,54 @@
 //! Engines: they own the replicas that live in this process.
 
+mod concurrent;
 mod cpu;
+mod external;
 mod mixing;
 mod shared;
 mod spec;
 
+pub use concurrent::{ConcurrentEngine, ConcurrentWorkers, EngineContext, WorkerSlices};
 pub(crate) use cpu::consensus_distance;
-pub use cpu::{ConcurrentWorkers, CpuEngine, EngineContext, Model, WorkerSlices};
+pub use cpu::{CpuEngine, Model};
+pub use external::{ExternalEngine, ExternalState};
 pub use mixing::{MixOptions, RemoteRow, WorkerVectors, exchange};
 pub use shared::{EngineHost, EngineShare, share};
 pub use spec::{EngineSpec, StateRows};
 
 use crate::algorithm;
+pub use crate::model::State;
 use crate::model::{Layout, Replica};
 
-/// How a model did on some images.
+/// How a model did on some examples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Score {
-    /// Mean loss an image.
+    /// Mean loss an example.
     pub loss: f64,
-    /// How many images were classified correctly.
+    /// How many examples were classified correctly.
     pub correct: usize,
-    /// How many images there were.
-    pub images: usize,
+    /// How many examples there were.
+    pub examples: usize,
 }
 
 impl Score {
     /// The part that was classified correctly.
     pub fn accuracy(&self) -> f64 {
-        self.correct as f64 / self.images.max(1) as f64
+        self.correct as f64 / self.examples.max(1) as f64
     }
 
     /// Two scores as one.
     pub fn join(self, other: Self) -> Self {
-        let images = self.images + other.images;
-        let sum = self.loss * self.images as f64 + other.loss * other.images as f64;
+        let examples = self.examples + other.examples;
+        let sum = self.loss * self.examples as f64 + other.loss * other.examples as f64;
         Self {
-            loss: sum / images.max(1) as f64,
+            loss: sum / examples.max(1) as f64,
             correct: self.correct + other.correct,
-            images,
+            examples,
         }
     }
 }
 
-/// Which images a model is scored on.
+/// Which examples a model is scored on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
     /// The test set.
@@ -52,16 +57,33 @@ pub enum Split {
     LocalTrain,
 }
 
-/// What an engine must keep for going on later: arrays by name.
-pub type State = Vec<(String, Vec<f32>)>;
+/// Why an engine cannot do what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The device that computes has failed, or has no memory left.
+    #[error("{0}")]
+    Device(String),
+    /// A saved state is not this engine's.
+    #[error("{0}")]
+    Mismatch(String),
+    /// This engine cannot do that at all.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The thread that owns a shared engine has ended.
+    #[error("the engine that this run shares with others has ended")]
+    HostGone,
+}
 
-/// The array of this name in a state, if it has the expected length; says what does not fit.
-pub fn saved<'a>(state: &'a State, name: &str, expected: usize) -> Result<&'a [f32], String> {
+/// The array of this name in a state, if it has the expected length.
+pub fn saved<'a>(state: &'a State, name: &str, expected: usize) -> Result<&'a [f32], EngineError> {
     let found = state.iter().find(|(saved, _)| saved == name);
-    let (_, saved) = found.ok_or_else(|| format!("`{name}` is missing"))?;
+    let missing = || EngineError::Mismatch(format!("`{name}` is missing"));
+    let (_, saved) = found.ok_or_else(missing)?;
     if saved.len() != expected {
         let found = saved.len();
-        return Err(format!("`{name}` has {found} numbers, not {expected}"));
+        let what = format!("`{name}` has {found} numbers, not {expected}");
+        return Err(EngineError::Mismatch(what));
     }
     Ok(saved)
 }
@@ -69,34 +91,32 @@ pub fn saved<'a>(state: &'a State, name: &str, expected: usize) -> Result<&'a [f
 /// A worker's next gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradientTask {
-    /// Which of its batches: in step, the round.
+    /// Which of its batches: in a synchronous algorithm, the round.
     pub batch: u64,
     /// The learning rate.
     pub rate: f64,
 }
 
-/// All replicas of one process.
+/// All replicas of one process, a row for each of its workers.
 pub trait Engine {
     /// How many there are.
     fn workers(&self) -> usize;
 
-    /// The gradients of those who have a turn, each made into a step u = rate x direction that is kept
-    /// until the worker's next one. Says how each of their models did on its batch, before the step.
-    fn step(&mut self, turns: &[Option<GradientTask>]) -> Vec<Option<Score>>;
+    /// Which tensor of a model is where.
+    fn layout(&self) -> &Layout;
 
-    /// Carries out an exchange between the parts' workers, who come in increasing order, and remote_rows, who
-    /// have the numbers behind all workers.
-    fn exchange_with(
+    /// Computes the gradients of the workers that have a task, and makes each of them a step u = rate x direction, which
+    /// is kept until the worker's next one. Returns how each of their models did on its batch, before the step.
+    fn step(&mut self, tasks: &[Option<GradientTask>]) -> Result<Vec<Option<Score>>, EngineError>;
+
+    /// Carries out an exchange between the plans' workers, which come in increasing order, and remote rows, which are
+    /// numbered from [`workers`](Self::workers) on.
+    fn exchange(
         &mut self,
-        parts: &[algorithm::WorkerPlan],
+        plans: &[algorithm::WorkerPlan],
         remote_rows: Vec<RemoteRow>,
         options: MixOptions,
-    );
-
-    /// The same without remote_rows.
-    fn exchange(&mut self, parts: &[algorithm::WorkerPlan], options: MixOptions) {
-        self.exchange_with(parts, vec![], options);
-    }
+    ) -> Result<(), EngineError>;
 
     /// Writes what a worker's message is on its way to another process: its content, or the compressed
     /// difference from its public copy.
@@ -106,7 +126,7 @@ pub trait Engine {
         message: &algorithm::Outgoing,
         options: MixOptions,
         into: &mut [f32],
-    );
+    ) -> Result<(), EngineError>;
 
     /// The same as a vector.
     fn outgoing(
@@ -114,46 +134,51 @@ pub trait Engine {
         worker: usize,
         message: &algorithm::Outgoing,
         options: MixOptions,
-    ) -> Vec<f32> {
+    ) -> Result<Vec<f32>, EngineError> {
         let mut vector = vec![0.0; self.layout().parameter_count()];
-        self.write_outgoing(worker, message, options, &mut vector);
-        vector
+        self.write_outgoing(worker, message, options, &mut vector)?;
+        Ok(vector)
     }
 
-    /// Everyone's running statistics become this weighted sum of others': a row for each worker. Remote rows'
-    /// statistics have the numbers behind all workers.
-    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>], remote_rows: Vec<Vec<f32>>);
+    /// Replaces every worker's running statistics by a weighted sum: a list of weights for each worker. Remote rows'
+    /// statistics are numbered from [`workers`](Self::workers) on.
+    fn mix_statistics(
+        &mut self,
+        weights: &[Vec<(usize, f64)>],
+        remote_rows: Vec<Vec<f32>>,
+    ) -> Result<(), EngineError>;
 
     /// A worker's running statistics.
-    fn statistics(&mut self, worker: usize) -> Vec<f32>;
+    fn statistics(&mut self, worker: usize) -> Result<Vec<f32>, EngineError>;
 
-    /// How a worker's model does.
-    fn score(&mut self, worker: usize, part: Split) -> Score;
-
-    /// The average of some workers' models, with batch-normalisation statistics estimated anew for it.
-    fn average(&mut self, workers: &[usize]) -> Replica;
-
-    /// A model that is no worker's, with statistics estimated for it on the images of `worker` and all
-    /// who are with it.
-    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Replica;
-
-    /// How a model does on the test set.
-    fn score_replica(&mut self, replica: &Replica) -> Score;
-
-    /// The root mean square distance of some workers' models from their average.
-    fn consensus_distance(&self, workers: &[usize]) -> f64;
-
-    /// Everyone's vectors for itself, where workers can be run on threads of their own.
-    fn lanes(&mut self) -> Option<ConcurrentWorkers<'_>> {
-        None
+    /// Whether gradients, optimizer and data are somebody else's, so that models cannot be scored here.
+    fn is_external(&self) -> bool {
+        false
     }
 
-    /// Which tensor of a model is where.
-    fn layout(&self) -> &Layout;
+    /// How a worker's model does.
+    fn score(&mut self, worker: usize, split: Split) -> Result<Score, EngineError>;
+
+    /// The average of some workers' models, with batch-norm statistics estimated for it.
+    fn average(&mut self, workers: &[usize]) -> Result<Replica, EngineError>;
+
+    /// A model that is no worker's, with statistics estimated for it on the data of `worker` and all that are with it.
+    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Result<Replica, EngineError>;
+
+    /// How a model does on the test set.
+    fn score_replica(&mut self, replica: &Replica) -> Result<Score, EngineError>;
+
+    /// The root mean square distance of some workers' models from their average.
+    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, EngineError>;
 
     /// All that must be kept for going on later, by name.
-    fn state(&mut self) -> State;
+    fn state(&mut self) -> Result<State, EngineError>;
 
-    /// Takes back what [`state`](Self::state) gave; says what does not fit.
-    fn restore(&mut self, state: &State) -> Result<(), String>;
+    /// Takes back what [`state`](Self::state) gave.
+    fn restore(&mut self, state: &State) -> Result<(), EngineError>;
+
+    /// The engine as one whose workers can be on threads of their own, if it is one.
+    fn concurrent(&mut self) -> Option<&mut dyn ConcurrentEngine> {
+        None
+    }
 }

@@ -1,20 +1,20 @@
-//! Several runs on one engine: each goes its own way on a thread of its own, and everyone's gradients
-//! of a round are computed at once.
+//! Several runs on one engine: each is on a thread of its own, and the gradients of all runs' rounds are computed at once.
 //!
-//! The runs do not know of each other: each has an [`EngineShare`], an engine with its workers only.
-//! The thread that owns the engine does what they ask for. No run's plans name another's workers, so
-//! that a run that diverges touches nobody; when it ends, the others go on without it.
+//! The runs do not know of each other: each has an [`EngineShare`], an engine with its workers only. The thread that owns
+//! the engine does what they ask for. No run's plans name another's workers, so that a run that diverges touches no other;
+//! when it ends, the others go on without it. A failure of the engine reaches every run.
 
-use crate::algorithm::{self, WorkerPlan};
-use crate::engine::{Engine, GradientTask, Score, Split, State};
-use crate::engine::{MixOptions, RemoteRow};
-use crate::experiment::Experiment;
+use super::{
+    Engine, EngineError, EngineSpec, GradientTask, MixOptions, RemoteRow, Score, Split, State,
+    saved,
+};
+use crate::algorithm::{Outgoing, WorkerPlan};
 use crate::model::{Layout, Replica};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// What a run asks of the engine's owner.
 enum Request {
-    /// Its gradients, together with everyone else's.
+    /// Its gradients, together with all others.
     Step { run: usize, step: Step },
     /// Anything else.
     Call(Call),
@@ -23,57 +23,88 @@ enum Request {
 }
 
 type Call = Box<dyn FnOnce(&mut dyn Engine) + Send>;
+type Scores = Result<Vec<Option<Score>>, EngineError>;
 
-/// A run's turns, and where its scores go.
+/// A run's tasks, and where its scores go.
 struct Step {
-    turns: Vec<Option<GradientTask>>,
-    answer: Sender<Vec<Option<Score>>>,
+    tasks: Vec<Option<GradientTask>>,
+    answer: Sender<Scores>,
 }
 
 /// One run's workers of a shared engine.
 pub struct EngineShare {
     run: usize,
-    /// The first of its workers, and how many there are.
-    place: Place,
+    range: RowRange,
     layout: Layout,
-    /// The names of what its algorithm keeps, in the order of the engine's slots.
-    state_vectors: Vec<&'static str>,
-    owner: Sender<Request>,
+    /// The names of its arrays, in the engine's order.
+    names: Vec<String>,
+    host: Sender<Request>,
 }
 
-/// The engine's owner's side.
+/// The engine owner's side.
 pub struct EngineHost {
     requests: Receiver<Request>,
-    /// (first, workers) of each run.
-    runs: Vec<(usize, usize)>,
+    runs: Vec<RowRange>,
 }
 
-/// A share for each experiment, in the order in which the engine has their workers, and the owner's
+/// A run's rows among those of all runs.
+#[derive(Clone, Copy)]
+struct RowRange {
+    first: usize,
+    workers: usize,
+    all: usize,
+}
+
+impl RowRange {
+    /// Where these rows are in an array of all.
+    fn of_array(self, length: usize) -> std::ops::Range<usize> {
+        let width = length / self.all;
+        self.first * width..(self.first + self.workers) * width
+    }
+
+    fn of_list(self) -> std::ops::Range<usize> {
+        self.first..self.first + self.workers
+    }
+
+    /// The shared engine's number of a row, or of a remote row, which come behind the workers of all runs.
+    fn shifted(self, row: usize) -> usize {
+        match row < self.workers {
+            true => row + self.first,
+            false => row + self.all - self.workers,
+        }
+    }
+
+    fn all_shifted(self, rows: &[usize]) -> Vec<usize> {
+        rows.iter().map(|&row| self.shifted(row)).collect()
+    }
+}
+
+/// A share for each run, in the order in which the engine has their workers, and the owner's
 /// side, whose [`serve`](EngineHost::serve) must run until all shares are gone.
-pub fn share(experiments: &[&Experiment], layout: &Layout) -> (EngineHost, Vec<EngineShare>) {
-    let (owner, requests) = channel();
-    let all = experiments.iter().map(|experiment| experiment.workers());
+pub fn share(specs: &[EngineSpec], layout: &Layout) -> (EngineHost, Vec<EngineShare>) {
+    let (host, requests) = channel();
+    let all = specs.iter().map(|spec| spec.starts.len());
     let all: usize = all.sum();
     let (mut first, mut runs, mut shares) = (0, Vec::new(), Vec::new());
-    for (run, experiment) in experiments.iter().enumerate() {
-        let workers = experiment.workers();
-        let state_vectors = experiment.method.state_vectors();
+    for (run, spec) in specs.iter().enumerate() {
+        let range = RowRange {
+            first,
+            workers: spec.starts.len(),
+            all,
+        };
+        let mut names = vec!["models"];
+        names.extend(spec.optimizer.state_vectors());
+        names.push("statistics");
+        names.extend(spec.state_vectors.iter().map(|vector| vector.name.as_str()));
         shares.push(EngineShare {
             run,
-            place: Place {
-                first,
-                workers,
-                all,
-            },
+            range,
             layout: layout.clone(),
-            state_vectors: state_vectors
-                .iter()
-                .map(|state_vector| state_vector.name)
-                .collect(),
-            owner: owner.clone(),
+            names: names.into_iter().map(String::from).collect(),
+            host: host.clone(),
         });
-        runs.push((first, workers));
-        first += workers;
+        runs.push(range);
+        first += range.workers;
     }
     (EngineHost { requests, runs }, shares)
 }
@@ -91,207 +122,169 @@ impl EngineHost {
                 Err(_) => return,
             }
             let waits = |run: usize| !alive[run] || steps[run].is_some();
-            if !(0..steps.len()).all(waits) || steps.iter().all(Option::is_none) {
-                continue;
+            if (0..steps.len()).all(waits) && steps.iter().any(Option::is_some) {
+                self.step(&mut steps, engine);
             }
-            let mut all = vec![None; engine.workers()];
-            for ((first, workers), step) in self.runs.iter().zip(&steps) {
-                if let Some(step) = step {
-                    all[*first..first + workers].copy_from_slice(&step.turns);
-                }
+        }
+    }
+
+    /// The gradients of all runs, and every run's part of the scores.
+    fn step(&self, steps: &mut [Option<Step>], engine: &mut dyn Engine) {
+        let mut tasks = vec![None; engine.workers()];
+        for (range, step) in self.runs.iter().zip(&*steps) {
+            if let Some(step) = step {
+                tasks[range.of_list()].copy_from_slice(&step.tasks);
             }
-            let scores = engine.step(&all);
-            for ((first, workers), step) in self.runs.iter().zip(&mut steps) {
-                if let Some(step) = step.take() {
-                    // A run that has ended in the meantime does not want it.
-                    let _ = step.answer.send(scores[*first..first + workers].to_vec());
-                }
+        }
+        let scores = engine.step(&tasks);
+        for (range, step) in self.runs.iter().zip(steps) {
+            if let Some(step) = step.take() {
+                let own = scores.clone().map(|all| all[range.of_list()].to_vec());
+                // A run that has ended in the meantime does not want it.
+                let _ = step.answer.send(own);
             }
         }
     }
 }
 
 impl EngineShare {
-    /// Has something done by the owner, and waits for it.
+    /// Has something done by the engine's owner, and waits for it.
     fn call<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut dyn Engine) -> T + Send + 'static,
-    ) -> T {
+        work: impl FnOnce(&mut dyn Engine) -> Result<T, EngineError> + Send + 'static,
+    ) -> Result<T, EngineError> {
         let (answer, answered) = channel();
         let work = move |engine: &mut dyn Engine| drop(answer.send(work(engine)));
-        self.ask(Request::Call(Box::new(work)));
-        answered.recv().unwrap_or_else(|_| Self::owner_is_gone())
+        self.ask(Request::Call(Box::new(work)))?;
+        answered.recv().unwrap_or(Err(EngineError::HostGone))
     }
 
-    fn ask(&self, request: Request) {
-        if self.owner.send(request).is_err() {
-            Self::owner_is_gone::<()>();
-        }
-    }
-
-    fn owner_is_gone<T>() -> T {
-        panic!("the thread that owns the engine is gone")
-    }
-
-    fn shifted(&self, workers: &[usize]) -> Vec<usize> {
-        workers
-            .iter()
-            .map(|worker| worker + self.place.first)
-            .collect()
-    }
-
-    /// The names of its arrays, in the engine's order.
-    fn names(&self) -> Vec<&'static str> {
-        [
-            &["models", "velocities", "statistics"][..],
-            &self.state_vectors,
-        ]
-        .concat()
-    }
-}
-
-/// Some workers among all.
-#[derive(Clone, Copy)]
-struct Place {
-    first: usize,
-    workers: usize,
-    all: usize,
-}
-
-impl Place {
-    /// Where their rows are in an array of all.
-    fn rows(self, length: usize) -> std::ops::Range<usize> {
-        let width = length / self.all;
-        self.first * width..(self.first + self.workers) * width
+    fn ask(&self, request: Request) -> Result<(), EngineError> {
+        let sent = self.host.send(request);
+        sent.map_err(|_| EngineError::HostGone)
     }
 }
 
 impl Drop for EngineShare {
     fn drop(&mut self) {
-        let _ = self.owner.send(Request::End { run: self.run });
+        let _ = self.host.send(Request::End { run: self.run });
     }
 }
 
 impl Engine for EngineShare {
     fn workers(&self) -> usize {
-        self.place.workers
+        self.range.workers
     }
 
     fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    fn step(&mut self, turns: &[Option<GradientTask>]) -> Vec<Option<Score>> {
+    fn step(&mut self, tasks: &[Option<GradientTask>]) -> Scores {
         let (answer, answered) = channel();
-        let turns = turns.to_vec();
-        self.ask(Request::Step {
-            run: self.run,
-            step: Step { turns, answer },
-        });
-        answered.recv().unwrap_or_else(|_| Self::owner_is_gone())
+        let (run, tasks) = (self.run, tasks.to_vec());
+        let step = Step { tasks, answer };
+        self.ask(Request::Step { run, step })?;
+        answered.recv().unwrap_or(Err(EngineError::HostGone))
     }
 
-    fn exchange_with(
+    fn exchange(
         &mut self,
-        parts: &[WorkerPlan],
+        plans: &[WorkerPlan],
         remote_rows: Vec<RemoteRow>,
         mut options: MixOptions,
-    ) {
-        let (first, all, workers) = (self.place.first, self.place.all, self.place.workers);
-        let mut parts = parts.to_vec();
-        for part in &mut parts {
-            part.worker += first;
-            let assignments: &mut [algorithm::Assignment] = &mut part.plan.assignments;
-            let senders = assignments.iter_mut().flat_map(|sum| &mut sum.messages);
-            // Remote rows come behind the workers of all runs.
-            senders.for_each(|entry| {
-                entry.0 += if entry.0 < workers {
-                    first
-                } else {
-                    all - workers
-                }
-            });
+    ) -> Result<(), EngineError> {
+        let (range, mut plans) = (self.range, plans.to_vec());
+        for plan in &mut plans {
+            plan.worker = range.shifted(plan.worker);
+            let assignments = plan.plan.assignments.iter_mut();
+            let senders = assignments.flat_map(|sum| &mut sum.messages);
+            senders.for_each(|entry| entry.0 = range.shifted(entry.0));
         }
-        options.server = options.server.map(|server| server + first);
+        options.server = options.server.map(|server| range.shifted(server));
         // What is drawn for a worker does not depend on where it is.
-        options.worker_offset -= first as isize;
-        self.call(move |engine| engine.exchange_with(&parts, remote_rows, options));
+        options.worker_offset -= range.first as isize;
+        self.call(move |engine| engine.exchange(&plans, remote_rows, options))
     }
 
     fn write_outgoing(
         &mut self,
         worker: usize,
-        message: &algorithm::Outgoing,
+        message: &Outgoing,
         mut options: MixOptions,
         into: &mut [f32],
-    ) {
-        let (worker, message) = (worker + self.place.first, message.clone());
-        options.worker_offset -= self.place.first as isize;
-        let outgoing = self.call(move |engine| engine.outgoing(worker, &message, options));
+    ) -> Result<(), EngineError> {
+        let (worker, message) = (self.range.shifted(worker), message.clone());
+        options.worker_offset -= self.range.first as isize;
+        let outgoing = self.call(move |engine| engine.outgoing(worker, &message, options))?;
         into.copy_from_slice(&outgoing);
+        Ok(())
     }
 
-    fn statistics(&mut self, worker: usize) -> Vec<f32> {
-        let worker = worker + self.place.first;
+    fn statistics(&mut self, worker: usize) -> Result<Vec<f32>, EngineError> {
+        let worker = self.range.shifted(worker);
         self.call(move |engine| engine.statistics(worker))
     }
 
-    fn mix_statistics(&mut self, rows: &[Vec<(usize, f64)>], remote_rows: Vec<Vec<f32>>) {
+    fn mix_statistics(
+        &mut self,
+        weights: &[Vec<(usize, f64)>],
+        remote_rows: Vec<Vec<f32>>,
+    ) -> Result<(), EngineError> {
+        let range = self.range;
         let itself = |worker: usize| vec![(worker, 1.0)];
-        let mut all: Vec<Vec<(usize, f64)>> = (0..self.place.all).map(itself).collect();
-        for (worker, row) in rows.iter().enumerate() {
-            let place = |sender: usize| match sender < self.place.workers {
-                true => sender + self.place.first,
-                false => sender + self.place.all - self.place.workers,
-            };
-            let shifted = row.iter().map(|&(sender, weight)| (place(sender), weight));
-            all[worker + self.place.first] = shifted.collect();
+        let mut all: Vec<Vec<(usize, f64)>> = (0..range.all).map(itself).collect();
+        for (worker, row) in weights.iter().enumerate() {
+            let shifted = row.iter().map(|&(sender, w)| (range.shifted(sender), w));
+            all[range.shifted(worker)] = shifted.collect();
         }
-        self.call(move |engine| engine.mix_statistics(&all, remote_rows));
+        self.call(move |engine| engine.mix_statistics(&all, remote_rows))
     }
 
-    fn score(&mut self, worker: usize, part: Split) -> Score {
-        let worker = worker + self.place.first;
-        self.call(move |engine| engine.score(worker, part))
+    fn score(&mut self, worker: usize, split: Split) -> Result<Score, EngineError> {
+        let worker = self.range.shifted(worker);
+        self.call(move |engine| engine.score(worker, split))
     }
 
-    fn average(&mut self, workers: &[usize]) -> Replica {
-        let workers = self.shifted(workers);
+    fn average(&mut self, workers: &[usize]) -> Result<Replica, EngineError> {
+        let workers = self.range.all_shifted(workers);
         self.call(move |engine| engine.average(&workers))
     }
 
-    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Replica {
-        let worker = worker + self.place.first;
+    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Result<Replica, EngineError> {
+        let worker = self.range.shifted(worker);
         self.call(move |engine| engine.estimated(worker, parameters))
     }
 
-    fn score_replica(&mut self, replica: &Replica) -> Score {
+    fn score_replica(&mut self, replica: &Replica) -> Result<Score, EngineError> {
         let replica = replica.clone();
         self.call(move |engine| engine.score_replica(&replica))
     }
 
-    fn consensus_distance(&self, workers: &[usize]) -> f64 {
-        let workers = self.shifted(workers);
+    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, EngineError> {
+        let workers = self.range.all_shifted(workers);
         self.call(move |engine| engine.consensus_distance(&workers))
     }
 
-    fn state(&mut self) -> State {
-        let whole = self.call(|engine| engine.state());
-        let mine = |(name, (_, array)): (&str, &(String, Vec<f32>))| {
-            (name.into(), array[self.place.rows(array.len())].to_vec())
+    fn state(&mut self) -> Result<State, EngineError> {
+        let whole = self.call(|engine| engine.state())?;
+        let own = |(name, (_, array)): (&String, &(String, Vec<f32>))| {
+            (
+                name.clone(),
+                array[self.range.of_array(array.len())].to_vec(),
+            )
         };
-        self.names().into_iter().zip(&whole).map(mine).collect()
+        Ok(self.names.iter().zip(&whole).map(own).collect())
     }
 
-    fn restore(&mut self, state: &State) -> Result<(), String> {
-        let (names, state, place) = (self.names(), state.clone(), self.place);
+    fn restore(&mut self, state: &State) -> Result<(), EngineError> {
+        let (names, state, range) = (self.names.clone(), state.clone(), self.range);
         // At one go: others take up theirs at the same time.
         self.call(move |engine| {
-            let mut whole = engine.state();
-            for (name, (_, array)) in names.into_iter().zip(&mut whole) {
-                let rows = place.rows(array.len());
-                let saved = crate::engine::saved(&state, name, rows.len())?;
-                array[rows].copy_from_slice(saved);
+            let mut whole = engine.state()?;
+            for (name, (_, array)) in names.iter().zip(&mut whole) {
+                let rows = range.of_array(array.len());
+                array[rows.clone()].copy_from_slice(saved(&state, name, rows.len())?);
             }
             engine.restore(&whole)
         })

@@ -2,9 +2,8 @@
 
 use crate::algorithm::InitialValue;
 use crate::data::{Dataset, Sampler};
-use crate::experiment::Experiment;
 use crate::model::Network;
-use crate::optimizer::Sgd;
+use crate::optimizer::Optimizer;
 use std::sync::Arc;
 
 /// What an engine needs to know of its workers.
@@ -17,7 +16,7 @@ pub struct EngineSpec {
     /// Who trains on what when; who has no images does not.
     pub sampler: Sampler,
     /// The optimizer.
-    pub sgd: Sgd,
+    pub optimizer: Arc<dyn Optimizer>,
     /// Each worker's starting weights: the seed, and whose they are.
     pub starts: Vec<(u64, u64)>,
     /// The vectors that algorithms keep.
@@ -38,36 +37,6 @@ pub struct StateRows {
 }
 
 impl EngineSpec {
-    /// One experiment's workers.
-    pub fn of(experiment: &Experiment) -> Self {
-        let config = &experiment.config;
-        let workers = experiment.workers() as u64;
-        let equal = config.training.start == Some(crate::config::Start::Equal);
-        let whose = |worker| if equal { 0 } else { worker };
-        let state_vector = |state_vector: &crate::algorithm::StateVector| StateRows {
-            name: state_vector.name.into(),
-            starts: vec![state_vector.start; workers as usize],
-        };
-        Self {
-            data: Arc::clone(&experiment.data),
-            network: experiment.network.clone(),
-            sampler: experiment.sampler.clone(),
-            sgd: experiment.sgd(),
-            starts: (0..workers).map(|w| (config.seed, whose(w))).collect(),
-            state_vectors: experiment
-                .method
-                .state_vectors()
-                .iter()
-                .map(state_vector)
-                .collect(),
-            keeps_updates: experiment.method.synchronous().is_none(),
-            slow: match config.clock.slow_for_real {
-                true => config.clock.slow.clone(),
-                false => vec![],
-            },
-        }
-    }
-
     /// The first few who have data, to try something out with.
     #[must_use]
     pub fn first(&self, count: usize) -> Self {
@@ -100,26 +69,22 @@ impl EngineSpec {
         some
     }
 
-    /// The workers of several experiments, one after the other; says what they do not have in common.
-    pub fn together(experiments: &[&Experiment]) -> Result<Self, String> {
-        let Some((first, others)) = experiments.split_first() else {
+    /// The workers of several runs, one after the other; says what they do not have in common.
+    pub fn join(specs: &[Self]) -> Result<Self, String> {
+        let Some((first, others)) = specs.split_first() else {
             return Err("there is nothing to run".into());
         };
-        let mut spec = Self::of(first);
-        if spec.keeps_updates {
-            return Err(asynchronous(first));
+        if specs.iter().any(|spec| spec.keeps_updates) {
+            return Err("an algorithm without rounds cannot share an engine with others".into());
         }
+        let mut spec = first.clone();
         let alike = |what: &str, same: bool| match same {
             true => Ok(()),
             false => Err(format!(
                 "{what} must be the same in all configurations to run together"
             )),
         };
-        for other in others {
-            let next = Self::of(other);
-            if next.keeps_updates {
-                return Err(asynchronous(other));
-            }
+        for next in others {
             alike("the model", next.network == spec.network)?;
             alike("the data", next.data == spec.data)?;
             alike(
@@ -127,8 +92,8 @@ impl EngineSpec {
                 next.sampler.batch_size() == spec.sampler.batch_size(),
             )?;
             alike(
-                "momentum (the optimizer's), nesterov and weight_decay",
-                next.sgd == spec.sgd,
+                "the optimizer (momentum, nesterov and weight_decay)",
+                format!("{:?}", next.optimizer) == format!("{:?}", spec.optimizer),
             )?;
             let workers = spec.starts.len();
             spec.sampler = spec.sampler.and(&next.sampler);
@@ -158,11 +123,4 @@ impl EngineSpec {
         }
         Ok(spec)
     }
-}
-
-fn asynchronous(experiment: &Experiment) -> String {
-    format!(
-        "{} has no rounds, and can share no engine with others",
-        experiment.method.display_name()
-    )
 }

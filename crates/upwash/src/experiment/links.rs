@@ -90,7 +90,7 @@ pub(super) fn audience(method: &Method, schedule: &Schedule) -> Option<Vec<Vec<u
 const MANY_ROUNDS: u64 = 1000;
 
 /// With whom a worker ever exchanges anything.
-pub(super) fn acquaintances(
+pub(super) fn contacts(
     method: &Method,
     schedule: &Schedule,
     graph: &Graph,

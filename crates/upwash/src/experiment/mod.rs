@@ -1,17 +1,17 @@
 //! From a configuration to what a run needs: data, schedule, algorithm.
 
 mod links;
+mod resolve;
 
-use crate::algorithm::{Links, Method, Registry};
+use crate::algorithm::{Links, Method, Registry, StateVector};
 use crate::clock::Clock;
 use crate::config::{self, AlgorithmConfig, Config, ConfigError, DataConfig};
 use crate::data::{
     Dataset, PartitionError, Sampler, Source, StoreError, Synthetic, SyntheticError, digits,
 };
-use crate::engine::EngineSpec;
-use crate::engine::{CpuEngine, Model};
-use crate::model::Network;
-use crate::optimizer::Sgd;
+use crate::engine::{CpuEngine, EngineSpec, Model, StateRows};
+use crate::model::{CUSTOM, ModelSpec, Network};
+use crate::optimizer::Optimizer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use upwash_topology::{
@@ -53,6 +53,21 @@ pub struct Experiment {
     pub network: Network,
     /// What a user should know before the start.
     pub warnings: Vec<String>,
+    /// The program's own optimizer, if it brings one.
+    own_optimizer: Option<Arc<dyn Optimizer>>,
+}
+
+/// What a program brings itself, in place of what a configuration names. Configurations name it `custom:NAME`.
+#[derive(Debug, Default)]
+pub struct OwnParts {
+    /// The name of its model, whose engine the program makes.
+    pub model: Option<String>,
+    /// Its data.
+    pub dataset: Option<Arc<Dataset>>,
+    /// Its algorithm.
+    pub algorithm: Option<Method>,
+    /// Its local optimizer.
+    pub optimizer: Option<Arc<dyn Optimizer>>,
 }
 
 /// Data that was read last, for the next experiment that asks for the same.
@@ -128,6 +143,48 @@ pub enum ExperimentError {
     Conflict(String),
 }
 
+impl OwnParts {
+    /// Makes the configuration name what the program brings, and refuses names of what it does not bring.
+    fn name_in(&self, config: &mut Config) -> Result<(), ExperimentError> {
+        let own = |name: &str| format!("{CUSTOM}{name}");
+        if let Some(model) = &self.model {
+            config.model = ModelSpec::Custom(model.clone());
+        }
+        if let Some(data) = &self.dataset {
+            config.data.name = own(&data.name);
+        }
+        if let Some(optimizer) = &self.optimizer {
+            config.training.optimizer = own(&optimizer.name());
+        }
+        if let Some(method) = &self.algorithm {
+            config.algorithm.name = own(&method.display_name());
+            config.algorithm.options.clear();
+        }
+        let model = config.model.to_string();
+        for (key, name, is_own) in [
+            ("model", &model, self.model.is_some()),
+            ("data.name", &config.data.name, self.dataset.is_some()),
+            (
+                "training.optimizer",
+                &config.training.optimizer,
+                self.optimizer.is_some(),
+            ),
+            (
+                "algorithm.name",
+                &config.algorithm.name,
+                self.algorithm.is_some(),
+            ),
+        ] {
+            if name.starts_with(CUSTOM) && !is_own {
+                return Err(ExperimentError::Conflict(format!(
+                    "{key} = \"{name}\" is part of another program: run it with that one, which brings it"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Experiment {
     /// Prepares what `config` asks for, with the algorithms that are built in.
     pub fn prepare(config: Config, folders: &DataPaths) -> Result<Self, ExperimentError> {
@@ -153,7 +210,8 @@ impl Experiment {
         folders: &DataPaths,
         cache: &mut DatasetCache,
     ) -> Result<Self, ExperimentError> {
-        Self::prepare_from(config, folders, &Registry::standard(), cache)
+        let registry = Registry::standard();
+        Self::prepare_own(config, folders, &registry, cache, OwnParts::default())
     }
 
     /// Prepares what `config` asks for, with the algorithms of a registry.
@@ -162,19 +220,26 @@ impl Experiment {
         folders: &DataPaths,
         registry: &Registry,
     ) -> Result<Self, ExperimentError> {
-        Self::prepare_from(config, folders, registry, &mut DatasetCache::default())
+        let cache = &mut DatasetCache::default();
+        Self::prepare_own(config, folders, registry, cache, OwnParts::default())
     }
 
-    fn prepare_from(
+    /// Prepares what `config` asks for, but for what a program brings itself.
+    pub fn prepare_own(
         mut config: Config,
         folders: &DataPaths,
         registry: &Registry,
         cache: &mut DatasetCache,
+        own: OwnParts,
     ) -> Result<Self, ExperimentError> {
+        own.name_in(&mut config)?;
         config.check()?;
         let AlgorithmConfig { name, options } = &config.algorithm;
-        let (method, read) = registry.build(name, options, &config.graph)?;
-        config.resolve(&method, read);
+        let (method, read) = match own.algorithm {
+            Some(method) => (method, vec![]),
+            None => registry.build(name, options, &config.graph)?,
+        };
+        resolve::resolve(&mut config, &method, read);
         config.graph.topology = config.graph.topology.located_in(&folders.files);
         let graph = config.graph.topology.build()?;
         if let Some(workers) = config.workers.filter(|&workers| workers != graph.nodes()) {
@@ -186,7 +251,11 @@ impl Experiment {
             )));
         }
         let server = links::server(&config, &method, &graph)?;
-        let data = cache.data(&config.data, &folders.data)?;
+        let data = match own.dataset {
+            Some(data) => shortened(data, &config.data),
+            None => cache.data(&config.data, &folders.data)?,
+        };
+        data.check().map_err(ExperimentError::Conflict)?;
         let mut shares = config.data.partition.share_out(
             &data.train,
             data.classes,
@@ -222,6 +291,7 @@ impl Experiment {
             sampler,
             network,
             warnings,
+            own_optimizer: own.optimizer,
             config,
         })
     }
@@ -247,8 +317,8 @@ impl Experiment {
     }
 
     /// With whom a worker ever exchanges anything: its neighbors over all rounds, or everyone.
-    pub fn acquaintances(&self, worker: usize) -> Vec<usize> {
-        links::acquaintances(&self.method, &self.schedule, &self.graph, worker)
+    pub fn contacts(&self, worker: usize) -> Vec<usize> {
+        links::contacts(&self.method, &self.schedule, &self.graph, worker)
     }
 
     /// What a run and its checkpoints belong to: the configuration but for how processes find each other and in which
@@ -277,19 +347,46 @@ impl Experiment {
     }
 
     /// The optimizer: without momentum where that is the algorithm's own.
-    pub fn sgd(&self) -> Sgd {
+    pub fn optimizer(&self) -> Arc<dyn Optimizer> {
+        if let Some(own) = &self.own_optimizer {
+            return Arc::clone(own);
+        }
         let mut sgd = self.config.training.sgd();
         if let Some(algorithm) = self.method.synchronous()
             && algorithm.owns_momentum()
         {
             (sgd.momentum, sgd.nesterov) = (0.0, false);
         }
-        sgd
+        Arc::new(sgd)
+    }
+
+    /// What an engine must know to hold all of the experiment's workers.
+    pub fn engine_spec(&self) -> EngineSpec {
+        let (config, workers) = (&self.config, self.workers());
+        let is_equal = config.training.start == Some(config::Start::Equal);
+        let start = |worker: u64| (config.seed, if is_equal { 0 } else { worker });
+        let rows = |vector: &StateVector| StateRows {
+            name: vector.name.into(),
+            starts: vec![vector.start; workers],
+        };
+        EngineSpec {
+            data: Arc::clone(&self.data),
+            network: self.network.clone(),
+            sampler: self.sampler.clone(),
+            optimizer: self.optimizer(),
+            starts: (0..workers as u64).map(start).collect(),
+            state_vectors: self.method.state_vectors().iter().map(rows).collect(),
+            keeps_updates: self.method.synchronous().is_none(),
+            slow: match config.clock.slow_for_real {
+                true => config.clock.slow.clone(),
+                false => vec![],
+            },
+        }
     }
 
     /// All workers on this machine's CPU, with gradients by `model`.
-    pub fn fleet(&self, model: Arc<dyn Model>) -> CpuEngine {
-        CpuEngine::new(model, &EngineSpec::of(self))
+    pub fn cpu_engine(&self, model: Arc<dyn Model>) -> CpuEngine {
+        CpuEngine::new(model, &self.engine_spec())
     }
 
     /// The algorithm in words, as `AL-DSGD (sound) over MATCHA (budget 0.5)`.
@@ -358,6 +455,9 @@ fn check_size(
     state_vectors: usize,
 ) -> Result<(), ExperimentError> {
     let conflict = |what: String| Err(ExperimentError::Conflict(what));
+    if matches!(config.model, ModelSpec::Custom(_)) {
+        return Ok(());
+    }
     let Some(parameters) = network.checked_size() else {
         return conflict(format!(
             "model = \"{}\": a layer has no inputs, so small are the images: take another model",
@@ -393,15 +493,22 @@ impl DatasetCache {
         {
             return Ok(Arc::clone(data));
         }
-        let mut data = load(&asked.name, folder)?;
-        data.train
-            .truncate(asked.train_examples.unwrap_or(usize::MAX));
-        data.test
-            .truncate(asked.test_examples.unwrap_or(usize::MAX));
-        let data = Arc::new(data);
+        let data = shortened(Arc::new(load(&asked.name, folder)?), asked);
         self.last = Some((key, Arc::clone(&data)));
         Ok(data)
     }
+}
+
+/// As much of a data set as is asked for.
+fn shortened(mut data: Arc<Dataset>, asked: &DataConfig) -> Arc<Dataset> {
+    let [train, test] =
+        [asked.train_examples, asked.test_examples].map(|n| n.unwrap_or(usize::MAX));
+    if train < data.train.len() || test < data.test.len() {
+        let data = Arc::make_mut(&mut data);
+        data.train.truncate(train);
+        data.test.truncate(test);
+    }
+    data
 }
 
 /// A data set by its name.

@@ -1,5 +1,6 @@
 //! Exchanges whose workers are in several processes: what is sent where, and what is received.
 
+use super::GossipError;
 use super::inbox::Inbox;
 use crate::algorithm::{
     Algorithm, Exchange, ExchangeContext, LocalView, Outgoing, WorkerPlan, WorkerStats,
@@ -136,7 +137,7 @@ impl<'a> Gossip<'a> {
         reports: &[WorkerStats],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
-    ) -> Result<(), TransportError> {
+    ) -> Result<(), GossipError> {
         let hears: Vec<Vec<usize>> = (0..reports.len())
             .map(|worker| match transport.is_link_up(worker) {
                 true => self.senders(worker, job),
@@ -154,13 +155,13 @@ impl<'a> Gossip<'a> {
         hears: &[Vec<usize>],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
-    ) -> Result<(), TransportError> {
+    ) -> Result<(), GossipError> {
         let mut outgoing = Vec::new();
         for worker in self.placement.own() {
             let places = self.places(worker, hears);
             if !places.is_empty() {
                 let report = reports[worker];
-                let letters = self.letters(worker, report, places, job, engine, transport);
+                let letters = self.letters(worker, report, places, job, engine, transport)?;
                 outgoing.extend(letters);
             }
         }
@@ -173,7 +174,7 @@ impl<'a> Gossip<'a> {
             senders.filter(|&sender| !self.is_here(sender) && transport.is_link_up(sender));
         let expected: BTreeSet<usize> = expected.collect();
         let expected: Vec<usize> = expected.into_iter().collect();
-        transport.begin(outgoing, &expected)
+        Ok(transport.begin_exchange(outgoing, &expected)?)
     }
 
     /// A worker's letters: a public copy goes whole to those who have not had it yet.
@@ -185,15 +186,15 @@ impl<'a> Gossip<'a> {
         job: &ExchangeJob<'_>,
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
-    ) -> Vec<(Message, Vec<usize>)> {
+    ) -> Result<Vec<(Message, Vec<usize>)>, GossipError> {
         let Some(row) = self.placement.row_of(worker) else {
-            return vec![];
+            return Ok(vec![]);
         };
         let messages = self.messages(worker, report, job);
         let is_public = messages.iter().any(|message| message.public_copy.is_some());
         let knows = |place: &usize| !is_public || self.introduced.contains(&(worker, *place));
         let (known, new): (Vec<usize>, Vec<usize>) = places.into_iter().partition(knows);
-        let mut letters = Vec::new();
+        let mut sent = Vec::new();
         for (fresh, places) in [(false, known), (true, new)] {
             if places.is_empty() {
                 continue;
@@ -211,22 +212,22 @@ impl<'a> Gossip<'a> {
                 let (into, after) = rest.split_at_mut(encoding.units(width));
                 rest = after;
                 if message.public_copy.is_none() && encoding == Encoding::F32 {
-                    engine.write_outgoing(row, message, job.options, into);
+                    engine.write_outgoing(row, message, job.options, into)?;
                     continue;
                 }
-                let mut vector = engine.outgoing(row, message, job.options);
+                let mut vector = engine.outgoing(row, message, job.options)?;
                 if let (Some((copy, _)), true) = (message.public_copy, fresh) {
                     let copy = Outgoing::of([(crate::algorithm::Vector::State(copy), 1.0)]);
-                    let copy = engine.outgoing(row, &copy, job.options);
+                    let copy = engine.outgoing(row, &copy, job.options)?;
                     vector.iter_mut().zip(copy).for_each(|(d, c)| *d += c);
                 }
                 let units = encoding.encode(vector, &job.options.draw(row));
                 into.copy_from_slice(&units);
             }
             if job.statistics {
-                rest.copy_from_slice(&engine.statistics(row));
+                rest.copy_from_slice(&engine.statistics(row)?);
             }
-            let letter = Message {
+            let message = Message {
                 from: worker,
                 round: job.options.round,
                 exchange: job.number(),
@@ -235,9 +236,9 @@ impl<'a> Gossip<'a> {
                 fresh,
                 numbers,
             };
-            letters.push((letter, places));
+            sent.push((message, places));
         }
-        letters
+        Ok(sent)
     }
 
     fn encoding_of(&self, message: &Outgoing, fresh: bool) -> Encoding {
@@ -254,10 +255,10 @@ impl<'a> Gossip<'a> {
         job: &ExchangeJob<'_>,
         engine: &dyn Engine,
         transport: &mut dyn Transport,
-    ) -> Result<Inbox, TransportError> {
+    ) -> Result<Inbox, GossipError> {
         let mut inbox = Inbox::default();
         let survives = transport.capabilities().survives_loss;
-        for letter in transport.finish(job.number())? {
+        for letter in transport.finish_exchange(job.number())? {
             let (from, report, whole) = (letter.from, letter.report, letter.whole);
             let opened = self.open(letter, job, engine).and_then(|opened| {
                 let is_finite = |vector: &Buffer| vector.iter().all(|x| x.is_finite());
@@ -274,7 +275,7 @@ impl<'a> Gossip<'a> {
                     transport.refuse(from, what.to_string());
                     continue;
                 }
-                Err(what) => return Err(TransportError::Message { from, what }),
+                Err(what) => return Err(TransportError::Message { from, what }.into()),
             };
             if whole {
                 inbox.whole.insert(from);
@@ -343,7 +344,7 @@ impl<'a> Gossip<'a> {
         reports: &mut [WorkerStats],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
-    ) -> Result<Inbox, TransportError> {
+    ) -> Result<Inbox, GossipError> {
         let everywhere: Vec<usize> = self.other_processes().collect();
         let card = |worker: usize| Message {
             from: worker,
@@ -356,13 +357,13 @@ impl<'a> Gossip<'a> {
         };
         let cards = self.placement.own().map(|w| (card(w), everywhere.clone()));
         let others: Vec<usize> = (0..reports.len()).filter(|&w| !self.is_here(w)).collect();
-        transport.begin(cards.collect(), &others)?;
-        let cards = transport.finish(job.number() - 1)?;
+        transport.begin_exchange(cards.collect(), &others)?;
+        let cards = transport.finish_exchange(job.number() - 1)?;
         // Everyone must choose from the same.
         let came: Vec<usize> = cards.iter().map(|letter| letter.from).collect();
         if let Some(&from) = others.iter().find(|other| !came.contains(other)) {
             let round = job.options.round;
-            return Err(TransportError::Missing { from, round });
+            return Err(TransportError::Missing { from, round }.into());
         }
         for letter in cards {
             reports[letter.from] = letter.report;
@@ -391,7 +392,7 @@ impl<'a> Gossip<'a> {
         reports: &[WorkerStats],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
-    ) -> Result<Inbox, TransportError> {
+    ) -> Result<Inbox, GossipError> {
         let width = engine.layout().parameter_count();
         let mut sum: Vec<f32> = Vec::new();
         let mut count = 0.0;
@@ -405,10 +406,10 @@ impl<'a> Gossip<'a> {
             }
             let mut all = Vec::new();
             for message in &messages {
-                all.extend(engine.outgoing(row, message, job.options));
+                all.extend(engine.outgoing(row, message, job.options)?);
             }
             if job.statistics {
-                all.extend(engine.statistics(row));
+                all.extend(engine.statistics(row)?);
             }
             if sum.is_empty() {
                 sum = all;

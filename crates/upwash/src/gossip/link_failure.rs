@@ -90,7 +90,8 @@ mod tests {
     use crate::engine::MixOptions;
     use crate::experiment::{DataPaths, Experiment};
     use crate::transport::{
-        Capabilities, InProcess, Message, Placement, RoundStart, Traffic, TransportError,
+        Capabilities, Collectives, InProcess, Membership, MessageExchange, Placement, RoundStart,
+        TransportError,
     };
     use upwash_topology::random::Stream;
 
@@ -100,51 +101,30 @@ mod tests {
         up: Vec<bool>,
     }
 
-    impl Transport for Links {
+    impl Membership for Links {
         fn capabilities(&self) -> Capabilities {
             Capabilities {
                 survives_loss: true,
                 ..InProcess::new(1).capabilities()
             }
         }
+
         fn placement(&self) -> &Placement {
             &self.placement
         }
+
         fn is_link_up(&self, worker: usize) -> bool {
             self.up[worker]
         }
+
         fn may_begin(&mut self, _: u64, _: bool) -> Result<RoundStart, TransportError> {
             Ok(RoundStart::Go)
         }
-        fn begin(
-            &mut self,
-            _: Vec<(Message, Vec<usize>)>,
-            _: &[usize],
-        ) -> Result<(), TransportError> {
-            Ok(())
-        }
-        fn finish(&mut self, _: u32) -> Result<Vec<Message>, TransportError> {
-            Ok(vec![])
-        }
-        fn send(&mut self, _: usize, _: Message) -> Result<bool, TransportError> {
-            Ok(false)
-        }
-        fn receive(&mut self, _: std::time::Duration) -> Result<Vec<Message>, TransportError> {
-            Ok(vec![])
-        }
-        fn all_reduce(&mut self, _: u32, _: &mut [f32]) -> Result<(), TransportError> {
-            Ok(())
-        }
-        fn gather_scalars(&mut self, _: &mut [f64]) -> Result<(), TransportError> {
-            Ok(())
-        }
-        fn sum(&mut self, _: f64) -> Result<Option<f64>, TransportError> {
-            Ok(None)
-        }
-        fn traffic(&self) -> Traffic {
-            Traffic::default()
-        }
     }
+
+    impl MessageExchange for Links {}
+
+    impl Collectives for Links {}
 
     /// Everyone's row when some links have failed, each from what it knows.
     fn reweighted(

@@ -10,8 +10,27 @@ pub(crate) use exchange::{ExchangeJob, Gossip};
 pub(crate) use inbox::Inbox;
 
 use crate::algorithm::{Exchange, WorkerPlan, WorkerStats};
-use crate::engine::Engine;
+use crate::engine::{Engine, EngineError};
 use crate::transport::{Transport, TransportError};
+
+/// Why an exchange failed.
+#[derive(Debug)]
+pub(crate) enum GossipError {
+    Transport(TransportError),
+    Engine(EngineError),
+}
+
+impl From<TransportError> for GossipError {
+    fn from(error: TransportError) -> Self {
+        Self::Transport(error)
+    }
+}
+
+impl From<EngineError> for GossipError {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
 
 impl Gossip<'_> {
     /// Sends what leaves before the gradient is known, and travels meanwhile.
@@ -21,7 +40,7 @@ impl Gossip<'_> {
         stats: &mut [WorkerStats],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
-    ) -> Result<(), TransportError> {
+    ) -> Result<(), GossipError> {
         if self.is_local() || !job.leaves_early() {
             return Ok(());
         }
@@ -36,7 +55,7 @@ impl Gossip<'_> {
         mut stats: Vec<WorkerStats>,
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
-    ) -> Result<Inbox, TransportError> {
+    ) -> Result<Inbox, GossipError> {
         let mut inbox = match job.exchange {
             _ if self.is_local() => Inbox::default(),
             Exchange::Nothing => Inbox::default(),
@@ -75,7 +94,7 @@ impl Gossip<'_> {
         mut plans: Vec<WorkerPlan>,
         inbox: Inbox,
         engine: &mut dyn Engine,
-    ) -> Result<(), TransportError> {
+    ) -> Result<(), GossipError> {
         let weights = |inbox: &Inbox| job.exchange.safe_weights(&job.setting_in(inbox));
         let mut weights = job.statistics.then(|| weights(&inbox));
         if !self.is_local() {
@@ -86,9 +105,9 @@ impl Gossip<'_> {
                 None => None,
             };
         }
-        engine.exchange_with(&plans, inbox.remote_rows, job.options);
+        engine.exchange(&plans, inbox.remote_rows, job.options)?;
         if let Some(weights) = weights {
-            engine.mix_statistics(&weights, inbox.statistics);
+            engine.mix_statistics(&weights, inbox.statistics)?;
         }
         Ok(())
     }

@@ -9,9 +9,12 @@ mod layout;
 mod zoo;
 
 pub use layout::{Layout, Replica, Slot};
-pub use zoo::{ModelError, ModelSpec};
+pub use zoo::{CUSTOM, ModelError, ModelSpec};
 
 use upwash_topology::random::Stream;
+
+/// What must be kept of models for going on later: arrays by name.
+pub type State = Vec<(String, Vec<f32>)>;
 
 /// A layer. Images are laid out as channels, height, width.
 #[derive(Clone, Debug, PartialEq, Eq)]

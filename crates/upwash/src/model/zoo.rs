@@ -3,6 +3,9 @@
 use super::{Layer, Network};
 use std::str::FromStr;
 
+/// How configurations spell what a program brings itself.
+pub const CUSTOM: &str = "custom:";
+
 /// A network by name: `softmax`, `mlp:64,32`, `cnn`, `resnet20`, `thin-resnet50`, `resnet50`,
 /// `wrn28-10`.
 ///
@@ -30,6 +33,8 @@ pub enum ModelSpec {
     Resnet50,
     /// WRN-28-10 without dropout, every convolution with a bias, as in the AL-DSGD experiments.
     Wrn28x10,
+    /// A program's own model, by its name: `custom:NAME`.
+    Custom(String),
 }
 
 /// A name that is no network's.
@@ -51,6 +56,7 @@ impl FromStr for ModelSpec {
             "thin-resnet50" => Self::ThinResnet50,
             "resnet50" => Self::Resnet50,
             "wrn28-10" => Self::Wrn28x10,
+            _ if text.starts_with(CUSTOM) => Self::Custom(text[CUSTOM.len()..].into()),
             _ => {
                 let sizes = text.strip_prefix("mlp:").ok_or_else(unknown)?;
                 let size = |size: &str| size.trim().parse().ok().filter(|&size| size > 0);
@@ -79,6 +85,7 @@ impl std::fmt::Display for ModelSpec {
             Self::ThinResnet50 => write!(f, "thin-resnet50"),
             Self::Resnet50 => write!(f, "resnet50"),
             Self::Wrn28x10 => write!(f, "wrn28-10"),
+            Self::Custom(name) => write!(f, "{CUSTOM}{name}"),
         }
     }
 }
@@ -100,6 +107,8 @@ impl ModelSpec {
                 bottlenecks(channels, 64, &stages, false, classes)
             }
             Self::Wrn28x10 => wide(channels, 4, 10, classes),
+            // What is in it is the program's affair.
+            Self::Custom(_) => vec![],
         };
         Network {
             input,

@@ -5,23 +5,27 @@ use super::session::Session;
 use crate::algorithm::{Exchange, ExchangeContext, Outgoing, Vector, WorkerPlan};
 use crate::clock::Transfer;
 use crate::gossip::{ExchangeJob, Inbox};
+use crate::model::Layout;
 use std::collections::BTreeSet;
 
-/// Notes an exchange's links, and what it sends where nothing really travels: `parameters` and `statistics` are how
-/// many numbers a model has.
+/// Notes an exchange's links, and what it would send and how long that would take where nothing really travels.
 pub(super) fn observe(
     session: &mut Session<'_>,
     round: &CurrentRound<'_>,
     job: &ExchangeJob<'_>,
     inbox: &Inbox,
     plans: &[WorkerPlan],
-    [parameters, statistics]: [usize; 2],
+    layout: &Layout,
 ) {
     let context = &job.setting_in(inbox);
     note_links(session, job.exchange, context, plans);
     if session.simulates_costs {
-        let statistics = if job.statistics { statistics } else { 0 };
-        let bytes = |part: &WorkerPlan| bytes(&part.messages, parameters) + 4 * statistics as u64;
+        let statistics = match job.statistics {
+            true => 4 * layout.statistic_count() as u64,
+            false => 0,
+        };
+        let width = layout.parameter_count();
+        let bytes = |part: &WorkerPlan| bytes(&part.messages, width) + statistics;
         count_traffic(session, job.exchange, context, &round.started, plans, bytes);
     }
 }
@@ -40,7 +44,7 @@ fn note_links(
                 let leaders = part.plan.leaders.into_iter().flatten();
                 leaders
                     .filter(|leader| *leader != part.worker)
-                    .for_each(|leader| session.met(leader, part.worker));
+                    .for_each(|leader| session.note_link(leader, part.worker));
             }
         }
         // An all-reduce goes round in a ring, as it is counted.
@@ -49,12 +53,12 @@ fn note_links(
             let pairs = ring.iter().zip(ring.iter().cycle().skip(1));
             pairs
                 .filter(|(one, other)| one != other)
-                .for_each(|(one, other)| session.met(*one, *other));
+                .for_each(|(one, other)| session.note_link(*one, *other));
         }
         _ => {
             for worker in 0..context.workers() {
                 let senders = exchange.senders(worker, context);
-                senders.for_each(|sender| session.met(sender, worker));
+                senders.for_each(|sender| session.note_link(sender, worker));
             }
         }
     }
@@ -135,4 +139,10 @@ fn count_traffic(
         }
         clock.exchange(clocks, &transfers);
     }
+}
+
+/// The simulated time of a round's end is that of the slowest worker.
+pub(super) fn advance_clock(session: &mut Session<'_>) {
+    let clocks = session.training.iter().map(|&i| session.progress.clocks[i]);
+    session.progress.sent.simulated_seconds = clocks.fold(0.0, f64::max);
 }

@@ -4,8 +4,8 @@
 //! subdirectories `rank-N`; peers have directories of their own.
 
 use super::{Event, Status, Summary};
-use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::experiment::Experiment;
+use crate::run::checkpoint::{Checkpoint, CheckpointError};
 use crate::transport::Placement;
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -326,6 +326,12 @@ impl RunDirectory {
     /// The configuration that the run's checkpoints belong to.
     pub(super) fn identity(&self) -> &str {
         &self.identity
+    }
+
+    /// The file of the checkpoint that the run goes on from.
+    pub(super) fn checkpoint_path(&self) -> Option<PathBuf> {
+        let round = self.round()?;
+        Some(self.path.join(Checkpoint::file_name(round)))
     }
 
     /// What the run goes on from.

@@ -1,6 +1,6 @@
 //! Who watches a run, and what a run needs to be resumed.
 
-use super::{AsyncState, Event, Sent};
+use super::{AsyncState, Event, RunError, Sent};
 use crate::engine::{Score, State};
 use serde::{Deserialize, Serialize};
 
@@ -31,8 +31,8 @@ pub struct Progress {
     pub clocks: Vec<f64>,
     /// The number that the algorithm keeps for each.
     pub numbers: Vec<f64>,
-    /// Without rounds: who is at what.
-    pub flight: Option<AsyncState>,
+    /// Without rounds: what every worker is doing.
+    pub asynchronous: Option<AsyncState>,
     /// Everyone's loss in the round before.
     pub losses: Vec<Option<f64>>,
     /// Everyone's score over the epoch's batches so far.
@@ -47,7 +47,7 @@ impl Progress {
             sent: Sent::default(),
             clocks: vec![0.0; workers],
             numbers: vec![1.0; workers],
-            flight: None,
+            asynchronous: None,
             losses: vec![None; workers],
             epoch_scores: vec![Score::default(); workers],
         }
@@ -61,11 +61,7 @@ pub trait Observer {
 
     /// Between two rounds, before round `round`: the time to keep what is needed for going on later,
     /// which `snapshot` gives.
-    fn between_rounds(
-        &mut self,
-        _round: u64,
-        _moment: &mut dyn FnMut() -> Snapshot,
-    ) -> ControlFlow {
+    fn between_rounds(&mut self, _round: u64, _snapshot: &mut TakeSnapshot<'_>) -> ControlFlow {
         ControlFlow::Continue
     }
 
@@ -76,15 +72,18 @@ pub trait Observer {
 
     /// The run ends before its time, as someone wished: the last chance to keep what is needed for going
     /// on later.
-    fn stopped(&mut self, _moment: &mut dyn FnMut() -> Snapshot) {}
+    fn stopped(&mut self, _snapshot: &mut TakeSnapshot<'_>) {}
 
     /// A loss of a round is not finite, and the run ends here: the time to keep the models with which
     /// that happened.
-    fn diverged(&mut self, _moment: &mut dyn FnMut() -> Snapshot) {}
+    fn diverged(&mut self, _snapshot: &mut TakeSnapshot<'_>) {}
 }
 
 /// A run between two rounds: all that it needs to go on.
 pub type Snapshot = (Progress, State);
+
+/// Takes a snapshot, if the engine can.
+pub type TakeSnapshot<'a> = dyn FnMut() -> Result<Snapshot, RunError> + 'a;
 
 /// Nobody watches.
 impl Observer for () {

@@ -1,7 +1,7 @@
 //! Several runs on one engine at the same time.
 
 use super::{Observer, RunDirectory, RunError, StopHandle, Summary, run_in};
-use crate::engine::{Engine, share};
+use crate::engine::{Engine, EngineSpec, share};
 use crate::experiment::Experiment;
 use crate::transport::InProcess;
 
@@ -20,8 +20,11 @@ pub fn run_parallel<O: Observer + Send>(
     if let ([(experiment, directory)], [observer]) = (&mut *runs, &mut *observers) {
         return vec![run_one(engine, experiment, directory, stop, observer)];
     }
-    let experiments: Vec<&Experiment> = runs.iter().map(|(experiment, _)| *experiment).collect();
-    let (host, shares) = share(&experiments, engine.layout());
+    let specs: Vec<EngineSpec> = runs
+        .iter()
+        .map(|(experiment, _)| experiment.engine_spec())
+        .collect();
+    let (host, shares) = share(&specs, engine.layout());
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for (((experiment, directory), observer), mut share) in

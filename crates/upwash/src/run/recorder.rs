@@ -2,13 +2,13 @@
 
 use super::directory::{DirectoryError, RunDirectory};
 use super::{
-    ControlFlow, ControlRequest, Event, Observer, Progress, RunError, RunResult, Snapshot, Summary,
-    run_with,
+    ControlFlow, ControlRequest, Event, Observer, Progress, RunError, RunResult, Summary,
+    TakeSnapshot, run_with,
 };
-use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::config::Execution;
 use crate::engine::Engine;
 use crate::experiment::Experiment;
+use crate::run::checkpoint::{Checkpoint, CheckpointError};
 use crate::transport::Transport;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,19 +69,22 @@ struct Recorder<'a> {
     saved: Instant,
     looked: Instant,
     is_stopping: bool,
-    failure: Option<DirectoryError>,
+    /// The next round, once the run has begun, and the newest checkpoint.
+    round: Option<u64>,
+    checkpoint: Option<PathBuf>,
+    failure: Option<RunError>,
 }
 
 impl Recorder<'_> {
     /// Writes a checkpoint, behind all events that led to it.
     fn save(
         &mut self,
-        snapshot: &mut dyn FnMut() -> Snapshot,
+        snapshot: &mut TakeSnapshot<'_>,
         write: impl Fn(&Checkpoint, &Path) -> Result<PathBuf, CheckpointError>,
-    ) -> Result<(), DirectoryError> {
+    ) -> Result<(), RunError> {
         self.directory.flush()?;
         self.saved = Instant::now();
-        let (progress, arrays) = snapshot();
+        let (progress, arrays) = snapshot()?;
         let own = self.directory.placement().own();
         let checkpoint = Checkpoint {
             config: self.directory.identity().to_owned(),
@@ -91,7 +94,8 @@ impl Recorder<'_> {
             count: own.len(),
             wall_seconds: self.stopwatch.seconds(),
         };
-        write(&checkpoint, self.directory.path())?;
+        let written = write(&checkpoint, self.directory.path());
+        self.checkpoint = Some(written.map_err(DirectoryError::from)?);
         Ok(())
     }
 
@@ -106,8 +110,8 @@ impl Recorder<'_> {
     fn serve_requests(
         &mut self,
         round: u64,
-        snapshot: &mut dyn FnMut() -> Snapshot,
-    ) -> Result<(), DirectoryError> {
+        snapshot: &mut TakeSnapshot<'_>,
+    ) -> Result<(), RunError> {
         if self.looked.elapsed() < CONTROL_INTERVAL {
             return Ok(());
         }
@@ -135,14 +139,31 @@ impl Recorder<'_> {
         }
     }
 
-    fn record(&mut self, event: &Event) -> Result<(), DirectoryError> {
+    fn record(&mut self, event: &Event) -> Result<(), RunError> {
         if self.observer.observe(event) == ControlFlow::Stop {
             self.is_stopping = true;
         }
-        self.directory.record(event)
+        match event {
+            Event::Started { round, .. } => self.round = Some(*round),
+            Event::Round { round, .. } => self.round = Some(round + 1),
+            _ => {}
+        }
+        Ok(self.directory.record(event)?)
     }
 
-    fn next(&mut self, result: Result<(), DirectoryError>) -> ControlFlow {
+    /// What failed, with what is needed to go on.
+    fn failed(&mut self, error: RunError) -> RunError {
+        match self.round {
+            None => error,
+            Some(round) => RunError::Failed {
+                round,
+                checkpoint: self.checkpoint.take(),
+                source: Box::new(error),
+            },
+        }
+    }
+
+    fn next(&mut self, result: Result<(), RunError>) -> ControlFlow {
         if let Err(error) = result {
             self.failure.get_or_insert(error);
         }
@@ -160,11 +181,7 @@ impl Observer for Recorder<'_> {
         self.next(result)
     }
 
-    fn between_rounds(
-        &mut self,
-        round: u64,
-        snapshot: &mut dyn FnMut() -> Snapshot,
-    ) -> ControlFlow {
+    fn between_rounds(&mut self, round: u64, snapshot: &mut TakeSnapshot<'_>) -> ControlFlow {
         if self.observer.between_rounds(round, snapshot) == ControlFlow::Stop {
             self.is_stopping = true;
         }
@@ -186,14 +203,14 @@ impl Observer for Recorder<'_> {
         self.next(Ok(()))
     }
 
-    fn stopped(&mut self, snapshot: &mut dyn FnMut() -> Snapshot) {
+    fn stopped(&mut self, snapshot: &mut TakeSnapshot<'_>) {
         if self.failure.is_none() {
             let result = self.save(snapshot, Checkpoint::write);
             self.next(result);
         }
     }
 
-    fn diverged(&mut self, snapshot: &mut dyn FnMut() -> Snapshot) {
+    fn diverged(&mut self, snapshot: &mut TakeSnapshot<'_>) {
         let result = self.save(snapshot, |checkpoint, directory| {
             checkpoint.write_as(&directory.join("diverged.upwash"))
         });
@@ -214,12 +231,16 @@ pub fn run_in(
         before: 0.0,
         started: Instant::now(),
     };
+    let resumed_from = directory.checkpoint_path();
     let progress = match directory.take_checkpoint() {
         None => Progress::start(experiment.workers()),
         Some(checkpoint) => {
             let restored = engine.restore(&checkpoint.arrays);
             let path = directory.path().to_owned();
-            restored.map_err(|what| RunError::Restore { path, what })?;
+            restored.map_err(|error| {
+                let what = error.to_string();
+                RunError::Restore { path, what }
+            })?;
             stopwatch.before = checkpoint.wall_seconds;
             checkpoint.progress
         }
@@ -241,22 +262,25 @@ pub fn run_in(
         saved: Instant::now(),
         looked: Instant::now(),
         is_stopping: false,
+        round: None,
+        checkpoint: resumed_from,
         failure: None,
     };
     for message in recorder.directory.take_warnings() {
         recorder.record(&Event::Warning { message })?;
     }
-    let result = run_with(experiment, engine, transport, progress, &mut recorder)?;
+    let result = run_with(experiment, engine, transport, progress, &mut recorder);
     let failure = recorder.failure.take();
+    let result = match (result, failure) {
+        (Ok(result), None) => Ok(result),
+        (_, Some(error)) | (Err(error), None) => Err(recorder.failed(error)),
+    };
     // Of several processes that were asked, one is enough: the others need not look any more.
     discard_requests(directory);
-    if let Some(failure) = failure {
-        return Err(failure.into());
-    }
     let RunResult {
         mut summary,
         averaged,
-    } = result;
+    } = result?;
     summary.wall_seconds = Some(stopwatch.seconds());
     let has_model = averaged.is_finite() && !averaged.parameters.is_empty();
     let model = has_model.then(|| {

@@ -1,13 +1,13 @@
 //! One round of a synchronous algorithm: what is fixed when it begins.
 
+use super::RunError;
 use super::session::Session;
-use super::team::Team;
 use crate::algorithm::{Algorithm, Exchange, ExchangeContext, WorkerStats};
 use crate::config::Statistics;
-use crate::engine::GradientTask;
 use crate::engine::MixOptions;
+use crate::engine::{Engine, GradientTask};
 use crate::gossip::{ExchangeJob, Gossip};
-use crate::transport::{Placement, TransportError};
+use crate::transport::{Placement, Transport};
 use upwash_topology::Round;
 
 /// A round that is about to be run.
@@ -60,6 +60,11 @@ impl<'a> CurrentRound<'a> {
         round
     }
 
+    /// Takes the round's steps to be of another rate than the configured one.
+    pub(super) fn set_rate(&mut self, rate: f64, previous: f64) {
+        (self.rate, self.previous_rate) = (rate, previous);
+    }
+
     /// What every worker says of itself now.
     fn stats(&self, session: &Session<'_>) -> Vec<WorkerStats> {
         let (losses, numbers) = (&session.progress.losses, &session.progress.numbers);
@@ -87,15 +92,16 @@ impl<'a> CurrentRound<'a> {
     pub(super) fn post_early(
         &mut self,
         gossip: &mut Gossip<'_>,
-        team: &mut Team<'_>,
-    ) -> Result<(), TransportError> {
+        engine: &mut dyn Engine,
+        transport: &mut dyn Transport,
+    ) -> Result<(), RunError> {
         let mut stats = std::mem::take(&mut self.early_stats);
         let posted = match self.jobs().next() {
-            Some(job) => gossip.post_early(&job, &mut stats, team.engine, team.transport),
+            Some(job) => gossip.post_early(&job, &mut stats, engine, transport),
             None => Ok(()),
         };
         self.early_stats = stats;
-        posted
+        Ok(posted?)
     }
 
     /// A gradient for every local worker that has data.
@@ -105,7 +111,7 @@ impl<'a> CurrentRound<'a> {
         rows: usize,
     ) -> Vec<Option<GradientTask>> {
         let mut tasks = vec![None; rows];
-        for &worker in &session.here {
+        for &worker in &session.local {
             let (batch, rate) = (self.index, self.rate);
             tasks[worker - self.first] = Some(GradientTask { batch, rate });
         }

@@ -4,17 +4,16 @@
 //! workers send and collects what they hear; nobody else is involved, so that a round costs what its
 //! links cost. The round loop knows only this trait. Within one process there is nothing to move.
 
-mod buffer;
 mod encoding;
 mod placement;
 mod wire;
 
-pub use buffer::{Buffer, Pool, SharedBuffer};
+pub use crate::buffer::{Buffer, Pool, SharedBuffer};
 pub use encoding::Encoding;
 pub use placement::Placement;
 pub use wire::{HEADER, Message, WireError};
 
-use crate::engine::State;
+use crate::model::State;
 
 /// What a transport can be relied upon for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,16 +131,15 @@ pub struct Traffic {
     pub messages: u64,
 }
 
-/// What moves messages. A process calls [`begin`](Self::begin) and [`finish`](Self::finish) in turn, for every exchange
-/// that involves others; in between it may compute.
-pub trait Transport {
-    /// What it can be relied upon for.
+/// The processes of a run: where workers are, which of them can be reached, and when a round may begin.
+pub trait Membership {
+    /// What the transport can be relied upon for.
     fn capabilities(&self) -> Capabilities;
 
-    /// Whose workers are where.
+    /// Which worker is in which process.
     fn placement(&self) -> &Placement;
 
-    /// What to do before round `round`; `stop` says that someone here wants an end.
+    /// What to do before round `round`; `stop` says that somebody here asks for an end.
     fn may_begin(&mut self, round: u64, stop: bool) -> Result<RoundStart, TransportError>;
 
     /// A worker here has diverged in this round: the run is over.
@@ -149,69 +147,99 @@ pub trait Transport {
         Ok(())
     }
 
-    /// Whether messages from this worker can be hoped for in the next round.
+    /// Whether messages from this worker can be expected in the next round.
     fn is_link_up(&self, _worker: usize) -> bool {
         true
     }
 
-    /// Room for the numbers of a message, to be filled in: where sending costs least.
-    fn allocate(&mut self, length: usize) -> Buffer {
-        vec![0.0; length].into()
-    }
-
-    /// Posts messages, each to some processes, and says from whom messages of the same exchange of the
-    /// same round are expected. Does not wait.
-    fn begin(
-        &mut self,
-        outgoing: Vec<(Message, Vec<usize>)>,
-        expected: &[usize],
-    ) -> Result<(), TransportError>;
-
-    /// Waits for the expected messages of this exchange; in increasing order of the sender. Where losses
-    /// are survived, some may be missing.
-    fn finish(&mut self, exchange: u32) -> Result<Vec<Message>, TransportError>;
-
-    /// What a worker has sent cannot be used: where losses are survived, it is lost.
-    fn refuse(&mut self, _worker: usize, _why: String) {}
-
-    /// Whether someone who has come back asks for a model.
-    fn state_requested(&self) -> bool {
-        false
-    }
-
-    /// The model for who asks: the state before round `round`.
-    fn send_state(&mut self, _round: u64, _state: State) {}
-
-    /// Without rounds: sends a message to a worker in another process; whether that is there.
-    fn send(&mut self, to: usize, message: Message) -> Result<bool, TransportError>;
-
-    /// Without rounds: whatever has come, or comes within so long.
-    fn receive(&mut self, wait: std::time::Duration) -> Result<Vec<Message>, TransportError>;
-
-    /// Whether a worker is there now.
+    /// Whether a worker can be reached now.
     fn is_connected(&self, _worker: usize) -> bool {
         true
     }
 
-    /// The sum over all processes, in all of them; `exchange` is larger than that of what was sent before
-    /// in the same round.
-    fn all_reduce(&mut self, exchange: u32, numbers: &mut [f32]) -> Result<(), TransportError>;
+    /// What a worker has sent cannot be used: where losses are survived, it is lost.
+    fn refuse(&mut self, _worker: usize, _why: String) {}
 
-    /// A number for each worker, known where it is: fills in what others know, where that can be had,
-    /// and leaves the rest.
-    fn gather_scalars(&mut self, numbers: &mut [f64]) -> Result<(), TransportError>;
+    /// Whether a worker that has come back asks for a model.
+    fn state_requested(&self) -> bool {
+        false
+    }
 
-    /// The sum over all processes of a number for each of them, where that can be had.
-    fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError>;
+    /// The model for those that ask: the state before round `round`.
+    fn send_state(&mut self, _round: u64, _state: State) {}
 
     /// What has happened since this was asked last.
     fn membership_events(&mut self) -> Vec<MembershipEvent> {
         vec![]
     }
+}
+
+/// Messages between the workers of different processes. By default there are none.
+///
+/// In rounds, a process calls [`begin_exchange`](Self::begin_exchange) and [`finish_exchange`](Self::finish_exchange) in
+/// turn, for every exchange that involves others; in between it may compute.
+pub trait MessageExchange {
+    /// Room for the numbers of a message, to be filled in: where sending costs least.
+    fn allocate(&mut self, length: usize) -> Buffer {
+        vec![0.0; length].into()
+    }
+
+    /// Sends messages, each to some processes, and says from which workers messages of the same exchange of the
+    /// same round are expected. Does not wait.
+    fn begin_exchange(
+        &mut self,
+        _outgoing: Vec<(Message, Vec<usize>)>,
+        _expected: &[usize],
+    ) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    /// Waits for the expected messages of this exchange; in increasing order of the sender. Where losses
+    /// are survived, some may be missing.
+    fn finish_exchange(&mut self, _exchange: u32) -> Result<Vec<Message>, TransportError> {
+        Ok(vec![])
+    }
+
+    /// Without rounds: sends a message to a worker in another process; whether that can be reached.
+    fn send(&mut self, _to: usize, _message: Message) -> Result<bool, TransportError> {
+        Ok(false)
+    }
+
+    /// Without rounds: whatever has come, or comes within so long.
+    fn receive(&mut self, _wait: std::time::Duration) -> Result<Vec<Message>, TransportError> {
+        Ok(vec![])
+    }
 
     /// What has been sent so far.
-    fn traffic(&self) -> Traffic;
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
 }
+
+/// What all processes do together. By default there is only one.
+pub trait Collectives {
+    /// The sum over all processes, in all of them; `exchange` is larger than that of what was sent before
+    /// in the same round.
+    fn all_reduce(&mut self, _exchange: u32, _numbers: &mut [f32]) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    /// A number for each worker, known where it is: fills in what others know, where that can be had,
+    /// and leaves the rest.
+    fn gather_scalars(&mut self, _numbers: &mut [f64]) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    /// The sum over all processes of a number for each of them, where that can be had.
+    fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError> {
+        Ok(Some(number))
+    }
+}
+
+/// All that a run needs to know of its other processes.
+pub trait Transport: Membership + MessageExchange + Collectives {}
+
+impl<T: Membership + MessageExchange + Collectives> Transport for T {}
 
 /// All workers are in this process.
 #[derive(Debug)]
@@ -224,7 +252,7 @@ impl InProcess {
     }
 }
 
-impl Transport for InProcess {
+impl Membership for InProcess {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             survives_loss: false,
@@ -244,36 +272,8 @@ impl Transport for InProcess {
             RoundStart::Go
         })
     }
-
-    fn begin(&mut self, _: Vec<(Message, Vec<usize>)>, _: &[usize]) -> Result<(), TransportError> {
-        Ok(())
-    }
-
-    fn finish(&mut self, _: u32) -> Result<Vec<Message>, TransportError> {
-        Ok(vec![])
-    }
-
-    fn send(&mut self, _: usize, _: Message) -> Result<bool, TransportError> {
-        Ok(false)
-    }
-
-    fn receive(&mut self, _: std::time::Duration) -> Result<Vec<Message>, TransportError> {
-        Ok(vec![])
-    }
-
-    fn all_reduce(&mut self, _: u32, _: &mut [f32]) -> Result<(), TransportError> {
-        Ok(())
-    }
-
-    fn gather_scalars(&mut self, _: &mut [f64]) -> Result<(), TransportError> {
-        Ok(())
-    }
-
-    fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError> {
-        Ok(Some(number))
-    }
-
-    fn traffic(&self) -> Traffic {
-        Traffic::default()
-    }
 }
+
+impl MessageExchange for InProcess {}
+
+impl Collectives for InProcess {}

@@ -195,6 +195,6 @@ impl Machine {
         };
         let partner = algorithm.partner(&turn);
         let partner = partner.map(|partner| (partner, self.numbers[partner]));
-        self.carry_out(&algorithm.meet(&turn, partner).parts);
+        self.carry_out(&algorithm.update(&turn, partner).plans);
     }
 }

@@ -7,8 +7,8 @@
 //! Layout, numbers little-endian: `UPWASH1\n`, the length of the header (u64), the header (JSON), the
 //! arrays' numbers (f32) one after the other, the CRC-32 of everything so far (u32).
 
-use crate::engine::State;
-use crate::run::Progress;
+use super::Progress;
+use crate::model::State;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ impl CheckpointError {
 impl Checkpoint {
     /// Writes `checkpoint-ROUND.upwash` into `folder` and removes all but the newest two.
     pub fn write(&self, folder: &Path) -> Result<PathBuf, CheckpointError> {
-        let path = folder.join(format!("checkpoint-{:09}.upwash", self.progress.round));
+        let path = folder.join(Self::file_name(self.progress.round));
         let path = self.write_as(&path)?;
         let failed = |source| CheckpointError::Io {
             path: path.clone(),
@@ -92,6 +92,11 @@ impl Checkpoint {
             std::fs::remove_file(old).map_err(failed)?;
         }
         Ok(path)
+    }
+
+    /// The name of the file of a checkpoint before this round.
+    pub(super) fn file_name(round: u64) -> String {
+        format!("checkpoint-{round:09}.upwash")
     }
 
     /// Writes it to `path`, which is whole or not there.
@@ -161,7 +166,7 @@ impl Checkpoint {
         let mut joined = parts.first()?.clone();
         let workers = joined.progress.clocks.len();
         let mut next = 0;
-        let mut sent = crate::run::Sent::default();
+        let mut sent = super::Sent::default();
         joined
             .arrays
             .iter_mut()
@@ -204,7 +209,7 @@ impl Checkpoint {
         // What all have sent counts once: it is the first process's from here on.
         joined.progress.sent = match own.start {
             0 => sent,
-            _ => crate::run::Sent {
+            _ => super::Sent {
                 simulated_seconds: sent.simulated_seconds,
                 ..Default::default()
             },

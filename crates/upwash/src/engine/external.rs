@@ -1,0 +1,259 @@
+//! The engine of a training loop that is somebody else's: its rows are borrowed, and a step is what the loop has changed.
+
+use super::cpu::{average, consensus_distance};
+use super::mixing::{MixOptions, RemoteRow, WorkerVectors, exchange, mix_statistics};
+use super::{Engine, EngineError, EngineSpec, GradientTask, Score, Split, State, saved};
+use crate::algorithm::{InitialValue, Outgoing, WorkerPlan};
+use crate::model::{Layout, Replica};
+
+/// What is kept between the rounds of somebody else's training loop: steps, and the algorithm's state vectors.
+///
+/// The loop [attaches](Self::attach) its vectors for every call of a [`Node`](crate::Node):
+///
+/// 1. `node.begin_round(&mut external.attach(models, statistics)?)`, which may replace the models;
+/// 2. [`before_step`](ExternalEngine::before_step), then the loop's own gradients and steps, in place;
+/// 3. [`after_step`](ExternalEngine::after_step), then `node.finish_round(...)` with the losses before the step.
+///
+/// Steps are differences of models, so that a run agrees with the built-in loop to rounding, not to the bit.
+pub struct ExternalState {
+    layout: Layout,
+    /// The models before the step, then the steps.
+    updates: Vec<Vec<f32>>,
+    /// The algorithm's vectors, by name: a row for each worker.
+    state_vectors: Vec<(String, Vec<Vec<f32>>)>,
+}
+
+/// A training loop's vectors, for as long as a node needs them.
+pub struct ExternalEngine<'a> {
+    models: Vec<&'a mut [f32]>,
+    statistics: Vec<&'a mut [f32]>,
+    state: &'a mut ExternalState,
+}
+
+impl ExternalState {
+    /// For the workers of `spec`, whose models start as given.
+    pub fn new(spec: &EngineSpec, layout: Layout, models: &[&[f32]]) -> Self {
+        let width = layout.parameter_count();
+        let rows = |starts: &[InitialValue]| {
+            let row = |(start, model): (&InitialValue, &&[f32])| match start {
+                InitialValue::Model => model.to_vec(),
+                InitialValue::Zero => vec![0.0; width],
+            };
+            starts.iter().zip(models).map(row).collect()
+        };
+        let vectors = spec.state_vectors.iter();
+        Self {
+            updates: vec![vec![0.0; width]; models.len()],
+            state_vectors: vectors
+                .map(|vector| (vector.name.clone(), rows(&vector.starts)))
+                .collect(),
+            layout,
+        }
+    }
+
+    /// The engine over these vectors of the loop: each worker's model, and its batch-norm statistics, if there are any.
+    pub fn attach<'a>(
+        &'a mut self,
+        models: Vec<&'a mut [f32]>,
+        statistics: Vec<&'a mut [f32]>,
+    ) -> Result<ExternalEngine<'a>, EngineError> {
+        let (workers, width) = (self.updates.len(), self.layout.parameter_count());
+        let count = self.layout.statistic_count();
+        let fits = |rows: &[&mut [f32]], width: usize| {
+            rows.len() == workers && rows.iter().all(|row| row.len() == width)
+        };
+        if !fits(&models, width) || (count > 0 && !fits(&statistics, count)) {
+            return Err(EngineError::Mismatch(format!(
+                "{workers} workers need a model of {width} numbers and {count} statistics each"
+            )));
+        }
+        Ok(ExternalEngine {
+            models,
+            statistics,
+            state: self,
+        })
+    }
+}
+
+impl ExternalEngine<'_> {
+    /// The models as they are now are those before the step.
+    pub fn before_step(&mut self) {
+        for (before, model) in self.state.updates.iter_mut().zip(&self.models) {
+            before.copy_from_slice(model);
+        }
+    }
+
+    /// Takes each worker's step, the model before less the model after, and makes the model the one before again.
+    pub fn after_step(&mut self) {
+        for (update, model) in self.state.updates.iter_mut().zip(&mut self.models) {
+            for (before, after) in update.iter_mut().zip(model.iter_mut()) {
+                let step = *before - *after;
+                (*after, *before) = (*before, step);
+            }
+        }
+    }
+
+    fn vectors(&mut self, row: usize) -> WorkerVectors<'_> {
+        let state = &mut *self.state;
+        let state_vectors = state.state_vectors.iter_mut();
+        WorkerVectors {
+            model: &mut *self.models[row],
+            step: &state.updates[row],
+            state_vectors: state_vectors.map(|(_, rows)| &mut rows[row][..]).collect(),
+        }
+    }
+
+    fn some(&self, rows: &[usize]) -> Vec<&[f32]> {
+        rows.iter().map(|&row| &*self.models[row]).collect()
+    }
+
+    fn unsupported<T>(what: &str) -> Result<T, EngineError> {
+        let text = format!("{what} is the training loop's own affair, not the engine's");
+        Err(EngineError::Unsupported(text))
+    }
+}
+
+impl Engine for ExternalEngine<'_> {
+    fn workers(&self) -> usize {
+        self.models.len()
+    }
+
+    fn layout(&self) -> &Layout {
+        &self.state.layout
+    }
+
+    fn is_external(&self) -> bool {
+        true
+    }
+
+    fn step(&mut self, _: &[Option<GradientTask>]) -> Result<Vec<Option<Score>>, EngineError> {
+        Self::unsupported("a gradient")
+    }
+
+    fn exchange(
+        &mut self,
+        plans: &[WorkerPlan],
+        remote_rows: Vec<RemoteRow>,
+        options: MixOptions,
+    ) -> Result<(), EngineError> {
+        let workers = self.workers();
+        let takes_part = |row: usize| plans.iter().any(|plan| plan.worker == row);
+        let mut state_vectors: Vec<Vec<&mut [f32]>> = (0..workers).map(|_| vec![]).collect();
+        for (_, rows) in &mut self.state.state_vectors {
+            for (vectors, row) in state_vectors.iter_mut().zip(rows) {
+                vectors.push(row);
+            }
+        }
+        let rows = self.models.iter_mut().zip(&self.state.updates);
+        let rows = rows.zip(state_vectors).enumerate();
+        let rows = rows.filter(|(row, _)| takes_part(*row));
+        let rows = rows.map(|(_, ((model, step), state_vectors))| WorkerVectors {
+            model,
+            step,
+            state_vectors,
+        });
+        let remote = (workers..).zip(&remote_rows);
+        let mut plans = plans.to_vec();
+        plans.extend(remote.map(|(row, remote)| remote.part(row)));
+        exchange(rows.collect(), &remote_rows, &plans, options);
+        Ok(())
+    }
+
+    fn write_outgoing(
+        &mut self,
+        worker: usize,
+        message: &Outgoing,
+        options: MixOptions,
+        into: &mut [f32],
+    ) -> Result<(), EngineError> {
+        let draw = options.draw(worker);
+        self.vectors(worker).write_outgoing(message, &draw, into);
+        Ok(())
+    }
+
+    fn mix_statistics(
+        &mut self,
+        weights: &[Vec<(usize, f64)>],
+        remote_rows: Vec<Vec<f32>>,
+    ) -> Result<(), EngineError> {
+        let rows = self.statistics.iter_mut().map(|row| &mut **row).collect();
+        mix_statistics(rows, weights, remote_rows);
+        Ok(())
+    }
+
+    fn statistics(&mut self, worker: usize) -> Result<Vec<f32>, EngineError> {
+        let statistics = self.statistics.get(worker);
+        Ok(statistics.map_or(vec![], |row| row.to_vec()))
+    }
+
+    fn score(&mut self, _: usize, _: Split) -> Result<Score, EngineError> {
+        Self::unsupported("evaluation")
+    }
+
+    fn average(&mut self, workers: &[usize]) -> Result<Replica, EngineError> {
+        let statistics = workers.iter().filter_map(|&row| self.statistics.get(row));
+        let statistics: Vec<&[f32]> = statistics.map(|row| &**row).collect();
+        Ok(Replica {
+            parameters: average(&self.some(workers)),
+            statistics: average(&statistics),
+        })
+    }
+
+    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Result<Replica, EngineError> {
+        let statistics = self.statistics(worker)?;
+        Ok(Replica {
+            parameters,
+            statistics,
+        })
+    }
+
+    fn score_replica(&mut self, _: &Replica) -> Result<Score, EngineError> {
+        Self::unsupported("evaluation")
+    }
+
+    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, EngineError> {
+        Ok(consensus_distance(&self.some(workers)))
+    }
+
+    fn state(&mut self) -> Result<State, EngineError> {
+        let joined = |rows: &[&mut [f32]]| rows.iter().flat_map(|row| row.to_vec()).collect();
+        let mut state: State = vec![
+            ("models".into(), joined(&self.models)),
+            ("statistics".into(), joined(&self.statistics)),
+        ];
+        let vectors = self.state.state_vectors.iter();
+        state.extend(vectors.map(|(name, rows)| (name.clone(), rows.concat())));
+        Ok(state)
+    }
+
+    fn restore(&mut self, state: &State) -> Result<(), EngineError> {
+        fn put<'r>(
+            state: &State,
+            name: &str,
+            rows: impl Iterator<Item = &'r mut [f32]>,
+        ) -> Result<(), EngineError> {
+            let rows: Vec<&mut [f32]> = rows.collect();
+            let mut rest = saved(state, name, rows.iter().map(|row| row.len()).sum())?;
+            for row in rows {
+                let (own, after) = rest.split_at(row.len());
+                row.copy_from_slice(own);
+                rest = after;
+            }
+            Ok(())
+        }
+        put(
+            state,
+            "models",
+            self.models.iter_mut().map(|row| &mut **row),
+        )?;
+        put(
+            state,
+            "statistics",
+            self.statistics.iter_mut().map(|row| &mut **row),
+        )?;
+        for (name, rows) in &mut self.state.state_vectors {
+            put(state, name, rows.iter_mut().map(|row| &mut row[..]))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,233 @@
+//! Workers in virtual time: one event after the other, by the cost model's clock.
+//!
+//! A gradient is of the model as it was when its computation began; what others do to the model in the meantime stays, and
+//! the step is taken from the model as it is then. Gradients are computed together where none needs another's result,
+//! which changes nothing but the time it takes.
+
+use super::super::costs::bytes;
+use super::super::evaluation::{EngineReplicas, Replicas};
+use super::super::session::Session;
+use super::super::{Progress, RunError, Snapshot, Status};
+use super::{Activity, AsyncState, AsyncWorkers, CompletedStep, async_step, count_steps};
+use crate::algorithm::{AsyncStep, Asynchronous};
+use crate::clock::{Time, Transfer};
+use crate::engine::{Engine, GradientTask, MixOptions, Score, Split};
+use crate::experiment::Experiment;
+use crate::transport::InProcess;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// All workers, in virtual time.
+struct Simulation<'a> {
+    experiment: &'a Experiment,
+    algorithm: &'a dyn Asynchronous,
+    engine: &'a mut dyn Engine,
+    state: AsyncState,
+    training: Vec<usize>,
+    /// By time; of those at the same time, the worker that has done least comes first.
+    queue: BinaryHeap<Reverse<(Time, u64, usize, Activity)>>,
+    /// Gradients that have begun and are not computed yet.
+    begun: Vec<Option<GradientTask>>,
+    done: u64,
+}
+
+pub(super) fn run(
+    session: &mut Session<'_>,
+    algorithm: &dyn Asynchronous,
+    engine: &mut dyn Engine,
+) -> Result<Status, RunError> {
+    let workers = session.experiment.workers();
+    let resumed = session.progress.asynchronous.take();
+    let is_fresh = resumed.is_none();
+    let state = resumed.unwrap_or_else(|| AsyncState::new(workers));
+    let activities = state.activities.iter().enumerate();
+    let queue = activities.filter_map(|(worker, activity)| {
+        let (time, activity) = (*activity)?;
+        Some(Reverse((Time(time), state.steps[worker], worker, activity)))
+    });
+    let mut simulation = Simulation {
+        queue: queue.collect(),
+        done: state.done(),
+        begun: vec![None; workers],
+        training: session.training.clone(),
+        experiment: session.experiment,
+        algorithm,
+        engine,
+        state,
+    };
+    if is_fresh {
+        for worker in session.training.clone() {
+            simulation.begin(worker, 0.0, session);
+        }
+    }
+    let (done, per_round) = (simulation.done, session.training.len() as u64);
+    count_steps(session, &mut simulation, done, per_round)
+}
+
+impl AsyncWorkers for Simulation<'_> {
+    fn next_step(&mut self, session: &mut Session<'_>) -> Result<Option<CompletedStep>, RunError> {
+        while !session.is_over() {
+            let Some(Reverse((Time(time), _, worker, activity))) = self.queue.pop() else {
+                unreachable!("the slowest worker never waits for another");
+            };
+            match activity {
+                Activity::Gradient => self.begin_exchange(worker, time, session),
+                Activity::Exchange => return self.exchange(worker, time, session).map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    fn before_round_ends(&mut self, session: &mut Session<'_>) -> Result<(), RunError> {
+        self.compute()?;
+        session.progress.asynchronous = Some(self.state.clone());
+        Ok(())
+    }
+
+    fn end(&mut self, _: &mut Session<'_>) -> Result<Status, RunError> {
+        Ok(Status::Finished)
+    }
+}
+
+impl Simulation<'_> {
+    fn step(&self, worker: usize, session: &Session<'_>) -> AsyncStep<'_> {
+        let (steps, number) = (self.state.steps[worker], session.progress.numbers[worker]);
+        async_step(self.experiment, worker, steps, number)
+    }
+
+    fn schedule(&mut self, worker: usize, time: f64, activity: Activity) {
+        self.state.activities[worker] = Some((time, activity));
+        let steps = self.state.steps[worker];
+        self.queue
+            .push(Reverse((Time(time), steps, worker, activity)));
+    }
+
+    /// Begins a worker's next gradient.
+    fn begin(&mut self, worker: usize, time: f64, session: &Session<'_>) {
+        let rounds = self.done as f64 / self.training.len() as f64;
+        let (batch, rate) = (self.state.steps[worker], session.rate(rounds));
+        self.begun[worker] = Some(GradientTask { batch, rate });
+        let seconds = self.experiment.clock.gradient(worker, batch);
+        self.schedule(worker, time + seconds, Activity::Gradient);
+    }
+
+    /// Computes all gradients that have begun: from here on, models may change.
+    fn compute(&mut self) -> Result<(), RunError> {
+        let scores = self.engine.step(&self.begun)?;
+        for (worker, score) in scores.into_iter().enumerate() {
+            if score.is_some() {
+                self.state.scores[worker] = score;
+            }
+        }
+        self.begun.fill(None);
+        Ok(())
+    }
+
+    /// A worker's gradient is there: it exchanges with another, when both have time.
+    fn begin_exchange(&mut self, worker: usize, time: f64, session: &Session<'_>) {
+        let mut ends = time;
+        if let Some(partner) = self.algorithm.partner(&self.step(worker, session)) {
+            let bytes = 4 * self.engine.layout().parameter_count() as u64;
+            let (from, to) = (worker, partner);
+            let transfer = Transfer { from, to, bytes };
+            let clock = &self.experiment.clock;
+            let mut ports = [from, to].map(|i| self.state.ports[i]);
+            ends = clock.pair_exchange(&mut ports, time, self.algorithm.pair_exchange(), &transfer);
+            [self.state.ports[from], self.state.ports[to]] = ports;
+        }
+        self.schedule(worker, ends, Activity::Exchange);
+    }
+
+    /// Two workers exchange, or one steps alone; then it begins its next gradient.
+    fn exchange(
+        &mut self,
+        worker: usize,
+        time: f64,
+        session: &mut Session<'_>,
+    ) -> Result<CompletedStep, RunError> {
+        let step = self.step(worker, session);
+        let numbers = &session.progress.numbers;
+        let partner = self.algorithm.partner(&step);
+        let partner = partner.map(|partner| (partner, numbers[partner]));
+        let update = self.algorithm.update(&step, partner);
+        let mut touched = update.plans.iter().map(|plan| plan.worker);
+        if touched.any(|worker| self.begun[worker].is_some()) {
+            self.compute()?;
+        }
+        self.state.activities[worker] = None;
+        let score = self.state.scores[worker].take().unwrap_or_default();
+        let messages = update.messages(self.algorithm.pair_exchange());
+        let mut plans = update.plans;
+        plans.sort_unstable_by_key(|plan| plan.worker);
+        let width = self.engine.layout().parameter_count();
+        let longest = plans.iter().map(|plan| bytes(&plan.messages, width)).max();
+        let completed = CompletedStep {
+            worker,
+            partner: match &plans[..] {
+                [one, other] if one.worker == worker => Some(other.worker),
+                [one, _] => Some(one.worker),
+                _ => None,
+            },
+            score,
+            messages,
+            bytes: messages * longest.unwrap_or(0),
+            time: Some(time),
+        };
+        // A run that diverges ends before that spreads.
+        if !session.is_sane(score.loss) {
+            return Ok(completed);
+        }
+        let options = MixOptions {
+            server: self.experiment.server,
+            round: self.state.steps[worker],
+            ..Default::default()
+        };
+        self.engine.exchange(&plans, vec![], options)?;
+        for plan in &plans {
+            if let Some(number) = plan.plan.number {
+                session.progress.numbers[plan.worker] = number;
+            }
+        }
+        self.state.steps[worker] += 1;
+        self.done += 1;
+        self.begin_those_that_may(worker, time, session);
+        Ok(completed)
+    }
+
+    /// The worker goes on, unless it would be too far ahead; those that waited for it may go on, too.
+    fn begin_those_that_may(&mut self, worker: usize, time: f64, session: &Session<'_>) {
+        let Some(staleness) = self.algorithm.staleness() else {
+            return self.begin(worker, time, session);
+        };
+        let slowest = self.training.iter().map(|&i| self.state.steps[i]).min();
+        let limit = slowest.unwrap_or(0) + staleness;
+        for worker in self.training.clone() {
+            if self.state.activities[worker].is_none() && self.state.steps[worker] < limit {
+                self.begin(worker, time, session);
+            }
+        }
+    }
+
+    fn replicas<T>(&mut self, measure: impl FnOnce(&mut EngineReplicas<'_>) -> T) -> T {
+        let mut here = InProcess::new(self.engine.workers());
+        measure(&mut EngineReplicas::new(self.engine, &mut here))
+    }
+}
+
+impl Replicas for Simulation<'_> {
+    fn score(&mut self, worker: usize, split: Split) -> Result<Option<Score>, RunError> {
+        self.replicas(|replicas| replicas.score(worker, split))
+    }
+
+    fn score_estimated(&mut self, worker: usize) -> Result<Option<Score>, RunError> {
+        self.replicas(|replicas| replicas.score_estimated(worker))
+    }
+
+    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, RunError> {
+        self.replicas(|replicas| replicas.consensus_distance(workers))
+    }
+
+    fn snapshot(&mut self, progress: &Progress) -> Result<Snapshot, RunError> {
+        self.replicas(|replicas| replicas.snapshot(progress))
+    }
+}

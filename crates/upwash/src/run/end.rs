@@ -1,0 +1,99 @@
+//! What a run comes to: the last evaluation, the averaged model, the summary.
+
+use super::evaluation::{EngineReplicas, Evaluation, Replicas};
+use super::session::Session;
+use super::{Event, RunError, RunResult, SCHEMA_VERSION, Status, Summary};
+use crate::engine::Engine;
+use crate::model::Replica;
+use crate::transport::Transport;
+
+impl Session<'_> {
+    /// Evaluates what has not been evaluated, and sums up.
+    ///
+    /// Whoever stops a run does not want to wait for its evaluation: what is not known is NaN. And when one process of
+    /// several has diverged, nobody knows in which round the others are.
+    pub(super) fn end(
+        mut self,
+        mut status: Status,
+        engine: &mut dyn Engine,
+        transport: &mut dyn Transport,
+    ) -> Result<RunResult, RunError> {
+        let is_whole = transport.placement().is_whole();
+        let mut replicas = EngineReplicas::new(engine, transport);
+        let is_stopped = match status {
+            Status::Finished => false,
+            Status::Interrupted { .. } => true,
+            Status::Diverged { .. } => !is_whole,
+        };
+        let evaluates = !is_stopped && replicas.can_evaluate();
+        let evaluation = match self.evaluation.take() {
+            Some(evaluation) => evaluation,
+            None if evaluates => Evaluation::new(self.experiment, &mut replicas)?,
+            None => Evaluation::none(self.experiment.workers()),
+        };
+        if let (Some(worker), Status::Finished) = (evaluation.diverged, &status) {
+            let round = self.progress.round;
+            status = Status::Diverged { worker, round };
+            self.keep_diverged(&mut replicas);
+        }
+        self.report(&Event::Ended {
+            status: status.clone(),
+        });
+        let (averaged, accuracy) = match is_stopped {
+            true => (Replica::default(), f64::NAN),
+            false => self.averaged_model(&mut replicas)?,
+        };
+        let mut train_losses = self.train_losses();
+        let mut sent = self.progress.sent;
+        if !is_stopped {
+            replicas.gather_scalars(&mut train_losses)?;
+        }
+        let consensus_distance = match is_stopped && !is_whole {
+            true => f64::NAN,
+            false => replicas.consensus_distance(&self.training)?,
+        };
+        if !is_stopped {
+            sent.bytes_sent = replicas.sum(sent.bytes_sent)?;
+            sent.messages_sent = replicas.sum(sent.messages_sent)?;
+        }
+        let accuracies = self.training.iter().map(|&i| evaluation.accuracies[i]);
+        let accuracies: Vec<f64> = accuracies.filter(|part| !part.is_nan()).collect();
+        let sampler = &self.experiment.sampler;
+        let has_statistics = !averaged.statistics.is_empty();
+        let summary = Summary {
+            version: SCHEMA_VERSION,
+            algorithm: self.experiment.algorithm_name(),
+            graph: self.experiment.graph_name(),
+            workers: self.experiment.workers(),
+            rounds: self.progress.round,
+            status,
+            mean_accuracy: accuracies.iter().sum::<f64>() / accuracies.len() as f64,
+            worst_accuracy: accuracies.into_iter().reduce(f64::min).unwrap_or(f64::NAN),
+            averaged_model_accuracy: accuracy,
+            statistics_examples: has_statistics
+                .then(|| sampler.estimation_batches() * sampler.batch_size()),
+            consensus_distance,
+            sent,
+            server: self.experiment.server,
+            per_worker: evaluation.per_worker(&train_losses),
+            wall_seconds: None,
+        };
+        Ok(RunResult { summary, averaged })
+    }
+
+    /// The model that the run leaves, the average of all or the server's, and its accuracy.
+    fn averaged_model(
+        &self,
+        replicas: &mut EngineReplicas<'_>,
+    ) -> Result<(Replica, f64), RunError> {
+        let averaged = match self.experiment.server {
+            Some(server) => replicas.average(&[server])?,
+            None => replicas.average(&self.training)?,
+        };
+        let accuracy = match replicas.can_evaluate() {
+            true => replicas.score_replica(&averaged)?.accuracy(),
+            false => f64::NAN,
+        };
+        Ok((averaged, accuracy))
+    }
+}

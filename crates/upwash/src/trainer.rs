@@ -1,0 +1,297 @@
+//! The front door: a run from a configuration, with whatever a program brings itself.
+
+use crate::algorithm::{Algorithm, Asynchronous, Method, Registry};
+use crate::config::{Config, ConfigError};
+use crate::data::Dataset;
+use crate::engine::{CpuEngine, Engine, EngineError, EngineSpec, Model};
+use crate::experiment::{DataPaths, DatasetCache, Experiment, ExperimentError, OwnParts};
+use crate::optimizer::Optimizer;
+use crate::run::{
+    ControlFlow, DirectoryError, Event, Observer, Progress, RunDirectory, RunError, RunLocation,
+    StopHandle, Summary, run_in, run_with,
+};
+use crate::transport::{InProcess, Transport};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+type EngineBuilder<'a> = dyn FnOnce(&EngineSpec) -> Result<Box<dyn Engine>, EngineError> + 'a;
+
+/// Trains as a configuration says. Every part that a configuration names can be a program's own instead.
+///
+/// A run with an [output](Self::output) directory is one like those of the program `upwash`: it is shown by `upwash show`,
+/// `report`, `watch` and `compare`, and can be resumed.
+///
+/// ```no_run
+/// # fn model() -> upwash_testkit::Quadratic { upwash_testkit::Quadratic::new(64) }
+/// use upwash::Trainer;
+///
+/// let summary = Trainer::from_file("al-dsgd.toml")?
+///     .model(model())                       // any `Model`: a gradient on flat vectors
+///     .output("runs/first")
+///     .observe(|event| println!("{event:?}"))
+///     .run()?;
+/// println!("{:.1} % right", 100.0 * summary.mean_accuracy);
+/// # Ok::<(), upwash::TrainError>(())
+/// ```
+pub struct Trainer<'a> {
+    config: Config,
+    paths: DataPaths,
+    registry: Registry,
+    own: OwnParts,
+    model: Option<Arc<dyn Model>>,
+    engine: Option<Box<EngineBuilder<'a>>>,
+    transport: Option<Box<dyn Transport + 'a>>,
+    output: Option<PathBuf>,
+    resume: bool,
+    observer: Observers<'a>,
+    stop: StopHandle,
+}
+
+/// Why there was no training, or no end of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// The configuration's file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The configuration is not right.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// What the configuration asks for cannot be had.
+    #[error(transparent)]
+    Experiment(#[from] ExperimentError),
+    /// There is nothing that computes gradients.
+    #[error(
+        "no engine: bring a model (`Trainer::model`), or an engine (`Trainer::engine(upwash_burn::engine)`)"
+    )]
+    NoEngine,
+    /// The engine cannot be made.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The run's directory cannot be used.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// The run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// Everybody who is told of events.
+#[derive(Default)]
+struct Observers<'a>(Vec<Box<dyn FnMut(&Event) + 'a>>);
+
+impl Observer for Observers<'_> {
+    fn observe(&mut self, event: &Event) -> ControlFlow {
+        self.0.iter_mut().for_each(|observer| observer(event));
+        ControlFlow::Continue
+    }
+}
+
+impl<'a> Trainer<'a> {
+    /// Trains as `config` says, with data sets from where `upwash data get` puts them.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            paths: DataPaths::standard(),
+            registry: Registry::standard(),
+            own: OwnParts::default(),
+            model: None,
+            engine: None,
+            transport: None,
+            output: None,
+            resume: false,
+            observer: Observers::default(),
+            stop: StopHandle::default(),
+        }
+    }
+
+    /// Trains as a TOML file says. Files that it names are looked for beside it.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, TrainError> {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path).map_err(|source| TrainError::File {
+            path: path.to_owned(),
+            source,
+        })?;
+        let mut trainer = Self::new(Config::parse(&text, &[])?);
+        trainer.paths.files = path.parent().unwrap_or(Path::new("")).to_owned();
+        Ok(trainer)
+    }
+
+    /// Trains this model instead of a built-in network, on the CPU.
+    #[must_use]
+    pub fn model(mut self, model: impl Model + 'static) -> Self {
+        self.own.model = Some(model.name());
+        self.model = Some(Arc::new(model));
+        self
+    }
+
+    /// Trains on this data instead of a data set by name.
+    #[must_use]
+    pub fn dataset(mut self, data: Dataset) -> Self {
+        self.own.dataset = Some(Arc::new(data));
+        self
+    }
+
+    /// Uses this algorithm instead of one by name.
+    #[must_use]
+    pub fn algorithm(mut self, algorithm: impl Algorithm + 'static) -> Self {
+        self.own.algorithm = Some(Method::Synchronous(Box::new(algorithm)));
+        self
+    }
+
+    /// Uses this algorithm without rounds instead of one by name.
+    #[must_use]
+    pub fn asynchronous(mut self, algorithm: impl Asynchronous + 'static) -> Self {
+        self.own.algorithm = Some(Method::Asynchronous(Box::new(algorithm)));
+        self
+    }
+
+    /// Uses this local optimizer instead of SGD.
+    #[must_use]
+    pub fn optimizer(mut self, optimizer: impl Optimizer + 'static) -> Self {
+        self.own.optimizer = Some(Arc::new(optimizer));
+        self
+    }
+
+    /// Lets a configuration name these algorithms, which may be a program's own.
+    #[must_use]
+    pub fn registry(mut self, registry: Registry) -> Self {
+        self.registry = registry;
+        self
+    }
+
+    /// Computes gradients with the engine that `build` makes of its workers.
+    #[must_use]
+    pub fn engine(
+        mut self,
+        build: impl FnOnce(&EngineSpec) -> Result<Box<dyn Engine>, EngineError> + 'a,
+    ) -> Self {
+        self.engine = Some(Box::new(build));
+        self
+    }
+
+    /// Is one process of several, which this transport connects.
+    #[must_use]
+    pub fn transport(mut self, transport: impl Transport + 'a) -> Self {
+        self.transport = Some(Box::new(transport));
+        self
+    }
+
+    /// Keeps configuration, events, checkpoints, summary and model in this directory.
+    #[must_use]
+    pub fn output(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.output = Some(directory.into());
+        self
+    }
+
+    /// Goes on with the run in the output directory, if there is one. One that is over is not run again.
+    #[must_use]
+    pub fn resume(mut self, resume: bool) -> Self {
+        self.resume = resume;
+        self
+    }
+
+    /// Calls `observer` with every event.
+    #[must_use]
+    pub fn observe(mut self, observer: impl FnMut(&Event) + 'a) -> Self {
+        self.observer.0.push(Box::new(observer));
+        self
+    }
+
+    /// A handle that ends the run cleanly from another thread: after its round, with a checkpoint.
+    pub fn stop_handle(&self) -> StopHandle {
+        self.stop.clone()
+    }
+
+    /// Trains until the end, or until it is stopped.
+    pub fn run(self) -> Result<Summary, TrainError> {
+        let Self {
+            config,
+            paths,
+            registry,
+            own,
+            model,
+            engine,
+            transport,
+            output,
+            resume,
+            mut observer,
+            stop,
+        } = self;
+        let cache = &mut DatasetCache::default();
+        let experiment = Experiment::prepare_own(config, &paths, &registry, cache, own)?;
+        let in_process = || Box::new(InProcess::new(experiment.workers())) as Box<dyn Transport>;
+        let mut transport = transport.unwrap_or_else(in_process);
+        let placement = transport.placement().clone();
+        let own: Vec<usize> = placement.own().collect();
+        let spec = experiment.engine_spec().only(&own);
+        let mut engine = match (engine, model) {
+            (Some(build), _) => build(&spec)?,
+            (None, Some(model)) => Box::new(CpuEngine::new(model, &spec)),
+            (None, None) => return Err(TrainError::NoEngine),
+        };
+        let Some(output) = output else {
+            let mut observer = Stoppable {
+                observer: &mut observer,
+                stop: &stop,
+            };
+            let progress = Progress::start(experiment.workers());
+            let result = run_with(
+                &experiment,
+                &mut *engine,
+                &mut *transport,
+                progress,
+                &mut observer,
+            );
+            return Ok(result?.summary);
+        };
+        let location = RunLocation {
+            placement,
+            is_shared: !transport.capabilities().survives_loss,
+        };
+        let directory = match resume {
+            true => RunDirectory::open(&output, &experiment, &location)?,
+            false => Some(RunDirectory::create(&output, &experiment, &location)?),
+        };
+        let Some(mut directory) = directory else {
+            let summary = Summary::read(&output).map_err(|source| TrainError::File {
+                path: output.join(Summary::FILE),
+                source,
+            })?;
+            return summary.ok_or_else(|| DirectoryError::NoCheckpoint(output).into());
+        };
+        Ok(run_in(
+            &mut directory,
+            &experiment,
+            &mut *engine,
+            &mut *transport,
+            &stop,
+            &mut observer,
+        )?)
+    }
+}
+
+/// Observers of a run without a directory, and its stop handle.
+struct Stoppable<'a, 'o> {
+    observer: &'a mut Observers<'o>,
+    stop: &'a StopHandle,
+}
+
+impl Observer for Stoppable<'_, '_> {
+    fn observe(&mut self, event: &Event) -> ControlFlow {
+        self.observer.observe(event);
+        self.meanwhile()
+    }
+
+    fn meanwhile(&mut self) -> ControlFlow {
+        match self.stop.is_stopped() {
+            true => ControlFlow::Stop,
+            false => ControlFlow::Continue,
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The modules of the library depend on each other in one direction.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The top-level modules that a file or directory names.
+fn dependencies(path: &Path, found: &mut BTreeSet<String>) {
+    if path.is_dir() {
+        for entry in std::fs::read_dir(path).unwrap() {
+            dependencies(&entry.unwrap().path(), found);
+        }
+        return;
+    }
+    let text = std::fs::read_to_string(path).unwrap();
+    for rest in text.split("crate::").skip(1) {
+        let name = rest.split(|c: char| !c.is_ascii_lowercase() && c != '_');
+        found.extend(name.into_iter().next().map(String::from));
+    }
+}
+
+#[test]
+fn no_circle() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut modules: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for entry in std::fs::read_dir(&source).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        if name != "lib" {
+            let mut found = BTreeSet::new();
+            dependencies(&path, &mut found);
+            found.remove(&name);
+            modules.insert(name, found);
+        }
+    }
+    assert!(modules.len() > 10, "{modules:?}");
+    let names: BTreeSet<String> = modules.keys().cloned().collect();
+    modules
+        .values_mut()
+        .for_each(|found| found.retain(|name| names.contains(name)));
+    // Take away what depends on nothing that is left, until nothing is left.
+    while !modules.is_empty() {
+        let free: Vec<String> = modules
+            .iter()
+            .filter(|(_, needs)| needs.is_empty())
+            .map(|(name, _)| name.clone())
+            .collect();
+        assert!(
+            !free.is_empty(),
+            "these depend on each other in a circle: {modules:#?}"
+        );
+        for name in free {
+            modules.remove(&name);
+            modules
+                .values_mut()
+                .for_each(|needs| needs.retain(|need| *need != name));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Runs through the front door: directories, resuming, stopping, failing, and own parts.
+#![allow(clippy::unwrap_used)]
+
+use std::cell::RefCell;
+use std::path::Path;
+use upwash::algorithm::{Outgoing, WorkerPlan};
+use upwash::engine::{
+    CpuEngine, Engine, EngineError, EngineSpec, GradientTask, MixOptions, RemoteRow, Score, Split,
+    State,
+};
+use upwash::model::{Layout, Replica};
+use upwash::run::{RunError, Summary};
+use upwash::{Config, Event, Status, TrainError, Trainer};
+use upwash_testkit::Quadratic;
+
+fn config(more: &str) -> Config {
+    let text = format!(
+        "[graph]\ntopology = \"ring:4\"\n[training]\nepochs = 4\ncheckpoint_every = 10\n{more}"
+    );
+    Config::parse(&text, &[]).unwrap()
+}
+
+fn trainer<'a>(folder: &Path) -> Trainer<'a> {
+    Trainer::new(config(""))
+        .model(Quadratic::new(64))
+        .output(folder)
+}
+
+/// What a run comes to, whenever it took place.
+fn comparable(mut summary: Summary) -> Summary {
+    summary.wall_seconds = None;
+    summary
+}
+
+#[test]
+fn a_run_can_be_stopped_and_resumed_with_the_same_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, parts] = ["whole", "parts"].map(|name| folder.path().join(name));
+    let known = trainer(&whole).run().unwrap();
+    assert_eq!(known.status, Status::Finished);
+    let first = trainer(&parts);
+    let stop = first.stop_handle();
+    let stopped = first
+        .observe(move |event| {
+            if let Event::Round { round: 14, .. } = event {
+                stop.stop();
+            }
+        })
+        .run()
+        .unwrap();
+    assert_eq!(stopped.status, Status::Interrupted { round: 15 });
+    // Without resume, nothing is overwritten.
+    let error = trainer(&parts).run().unwrap_err();
+    assert!(error.to_string().contains("holds a run already"), "{error}");
+    let rounds = RefCell::new(Vec::new());
+    let resumed = trainer(&parts)
+        .resume(true)
+        .observe(|event| {
+            if let Event::Round { round, .. } = event {
+                rounds.borrow_mut().push(*round);
+            }
+        })
+        .run()
+        .unwrap();
+    assert_eq!(rounds.borrow()[0], 15);
+    assert_eq!(comparable(resumed), comparable(known.clone()));
+    // What is over is not run again.
+    let again = trainer(&parts)
+        .resume(true)
+        .observe(|_| panic!("it is over"))
+        .run();
+    assert_eq!(comparable(again.unwrap()), comparable(known));
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let error = Trainer::new(config("")).run().unwrap_err();
+    assert!(matches!(error, TrainError::NoEngine), "{error}");
+    let named = Config::parse("model = \"custom:Net\"\n", &[]).unwrap();
+    let error = Trainer::new(named).run().unwrap_err();
+    assert!(
+        error.to_string().contains("part of another program"),
+        "{error}"
+    );
+    let error = Trainer::from_file("no such file.toml").err().unwrap();
+    assert!(
+        error.to_string().contains("cannot read no such file.toml"),
+        "{error}"
+    );
+    let error = Config::parse("[training]\noptimizer = \"adam\"\n", &[]).unwrap_err();
+    assert!(error.to_string().contains("training.optimizer"), "{error}");
+}
+
+/// An engine whose device is lost in round 25.
+struct Fails {
+    engine: CpuEngine,
+    rounds: u64,
+}
+
+fn failing(spec: &EngineSpec) -> Result<Box<dyn Engine>, EngineError> {
+    let model = std::sync::Arc::new(Quadratic::new(64));
+    let engine = CpuEngine::new(model, spec);
+    Ok(Box::new(Fails { engine, rounds: 0 }))
+}
+
+impl Engine for Fails {
+    fn step(&mut self, tasks: &[Option<GradientTask>]) -> Result<Vec<Option<Score>>, EngineError> {
+        self.rounds += 1;
+        match self.rounds > 25 {
+            true => Err(EngineError::Device("the GPU failed: out of memory".into())),
+            false => self.engine.step(tasks),
+        }
+    }
+    fn workers(&self) -> usize {
+        self.engine.workers()
+    }
+    fn layout(&self) -> &Layout {
+        self.engine.layout()
+    }
+    fn exchange(
+        &mut self,
+        plans: &[WorkerPlan],
+        remote_rows: Vec<RemoteRow>,
+        options: MixOptions,
+    ) -> Result<(), EngineError> {
+        self.engine.exchange(plans, remote_rows, options)
+    }
+    fn write_outgoing(
+        &mut self,
+        worker: usize,
+        message: &Outgoing,
+        options: MixOptions,
+        into: &mut [f32],
+    ) -> Result<(), EngineError> {
+        self.engine.write_outgoing(worker, message, options, into)
+    }
+    fn mix_statistics(
+        &mut self,
+        weights: &[Vec<(usize, f64)>],
+        remote_rows: Vec<Vec<f32>>,
+    ) -> Result<(), EngineError> {
+        self.engine.mix_statistics(weights, remote_rows)
+    }
+    fn statistics(&mut self, worker: usize) -> Result<Vec<f32>, EngineError> {
+        self.engine.statistics(worker)
+    }
+    fn score(&mut self, worker: usize, split: Split) -> Result<Score, EngineError> {
+        self.engine.score(worker, split)
+    }
+    fn average(&mut self, workers: &[usize]) -> Result<Replica, EngineError> {
+        self.engine.average(workers)
+    }
+    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Result<Replica, EngineError> {
+        self.engine.estimated(worker, parameters)
+    }
+    fn score_replica(&mut self, replica: &Replica) -> Result<Score, EngineError> {
+        self.engine.score_replica(replica)
+    }
+    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, EngineError> {
+        self.engine.consensus_distance(workers)
+    }
+    fn state(&mut self) -> Result<State, EngineError> {
+        self.engine.state()
+    }
+    fn restore(&mut self, state: &State) -> Result<(), EngineError> {
+        self.engine.restore(state)
+    }
+}
+
+#[test]
+fn a_failed_engine_ends_a_run_with_its_last_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let failed = Trainer::new(config("")).engine(failing).output(&run).run();
+    let error = failed.unwrap_err();
+    let TrainError::Run(RunError::Failed {
+        round: 25,
+        checkpoint: Some(checkpoint),
+        ..
+    }) = &error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!(*checkpoint, run.join("checkpoint-000000020.upwash"));
+    assert!(error.to_string().contains("out of memory"), "{error}");
+    // It goes on from there.
+    let resumed = Trainer::new(config(""))
+        .model(Quadratic::new(64))
+        .output(&run);
+    // Own models and engines are named, so this is another run.
+    assert!(resumed.resume(true).run().is_err());
+    let other = Trainer::new(config("")).engine(|spec| {
+        let model = std::sync::Arc::new(Quadratic::new(64));
+        Ok(Box::new(CpuEngine::new(model, spec)) as Box<dyn Engine>)
+    });
+    let resumed = other.output(&run).resume(true).run().unwrap();
+    assert_eq!(resumed.status, Status::Finished);
+}
