@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
+use upwash::RowIndex;
 use upwash::algorithm::{
     AlDsgd, Algorithm, Dpsgd, Exchange, ExchangeContext, Variant, WorkerStats,
 };
@@ -14,6 +15,7 @@ use upwash::engine::{Engine, GradientTask, Split};
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::model::{Layer, Network};
 use upwash_burn::BurnNetwork;
+use upwash_testkit::{row_plans, rows};
 use upwash_topology::random::Stream;
 use upwash_topology::{GraphSpec, Schedule, Weights};
 
@@ -191,7 +193,7 @@ fn train(fleet: &mut CpuEngine, algorithm: &dyn Algorithm, rounds: u64, rate: f6
         let parts =
             Exchange::Neighbors.parts(algorithm, &ExchangeContext::new(&round, rate), &reports);
         fleet
-            .exchange(&parts, vec![], MixOptions::default())
+            .exchange(&row_plans(&parts), vec![], MixOptions::default())
             .unwrap();
     }
 }
@@ -203,15 +205,18 @@ fn al_dsgd_learns_the_digits() {
         let algorithm = AlDsgd::new(Box::new(Dpsgd::default()), Variant::Sound);
         train(&mut fleet, &algorithm, rounds, 0.05);
         for worker in 0..8 {
-            let accuracy = fleet.score(worker, Split::Test).unwrap().accuracy();
+            let accuracy = fleet
+                .score(RowIndex(worker), Split::Test)
+                .unwrap()
+                .accuracy();
             assert!(accuracy > 0.93, "{model}, worker {worker}: {accuracy}");
         }
         let average = {
-            let average = fleet.average(&[0, 1, 2, 3, 4, 5, 6, 7]).unwrap();
+            let average = fleet.average(&rows(8)).unwrap();
             fleet.score_replica(&average).unwrap().accuracy()
         };
         assert!(average > 0.93, "{model}: {average}");
-        assert!(fleet.consensus_distance(&[0, 1, 2]).unwrap() > 0.0);
+        assert!(fleet.consensus_distance(&rows(3)).unwrap() > 0.0);
     }
 }
 
@@ -225,7 +230,7 @@ fn one_thread_and_two_give_the_same_bits() {
         pool.install(|| {
             let mut fleet = fleet("cnn");
             train(&mut fleet, &Dpsgd::default(), 5, 0.1);
-            fleet.average(&[0, 1, 2, 3, 4, 5, 6, 7]).unwrap().parameters
+            fleet.average(&rows(8)).unwrap().parameters
         })
     };
     assert_eq!(run(1), run(2));

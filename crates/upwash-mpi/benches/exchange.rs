@@ -17,7 +17,8 @@ mod with_mpi {
     use mpi::ffi;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
-    use upwash::algorithm::{Assignment, Outgoing, Vector, WorkerPlan, WorkerStats};
+    use upwash::RowIndex;
+    use upwash::algorithm::{Assignment, Outgoing, RowPlan, Vector, WorkerStats};
     use upwash::config::Config;
     use upwash::data::Batch;
     use upwash::engine::Score;
@@ -139,9 +140,9 @@ mod with_mpi {
         let neighbors: Vec<usize> = experiment.graph.neighbors(worker).to_vec();
         let weight = 1.0 / (neighbors.len() + 1) as f64;
         let (mut x, u) = (vec![worker as f32; count], vec![0.0f32; count]);
-        let mut weights = vec![(0, weight)];
-        weights.extend((1..=neighbors.len()).map(|row| (row, weight)));
-        let message = Outgoing::stepped();
+        let mut weights = vec![(RowIndex(0), weight)];
+        weights.extend((1..=neighbors.len()).map(|row| (RowIndex(row), weight)));
+        let content = Outgoing::stepped();
         let mixed = Assignment::mixed(Vector::Model, weights);
         let mut found = Vec::new();
         for round in 0..experiment.rounds() {
@@ -174,16 +175,16 @@ mod with_mpi {
                 messages: vec![message.numbers],
             };
             let remote_rows: Vec<RemoteRow> = messages.map(remote).collect();
-            let own = WorkerPlan {
-                worker: 0,
-                messages: vec![message.clone()],
+            let own = RowPlan {
+                row: RowIndex(0),
+                messages: vec![content.clone()],
                 plan: mixed.clone().into(),
             };
             let mut parts = vec![own];
             parts.extend(
                 (1..)
                     .zip(&remote_rows)
-                    .map(|(row, remote)| remote.part(row)),
+                    .map(|(row, remote)| remote.part(RowIndex(row))),
             );
             let row = WorkerVectors {
                 model: &mut x,

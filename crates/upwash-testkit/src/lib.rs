@@ -5,4 +5,4 @@ mod quadratic;
 mod steps;
 
 pub use quadratic::Quadratic;
-pub use steps::{Archive, distance, plain_steps};
+pub use steps::{Archive, distance, plain_steps, row_plans, rows};

@@ -1,6 +1,7 @@
 //! A worker by itself: what its state is after every step.
 
-use upwash::algorithm::{Plan, WorkerPlan};
+use upwash::RowIndex;
+use upwash::algorithm::{Plan, RowPlan, WorkerPlan};
 use upwash::engine::MixOptions;
 use upwash::engine::{Engine, GradientTask, State};
 use upwash::run::{ControlFlow, Event, Observer, Snapshot, TakeSnapshot};
@@ -25,8 +26,8 @@ pub fn plain_steps(engine: &mut dyn Engine, steps: u64, rate: f64) -> Vec<State>
     let step = |batch| {
         let tasks = [Some(GradientTask { batch, rate })];
         engine.step(&tasks).expect("a step");
-        let plan = WorkerPlan {
-            worker: 0,
+        let plan = RowPlan {
+            row: RowIndex(0),
             messages: vec![],
             plan: Plan::alone(),
         };
@@ -37,6 +38,17 @@ pub fn plain_steps(engine: &mut dyn Engine, steps: u64, rate: f64) -> Vec<State>
         engine.state().expect("a state")
     };
     (0..steps).map(step).collect()
+}
+
+/// Plans by rows, where all workers are in one process.
+pub fn row_plans(plans: &[WorkerPlan]) -> Vec<RowPlan> {
+    let plans = plans.iter().cloned();
+    plans.map(WorkerPlan::in_one_process).collect()
+}
+
+/// The first rows of an engine.
+pub fn rows(count: usize) -> Vec<RowIndex> {
+    (0..count).map(RowIndex).collect()
 }
 
 /// The largest difference between two states' arrays of this name.

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use upwash::algorithm::{ExchangeContext, Method, Registry, WorkerPlan, WorkerStats};
+use upwash::algorithm::{ExchangeContext, Method, Registry, RowPlan, WorkerPlan, WorkerStats};
 use upwash::config::Config;
 use upwash::data::Batch;
 use upwash::engine::Model;
@@ -22,6 +22,7 @@ use upwash::engine::{MixOptions, WorkerVectors, exchange};
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::model::{Layout, Slot};
 use upwash::run::{ControlFlow, Event, Progress, run};
+use upwash_testkit::row_plans;
 
 const CENTRED: [&str; 4] = ["easgd", "parameter-server", "async-easgd", "downpour"];
 
@@ -90,6 +91,7 @@ fn mixing_time(experiment: &Experiment, parameters: usize) -> Option<(Duration, 
     let (mut models, steps) = (buffer(0.5), buffer(0.001));
     let mut kept: Vec<Vec<Vec<f32>>> = (0..state_vectors).map(|_| buffer(0.25)).collect();
     let all = all_parts(experiment);
+    let all: Vec<Vec<RowPlan>> = all.iter().map(|plans| row_plans(plans)).collect();
     let time = fastest(|| {
         for parts in &all {
             let mut rows: Vec<Option<WorkerVectors<'_>>> = Vec::new();
@@ -103,7 +105,7 @@ fn mixing_time(experiment: &Experiment, parameters: usize) -> Option<(Duration, 
                     state_vectors,
                 }));
             }
-            let here = parts.iter().filter_map(|part| rows[part.worker].take());
+            let here = parts.iter().filter_map(|part| rows[part.row.0].take());
             exchange(here.collect(), &[], parts, MixOptions::default());
         }
     });

@@ -31,6 +31,7 @@
 
 mod buffer;
 mod gossip;
+mod ids;
 mod trainer;
 
 #[doc(hidden)]
@@ -64,6 +65,7 @@ pub use algorithm::{Algorithm, Assignment, LocalView, Outgoing, Plan, Vector, Wo
 pub use config::Config;
 pub use data::{Batch, Dataset, Images};
 pub use engine::{Engine, EngineError, ExternalEngine, ExternalState, Model, Score};
+pub use ids::{RowIndex, WorkerId};
 pub use optimizer::{Optimizer, StepContext};
 pub use run::{Event, NextRound, Node, Status, StopHandle, Summary};
 pub use trainer::{TrainError, Trainer};

@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::convert::Infallible;
+use upwash::RowIndex;
 use upwash::algorithm::{
     Algorithm, AllReduce, D2, Dpsgd, ExchangeContext, GradientTracking, InitialValue, Outgoing,
     WorkerPlan, WorkerStats,
 };
 use upwash::engine::{MixOptions, RemoteRow, WorkerVectors, exchange};
+use upwash_testkit::row_plans;
 use upwash_topology::{GraphSpec, Schedule, Weights};
 
 const WORKERS: usize = 8;
@@ -97,27 +100,18 @@ impl CpuEngine {
         let rows = self.rows();
         let sent: Vec<RemoteRow> = rows.iter().zip(parts).map(sent).collect();
         for (row, part) in rows.into_iter().zip(parts) {
-            let mut part = part.clone();
-            let row_of = |worker: usize| match worker.cmp(&part.worker) {
-                std::cmp::Ordering::Equal => 0,
-                std::cmp::Ordering::Less => worker + 1,
-                std::cmp::Ordering::Greater => worker,
+            let row_of = |worker: usize| {
+                Ok::<_, Infallible>(RowIndex(match worker.cmp(&part.worker) {
+                    std::cmp::Ordering::Equal => 0,
+                    std::cmp::Ordering::Less => worker + 1,
+                    std::cmp::Ordering::Greater => worker,
+                }))
             };
-            let senders = part
-                .plan
-                .assignments
-                .iter_mut()
-                .flat_map(|a| &mut a.messages);
-            senders.for_each(|entry| entry.0 = row_of(entry.0));
             let others = (0..WORKERS).filter(|&w| w != part.worker);
             let remote_rows: Vec<RemoteRow> = others.map(|w| sent[w].clone()).collect();
-            part.worker = 0;
-            let mut all = vec![part];
-            all.extend(
-                (1..)
-                    .zip(&remote_rows)
-                    .map(|(row, remote)| remote.part(row)),
-            );
+            let remote = (1..).map(RowIndex).zip(&remote_rows);
+            let mut all = vec![part.clone().at_rows(row_of).unwrap()];
+            all.extend(remote.map(|(row, remote)| remote.part(row)));
             exchange(vec![row], &remote_rows, &all, MixOptions::default());
         }
     }
@@ -165,7 +159,7 @@ fn train(algorithm: &dyn Algorithm, rounds: u64, apart: bool) -> CpuEngine {
         let parts = parts(algorithm, &schedule, k, rate);
         match apart {
             true => fleet.exchange_apart(&parts),
-            false => exchange(fleet.rows(), &[], &parts, MixOptions::default()),
+            false => exchange(fleet.rows(), &[], &row_plans(&parts), MixOptions::default()),
         }
     }
     fleet
@@ -210,7 +204,7 @@ fn consensus_is_a_fixed_point_to_the_bit() {
         let before = fleet.models.clone();
         for k in 0..10 {
             let parts = parts(&algorithm, &schedule, k, 0.1);
-            exchange(fleet.rows(), &[], &parts, MixOptions::default());
+            exchange(fleet.rows(), &[], &row_plans(&parts), MixOptions::default());
         }
         assert_eq!(fleet.models, before, "{weights:?}");
     }
@@ -219,7 +213,7 @@ fn consensus_is_a_fixed_point_to_the_bit() {
     fleet.models = vec![vec![0.1, -0.7, 1e-20, 3.3, 1e10, 0.3]; WORKERS];
     let before = fleet.models.clone();
     let parts = parts(&AllReduce, &l1(Weights::Optimal), 0, 0.1);
-    exchange(fleet.rows(), &[], &parts, MixOptions::default());
+    exchange(fleet.rows(), &[], &row_plans(&parts), MixOptions::default());
     assert_eq!(fleet.models, before);
 }
 

@@ -3,14 +3,14 @@
 
 use std::cell::RefCell;
 use std::path::Path;
-use upwash::algorithm::{Outgoing, WorkerPlan};
+use upwash::algorithm::{Outgoing, RowPlan};
 use upwash::engine::{
     CpuEngine, Engine, EngineError, EngineSpec, GradientTask, MixOptions, RemoteRow, Score, Split,
     State,
 };
 use upwash::model::{Layout, Replica};
 use upwash::run::{RunError, Summary};
-use upwash::{Config, Event, Status, TrainError, Trainer};
+use upwash::{Config, Event, RowIndex, Status, TrainError, Trainer};
 use upwash_testkit::Quadratic;
 
 fn config(more: &str) -> Config {
@@ -119,7 +119,7 @@ impl Engine for Fails {
     }
     fn exchange(
         &mut self,
-        plans: &[WorkerPlan],
+        plans: &[RowPlan],
         remote_rows: Vec<RemoteRow>,
         options: MixOptions,
     ) -> Result<(), EngineError> {
@@ -127,37 +127,37 @@ impl Engine for Fails {
     }
     fn write_outgoing(
         &mut self,
-        worker: usize,
+        row: RowIndex,
         message: &Outgoing,
         options: MixOptions,
         into: &mut [f32],
     ) -> Result<(), EngineError> {
-        self.engine.write_outgoing(worker, message, options, into)
+        self.engine.write_outgoing(row, message, options, into)
     }
     fn mix_statistics(
         &mut self,
-        weights: &[Vec<(usize, f64)>],
+        weights: &[Vec<(RowIndex, f64)>],
         remote_rows: Vec<Vec<f32>>,
     ) -> Result<(), EngineError> {
         self.engine.mix_statistics(weights, remote_rows)
     }
-    fn statistics(&mut self, worker: usize) -> Result<Vec<f32>, EngineError> {
-        self.engine.statistics(worker)
+    fn statistics(&mut self, row: RowIndex) -> Result<Vec<f32>, EngineError> {
+        self.engine.statistics(row)
     }
-    fn score(&mut self, worker: usize, split: Split) -> Result<Score, EngineError> {
-        self.engine.score(worker, split)
+    fn score(&mut self, row: RowIndex, split: Split) -> Result<Score, EngineError> {
+        self.engine.score(row, split)
     }
-    fn average(&mut self, workers: &[usize]) -> Result<Replica, EngineError> {
-        self.engine.average(workers)
+    fn average(&mut self, rows: &[RowIndex]) -> Result<Replica, EngineError> {
+        self.engine.average(rows)
     }
-    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Result<Replica, EngineError> {
-        self.engine.estimated(worker, parameters)
+    fn estimated(&mut self, row: RowIndex, parameters: Vec<f32>) -> Result<Replica, EngineError> {
+        self.engine.estimated(row, parameters)
     }
     fn score_replica(&mut self, replica: &Replica) -> Result<Score, EngineError> {
         self.engine.score_replica(replica)
     }
-    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, EngineError> {
-        self.engine.consensus_distance(workers)
+    fn consensus_distance(&mut self, rows: &[RowIndex]) -> Result<f64, EngineError> {
+        self.engine.consensus_distance(rows)
     }
     fn state(&mut self) -> Result<State, EngineError> {
         self.engine.state()

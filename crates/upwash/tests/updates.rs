@@ -11,6 +11,7 @@ use upwash::algorithm::{
     WorkerStats,
 };
 use upwash::engine::{MixOptions, WorkerVectors, exchange};
+use upwash_testkit::row_plans;
 use upwash_topology::{GraphSpec, Round, Schedule, Weights};
 
 const A: [f64; 4] = [1.0, 2.0, 3.0, 4.0];
@@ -294,7 +295,12 @@ fn the_kernel_mixes_as_the_plans_say() {
             step,
             state_vectors: vec![],
         });
-        exchange(rows.collect(), &[], &parts, MixOptions::default());
+        exchange(
+            rows.collect(),
+            &[],
+            &row_plans(&parts),
+            MixOptions::default(),
+        );
         for column in (0..width).step_by(997) {
             let pick = |buffer: &[f32]| -> Vec<f64> {
                 (0..4)

@@ -4,6 +4,7 @@ use crate::common::{Witness, compare};
 use crate::memory::too_large;
 use crate::setup::{F32, Table, complete, config, fleet, parts_of, prepare, turns};
 use std::sync::Arc;
+use upwash::RowIndex;
 use upwash::algorithm::{self, Dpsgd, LocalSgd, Registry};
 use upwash::engine::EngineSpec;
 use upwash::engine::share;
@@ -11,6 +12,7 @@ use upwash::engine::{Engine, State};
 use upwash::engine::{MixOptions, RemoteRow};
 use upwash::experiment::Experiment;
 use upwash::run::{Progress, run};
+use upwash_testkit::row_plans;
 use upwash_torch::tch::{self, Tensor};
 use upwash_torch::{BoundModel, CudaEngine, CudaOptions, OnCpu, TorchModel, TorchNetwork};
 const ALGORITHMS: [(&str, &str); 4] = [
@@ -266,17 +268,23 @@ fn remote_rows(table: &mut Table) {
     let message = algorithm::Outgoing::stepped();
     let visitors: Vec<RemoteRow> = (4..8)
         .map(|worker| RemoteRow {
-            messages: vec![whole.outgoing(worker, &message, options).unwrap().into()],
+            messages: vec![
+                whole
+                    .outgoing(RowIndex(worker), &message, options)
+                    .unwrap()
+                    .into(),
+            ],
         })
         .collect();
     let statistics = (4..8)
-        .map(|worker| whole.statistics(worker).unwrap())
+        .map(|worker| whole.statistics(RowIndex(worker)).unwrap())
         .collect();
-    let mean: Vec<Vec<(usize, f64)>> = vec![(0..8).map(|i| (i, 0.125)).collect(); 8];
+    let mean: Vec<Vec<(RowIndex, f64)>> = vec![(0..8).map(|i| (RowIndex(i), 0.125)).collect(); 8];
     half.mix_statistics(&mean[..4], statistics).unwrap();
-    half.exchange(&parts[..4], visitors, options).unwrap();
+    half.exchange(&row_plans(&parts[..4]), visitors, options)
+        .unwrap();
     whole.mix_statistics(&mean, vec![]).unwrap();
-    whole.exchange(&parts, vec![], options).unwrap();
+    whole.exchange(&row_plans(&parts), vec![], options).unwrap();
     let (whole, half) = (whole.state().unwrap(), half.state().unwrap());
     let mut worst = 0.0f32;
     for ((_, all), (_, some)) in whole.iter().zip(&half) {
@@ -295,7 +303,11 @@ fn batches_take_effect(experiment: &Experiment) -> bool {
         let losses: Vec<f64> = scores.iter().flatten().map(|s| s.loss).collect();
         let alone = LocalSgd { period: u64::MAX };
         engine
-            .exchange(&parts_of(&alone, experiment), vec![], MixOptions::default())
+            .exchange(
+                &row_plans(&parts_of(&alone, experiment)),
+                vec![],
+                MixOptions::default(),
+            )
             .unwrap();
         losses
     };

@@ -2,6 +2,7 @@
 
 use crate::setup::{F32, Table, complete, config, fleet, prepare};
 use std::sync::Arc;
+use upwash::RowIndex;
 use upwash::engine::{Engine, Split};
 use upwash_torch::{OnCpu, TorchNetwork};
 /// GPU and CPU score the same models alike.
@@ -17,8 +18,8 @@ pub(crate) fn scores() {
         cpu.restore(&gpu.state().unwrap())
             .expect("a state that fits");
         let (a, b) = (
-            cpu.score(3, Split::Test).unwrap(),
-            gpu.score(3, Split::Test).unwrap(),
+            cpu.score(RowIndex(3), Split::Test).unwrap(),
+            gpu.score(RowIndex(3), Split::Test).unwrap(),
         );
         let apart = (a.loss / b.loss - 1.0).abs();
         let alike = apart < 1e-4 && a.correct.abs_diff(b.correct) <= 1;

@@ -2,11 +2,13 @@
 
 use crate::setup::{config, fleet, parts_of, prepare, turns};
 use std::time::Instant;
+use upwash::RowIndex;
 use upwash::algorithm::Dpsgd;
 use upwash::engine::MixOptions;
 use upwash::engine::{Engine, Split};
 use upwash::experiment::Experiment;
 use upwash::run::{ControlFlow, Event, Progress, run};
+use upwash_testkit::{row_plans, rows};
 use upwash_torch::{CudaEngine, CudaOptions};
 /// Milliseconds of a round in a whole run, after the first 20.
 fn round_time(experiment: &Experiment, engine: &mut CudaEngine) -> f64 {
@@ -72,8 +74,8 @@ fn parts(experiment: &Experiment, engine: &mut CudaEngine) {
         (0..TIMES).for_each(|_| work());
         began.elapsed().as_secs_f64() * 1e3 / TIMES as f64
     };
-    let plans = parts_of(&Dpsgd::default(), experiment);
-    let everyone: Vec<usize> = (0..8).collect();
+    let plans = row_plans(&parts_of(&Dpsgd::default(), experiment));
+    let everyone = rows(8);
     // Everything is prepared ahead; the losses are read in every round, or once in twenty.
     let read = time(&mut || {
         for round in 0..TIMES as u64 {
@@ -106,7 +108,12 @@ fn parts(experiment: &Experiment, engine: &mut CudaEngine) {
     });
     let mut images = 0;
     let scoring = time(&mut || {
-        let score = |worker| engine.score(worker, Split::LocalTrain).unwrap().examples;
+        let score = |worker| {
+            engine
+                .score(RowIndex(worker), Split::LocalTrain)
+                .unwrap()
+                .examples
+        };
         images = (0..8).map(score).sum();
     });
     println!(

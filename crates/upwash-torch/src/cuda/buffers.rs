@@ -4,6 +4,7 @@ use super::Precision;
 use crate::shim;
 use crate::shim::{TorchError, copy, pin};
 use tch::{Device, Kind, Tensor};
+use upwash::RowIndex;
 use upwash::data::{Dataset, Images, Pick};
 use upwash::model::Slot;
 
@@ -51,8 +52,8 @@ impl Rows {
     }
 
     /// Some rows.
-    pub(super) fn some(&self, rows: &[usize]) -> Tensor {
-        let rows: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
+    pub(super) fn some(&self, rows: &[RowIndex]) -> Tensor {
+        let rows: Vec<i64> = rows.iter().map(|row| row.0 as i64).collect();
         let chosen = Tensor::from_slice(&rows).to_device(self.buffer.device());
         self.buffer.index_select(0, &chosen)
     }

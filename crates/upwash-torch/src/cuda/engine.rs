@@ -5,7 +5,8 @@ use super::{CudaEngine, attempt};
 use crate::shim::{TorchError, copy};
 use std::rc::Rc;
 use tch::Kind;
-use upwash::algorithm::{Outgoing, WorkerPlan};
+use upwash::RowIndex;
+use upwash::algorithm::{Outgoing, RowPlan};
 use upwash::engine::{
     Engine, EngineError, GradientTask, MixOptions, RemoteRow, Score, Split, State, saved,
 };
@@ -31,7 +32,7 @@ impl Engine for CudaEngine {
 
     fn exchange(
         &mut self,
-        plans: &[WorkerPlan],
+        plans: &[RowPlan],
         remote_rows: Vec<RemoteRow>,
         options: MixOptions,
     ) -> Result<(), EngineError> {
@@ -41,54 +42,54 @@ impl Engine for CudaEngine {
 
     fn write_outgoing(
         &mut self,
-        worker: usize,
+        row: RowIndex,
         message: &Outgoing,
         options: MixOptions,
         into: &mut [f32],
     ) -> Result<(), EngineError> {
         let streams = Rc::clone(&self.streams);
-        let row = failing(|| streams.on_main(|| self.outgoing_row(worker, message, options))?)?;
-        into.copy_from_slice(&row);
+        let sent = failing(|| streams.on_main(|| self.outgoing_row(row, message, options))?)?;
+        into.copy_from_slice(&sent);
         Ok(())
     }
 
     fn mix_statistics(
         &mut self,
-        weights: &[Vec<(usize, f64)>],
+        weights: &[Vec<(RowIndex, f64)>],
         remote_rows: Vec<Vec<f32>>,
     ) -> Result<(), EngineError> {
         let streams = Rc::clone(&self.streams);
         failing(|| streams.on_main(|| self.mix_statistics_rows(weights, remote_rows))?)
     }
 
-    fn statistics(&mut self, worker: usize) -> Result<Vec<f32>, EngineError> {
-        failing(|| self.streams.on_main(|| self.statistics.download(worker)))
+    fn statistics(&mut self, row: RowIndex) -> Result<Vec<f32>, EngineError> {
+        failing(|| self.streams.on_main(|| self.statistics.download(row.0)))
     }
 
-    fn score(&mut self, worker: usize, split: Split) -> Result<Score, EngineError> {
-        let score = || self.score_network(&*self.networks[worker], worker, split);
+    fn score(&mut self, row: RowIndex, split: Split) -> Result<Score, EngineError> {
+        let score = || self.score_network(&*self.networks[row.0], row.0, split);
         failing(|| self.streams.on_main(score)?)
     }
 
-    fn average(&mut self, workers: &[usize]) -> Result<Replica, EngineError> {
+    fn average(&mut self, rows: &[RowIndex]) -> Result<Replica, EngineError> {
         let this = &*self;
         let average = || {
             let (models, _) = &this.spare;
-            let mean = this.models.some(workers).mean_dim(0i64, true, Kind::Float);
+            let mean = this.models.some(rows).mean_dim(0i64, true, Kind::Float);
             copy(&models.buffer, &mean)?;
             Ok(Replica {
                 parameters: models.download(0),
-                statistics: this.estimate_statistics(workers[0], &*this.spare_network)?,
+                statistics: this.estimate_statistics(rows[0].0, &*this.spare_network)?,
             })
         };
         failing(|| this.streams.on_main(average)?)
     }
 
-    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Result<Replica, EngineError> {
+    fn estimated(&mut self, row: RowIndex, parameters: Vec<f32>) -> Result<Replica, EngineError> {
         let this = &*self;
         let estimate = || {
             this.spare.0.upload(0, &parameters);
-            this.estimate_statistics(worker, &*this.spare_network)
+            this.estimate_statistics(row.0, &*this.spare_network)
         };
         let statistics = failing(|| this.streams.on_main(estimate)?)?;
         Ok(Replica {
@@ -108,12 +109,12 @@ impl Engine for CudaEngine {
         failing(|| this.streams.on_main(score)?)
     }
 
-    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, EngineError> {
+    fn consensus_distance(&mut self, rows: &[RowIndex]) -> Result<f64, EngineError> {
         let distance = || {
-            let models = self.models.some(workers);
+            let models = self.models.some(rows);
             let apart = &models - models.mean_dim(0i64, true, Kind::Float);
             let sum = apart.square().sum(Kind::Double).double_value(&[]);
-            (sum / workers.len() as f64).sqrt()
+            (sum / rows.len() as f64).sqrt()
         };
         failing(|| self.streams.on_main(distance))
     }

@@ -4,7 +4,8 @@ use super::buffers::{Mail, Rows};
 use super::{CudaEngine, EXCHANGE, STEP_AND_MIX, TAKE_STEPS};
 use crate::shim::{Argument, TorchError};
 use tch::{Kind, Tensor};
-use upwash::algorithm::{Assignment, Differences, Outgoing, Vector, WorkerPlan};
+use upwash::RowIndex;
+use upwash::algorithm::{Assignment, Differences, Outgoing, RowPlan, Vector};
 use upwash::compress::{Compression, Draw, kept};
 use upwash::engine::{MixOptions, RemoteRow};
 
@@ -16,13 +17,13 @@ struct Plain {
     /// Whether messages are of after the step.
     stepped: bool,
     /// What each row hears.
-    rows: Vec<Option<Differences>>,
+    rows: Vec<Option<Differences<RowIndex>>>,
     own_steps: Vec<f64>,
 }
 
 impl Plain {
     /// None where an exchange is more than that.
-    fn of(parts: &[WorkerPlan], workers: usize, options: MixOptions) -> Option<Self> {
+    fn of(parts: &[RowPlan], workers: usize, options: MixOptions) -> Option<Self> {
         let [model, stepped] = [Outgoing::model(), Outgoing::stepped()];
         let first = parts.first()?.messages.first()?;
         if parts.len() != workers || first != &model && first != &stepped {
@@ -44,11 +45,11 @@ impl Plain {
                 // x - u is what the worker would send.
                 _ if is_stepped && assignment.own == stepped.content => {
                     own_steps.push(0.0);
-                    assignment.add(part.worker, 1.0);
+                    assignment.add(part.row, 1.0);
                 }
                 _ => return None,
             }
-            rows.push(heard_by(part.worker, &assignment, parts, options));
+            rows.push(heard_by(part.row, &assignment, parts, options));
         }
         Some(Self {
             stepped: is_stepped,
@@ -60,28 +61,31 @@ impl Plain {
 
 /// The messages of a worker's assignment, with those of a mean.
 fn heard_by(
-    worker: usize,
-    assignment: &Assignment,
-    parts: &[WorkerPlan],
+    row: RowIndex,
+    assignment: &Assignment<RowIndex>,
+    parts: &[RowPlan],
     options: MixOptions,
-) -> Option<Differences> {
+) -> Option<Differences<RowIndex>> {
     if assignment.mean == 0.0 {
-        return assignment.differences(worker);
+        return assignment.differences(row);
     }
-    let counted = parts.iter().map(|part| part.worker);
-    let counted: Vec<usize> = counted.filter(|&w| Some(w) != options.server).collect();
+    let counted = parts.iter().map(|part| part.row);
+    let counted: Vec<RowIndex> = counted.filter(|&row| Some(row) != options.server).collect();
     let weight = assignment.mean / counted.len() as f64;
     let mut all = assignment.clone();
     counted.iter().for_each(|&sender| all.add(sender, weight));
     match assignment.messages.is_empty() {
         // The mean alone is the same for everyone, to the bit: so is what others are compared with.
         true => Some(Differences::from(*counted.first()?, &all.messages)),
-        false => all.differences(worker),
+        false => all.differences(row),
     }
 }
 
 /// The message that others are compared with and its weight, by the places of messages.
-fn reference_of(heard: &Option<Differences>, place: impl FnOnce(usize) -> i32) -> [i32; 2] {
+fn reference_of(
+    heard: &Option<Differences<RowIndex>>,
+    place: impl FnOnce(RowIndex) -> i32,
+) -> [i32; 2] {
     match heard {
         Some(heard) => [place(heard.reference), bits(heard.weight)],
         None => [-1, 0],
@@ -169,7 +173,7 @@ impl CudaEngine {
 
     pub(super) fn carry_out(
         &mut self,
-        parts: &[WorkerPlan],
+        parts: &[RowPlan],
         remote_rows: &[RemoteRow],
         options: MixOptions,
     ) -> Result<(), TorchError> {
@@ -225,21 +229,21 @@ impl CudaEngine {
     /// A worker's message on its way to another process.
     pub(super) fn outgoing_row(
         &mut self,
-        worker: usize,
+        row: RowIndex,
         message: &Outgoing,
         options: MixOptions,
     ) -> Result<Vec<f32>, TorchError> {
         self.take_steps()?;
-        let mut content = self.combined(worker, message);
+        let mut content = self.combined(row, message);
         if let Some((_, compression)) = message.public_copy {
-            content = self.arrives(&content, compression, &options.draw(worker));
+            content = self.arrives(&content, compression, &options.draw(row));
         }
         Ok(self.models.in_host_order(&content))
     }
 
     /// A message's content, less its public copy where it has one.
-    fn combined(&self, worker: usize, message: &Outgoing) -> Tensor {
-        let row = |rows: &Rows| rows.buffer.get(worker as i64);
+    fn combined(&self, row: RowIndex, message: &Outgoing) -> Tensor {
+        let row = |rows: &Rows| rows.buffer.get(row.0 as i64);
         let mut sum = match message.public_copy {
             Some((copy, _)) => -row(&self.state_vectors[copy]),
             None => row(&self.models).zeros_like(),
@@ -261,10 +265,10 @@ impl CudaEngine {
         let mut entries = Vec::new();
         for row in &plain.rows {
             let others = row.iter().flat_map(|row| &row.others);
-            entries.extend(others.flat_map(|entry| [entry.0 as i32, bits(entry.1)]));
+            entries.extend(others.flat_map(|entry| [entry.0.0 as i32, bits(entry.1)]));
             starts.push(entries.len() as i32 / 2);
         }
-        let reference = |row| reference_of(row, |sender| sender as i32);
+        let reference = |row| reference_of(row, |sender| sender.0 as i32);
         let mut arrays = Arrays::default();
         arrays.add(starts);
         arrays.add(entries);
@@ -301,15 +305,15 @@ impl CudaEngine {
 
     pub(super) fn mix_statistics_rows(
         &mut self,
-        weights: &[Vec<(usize, f64)>],
+        weights: &[Vec<(RowIndex, f64)>],
         remote_rows: Vec<Vec<f32>>,
     ) -> Result<(), TorchError> {
-        let part = |(worker, row): (usize, &Vec<(usize, f64)>)| WorkerPlan {
-            worker,
+        let part = |(index, row): (usize, &Vec<(RowIndex, f64)>)| RowPlan {
+            row: RowIndex(index),
             messages: vec![Outgoing::model()],
             plan: Assignment::mixed(Vector::Model, row.clone()).into(),
         };
-        let parts: Vec<WorkerPlan> = weights.iter().enumerate().map(part).collect();
+        let parts: Vec<RowPlan> = weights.iter().enumerate().map(part).collect();
         let visitors = Rows::new(remote_rows.len(), &self.layout.statistics, self.device);
         for (row, statistics) in remote_rows.iter().enumerate() {
             visitors.upload(row, statistics);
@@ -334,15 +338,15 @@ impl CudaEngine {
     }
 
     /// Brings public copies up to date by what arrives of the difference.
-    fn compress(&mut self, parts: &[WorkerPlan], options: MixOptions) -> Result<(), TorchError> {
+    fn compress(&mut self, parts: &[RowPlan], options: MixOptions) -> Result<(), TorchError> {
         for part in parts {
             for message in &part.messages {
                 let Some((copy, compression)) = message.public_copy else {
                     continue;
                 };
-                let mut copy = self.state_vectors[copy].buffer.get(part.worker as i64);
-                let difference = self.combined(part.worker, message);
-                let draw = options.draw(part.worker);
+                let mut copy = self.state_vectors[copy].buffer.get(part.row.0 as i64);
+                let difference = self.combined(part.row, message);
+                let draw = options.draw(part.row);
                 copy += self.arrives(&difference, compression, &draw);
             }
         }
@@ -404,7 +408,7 @@ fn launch_exchange(
     mail: &mut Mail,
     vectors: &[Argument],
     width: usize,
-    parts: &[WorkerPlan],
+    parts: &[RowPlan],
     seats: &Seats,
     options: MixOptions,
 ) -> Result<(), TorchError> {
@@ -420,16 +424,16 @@ fn launch_exchange(
     let mut places = std::collections::HashMap::new();
     let (mut messages, mut assignments, mut starts) = (Vec::new(), Vec::new(), vec![0]);
     let (mut own_terms, mut heard) = (Vec::new(), Vec::new());
-    let rows: std::collections::HashMap<usize, &WorkerPlan> =
-        parts.iter().map(|part| (part.worker, part)).collect();
+    let rows: std::collections::HashMap<RowIndex, &RowPlan> =
+        parts.iter().map(|part| (part.row, part)).collect();
     for part in parts {
         for assignment in &part.plan.assignments {
-            let mut place = |sender: usize| {
+            let mut place = |sender: RowIndex| {
                 let next = places.len() as i32;
                 *places
                     .entry((sender, assignment.number))
                     .or_insert_with(|| {
-                        if let Some(remote) = sender.checked_sub(seats.workers) {
+                        if let Some(remote) = sender.0.checked_sub(seats.workers) {
                             let first = own_terms.len();
                             own_terms.push((Vector::State(vectors.len() - 3), 1.0));
                             let row = (seats.first[remote] + assignment.number) as i32;
@@ -443,12 +447,12 @@ fn launch_exchange(
                         };
                         let first = own_terms.len();
                         own_terms.extend(content);
-                        messages.extend([sender as i32, first as i32, own_terms.len() as i32]);
+                        messages.extend([sender.0 as i32, first as i32, own_terms.len() as i32]);
                         next
                     })
             };
             let first_heard = heard.len();
-            let sum = heard_by(part.worker, assignment, parts, options);
+            let sum = heard_by(part.row, assignment, parts, options);
             let reference = reference_of(&sum, &mut place);
             for (sender, weight) in sum.into_iter().flat_map(|sum| sum.others) {
                 heard.push((place(sender), weight));
@@ -457,7 +461,7 @@ fn launch_exchange(
             own_terms.extend(assignment.own.iter().copied());
             assignments.extend([
                 number(assignment.target),
-                part.worker as i32,
+                part.row.0 as i32,
                 first as i32,
                 own_terms.len() as i32,
                 first_heard as i32,

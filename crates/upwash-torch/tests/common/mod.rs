@@ -1,10 +1,12 @@
 //! Two engines side by side.
 
+use upwash::RowIndex;
 use upwash::algorithm::{Exchange, ExchangeContext, WorkerStats};
 use upwash::engine::MixOptions;
 use upwash::engine::{Engine, GradientTask, State};
 use upwash::experiment::Experiment;
 use upwash::run::{ControlFlow, Event, Observer, Progress, TakeSnapshot};
+use upwash_testkit::row_plans;
 
 /// Losses of every round; stops before round `stop` and keeps what is needed to go on.
 #[derive(Default)]
@@ -92,16 +94,16 @@ pub fn compare(
             };
             let parts = exchange.parts(algorithm, &context, &reports);
             let options = MixOptions {
-                server: experiment.server,
+                server: experiment.server.map(RowIndex),
                 round,
                 is_last: index + 1 == exchanges.len(),
                 ..Default::default()
             };
             first
-                .exchange(&parts, vec![], options)
+                .exchange(&row_plans(&parts), vec![], options)
                 .expect("an exchange");
             second
-                .exchange(&parts, vec![], options)
+                .exchange(&row_plans(&parts), vec![], options)
                 .expect("an exchange");
             for part in parts {
                 numbers[part.worker] = part.plan.number.unwrap_or(numbers[part.worker]);

@@ -59,8 +59,8 @@ pub use matcha::MatchaSgd;
 pub use options::{OptionInfo, Options};
 pub use parameter_server::ParameterServer;
 pub use plan::{
-    Assignment, Combination, Differences, InitialValue, Outgoing, Plan, StateVector, Vector,
-    WorkerPlan,
+    Assignment, Combination, Differences, InitialValue, Outgoing, Plan, RowPlan, StateVector,
+    Vector, WorkerPlan,
 };
 pub use qg_momentum::QgMomentum;
 pub use sgp::Sgp;

@@ -1,6 +1,7 @@
 //! What a worker sends, and what its vectors become: small combinations of vectors.
 
 use crate::compress::Compression;
+use crate::ids::{RowIndex, WorkerId};
 
 /// A vector that a worker keeps.
 ///
@@ -109,21 +110,21 @@ impl Outgoing {
 /// assert!(keep_step.messages.is_empty());
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Assignment {
+pub struct Assignment<S = WorkerId> {
     /// Which vector.
     pub target: Vector,
     /// Own vectors and their weights.
     pub own: Combination,
     /// (sender, weight) of its message `number`, in increasing order of the sender; the worker's own
-    /// message can be one of them.
-    pub messages: Vec<(usize, f64)>,
+    /// message can be one of them. Algorithms name workers, engines rows.
+    pub messages: Vec<(S, f64)>,
     /// Which of the senders' messages.
     pub number: usize,
     /// Weight of the mean of everyone's message: what an all-reduce gives.
     pub mean: f64,
 }
 
-impl Assignment {
+impl<S: Copy + Ord> Assignment<S> {
     /// From own vectors alone.
     ///
     /// ```
@@ -147,7 +148,7 @@ impl Assignment {
     /// let pair = Assignment::mixed(Vector::Model, vec![(2, 0.5), (5, 0.5)]);
     /// assert_eq!(pair.messages.len(), 2);
     /// ```
-    pub fn mixed(target: Vector, messages: Vec<(usize, f64)>) -> Self {
+    pub fn mixed(target: Vector, messages: Vec<(S, f64)>) -> Self {
         Self {
             messages,
             ..Self::of(target, [])
@@ -191,7 +192,7 @@ impl Assignment {
     /// sum.add(1, 0.25);
     /// assert_eq!(sum.messages, [(1, 0.25), (2, 0.5)]);
     /// ```
-    pub fn add(&mut self, sender: usize, weight: f64) {
+    pub fn add(&mut self, sender: S, weight: f64) {
         match self.messages.binary_search_by_key(&sender, |entry| entry.0) {
             Ok(found) => self.messages[found].1 += weight,
             Err(place) => self.messages.insert(place, (sender, weight)),
@@ -221,7 +222,7 @@ impl Assignment {
     /// let copied = Assignment::mixed(Vector::Model, vec![(2, 1.0)]).differences(0);
     /// assert!(copied.is_some_and(|copied| copied.reference == 2 && copied.others.is_empty()));
     /// ```
-    pub fn differences(&self, worker: usize) -> Option<Differences> {
+    pub fn differences(&self, worker: S) -> Option<Differences<S>> {
         let listed = self.messages.iter().any(|entry| entry.0 == worker);
         let used = self.messages.iter().find(|entry| entry.1 != 0.0);
         let reference = match listed {
@@ -237,7 +238,7 @@ impl Assignment {
     /// # use upwash::algorithm::{Assignment, Vector};
     /// assert_eq!(Assignment::mixed(Vector::Model, vec![(2, 0.5)]).weight(2), 0.5);
     /// ```
-    pub fn weight(&self, sender: usize) -> f64 {
+    pub fn weight(&self, sender: S) -> f64 {
         self.messages
             .binary_search_by_key(&sender, |entry| entry.0)
             .map_or(0.0, |found| self.messages[found].1)
@@ -260,16 +261,16 @@ impl Assignment {
 /// assert_eq!(row.differences(2), Some(known));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Differences {
+pub struct Differences<S = WorkerId> {
     /// The sender that the others are compared with.
-    pub reference: usize,
+    pub reference: S,
     /// What its message counts by itself.
     pub weight: f64,
     /// (sender, weight) of the difference between its message and the reference.
-    pub others: Vec<(usize, f64)>,
+    pub others: Vec<(S, f64)>,
 }
 
-impl Differences {
+impl<S: Copy + PartialEq> Differences<S> {
     /// The sum of these messages, relative to that of `reference`, which is one of them.
     ///
     /// ```
@@ -277,7 +278,7 @@ impl Differences {
     /// let pulled = Differences::from(0, &[(0, -0.1), (3, 0.1)]); // 0.1 of the way from 0 to 3
     /// assert_eq!((pulled.weight, pulled.others), (0.0, vec![(3, 0.1)]));
     /// ```
-    pub fn from(reference: usize, messages: &[(usize, f64)]) -> Self {
+    pub fn from(reference: S, messages: &[(S, f64)]) -> Self {
         let sum: f64 = messages.iter().map(|entry| entry.1).sum();
         let size: f64 = messages.iter().map(|entry| entry.1.abs()).sum();
         // A sum that is whole but for rounding is whole.
@@ -299,25 +300,36 @@ impl Differences {
 /// let plan = Plan::from(Assignment::mixed(Vector::Model, vec![(2, 0.5), (5, 0.5)]));
 /// assert_eq!(plan.assignments.len(), 1);
 /// ```
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan<S = WorkerId> {
     /// In their order: one may use what an earlier one made.
-    pub assignments: Vec<Assignment>,
+    pub assignments: Vec<Assignment<S>>,
     /// The worker's new [number](super::WorkerStats::number), where it changes.
     pub number: Option<f64>,
     /// Whom the worker follows, for those who watch: its best neighbor and its best-connected one, or
     /// the leaders of its group and of all.
-    pub leaders: Option<[usize; 2]>,
+    pub leaders: Option<[WorkerId; 2]>,
 }
 
-impl From<Assignment> for Plan {
-    fn from(assignment: Assignment) -> Self {
+/// Nothing changes.
+impl<S> Default for Plan<S> {
+    fn default() -> Self {
+        Self {
+            assignments: vec![],
+            number: None,
+            leaders: None,
+        }
+    }
+}
+
+impl<S> From<Assignment<S>> for Plan<S> {
+    fn from(assignment: Assignment<S>) -> Self {
         [assignment].into()
     }
 }
 
-impl<const N: usize> From<[Assignment; N]> for Plan {
-    fn from(assignments: [Assignment; N]) -> Self {
+impl<S, const N: usize> From<[Assignment<S>; N]> for Plan<S> {
+    fn from(assignments: [Assignment<S>; N]) -> Self {
         let assignments = assignments.into();
         Self {
             assignments,
@@ -327,7 +339,7 @@ impl<const N: usize> From<[Assignment; N]> for Plan {
     }
 }
 
-impl Plan {
+impl<S: Copy + Ord> Plan<S> {
     /// The worker keeps to itself: x' = x - u.
     ///
     /// ```
@@ -345,8 +357,8 @@ impl Plan {
     /// # use upwash::algorithm::Plan;
     /// Plan::alone().model().add(3, 0.1);
     /// ```
-    pub fn model(&mut self) -> &mut Assignment {
-        let found = |assignment: &Assignment| assignment.target == Vector::Model;
+    pub fn model(&mut self) -> &mut Assignment<S> {
+        let found = |assignment: &Assignment<S>| assignment.target == Vector::Model;
         let index = match self.assignments.iter().rposition(found) {
             Some(index) => index,
             None => {
@@ -369,9 +381,63 @@ impl Plan {
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerPlan {
     /// Whose.
-    pub worker: usize,
+    pub worker: WorkerId,
     /// What it sends.
     pub messages: Vec<Outgoing>,
     /// What its vectors become.
     pub plan: Plan,
+}
+
+impl WorkerPlan {
+    /// The same by rows of an engine.
+    pub fn at_rows<E>(
+        self,
+        row_of: impl Fn(WorkerId) -> Result<RowIndex, E>,
+    ) -> Result<RowPlan, E> {
+        let Plan {
+            assignments,
+            number,
+            leaders,
+        } = self.plan;
+        let assignment = |sum: Assignment| {
+            let messages = sum.messages.into_iter();
+            let messages = messages.map(|(sender, weight)| Ok((row_of(sender)?, weight)));
+            Ok(Assignment {
+                target: sum.target,
+                own: sum.own,
+                messages: messages.collect::<Result<_, E>>()?,
+                number: sum.number,
+                mean: sum.mean,
+            })
+        };
+        let assignments = assignments.into_iter().map(assignment);
+        Ok(RowPlan {
+            row: row_of(self.worker)?,
+            messages: self.messages,
+            plan: Plan {
+                assignments: assignments.collect::<Result<_, E>>()?,
+                number,
+                leaders,
+            },
+        })
+    }
+
+    /// The same where all workers are rows of one engine.
+    pub fn in_one_process(self) -> RowPlan {
+        let row_of = |worker| Ok::<_, std::convert::Infallible>(RowIndex(worker));
+        match self.at_rows(row_of) {
+            Ok(plan) => plan,
+        }
+    }
+}
+
+/// A row's part in an exchange, as an engine carries it out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowPlan {
+    /// Whose.
+    pub row: RowIndex,
+    /// What it sends.
+    pub messages: Vec<Outgoing>,
+    /// What its vectors become.
+    pub plan: Plan<RowIndex>,
 }

@@ -4,8 +4,9 @@ use super::concurrent::{ConcurrentEngine, ConcurrentWorkers, EngineContext, Work
 use super::mixing::{MixOptions, RemoteRow, exchange, mix_statistics};
 use super::spec::{EngineSpec, StateRows};
 use super::{Engine, EngineError, GradientTask, Score, Split, State, saved};
-use crate::algorithm::{InitialValue, Outgoing, WorkerPlan};
+use crate::algorithm::{InitialValue, Outgoing, RowPlan};
 use crate::data::Batch;
+use crate::ids::RowIndex;
 use crate::model::{Layout, Replica};
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -96,14 +97,14 @@ impl CpuEngine {
         }
     }
 
-    fn row<'a>(&self, buffer: &'a [f32], worker: usize) -> &'a [f32] {
+    fn row<'a>(&self, buffer: &'a [f32], row: RowIndex) -> &'a [f32] {
         let width = buffer.len() / self.workers();
-        &buffer[worker * width..][..width]
+        &buffer[row.0 * width..][..width]
     }
 
-    fn models_of(&self, workers: &[usize]) -> Vec<&[f32]> {
-        let model = |&worker: &usize| self.row(&self.models, worker);
-        workers.iter().map(model).collect()
+    fn models_of(&self, rows: &[RowIndex]) -> Vec<&[f32]> {
+        let model = |&row: &RowIndex| self.row(&self.models, row);
+        rows.iter().map(model).collect()
     }
 
     /// What the engine holds and a checkpoint keeps: updates only where they are in flight.
@@ -189,48 +190,42 @@ impl Engine for CpuEngine {
 
     fn exchange(
         &mut self,
-        parts: &[WorkerPlan],
+        plans: &[RowPlan],
         remote_rows: Vec<RemoteRow>,
         options: MixOptions,
     ) -> Result<(), EngineError> {
-        let (all, workers): (_, Vec<usize>) = (
-            self.workers(),
-            parts.iter().map(|part| part.worker).collect(),
-        );
-        let (_, slices) = self.slices_of(&workers);
+        let taking_part: Vec<usize> = plans.iter().map(|plan| plan.row.0).collect();
+        let remote = (self.workers()..).zip(&remote_rows);
+        let remote = remote.map(|(row, remote)| remote.part(RowIndex(row)));
+        let plans: Vec<RowPlan> = plans.iter().cloned().chain(remote).collect();
+        let (_, slices) = self.slices_of(&taking_part);
         let rows = slices.into_iter().map(WorkerSlices::into_row).collect();
-        let mut parts = parts.to_vec();
-        parts.extend(
-            (all..)
-                .zip(&remote_rows)
-                .map(|(row, remote)| remote.part(row)),
-        );
-        exchange(rows, &remote_rows, &parts, options);
+        exchange(rows, &remote_rows, &plans, options);
         Ok(())
     }
 
     fn write_outgoing(
         &mut self,
-        worker: usize,
+        row: RowIndex,
         message: &Outgoing,
         options: MixOptions,
         into: &mut [f32],
     ) -> Result<(), EngineError> {
-        let (_, slices) = self.slices_of(&[worker]);
+        let (_, slices) = self.slices_of(&[row.0]);
         for slices in slices {
-            let row = slices.into_row();
-            row.write_outgoing(message, &options.draw(worker), into);
+            let vectors = slices.into_row();
+            vectors.write_outgoing(message, &options.draw(row), into);
         }
         Ok(())
     }
 
-    fn statistics(&mut self, worker: usize) -> Result<Vec<f32>, EngineError> {
-        Ok(self.row(&self.statistics, worker).to_vec())
+    fn statistics(&mut self, row: RowIndex) -> Result<Vec<f32>, EngineError> {
+        Ok(self.row(&self.statistics, row).to_vec())
     }
 
     fn mix_statistics(
         &mut self,
-        weights: &[Vec<(usize, f64)>],
+        weights: &[Vec<(RowIndex, f64)>],
         remote_rows: Vec<Vec<f32>>,
     ) -> Result<(), EngineError> {
         let workers: Vec<usize> = (0..self.workers()).collect();
@@ -239,21 +234,18 @@ impl Engine for CpuEngine {
         Ok(())
     }
 
-    fn score(&mut self, worker: usize, split: Split) -> Result<Score, EngineError> {
-        let (model, statistics) = (
-            self.row(&self.models, worker),
-            self.row(&self.statistics, worker),
-        );
-        Ok(self.shared.score_split(worker, split, model, statistics))
+    fn score(&mut self, row: RowIndex, split: Split) -> Result<Score, EngineError> {
+        let (model, statistics) = (self.row(&self.models, row), self.row(&self.statistics, row));
+        Ok(self.shared.score_split(row.0, split, model, statistics))
     }
 
-    fn average(&mut self, workers: &[usize]) -> Result<Replica, EngineError> {
-        let parameters = average(&self.models_of(workers));
-        self.estimated(workers[0], parameters)
+    fn average(&mut self, rows: &[RowIndex]) -> Result<Replica, EngineError> {
+        let parameters = average(&self.models_of(rows));
+        self.estimated(rows[0], parameters)
     }
 
-    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Result<Replica, EngineError> {
-        let statistics = self.shared.estimate_statistics(worker, &parameters);
+    fn estimated(&mut self, row: RowIndex, parameters: Vec<f32>) -> Result<Replica, EngineError> {
+        let statistics = self.shared.estimate_statistics(row.0, &parameters);
         Ok(Replica {
             parameters,
             statistics,
@@ -283,8 +275,8 @@ impl Engine for CpuEngine {
         Ok(())
     }
 
-    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, EngineError> {
-        Ok(consensus_distance(&self.models_of(workers)))
+    fn consensus_distance(&mut self, rows: &[RowIndex]) -> Result<f64, EngineError> {
+        Ok(consensus_distance(&self.models_of(rows)))
     }
 
     fn concurrent(&mut self) -> Option<&mut dyn ConcurrentEngine> {

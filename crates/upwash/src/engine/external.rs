@@ -3,7 +3,8 @@
 use super::cpu::{average, consensus_distance};
 use super::mixing::{MixOptions, RemoteRow, WorkerVectors, exchange, mix_statistics};
 use super::{Engine, EngineError, EngineSpec, GradientTask, Score, Split, State, saved};
-use crate::algorithm::{InitialValue, Outgoing, WorkerPlan};
+use crate::algorithm::{InitialValue, Outgoing, RowPlan};
+use crate::ids::RowIndex;
 use crate::model::{Layout, Replica};
 
 /// What is kept between the rounds of somebody else's training loop: steps, and the algorithm's state vectors.
@@ -103,8 +104,8 @@ impl ExternalEngine<'_> {
         }
     }
 
-    fn some(&self, rows: &[usize]) -> Vec<&[f32]> {
-        rows.iter().map(|&row| &*self.models[row]).collect()
+    fn some(&self, rows: &[RowIndex]) -> Vec<&[f32]> {
+        rows.iter().map(|&row| &*self.models[row.0]).collect()
     }
 
     fn unsupported<T>(what: &str) -> Result<T, EngineError> {
@@ -132,12 +133,12 @@ impl Engine for ExternalEngine<'_> {
 
     fn exchange(
         &mut self,
-        plans: &[WorkerPlan],
+        plans: &[RowPlan],
         remote_rows: Vec<RemoteRow>,
         options: MixOptions,
     ) -> Result<(), EngineError> {
         let workers = self.workers();
-        let takes_part = |row: usize| plans.iter().any(|plan| plan.worker == row);
+        let takes_part = |row: usize| plans.iter().any(|plan| plan.row.0 == row);
         let mut state_vectors: Vec<Vec<&mut [f32]>> = (0..workers).map(|_| vec![]).collect();
         for (_, rows) in &mut self.state.state_vectors {
             for (vectors, row) in state_vectors.iter_mut().zip(rows) {
@@ -154,26 +155,26 @@ impl Engine for ExternalEngine<'_> {
         });
         let remote = (workers..).zip(&remote_rows);
         let mut plans = plans.to_vec();
-        plans.extend(remote.map(|(row, remote)| remote.part(row)));
+        plans.extend(remote.map(|(row, remote)| remote.part(RowIndex(row))));
         exchange(rows.collect(), &remote_rows, &plans, options);
         Ok(())
     }
 
     fn write_outgoing(
         &mut self,
-        worker: usize,
+        row: RowIndex,
         message: &Outgoing,
         options: MixOptions,
         into: &mut [f32],
     ) -> Result<(), EngineError> {
-        let draw = options.draw(worker);
-        self.vectors(worker).write_outgoing(message, &draw, into);
+        let draw = options.draw(row);
+        self.vectors(row.0).write_outgoing(message, &draw, into);
         Ok(())
     }
 
     fn mix_statistics(
         &mut self,
-        weights: &[Vec<(usize, f64)>],
+        weights: &[Vec<(RowIndex, f64)>],
         remote_rows: Vec<Vec<f32>>,
     ) -> Result<(), EngineError> {
         let rows = self.statistics.iter_mut().map(|row| &mut **row).collect();
@@ -181,26 +182,26 @@ impl Engine for ExternalEngine<'_> {
         Ok(())
     }
 
-    fn statistics(&mut self, worker: usize) -> Result<Vec<f32>, EngineError> {
-        let statistics = self.statistics.get(worker);
+    fn statistics(&mut self, row: RowIndex) -> Result<Vec<f32>, EngineError> {
+        let statistics = self.statistics.get(row.0);
         Ok(statistics.map_or(vec![], |row| row.to_vec()))
     }
 
-    fn score(&mut self, _: usize, _: Split) -> Result<Score, EngineError> {
+    fn score(&mut self, _: RowIndex, _: Split) -> Result<Score, EngineError> {
         Self::unsupported("evaluation")
     }
 
-    fn average(&mut self, workers: &[usize]) -> Result<Replica, EngineError> {
-        let statistics = workers.iter().filter_map(|&row| self.statistics.get(row));
+    fn average(&mut self, rows: &[RowIndex]) -> Result<Replica, EngineError> {
+        let statistics = rows.iter().filter_map(|&row| self.statistics.get(row.0));
         let statistics: Vec<&[f32]> = statistics.map(|row| &**row).collect();
         Ok(Replica {
-            parameters: average(&self.some(workers)),
+            parameters: average(&self.some(rows)),
             statistics: average(&statistics),
         })
     }
 
-    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Result<Replica, EngineError> {
-        let statistics = self.statistics(worker)?;
+    fn estimated(&mut self, row: RowIndex, parameters: Vec<f32>) -> Result<Replica, EngineError> {
+        let statistics = self.statistics(row)?;
         Ok(Replica {
             parameters,
             statistics,
@@ -211,8 +212,8 @@ impl Engine for ExternalEngine<'_> {
         Self::unsupported("evaluation")
     }
 
-    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, EngineError> {
-        Ok(consensus_distance(&self.some(workers)))
+    fn consensus_distance(&mut self, rows: &[RowIndex]) -> Result<f64, EngineError> {
+        Ok(consensus_distance(&self.some(rows)))
     }
 
     fn state(&mut self) -> Result<State, EngineError> {

@@ -6,8 +6,9 @@
 //! summed in the order of the plan, so that the result does not depend on the number of threads.
 //! Only compression needs a pass of its own: it looks at a whole vector.
 
-use crate::algorithm::{Assignment, Outgoing, Plan, Vector, WorkerPlan};
+use crate::algorithm::{Assignment, Outgoing, Plan, RowPlan, Vector};
 use crate::buffer::Buffer;
+use crate::ids::RowIndex;
 use rayon::prelude::*;
 
 /// Bytes of a block's models, updates and messages together: about half of a core's L2 cache.
@@ -28,7 +29,7 @@ pub struct WorkerVectors<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct MixOptions {
     /// Who does not count in a mean of all.
-    pub server: Option<usize>,
+    pub server: Option<RowIndex>,
     /// The round: what random compression depends on, beside the worker's number in its experiment ...
     pub round: u64,
     /// ... which is its number here and so much more (or less, where several experiments share an engine).
@@ -59,11 +60,12 @@ impl Default for MixOptions {
 /// If rows and parts do not fit together, or a part names a worker that has none.
 ///
 /// ```
-/// use upwash::algorithm::{Assignment, Outgoing, WorkerPlan, Vector};
+/// use upwash::algorithm::{Assignment, Outgoing, RowPlan, Vector};
 /// use upwash::engine::{WorkerVectors, exchange};
+/// use upwash::RowIndex;
 /// let (mut a, mut b, u) = ([2.0], [4.0], [1.0]);
-/// let half = Assignment::mixed(Vector::Model, vec![(0, 0.5), (1, 0.5)]);
-/// let part = |worker| WorkerPlan { worker, messages: vec![Outgoing::stepped()], plan: half.clone().into() };
+/// let half = Assignment::mixed(Vector::Model, vec![(RowIndex(0), 0.5), (RowIndex(1), 0.5)]);
+/// let part = |row| RowPlan { row: RowIndex(row), messages: vec![Outgoing::stepped()], plan: half.clone().into() };
 /// let rows = vec![
 ///     WorkerVectors { model: &mut a, step: &u, state_vectors: vec![] },
 ///     WorkerVectors { model: &mut b, step: &u, state_vectors: vec![] },
@@ -74,7 +76,7 @@ impl Default for MixOptions {
 pub fn exchange(
     mut rows: Vec<WorkerVectors<'_>>,
     remote_rows: &[RemoteRow],
-    parts: &[WorkerPlan],
+    parts: &[RowPlan],
     options: MixOptions,
 ) {
     let all = rows.len() + remote_rows.len();
@@ -110,9 +112,9 @@ pub fn exchange(
 
 impl MixOptions {
     /// What a random choice for a row depends on.
-    pub fn draw(&self, row: usize) -> [u64; 2] {
+    pub fn draw(&self, row: RowIndex) -> [u64; 2] {
         [
-            row.wrapping_add_signed(self.worker_offset) as u64,
+            row.0.wrapping_add_signed(self.worker_offset) as u64,
             self.round,
         ]
     }
@@ -126,10 +128,10 @@ pub struct RemoteRow {
 }
 
 impl RemoteRow {
-    /// Its part in an exchange as row `worker`: it is heard, and nothing becomes of it here.
-    pub fn part(&self, worker: usize) -> WorkerPlan {
-        WorkerPlan {
-            worker,
+    /// Its part in an exchange as this row: it is heard, and nothing becomes of it here.
+    pub fn part(&self, row: RowIndex) -> RowPlan {
+        RowPlan {
+            row,
             // What they are made of is not known here, and not needed.
             messages: vec![Outgoing::of([]); self.messages.len()],
             plan: Plan::default(),
@@ -140,11 +142,11 @@ impl RemoteRow {
 /// Replaces rows of statistics by weighted sums of them and of remote ones, which are numbered behind them.
 pub(super) fn mix_statistics(
     rows: Vec<&mut [f32]>,
-    weights: &[Vec<(usize, f64)>],
+    weights: &[Vec<(RowIndex, f64)>],
     remote_rows: Vec<Vec<f32>>,
 ) {
-    let plan = |(worker, messages): (usize, &Vec<(usize, f64)>)| WorkerPlan {
-        worker,
+    let plan = |(row, messages): (usize, &Vec<(RowIndex, f64)>)| RowPlan {
+        row: RowIndex(row),
         messages: vec![Outgoing::model()],
         plan: Assignment::mixed(Vector::Model, messages.clone()).into(),
     };
@@ -152,9 +154,9 @@ pub(super) fn mix_statistics(
         messages: vec![statistics.into()],
     };
     let remote_rows: Vec<RemoteRow> = remote_rows.into_iter().map(remote).collect();
-    let mut plans: Vec<WorkerPlan> = weights.iter().enumerate().map(plan).collect();
+    let mut plans: Vec<RowPlan> = weights.iter().enumerate().map(plan).collect();
     let remote = (rows.len()..).zip(&remote_rows);
-    plans.extend(remote.map(|(row, remote)| remote.part(row)));
+    plans.extend(remote.map(|(row, remote)| remote.part(RowIndex(row))));
     let vectors = |model| WorkerVectors {
         model,
         step: &[],
@@ -212,18 +214,18 @@ impl<'a> WorkerVectors<'a> {
 }
 
 /// Brings the public copies up to date: adds what arrives of the difference to them.
-fn compress(rows: &mut [WorkerVectors<'_>], parts: &[WorkerPlan], options: MixOptions) {
-    let update = |(row, part): (&mut WorkerVectors<'_>, &WorkerPlan)| {
+fn compress(rows: &mut [WorkerVectors<'_>], parts: &[RowPlan], options: MixOptions) {
+    let update = |(row, part): (&mut WorkerVectors<'_>, &RowPlan)| {
         for message in &part.messages {
             let Some((copy, _)) = message.public_copy else {
                 continue;
             };
-            let difference = row.outgoing(message, &options.draw(part.worker));
+            let difference = row.outgoing(message, &options.draw(part.row));
             let copy = &mut *row.state_vectors[copy];
             copy.iter_mut().zip(difference).for_each(|(c, d)| *c += d);
         }
     };
-    let compresses = |part: &WorkerPlan| part.messages.iter().any(|m| m.public_copy.is_some());
+    let compresses = |part: &RowPlan| part.messages.iter().any(|m| m.public_copy.is_some());
     if parts.iter().any(compresses) {
         rows.par_iter_mut().zip(parts).for_each(update);
     }
@@ -293,11 +295,11 @@ struct HeardSum {
 }
 
 impl<'a> Program<'a> {
-    fn new(parts: &[WorkerPlan], remote_rows: &'a [RemoteRow], server: Option<usize>) -> Self {
-        let largest = parts.iter().map(|part| part.worker).max().unwrap_or(0);
+    fn new(parts: &[RowPlan], remote_rows: &'a [RemoteRow], server: Option<RowIndex>) -> Self {
+        let largest = parts.iter().map(|part| part.row.0).max().unwrap_or(0);
         let mut rows = vec![usize::MAX; largest + 1];
         for (row, part) in parts.iter().enumerate() {
-            rows[part.worker] = row;
+            rows[part.row.0] = row;
         }
         let numbers = parts.iter().map(|part| part.messages.len()).max();
         let numbers = numbers.unwrap_or(0);
@@ -328,12 +330,12 @@ impl<'a> Program<'a> {
             let mut sums = Vec::with_capacity(part.plan.assignments.len());
             for assignment in &part.plan.assignments {
                 let number = assignment.number;
-                let mut place_of = |sender: usize| {
-                    let row = rows.get(sender).copied().unwrap_or(usize::MAX);
-                    assert!(row != usize::MAX, "worker {sender} is not here");
+                let mut place_of = |sender: RowIndex| {
+                    let row = rows.get(sender.0).copied().unwrap_or(usize::MAX);
+                    assert!(row != usize::MAX, "{sender:?} is not here");
                     place(row, number)
                 };
-                let heard = assignment.differences(part.worker).map(|sum| HeardSum {
+                let heard = assignment.differences(part.row).map(|sum| HeardSum {
                     reference: place_of(sum.reference),
                     weight: sum.weight as f32,
                     others: sum
@@ -346,7 +348,7 @@ impl<'a> Program<'a> {
                     if mean_of[number] == usize::MAX {
                         mean_of[number] = means.len();
                         let counted =
-                            (0..parts.len()).filter(|&row| Some(parts[row].worker) != server);
+                            (0..parts.len()).filter(|&row| Some(parts[row].row) != server);
                         means.push(counted.map(|row| place(row, number)).collect());
                     }
                     (mean_of[number], assignment.mean as f32)

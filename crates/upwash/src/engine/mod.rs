@@ -15,7 +15,8 @@ pub use mixing::{MixOptions, RemoteRow, WorkerVectors, exchange};
 pub use shared::{EngineHost, EngineShare, share};
 pub use spec::{EngineSpec, StateRows};
 
-use crate::algorithm;
+use crate::algorithm::{Outgoing, RowPlan};
+use crate::ids::RowIndex;
 pub use crate::model::State;
 use crate::model::{Layout, Replica};
 
@@ -109,11 +110,11 @@ pub trait Engine {
     /// is kept until the worker's next one. Returns how each of their models did on its batch, before the step.
     fn step(&mut self, tasks: &[Option<GradientTask>]) -> Result<Vec<Option<Score>>, EngineError>;
 
-    /// Carries out an exchange between the plans' workers, which come in increasing order, and remote rows, which are
+    /// Carries out an exchange between the plans' rows, which come in increasing order, and remote rows, which are
     /// numbered from [`workers`](Self::workers) on.
     fn exchange(
         &mut self,
-        plans: &[algorithm::WorkerPlan],
+        plans: &[RowPlan],
         remote_rows: Vec<RemoteRow>,
         options: MixOptions,
     ) -> Result<(), EngineError>;
@@ -122,8 +123,8 @@ pub trait Engine {
     /// difference from its public copy.
     fn write_outgoing(
         &mut self,
-        worker: usize,
-        message: &algorithm::Outgoing,
+        row: RowIndex,
+        message: &Outgoing,
         options: MixOptions,
         into: &mut [f32],
     ) -> Result<(), EngineError>;
@@ -131,12 +132,12 @@ pub trait Engine {
     /// The same as a vector.
     fn outgoing(
         &mut self,
-        worker: usize,
-        message: &algorithm::Outgoing,
+        row: RowIndex,
+        message: &Outgoing,
         options: MixOptions,
     ) -> Result<Vec<f32>, EngineError> {
         let mut vector = vec![0.0; self.layout().parameter_count()];
-        self.write_outgoing(worker, message, options, &mut vector)?;
+        self.write_outgoing(row, message, options, &mut vector)?;
         Ok(vector)
     }
 
@@ -144,12 +145,12 @@ pub trait Engine {
     /// statistics are numbered from [`workers`](Self::workers) on.
     fn mix_statistics(
         &mut self,
-        weights: &[Vec<(usize, f64)>],
+        weights: &[Vec<(RowIndex, f64)>],
         remote_rows: Vec<Vec<f32>>,
     ) -> Result<(), EngineError>;
 
     /// A worker's running statistics.
-    fn statistics(&mut self, worker: usize) -> Result<Vec<f32>, EngineError>;
+    fn statistics(&mut self, row: RowIndex) -> Result<Vec<f32>, EngineError>;
 
     /// Whether gradients, optimizer and data are somebody else's, so that models cannot be scored here.
     fn is_external(&self) -> bool {
@@ -157,19 +158,19 @@ pub trait Engine {
     }
 
     /// How a worker's model does.
-    fn score(&mut self, worker: usize, split: Split) -> Result<Score, EngineError>;
+    fn score(&mut self, row: RowIndex, split: Split) -> Result<Score, EngineError>;
 
     /// The average of some workers' models, with batch-norm statistics estimated for it.
-    fn average(&mut self, workers: &[usize]) -> Result<Replica, EngineError>;
+    fn average(&mut self, rows: &[RowIndex]) -> Result<Replica, EngineError>;
 
-    /// A model that is no worker's, with statistics estimated for it on the data of `worker` and all that are with it.
-    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Result<Replica, EngineError>;
+    /// A model that is no worker's, with statistics estimated for it on the data of `row` and all that are with it.
+    fn estimated(&mut self, row: RowIndex, parameters: Vec<f32>) -> Result<Replica, EngineError>;
 
     /// How a model does on the test set.
     fn score_replica(&mut self, replica: &Replica) -> Result<Score, EngineError>;
 
     /// The root mean square distance of some workers' models from their average.
-    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, EngineError>;
+    fn consensus_distance(&mut self, rows: &[RowIndex]) -> Result<f64, EngineError>;
 
     /// All that must be kept for going on later, by name.
     fn state(&mut self) -> Result<State, EngineError>;

@@ -8,7 +8,8 @@ use super::{
     Engine, EngineError, EngineSpec, GradientTask, MixOptions, RemoteRow, Score, Split, State,
     saved,
 };
-use crate::algorithm::{Outgoing, WorkerPlan};
+use crate::algorithm::{Outgoing, RowPlan};
+use crate::ids::RowIndex;
 use crate::model::{Layout, Replica};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -67,14 +68,14 @@ impl RowRange {
     }
 
     /// The shared engine's number of a row, or of a remote row, which come behind the workers of all runs.
-    fn shifted(self, row: usize) -> usize {
-        match row < self.workers {
-            true => row + self.first,
-            false => row + self.all - self.workers,
-        }
+    fn shifted(self, row: RowIndex) -> RowIndex {
+        RowIndex(match row.0 < self.workers {
+            true => row.0 + self.first,
+            false => row.0 + self.all - self.workers,
+        })
     }
 
-    fn all_shifted(self, rows: &[usize]) -> Vec<usize> {
+    fn all_shifted(self, rows: &[RowIndex]) -> Vec<RowIndex> {
         rows.iter().map(|&row| self.shifted(row)).collect()
     }
 }
@@ -190,13 +191,13 @@ impl Engine for EngineShare {
 
     fn exchange(
         &mut self,
-        plans: &[WorkerPlan],
+        plans: &[RowPlan],
         remote_rows: Vec<RemoteRow>,
         mut options: MixOptions,
     ) -> Result<(), EngineError> {
         let (range, mut plans) = (self.range, plans.to_vec());
         for plan in &mut plans {
-            plan.worker = range.shifted(plan.worker);
+            plan.row = range.shifted(plan.row);
             let assignments = plan.plan.assignments.iter_mut();
             let senders = assignments.flat_map(|sum| &mut sum.messages);
             senders.for_each(|entry| entry.0 = range.shifted(entry.0));
@@ -209,51 +210,53 @@ impl Engine for EngineShare {
 
     fn write_outgoing(
         &mut self,
-        worker: usize,
+        row: RowIndex,
         message: &Outgoing,
         mut options: MixOptions,
         into: &mut [f32],
     ) -> Result<(), EngineError> {
-        let (worker, message) = (self.range.shifted(worker), message.clone());
+        let (row, message) = (self.range.shifted(row), message.clone());
         options.worker_offset -= self.range.first as isize;
-        let outgoing = self.call(move |engine| engine.outgoing(worker, &message, options))?;
+        let outgoing = self.call(move |engine| engine.outgoing(row, &message, options))?;
         into.copy_from_slice(&outgoing);
         Ok(())
     }
 
-    fn statistics(&mut self, worker: usize) -> Result<Vec<f32>, EngineError> {
-        let worker = self.range.shifted(worker);
-        self.call(move |engine| engine.statistics(worker))
+    fn statistics(&mut self, row: RowIndex) -> Result<Vec<f32>, EngineError> {
+        let row = self.range.shifted(row);
+        self.call(move |engine| engine.statistics(row))
     }
 
     fn mix_statistics(
         &mut self,
-        weights: &[Vec<(usize, f64)>],
+        weights: &[Vec<(RowIndex, f64)>],
         remote_rows: Vec<Vec<f32>>,
     ) -> Result<(), EngineError> {
         let range = self.range;
-        let itself = |worker: usize| vec![(worker, 1.0)];
-        let mut all: Vec<Vec<(usize, f64)>> = (0..range.all).map(itself).collect();
-        for (worker, row) in weights.iter().enumerate() {
-            let shifted = row.iter().map(|&(sender, w)| (range.shifted(sender), w));
-            all[range.shifted(worker)] = shifted.collect();
+        let itself = |row: usize| vec![(RowIndex(row), 1.0)];
+        let mut all: Vec<Vec<(RowIndex, f64)>> = (0..range.all).map(itself).collect();
+        for (row, weights) in weights.iter().enumerate() {
+            let shifted = weights
+                .iter()
+                .map(|&(sender, w)| (range.shifted(sender), w));
+            all[range.shifted(RowIndex(row)).0] = shifted.collect();
         }
         self.call(move |engine| engine.mix_statistics(&all, remote_rows))
     }
 
-    fn score(&mut self, worker: usize, split: Split) -> Result<Score, EngineError> {
-        let worker = self.range.shifted(worker);
-        self.call(move |engine| engine.score(worker, split))
+    fn score(&mut self, row: RowIndex, split: Split) -> Result<Score, EngineError> {
+        let row = self.range.shifted(row);
+        self.call(move |engine| engine.score(row, split))
     }
 
-    fn average(&mut self, workers: &[usize]) -> Result<Replica, EngineError> {
-        let workers = self.range.all_shifted(workers);
-        self.call(move |engine| engine.average(&workers))
+    fn average(&mut self, rows: &[RowIndex]) -> Result<Replica, EngineError> {
+        let rows = self.range.all_shifted(rows);
+        self.call(move |engine| engine.average(&rows))
     }
 
-    fn estimated(&mut self, worker: usize, parameters: Vec<f32>) -> Result<Replica, EngineError> {
-        let worker = self.range.shifted(worker);
-        self.call(move |engine| engine.estimated(worker, parameters))
+    fn estimated(&mut self, row: RowIndex, parameters: Vec<f32>) -> Result<Replica, EngineError> {
+        let row = self.range.shifted(row);
+        self.call(move |engine| engine.estimated(row, parameters))
     }
 
     fn score_replica(&mut self, replica: &Replica) -> Result<Score, EngineError> {
@@ -261,9 +264,9 @@ impl Engine for EngineShare {
         self.call(move |engine| engine.score_replica(&replica))
     }
 
-    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, EngineError> {
-        let workers = self.range.all_shifted(workers);
-        self.call(move |engine| engine.consensus_distance(&workers))
+    fn consensus_distance(&mut self, rows: &[RowIndex]) -> Result<f64, EngineError> {
+        let rows = self.range.all_shifted(rows);
+        self.call(move |engine| engine.consensus_distance(&rows))
     }
 
     fn state(&mut self) -> Result<State, EngineError> {

@@ -400,7 +400,7 @@ impl<'a> Gossip<'a> {
         for worker in self.placement.own() {
             let messages = self.messages(worker, reports[worker], job);
             numbers = messages.len();
-            let row = self.placement.row_of(worker).unwrap_or(0);
+            let row = self.placement.row_of(worker).unwrap_or_default();
             if Some(worker) == self.experiment.server {
                 continue;
             }

@@ -1,7 +1,8 @@
 //! What was heard from other processes in an exchange, and the rows of an engine that it has there.
 
-use crate::algorithm::{WorkerPlan, WorkerStats};
+use crate::algorithm::{RowPlan, WorkerPlan, WorkerStats};
 use crate::engine::RemoteRow;
+use crate::ids::{RowIndex, WorkerId};
 use crate::transport::{Placement, TransportError};
 use std::collections::{BTreeMap, BTreeSet};
 use upwash_topology::Round;
@@ -10,7 +11,7 @@ use upwash_topology::Round;
 #[derive(Default)]
 pub(crate) struct Inbox {
     /// Whom from: row by row behind those of this process.
-    pub(crate) senders: Vec<usize>,
+    pub(crate) senders: Vec<WorkerId>,
     pub(crate) remote_rows: Vec<RemoteRow>,
     /// Their statistics, if they came along.
     pub(crate) statistics: Vec<Vec<f32>>,
@@ -26,71 +27,73 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// The row of a worker in an engine with these remote_rows; an error where it was not heard, which only
+    /// The row of a worker in an engine with these remote rows; an error where it was not heard, which only
     /// algorithms meet that do not go by links.
     fn row(
         &self,
-        worker: usize,
+        worker: WorkerId,
         placement: &Placement,
         round: u64,
-    ) -> Result<usize, TransportError> {
-        let from = worker;
+    ) -> Result<RowIndex, TransportError> {
+        let remote = |place: usize| RowIndex(placement.own().len() + place);
         match (
             placement.row_of(worker),
             self.senders.binary_search(&worker),
         ) {
             (Some(row), _) => Ok(row),
-            (None, Ok(remote)) => Ok(placement.own().len() + remote),
-            (None, Err(_)) => Err(TransportError::Missing { from, round }),
+            (None, Ok(place)) => Ok(remote(place)),
+            (None, Err(_)) => Err(TransportError::Missing {
+                from: worker,
+                round,
+            }),
         }
     }
 
-    /// Parts by the rows of an engine instead of the workers' numbers.
-    pub(crate) fn localise(
+    /// Plans by the rows of an engine instead of workers.
+    pub(crate) fn row_plans(
         &self,
-        parts: &mut [WorkerPlan],
+        plans: Vec<WorkerPlan>,
         placement: &Placement,
         round: u64,
-    ) -> Result<(), TransportError> {
+    ) -> Result<Vec<RowPlan>, TransportError> {
         let mean = placement.own().len() + self.remote_rows.len().saturating_sub(1);
-        for part in parts {
-            for assignment in &mut part.plan.assignments {
+        let mut found = Vec::with_capacity(plans.len());
+        for mut plan in plans {
+            let own = plan.worker;
+            for assignment in &mut plan.plan.assignments {
                 // What has no weight was perhaps not even sent; a worker's own message is always there, and
                 // the others are compared with it.
-                let own = part.worker;
-                assignment
-                    .messages
-                    .retain(|entry| entry.1 != 0.0 || entry.0 == own);
-                for entry in &mut assignment.messages {
-                    entry.0 = self.row(entry.0, placement, round)?;
-                }
+                let messages = &mut assignment.messages;
+                messages.retain(|entry| entry.1 != 0.0 || entry.0 == own);
+            }
+            let mut plan = plan.at_rows(|worker| self.row(worker, placement, round))?;
+            for assignment in &mut plan.plan.assignments {
                 if self.has_mean && assignment.mean != 0.0 {
-                    assignment.messages.push((mean, assignment.mean));
-                    assignment.mean = 0.0;
+                    let weight = std::mem::take(&mut assignment.mean);
+                    assignment.messages.push((RowIndex(mean), weight));
                 }
             }
-            part.worker = self.row(part.worker, placement, round)?;
+            found.push(plan);
         }
-        Ok(())
+        Ok(found)
     }
 
     /// The rows of this process out of weights for all workers.
-    pub(crate) fn weights(
+    pub(crate) fn row_weights(
         &self,
-        all: Vec<Vec<(usize, f64)>>,
+        all: Vec<Vec<(WorkerId, f64)>>,
         placement: &Placement,
         round: u64,
-    ) -> Result<Vec<Vec<(usize, f64)>>, TransportError> {
+    ) -> Result<Vec<Vec<(RowIndex, f64)>>, TransportError> {
         let own = placement.own();
         if self.has_mean {
-            return Ok(vec![vec![(own.len(), 1.0)]; own.len()]);
+            return Ok(vec![vec![(RowIndex(own.len()), 1.0)]; own.len()]);
         }
-        let mut rows = all;
-        rows.truncate(own.end);
-        rows.drain(..own.start);
-        for entry in rows.iter_mut().flatten() {
-            entry.0 = self.row(entry.0, placement, round)?;
-        }
-        Ok(rows)
+        let row = |(worker, weight): &(WorkerId, f64)| {
+            Ok((self.row(*worker, placement, round)?, *weight))
+        };
+        let rows = all[own].iter();
+        rows.map(|weights| weights.iter().map(row).collect())
+            .collect()
     }
 }

@@ -91,20 +91,17 @@ impl Gossip<'_> {
     pub(crate) fn apply(
         &self,
         job: &ExchangeJob<'_>,
-        mut plans: Vec<WorkerPlan>,
+        plans: Vec<WorkerPlan>,
         inbox: Inbox,
         engine: &mut dyn Engine,
     ) -> Result<(), GossipError> {
-        let weights = |inbox: &Inbox| job.exchange.safe_weights(&job.setting_in(inbox));
-        let mut weights = job.statistics.then(|| weights(&inbox));
-        if !self.is_local() {
-            let round = job.options.round;
-            inbox.localise(&mut plans, &self.placement, round)?;
-            weights = match weights {
-                Some(weights) => Some(inbox.weights(weights, &self.placement, round)?),
-                None => None,
-            };
-        }
+        let (placement, round) = (&self.placement, job.options.round);
+        let weights = job.statistics.then(|| {
+            let weights = job.exchange.safe_weights(&job.setting_in(&inbox));
+            inbox.row_weights(weights, placement, round)
+        });
+        let weights = weights.transpose()?;
+        let plans = inbox.row_plans(plans, placement, round)?;
         engine.exchange(&plans, inbox.remote_rows, job.options)?;
         if let Some(weights) = weights {
             engine.mix_statistics(&weights, inbox.statistics)?;

@@ -257,8 +257,9 @@ impl RunDirectory {
         }
         let nothing = || DirectoryError::NoCheckpoint(top.to_owned());
         let has_rounds = experiment.method.synchronous().is_some();
-        // Where there is nothing to resume from, nothing is left behind.
-        if !top.is_dir() || location.newest(top, has_rounds)?.0.is_none() {
+        // Where there is nothing to resume from, nothing is left behind. A run in progress is not looked into.
+        let is_new = !path.join(EVENTS_FILE).exists();
+        if is_new && (!top.is_dir() || location.newest(top, has_rounds)?.0.is_none()) {
             return Err(nothing());
         }
         if path != top {

@@ -4,6 +4,7 @@ use super::{Progress, RunError, Snapshot, WorkerSummary};
 use crate::algorithm::Outgoing;
 use crate::engine::{Engine, Score, Split};
 use crate::experiment::Experiment;
+use crate::ids::RowIndex;
 use crate::model::Replica;
 use crate::transport::{Placement, Transport};
 
@@ -45,7 +46,7 @@ impl<'a> EngineReplicas<'a> {
     }
 
     fn models(&mut self, workers: &[usize]) -> Result<Vec<Vec<f32>>, RunError> {
-        let rows = workers.iter().filter_map(|&w| self.placement.row_of(w));
+        let rows = self.placement.rows_of(workers).into_iter();
         let models = rows.map(|row| {
             self.engine
                 .outgoing(row, &Outgoing::model(), Default::default())
@@ -76,10 +77,10 @@ impl<'a> EngineReplicas<'a> {
     /// The average of some workers' models, with statistics estimated for it.
     pub(super) fn average(&mut self, workers: &[usize]) -> Result<Replica, RunError> {
         if self.placement.is_whole() {
-            return Ok(self.engine.average(workers)?);
+            return Ok(self.engine.average(&self.placement.rows_of(workers))?);
         }
         let mean = self.mean(workers)?;
-        Ok(self.engine.estimated(0, mean)?)
+        Ok(self.engine.estimated(RowIndex(0), mean)?)
     }
 
     /// How a model does that is no worker's.
@@ -118,7 +119,8 @@ impl Replicas for EngineReplicas<'_> {
 
     fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, RunError> {
         if self.placement.is_whole() {
-            return Ok(self.engine.consensus_distance(workers)?);
+            let rows = self.placement.rows_of(workers);
+            return Ok(self.engine.consensus_distance(&rows)?);
         }
         if !self.is_in_step() {
             return Ok(f64::NAN);

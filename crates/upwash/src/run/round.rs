@@ -7,6 +7,7 @@ use crate::config::Statistics;
 use crate::engine::MixOptions;
 use crate::engine::{Engine, GradientTask};
 use crate::gossip::{ExchangeJob, Gossip};
+use crate::ids::{RowIndex, WorkerId};
 use crate::transport::{Placement, Transport};
 use upwash_topology::Round;
 
@@ -22,7 +23,8 @@ pub(super) struct CurrentRound<'a> {
     rate: f64,
     previous_rate: f64,
     momentum: f64,
-    server: Option<usize>,
+    server: Option<WorkerId>,
+    server_row: Option<RowIndex>,
     averages_statistics: bool,
     /// The first worker of this process.
     first: usize,
@@ -51,6 +53,9 @@ impl<'a> CurrentRound<'a> {
             previous_rate: session.rate(index.saturating_sub(1) as f64),
             momentum: training.momentum,
             server: experiment.server,
+            server_row: experiment
+                .server
+                .and_then(|server| placement.row_of(server)),
             averages_statistics: training.statistics == Statistics::Averaged,
             first: placement.own().start,
             early_stats: vec![],
@@ -133,7 +138,7 @@ impl<'a> CurrentRound<'a> {
                 server: self.server,
             },
             options: MixOptions {
-                server: self.server,
+                server: self.server_row,
                 round: self.index,
                 worker_offset: self.first as isize,
                 is_last: number == last,

@@ -1,5 +1,6 @@
 //! Which worker is in which process.
 
+use crate::ids::{RowIndex, WorkerId};
 use std::ops::Range;
 
 /// The workers of each process: blocks of consecutive numbers, of sizes that differ by one at most.
@@ -9,7 +10,7 @@ use std::ops::Range;
 /// let second = Placement::new(8, 3, 1); // eight workers in three processes; this is the second
 /// assert_eq!(second.own(), 2..5);
 /// assert_eq!(second.process_of(7), 2);
-/// assert_eq!(second.row_of(4), Some(2));
+/// assert_eq!(second.row_of(4), Some(upwash::RowIndex(2)));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
@@ -73,10 +74,18 @@ impl Placement {
             .unwrap_or(guess)
     }
 
-    /// Which of this process's workers it is.
-    pub fn row_of(&self, worker: usize) -> Option<usize> {
+    /// Which row of this process's engine is its.
+    pub fn row_of(&self, worker: WorkerId) -> Option<RowIndex> {
         let own = self.own();
-        own.contains(&worker).then(|| worker - own.start)
+        own.contains(&worker).then(|| RowIndex(worker - own.start))
+    }
+
+    /// The rows of those of these workers that are in this process.
+    pub fn rows_of(&self, workers: &[WorkerId]) -> Vec<RowIndex> {
+        workers
+            .iter()
+            .filter_map(|&worker| self.row_of(worker))
+            .collect()
     }
 }
 

@@ -16,7 +16,9 @@ use crate::engine::{
     ConcurrentWorkers, GradientTask, MixOptions, RemoteRow, Score, WorkerVectors, exchange,
 };
 use crate::experiment::Experiment;
+use crate::ids::RowIndex;
 use crate::transport::{Buffer, Message, RoundStart, Transport};
+use std::convert::Infallible;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -269,18 +271,20 @@ impl<'a> NetworkWorker<'a> {
             step: update,
             state_vectors: vec![],
         }];
-        let (mut all, mut remote_rows) = (vec![own.clone()], Vec::new());
-        if let Some((worker, numbers)) = other {
-            let messages = vec![numbers];
-            let remote = RemoteRow { messages };
-            all.push(remote.part(worker));
-            remote_rows.push(remote);
-        }
+        // This worker is the engine's only row; what the other sent comes behind it.
+        let row_of = |worker| Ok::<_, Infallible>(RowIndex(usize::from(worker != self.id)));
+        let Ok(row_plan) = own.clone().at_rows(row_of);
+        let mut row_plans = vec![row_plan];
+        let remote = |(_, numbers)| RemoteRow {
+            messages: vec![numbers],
+        };
+        let remote_rows: Vec<RemoteRow> = other.into_iter().map(remote).collect();
+        row_plans.extend(remote_rows.iter().map(|remote| remote.part(RowIndex(1))));
         let options = MixOptions {
             single_threaded: true,
             ..Default::default()
         };
-        exchange(rows, &remote_rows, &all, options);
+        exchange(rows, &remote_rows, &row_plans, options);
         (model, own.plan.number)
     }
 }

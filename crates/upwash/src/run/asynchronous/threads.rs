@@ -10,12 +10,13 @@ use super::super::session::Session;
 use super::super::{Progress, RunError, Snapshot, Status};
 use super::shared_state::{LocalState, SharedState, lock, slices};
 use super::{AsyncState, AsyncWorkers, CompletedStep, async_step, count_steps};
-use crate::algorithm::{Asynchronous, PairwiseUpdate, WorkerPlan};
+use crate::algorithm::{Asynchronous, PairwiseUpdate, RowPlan, WorkerPlan};
 use crate::clock::Transfer;
 use crate::engine::{
     ConcurrentWorkers, GradientTask, MixOptions, Score, Split, WorkerVectors, exchange,
 };
 use crate::experiment::Experiment;
+use crate::ids::RowIndex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, mpsc};
 use std::time::Duration;
@@ -213,12 +214,17 @@ impl Threads<'_> {
             state_vectors: vec![],
         });
         let options = MixOptions {
-            server: experiment.server,
+            server: experiment.server.map(RowIndex),
             round: step,
             single_threaded: true,
             ..Default::default()
         };
-        exchange(rows.collect(), &[], &plans, options);
+        let row_plans: Vec<RowPlan> = plans
+            .iter()
+            .cloned()
+            .map(WorkerPlan::in_one_process)
+            .collect();
+        exchange(rows.collect(), &[], &row_plans, options);
         lock(&self.steps)[worker] += 1;
         CompletedStep {
             worker,

@@ -9,10 +9,11 @@ use super::super::evaluation::{EngineReplicas, Replicas};
 use super::super::session::Session;
 use super::super::{Progress, RunError, Snapshot, Status};
 use super::{Activity, AsyncState, AsyncWorkers, CompletedStep, async_step, count_steps};
-use crate::algorithm::{AsyncStep, Asynchronous};
+use crate::algorithm::{AsyncStep, Asynchronous, RowPlan, WorkerPlan};
 use crate::clock::{Time, Transfer};
 use crate::engine::{Engine, GradientTask, MixOptions, Score, Split};
 use crate::experiment::Experiment;
+use crate::ids::RowIndex;
 use crate::transport::InProcess;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -178,16 +179,17 @@ impl Simulation<'_> {
             return Ok(completed);
         }
         let options = MixOptions {
-            server: self.experiment.server,
+            server: self.experiment.server.map(RowIndex),
             round: self.state.steps[worker],
             ..Default::default()
         };
-        self.engine.exchange(&plans, vec![], options)?;
         for plan in &plans {
             if let Some(number) = plan.plan.number {
                 session.progress.numbers[plan.worker] = number;
             }
         }
+        let plans: Vec<RowPlan> = plans.into_iter().map(WorkerPlan::in_one_process).collect();
+        self.engine.exchange(&plans, vec![], options)?;
         self.state.steps[worker] += 1;
         self.done += 1;
         self.begin_those_that_may(worker, time, session);
