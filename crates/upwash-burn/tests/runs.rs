@@ -1,9 +1,4 @@
-//! Whole runs, on Burn.
-
-#![allow(clippy::unwrap_used)]
-
-#[path = "runs/body.rs"]
-mod body;
+//! The engine conformance suite, on Burn.
 
 use std::sync::Arc;
 use upwash::engine::Model;
@@ -13,3 +8,5 @@ use upwash_burn::BurnNetwork;
 fn model(network: Network) -> Arc<dyn Model> {
     Arc::new(BurnNetwork::new(network))
 }
+
+upwash_testkit::engine_conformance!(model);

@@ -1,14 +1,11 @@
 //! `upwash watch` and `train --watch` as their user sees them.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../upwash-report/tests/browser/mod.rs"]
-mod browser;
-
-use browser::Browser;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use upwash_testkit::browser::Browser;
 
 /// A program that ends with the test, however that ends.
 struct Running(Child);

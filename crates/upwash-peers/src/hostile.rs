@@ -341,7 +341,7 @@ fn whoever_misbehaves_is_refused_and_training_goes_on() {
     let far = message_frame(&message(2, 1 << 40, 10));
     stream.write_all(&far).unwrap();
     stream.write_all(&far).unwrap();
-    scene.refused("out of its turn");
+    scene.refused("unexpected message of round");
     scene.goes_on();
 
     // A million tiny frames: it is cut off long before.

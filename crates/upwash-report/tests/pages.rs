@@ -1,11 +1,11 @@
 //! The page as a browser shows it.
 #![allow(clippy::unwrap_used)]
 
-mod browser;
-
-use browser::Browser;
 use std::path::PathBuf;
+use upwash::run::Event;
 use upwash_report::{Run, page};
+use upwash_testkit::browser::Browser;
+use upwash_topology::GraphSpec;
 
 const WORKERS: usize = 8;
 
@@ -26,6 +26,12 @@ fn folder_of(
     let mut lines = vec![format!(
         r#"{{"event":"started","version":1,"round":0,"algorithm":"D-PSGD","graph":"{graph}","workers":{workers},"parameters":10,"rounds":100,"rounds_per_epoch":10,"batch_size":8}}"#
     )];
+    let built = graph.parse::<GraphSpec>().unwrap().build().unwrap();
+    let event = Event::Graph {
+        matchings: built.matchings().to_vec(),
+        relabelings: vec![],
+    };
+    lines.push(serde_json::to_string(&event).unwrap());
     for epoch in 1..=epochs {
         let number = |worker: usize| (1.0 + worker as f64 / workers as f64) / f64::from(epoch);
         let losses: Vec<f64> = (0..workers).map(number).collect();

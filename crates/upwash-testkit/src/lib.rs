@@ -1,8 +1,12 @@
 //! What the tests of several crates share. Not published.
 
+pub mod browser;
+pub mod engine_suite;
+pub mod external_suite;
 pub mod golden;
 mod quadratic;
 mod steps;
+pub mod transport_suite;
 
 pub use quadratic::Quadratic;
 pub use steps::{Archive, distance, plain_steps, row_plans, rows};

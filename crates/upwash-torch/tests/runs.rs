@@ -1,9 +1,5 @@
-//! Whole runs, on libtorch on the CPU: the same tests as Burn's.
+//! The engine conformance suite, on libtorch on the CPU.
 #![cfg(feature = "libtorch")]
-#![allow(clippy::unwrap_used)]
-
-#[path = "../../upwash-burn/tests/runs/body.rs"]
-mod body;
 
 use std::sync::Arc;
 use upwash::engine::Model;
@@ -14,3 +10,5 @@ fn model(network: Network) -> Arc<dyn Model> {
     let input = network.input;
     Arc::new(OnCpu::new(Arc::new(TorchNetwork::new(network)), input))
 }
+
+upwash_testkit::engine_conformance!(model);

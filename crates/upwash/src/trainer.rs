@@ -14,6 +14,7 @@ use crate::transport::{InProcess, Transport};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+type EventObserver<'a> = dyn FnMut(&Event) + 'a;
 type EngineBuilder<'a> = dyn FnOnce(&EngineSpec) -> Result<Box<dyn Engine>, EngineError> + 'a;
 
 /// Trains as a configuration says. Every part that a configuration names can be a program's own instead.
@@ -83,7 +84,7 @@ pub enum TrainError {
 
 /// Everybody who is told of events.
 #[derive(Default)]
-struct Observers<'a>(Vec<Box<dyn FnMut(&Event) + 'a>>);
+struct Observers<'a>(Vec<Box<EventObserver<'a>>>);
 
 impl Observer for Observers<'_> {
     fn observe(&mut self, event: &Event) -> ControlFlow {

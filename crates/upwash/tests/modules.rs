@@ -13,6 +13,11 @@ fn dependencies(path: &Path, found: &mut BTreeSet<String>) {
         return;
     }
     let text = std::fs::read_to_string(path).unwrap();
+    // Documentation may point anywhere.
+    let code = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    let text = code.collect::<Vec<_>>().join("\n");
     for rest in text.split("crate::").skip(1) {
         let name = rest.split(|c: char| !c.is_ascii_lowercase() && c != '_');
         found.extend(name.into_iter().next().map(String::from));

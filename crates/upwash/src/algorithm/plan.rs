@@ -106,7 +106,7 @@ impl Outgoing {
 ///
 /// ```
 /// use upwash::algorithm::{Assignment, Vector};
-/// let keep_step = Assignment::of(Vector::State(0), [(Vector::Step, 1.0)]);
+/// let keep_step: Assignment = Assignment::of(Vector::State(0), [(Vector::Step, 1.0)]);
 /// assert!(keep_step.messages.is_empty());
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -129,7 +129,8 @@ impl<S: Copy + Ord> Assignment<S> {
     ///
     /// ```
     /// # use upwash::algorithm::{Assignment, Vector};
-    /// assert_eq!(Assignment::of(Vector::Model, []).mean, 0.0);
+    /// let nothing: Assignment = Assignment::of(Vector::Model, []);
+    /// assert_eq!(nothing.mean, 0.0);
     /// ```
     pub fn of(target: Vector, own: impl Into<Combination>) -> Self {
         Self {
@@ -159,7 +160,8 @@ impl<S: Copy + Ord> Assignment<S> {
     ///
     /// ```
     /// # use upwash::algorithm::{Assignment, Vector};
-    /// assert_eq!(Assignment::averaged(Vector::Model, 0).mean, 1.0);
+    /// let mean: Assignment = Assignment::averaged(Vector::Model, 0);
+    /// assert_eq!(mean.mean, 1.0);
     /// ```
     pub fn averaged(target: Vector, number: usize) -> Self {
         Self {
@@ -173,7 +175,7 @@ impl<S: Copy + Ord> Assignment<S> {
     ///
     /// ```
     /// # use upwash::algorithm::{Assignment, Vector};
-    /// let mut half = Assignment::averaged(Vector::Model, 0);
+    /// let mut half: Assignment = Assignment::averaged(Vector::Model, 0);
     /// half.scale(0.5);
     /// assert_eq!(half.mean, 0.5);
     /// ```
@@ -203,7 +205,7 @@ impl<S: Copy + Ord> Assignment<S> {
     ///
     /// ```
     /// # use upwash::algorithm::{Assignment, Vector};
-    /// let mut sum = Assignment::of(Vector::Model, [(Vector::Step, -1.0)]);
+    /// let mut sum: Assignment = Assignment::of(Vector::Model, [(Vector::Step, -1.0)]);
     /// sum.add_own(Vector::Model, 1.0);
     /// assert_eq!(sum.own.len(), 2);
     /// ```
@@ -344,7 +346,8 @@ impl<S: Copy + Ord> Plan<S> {
     ///
     /// ```
     /// # use upwash::algorithm::Plan;
-    /// assert!(Plan::alone().assignments[0].messages.is_empty());
+    /// let alone: Plan = Plan::alone();
+    /// assert!(alone.assignments[0].messages.is_empty());
     /// ```
     pub fn alone() -> Self {
         Assignment::of(Vector::Model, Outgoing::stepped().content).into()

@@ -1,5 +1,5 @@
 //! Chromium, driven by its own protocol.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)]
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};

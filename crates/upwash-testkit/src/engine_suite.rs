@@ -1,17 +1,29 @@
-//! Whole runs on any engine: equivalences between algorithms, going on after a stop, learning,
-//! divergence. Whoever includes this has a function `model` that makes a network ready for a fleet.
+//! A conformance suite for engines: whole runs, equivalences between algorithms, going on after a stop, learning,
+//! divergence. [`engine_conformance!`](crate::engine_conformance) makes tests of it for the engine of one's own networks.
+#![allow(clippy::unwrap_used)]
 
-use crate::model;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use upwash::algorithm::Registry;
 use upwash::config::Config;
 use upwash::data::{Augmentation, Batch, Pick};
-use upwash::engine::CpuEngine;
-use upwash::engine::EngineSpec;
-use upwash::engine::share;
-use upwash::engine::{Engine, State};
+use upwash::engine::{CpuEngine, Engine, EngineSpec, Model, State, share};
 use upwash::experiment::{DataPaths, Experiment};
+use upwash::model::Network;
 use upwash::run::{ControlFlow, Event, Observer, Progress, Status, Summary, TakeSnapshot, run};
+
+/// Makes a network ready for the CPU engine.
+pub type MakeModel = fn(Network) -> Arc<dyn Model>;
+
+static MODEL: OnceLock<MakeModel> = OnceLock::new();
+
+/// Says whose networks are tested in this program.
+pub fn test_with(make: MakeModel) {
+    MODEL.get_or_init(|| make);
+}
+
+fn model(network: Network) -> Arc<dyn Model> {
+    MODEL.get().expect("test_with comes first")(network)
+}
 
 /// Keeps warnings; stops before round `stop` and keeps what is needed to go on.
 #[derive(Default)]
@@ -63,8 +75,8 @@ fn apart(a: &State, b: &State) -> f32 {
 
 const SHORT: &str = "[training]\nepochs = 2\n";
 
-#[test]
-fn al_dsgd_without_pull_is_its_base() {
+/// Al dsgd without pull is its base.
+pub fn al_dsgd_without_pull_is_its_base() {
     let none = "w_best = 0.0\nw_degree = 0.0\nlambda_best = 0.0\nlambda_degree = 0.0\n";
     for (base, alone) in [("dpsgd", "dpsgd"), ("matcha", "matcha")] {
         for variant in ["sound", "released"] {
@@ -82,8 +94,8 @@ fn al_dsgd_without_pull_is_its_base() {
     }
 }
 
-#[test]
-fn matcha_with_the_whole_budget_is_dpsgd() {
+/// Matcha with the whole budget is dpsgd.
+pub fn matcha_with_the_whole_budget_is_dpsgd() {
     let matcha = complete(&format!(
         "[algorithm]\nname = \"matcha\"\nbudget = 1.0\n{SHORT}"
     ))
@@ -94,8 +106,7 @@ fn matcha_with_the_whole_budget_is_dpsgd() {
 
 /// Everyone averages with everyone: from equal starts the models stay equal, and each is what one
 /// model becomes that steps along the mean of all gradients.
-#[test]
-fn the_complete_graph_is_an_all_reduce() {
+pub fn the_complete_graph_is_an_all_reduce() {
     let config = format!(
         "[graph]\ntopology = \"complete:4\"\nweights = \"alpha=0.25\"\n[algorithm]\nname = \"dpsgd\"\n\
          {SHORT}start = \"equal\"\nmomentum = 0.0\n"
@@ -132,8 +143,7 @@ fn the_complete_graph_is_an_all_reduce() {
 }
 
 /// From equal starts, every worker is what one model becomes with the batches of all joined.
-#[test]
-fn an_all_reduce_is_one_worker_with_the_joined_batch() {
+pub fn an_all_reduce_is_one_worker_with_the_joined_batch() {
     let config = format!(
         "[graph]\ntopology = \"path:4\"\n[algorithm]\nname = \"all-reduce\"\n{SHORT}momentum = 0.5\n"
     );
@@ -173,8 +183,7 @@ fn an_all_reduce_is_one_worker_with_the_joined_batch() {
 
 /// With steps of next to nothing, pairwise averages are all that happens: the mean stays, and the
 /// models come together.
-#[test]
-fn ad_psgd_in_virtual_time_conserves_the_mean() {
+pub fn ad_psgd_in_virtual_time_conserves_the_mean() {
     let config = "[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 2\nlearning_rate = 1e-12\nmomentum = 0.0\n\
                   start = \"different\"\n[clock]\nnetwork = \"datacenter\"\n";
     let (_, mut fleet) = prepare(config);
@@ -197,8 +206,7 @@ fn ad_psgd_in_virtual_time_conserves_the_mean() {
 }
 
 /// What is sent, by hand: 24 messages a round on L1 (12 links), 4,810 parameters, 12 rounds.
-#[test]
-fn messages_and_bytes_are_counted() {
+pub fn messages_and_bytes_are_counted() {
     let sent = |algorithm: &str| {
         let config = format!("[algorithm]\n{algorithm}\n[training]\nepochs = 1\n");
         let sent = complete(&config).0.sent;
@@ -237,8 +245,8 @@ fn messages_and_bytes_are_counted() {
     assert_eq!(sent(&format!("name = \"downpour\"\n{star}")), meetings);
 }
 
-#[test]
-fn one_worker_is_plain_sgd() {
+/// One worker is plain sgd.
+pub fn one_worker_is_plain_sgd() {
     let config = "[graph]\ntopology = \"path:1\"\n[training]\nepochs = 1\nweight_decay = 0.01\n";
     let (_, state) = complete(config);
     let (experiment, _) = prepare(config);
@@ -264,8 +272,8 @@ fn one_worker_is_plain_sgd() {
     assert!(worst < 1e-5, "{worst}");
 }
 
-#[test]
-fn a_run_that_was_stopped_goes_on_as_if_it_never_had() {
+/// A run that was stopped goes on as if it never had.
+pub fn a_run_that_was_stopped_goes_on_as_if_it_never_had() {
     for config in [
         "model = \"cnn\"\n[graph]\ncopies = 3\n[algorithm]\nbase = \"matcha\"\n[training]\nepochs = 2\n",
         "[algorithm]\noverlap = true\n[graph]\nweights = \"metropolis\"\n[training]\nepochs = 2\n\
@@ -315,8 +323,8 @@ fn every_algorithm() -> Vec<String> {
         .collect()
 }
 
-#[test]
-fn every_algorithm_and_variant_learns_the_digits() {
+/// Every algorithm and variant learns the digits.
+pub fn every_algorithm_and_variant_learns_the_digits() {
     let mut configs = every_algorithm();
     configs.extend(
         [
@@ -369,8 +377,7 @@ fn every_algorithm_and_variant_learns_the_digits() {
 }
 
 /// Whatever an algorithm keeps is in its checkpoint: extra vectors, numbers, steps in flight, clocks.
-#[test]
-fn every_algorithm_goes_on_as_if_it_never_had_stopped() {
+pub fn every_algorithm_goes_on_as_if_it_never_had_stopped() {
     for config in every_algorithm() {
         let config = format!("{config}[training]\nepochs = 2\n[clock]\nnetwork = \"edge\"\n");
         let (whole, expected) = complete(&config);
@@ -396,8 +403,8 @@ fn every_algorithm_goes_on_as_if_it_never_had_stopped() {
     }
 }
 
-#[test]
-fn the_written_rule_with_the_optimal_alpha_warns_and_diverges() {
+/// The written rule with the optimal alpha warns and diverges.
+pub fn the_written_rule_with_the_optimal_alpha_warns_and_diverges() {
     let config = "[algorithm]\nvariant = \"written\"\n[training]\nlearning_rate = 0.4\nmomentum = 0.0\nepochs = 200\n";
     let (experiment, mut fleet) = prepare(config);
     let mut witness = Witness::default();
@@ -417,8 +424,7 @@ fn the_written_rule_with_the_optimal_alpha_warns_and_diverges() {
 }
 
 /// From equal starts, averaging keeps the workers' statistics nearer to each other.
-#[test]
-fn averaged_statistics_agree_while_local_ones_do_not() {
+pub fn averaged_statistics_agree_while_local_ones_do_not() {
     let apart = |statistics: &str| {
         let (_, state) = complete(&format!(
             "model = \"cnn\"\n[algorithm]\nname = \"dpsgd\"\n[training]\nepochs = 4\nstart = \"equal\"\n\
@@ -438,8 +444,8 @@ fn averaged_statistics_agree_while_local_ones_do_not() {
     assert!(averaged < 0.5 * local, "{averaged} and {local}");
 }
 
-#[test]
-fn averaged_statistics_are_counted_as_sent() {
+/// Averaged statistics are counted as sent.
+pub fn averaged_statistics_are_counted_as_sent() {
     let bytes = |statistics: &str| {
         let config =
             format!("model = \"cnn\"\n[training]\nepochs = 1\nstatistics = \"{statistics}\"\n");
@@ -449,8 +455,8 @@ fn averaged_statistics_are_counted_as_sent() {
     assert_eq!(bytes("averaged") - bytes("local"), 12 * 24 * 96 * 4);
 }
 
-#[test]
-fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
+/// The loss on a share is the one without augmentation and steps.
+pub fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
     let config = "[training]\nepochs = 3\nlocal_train_loss = true\n";
     let (mut experiment, _) = prepare(config);
     Arc::get_mut(&mut experiment.data).unwrap().augmentation = Augmentation::CropAndFlip;
@@ -490,8 +496,8 @@ fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
     assert_eq!(last, Some(losses));
 }
 
-#[test]
-fn an_engine_of_another_size_is_refused() {
+/// An engine of another size is refused.
+pub fn an_engine_of_another_size_is_refused() {
     let (_, mut fleet) = prepare("[graph]\ntopology = \"ring:4\"\n");
     let (experiment, _) = prepare("");
     let error = run(
@@ -507,8 +513,8 @@ fn an_engine_of_another_size_is_refused() {
     );
 }
 
-#[test]
-fn warnings_are_about_the_whole_schedule() {
+/// Warnings are about the whole schedule.
+pub fn warnings_are_about_the_whole_schedule() {
     let warnings = |config: &str| prepare(config).0.warnings;
     for seed in 1..5 {
         let config =
@@ -549,8 +555,8 @@ fn warnings_are_about_the_whole_schedule() {
     assert!(warnings(&format!("{matching}copies = 3\n")).is_empty());
 }
 
-#[test]
-fn the_written_rule_diverges_at_the_default_rate_too() {
+/// The written rule diverges at the default rate too.
+pub fn the_written_rule_diverges_at_the_default_rate_too() {
     let (summary, _) = complete("[algorithm]\nvariant = \"written\"\n");
     assert!(
         matches!(summary.status, Status::Diverged { .. }),
@@ -599,8 +605,7 @@ fn together(
 }
 
 /// Algorithms, sizes, seeds, rates and lengths may differ; one diverges, and touches nobody.
-#[test]
-fn runs_that_share_an_engine_come_out_as_apart() {
+pub fn runs_that_share_an_engine_come_out_as_apart() {
     let configs: Vec<String> = [
         "seed = 1\n[algorithm]\nname = \"dpsgd\"\n[training]\nepochs = 3\n",
         "seed = 2\n[algorithm]\nbase = \"choco\"\ncompressor = \"random-k\"\n[training]\nepochs = 2\n",
@@ -631,8 +636,7 @@ fn bits(state: &State) -> Vec<(String, Vec<u32>)> {
 }
 
 /// All take up their models at the same time: nobody's are lost.
-#[test]
-fn runs_that_share_an_engine_go_on_there() {
+pub fn runs_that_share_an_engine_go_on_there() {
     let configs: Vec<String> = (1..=6)
         .map(|seed| format!("seed = {seed}\nmodel = \"softmax\"\n{SHORT}"))
         .collect();
@@ -656,8 +660,8 @@ fn runs_that_share_an_engine_go_on_there() {
     }
 }
 
-#[test]
-fn what_cannot_share_an_engine_is_told() {
+/// What cannot share an engine is told.
+pub fn what_cannot_share_an_engine_is_told() {
     for (other, said) in [
         ("model = \"mlp:8\"\n", "the model must be the same"),
         (
@@ -678,4 +682,42 @@ fn what_cannot_share_an_engine_is_told() {
         let error = EngineSpec::join(&[first.engine_spec(), second.engine_spec()]).unwrap_err();
         assert!(error.contains(said), "{other}: {error}");
     }
+}
+
+/// Makes a test of every check in the [suite](crate::engine_suite), for networks that this function makes ready.
+#[macro_export]
+macro_rules! engine_conformance {
+    ($model:path) => {
+        $crate::engine_conformance! { $model:
+            al_dsgd_without_pull_is_its_base
+            matcha_with_the_whole_budget_is_dpsgd
+            the_complete_graph_is_an_all_reduce
+            an_all_reduce_is_one_worker_with_the_joined_batch
+            ad_psgd_in_virtual_time_conserves_the_mean
+            messages_and_bytes_are_counted
+            one_worker_is_plain_sgd
+            a_run_that_was_stopped_goes_on_as_if_it_never_had
+            every_algorithm_and_variant_learns_the_digits
+            every_algorithm_goes_on_as_if_it_never_had_stopped
+            the_written_rule_with_the_optimal_alpha_warns_and_diverges
+            averaged_statistics_agree_while_local_ones_do_not
+            averaged_statistics_are_counted_as_sent
+            the_loss_on_a_share_is_the_one_without_augmentation_and_steps
+            an_engine_of_another_size_is_refused
+            warnings_are_about_the_whole_schedule
+            the_written_rule_diverges_at_the_default_rate_too
+            runs_that_share_an_engine_come_out_as_apart
+            runs_that_share_an_engine_go_on_there
+            what_cannot_share_an_engine_is_told
+        }
+    };
+    ($model:path: $($check:ident)*) => {
+        $(
+            #[test]
+            fn $check() {
+                $crate::engine_suite::test_with($model);
+                $crate::engine_suite::$check();
+            }
+        )*
+    };
 }
