@@ -6,7 +6,7 @@ use upwash::engine::Engine;
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{Progress, run};
 use upwash_torch::tch::{Tensor, nn, nn::ModuleT};
-use upwash_torch::{Cuda, CudaEngine, CudaOptions, OnCpu, TorchModule};
+use upwash_torch::{Cuda, CudaEngine, CudaOptions, TorchCpuModel, TorchModule};
 
 #[derive(Debug)]
 struct Net {
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     let mut engine: Box<dyn Engine> = match Cuda::here() {
         Cuda::Devices(_) => Box::new(CudaEngine::new(&spec, &model, CudaOptions::default())?),
-        _ => Box::new(experiment.cpu_engine(Arc::new(OnCpu::new(Arc::new(model), shape)))),
+        _ => Box::new(experiment.cpu_engine(Arc::new(TorchCpuModel::new(Arc::new(model), shape)))),
     };
     let outcome = run(&experiment, &mut *engine, Progress::start(8), &mut ())?;
     println!("{:.2} % right", 100.0 * outcome.summary.mean_accuracy);

@@ -1,7 +1,7 @@
 //! The CPU engine of Upwash, on Burn's `flex` backend: pure Rust, nothing to install.
 //!
 //! Burn computes gradients; everything else (replicas, optimizer, mixing) is the
-//! [`CpuEngine`](upwash::engine::CpuEngine)'s, on flat vectors. Inside, every call is single-threaded: the
+//! [`CpuEngine`]'s, on flat vectors. Inside, every call is single-threaded: the
 //! cores are busy with other workers.
 
 mod module;

@@ -91,11 +91,11 @@ impl EngineArgs {
 
     #[cfg(feature = "torch")]
     fn torch(&self, device: DeviceName, spec: &EngineSpec) -> Result<Box<dyn Engine>> {
-        use upwash_torch::{CudaEngine, OnCpu, TorchNetwork};
+        use upwash_torch::{CudaEngine, TorchCpuModel, TorchNetwork};
         let network = TorchNetwork::new(spec.network.clone());
         match device {
             DeviceName::Cpu => {
-                let model = OnCpu::new(Arc::new(network), spec.network.input);
+                let model = TorchCpuModel::new(Arc::new(network), spec.network.input);
                 Ok(Box::new(CpuEngine::new(Arc::new(model), spec)))
             }
             DeviceName::Cuda(device) => {
@@ -127,9 +127,9 @@ impl EngineArgs {
     pub(crate) fn memory(&self, spec: &EngineSpec) -> Result<Vec<(&'static str, u64)>> {
         #[cfg(feature = "torch")]
         if let (EngineName::Torch, DeviceName::Cuda(device)) = (self.engine, self.device) {
-            use upwash_torch::{Needs, TorchNetwork};
+            use upwash_torch::{MemoryEstimate, TorchNetwork};
             let network = TorchNetwork::new(spec.network.clone());
-            let needs = Needs::predicted(spec, &network, self.cuda_options(device))?;
+            let needs = MemoryEstimate::predicted(spec, &network, self.cuda_options(device))?;
             if self.precision != PrecisionName::Bf16 && !needs.measured {
                 crate::output::tell!(
                     "note: in f32 and tf32 libraries can need much more; only a GPU can tell"

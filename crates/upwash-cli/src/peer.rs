@@ -162,9 +162,9 @@ fn timings(experiment: &Experiment) -> Result<Timings> {
     let seconds = |seconds: f64| Ok::<_, anyhow::Error>(Duration::try_from_secs_f64(seconds)?);
     Ok(Timings {
         heartbeat: seconds(network.heartbeat_seconds)?,
-        silence: seconds(network.failure_timeout_seconds)?,
-        patience: seconds(network.message_timeout_seconds)?,
-        gather: seconds(network.startup_timeout_seconds)?,
+        failure_timeout: seconds(network.failure_timeout_seconds)?,
+        message_timeout: seconds(network.message_timeout_seconds)?,
+        startup_timeout: seconds(network.startup_timeout_seconds)?,
         ..Timings::default()
     })
 }

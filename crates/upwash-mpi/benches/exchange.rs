@@ -230,10 +230,10 @@ mod with_mpi {
         let pause = 200.0;
         let nap = Work::Nap(Duration::from_millis(pause as u64));
         let exchange = timed(&mut transport, "name = \"dpsgd\"", nap) - pause;
-        let trial = 1000;
+        let probe = 1000;
         let began = Instant::now();
-        work_for(trial);
-        let piece = began.elapsed().as_secs_f64() * 1e3 / trial as f64;
+        work_for(probe);
+        let piece = began.elapsed().as_secs_f64() * 1e3 / probe as f64;
         let work = Work::Pieces((exchange / piece) as u64);
         let alone = timed(
             &mut transport,

@@ -8,12 +8,12 @@
 #![cfg(feature = "mpi")]
 #![allow(unsafe_code)]
 
-mod courier;
-mod pages;
+mod comm_thread;
 mod raw;
+mod shared_memory;
 
-use courier::{Courier, Errand, Shared, Signal};
-use pages::{Address, Pages, Trial};
+use comm_thread::{CommRequest, CommThread, Shared, Signal};
+use shared_memory::{Address, Probe, SharedMemory};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,13 +61,13 @@ pub fn abort(code: i32) -> ! {
 fn readers(rank: Rank) -> Vec<bool> {
     let machine = raw::Group::of_machine(rank.number);
     let ranks = machine.gather(rank.number as u64);
-    let trial = Trial::new();
-    let own = trial
+    let probe = Probe::new();
+    let own = probe
         .address()
         .map_or([0; Address::LENGTH], Address::to_bytes);
     let all = machine.gather(u64::from_le_bytes(own));
     let address = |bytes: &u64| Address::from_bytes(bytes.to_le_bytes());
-    let readable = all.iter().map(address).all(Trial::is_readable);
+    let readable = all.iter().map(address).all(Probe::is_readable);
     let agreed = machine.gather(u64::from(readable));
     let mut here = vec![false; rank.count];
     if !agreed.contains(&0) {
@@ -81,15 +81,15 @@ fn readers(rank: Rank) -> Vec<bool> {
 pub struct Mpi {
     placement: Placement,
     patience: Duration,
-    errands: Sender<Errand>,
+    requests: Sender<CommRequest>,
     signals: Receiver<Signal>,
     shared: Arc<Shared>,
-    courier: Option<std::thread::JoinHandle<()>>,
+    comm_thread: Option<std::thread::JoinHandle<()>>,
     /// Messages that came before they were asked for, of each sender in their order.
     waiting: BTreeMap<usize, VecDeque<Message>>,
     expected: Vec<usize>,
     /// What others of this machine read, if there are any who can.
-    pages: Option<Pages>,
+    pages: Option<SharedMemory>,
     round: u64,
     traffic: Traffic,
     /// Someone's loss is lost.
@@ -105,23 +105,23 @@ impl Mpi {
                 rank.count
             )));
         }
-        let (errands, todo) = channel();
+        let (requests, todo) = channel();
         let (tell, signals) = channel();
         let shared = Arc::new(Shared::default());
         let known = Arc::clone(&shared);
         let here = readers(rank);
-        let pages = here.contains(&true).then(Pages::default);
-        let courier = std::thread::Builder::new()
+        let pages = here.contains(&true).then(SharedMemory::default);
+        let comm_thread = std::thread::Builder::new()
             .name("mpi".into())
-            .spawn(move || Courier::new(rank, here, todo, tell, known).run())
+            .spawn(move || CommThread::new(rank, here, todo, tell, known).run())
             .map_err(|error| TransportError::Broken(format!("no thread for MPI: {error}")))?;
         Ok(Self {
             placement: Placement::new(workers, rank.count, rank.number),
             patience,
-            errands,
+            requests,
             signals,
             shared,
-            courier: Some(courier),
+            comm_thread: Some(comm_thread),
             waiting: BTreeMap::new(),
             expected: vec![],
             pages,
@@ -131,12 +131,12 @@ impl Mpi {
         })
     }
 
-    fn ask(&self, errand: Errand) -> Result<(), TransportError> {
+    fn ask(&self, request: CommRequest) -> Result<(), TransportError> {
         let gone = |_| TransportError::Broken("the thread that talks to MPI is gone".into());
-        self.errands.send(errand).map_err(gone)
+        self.requests.send(request).map_err(gone)
     }
 
-    /// The next thing that the courier tells, before the deadline.
+    /// The next thing that the comm_thread tells, before the deadline.
     fn listen(&mut self, deadline: Instant, for_whom: usize) -> Result<Signal, TransportError> {
         if let Some((worker, round)) = self.diverged {
             return Err(TransportError::Diverged { worker, round });
@@ -161,7 +161,7 @@ impl Mpi {
 
     /// A sum over all ranks.
     fn reduced(&mut self, numbers: Vec<f64>) -> Result<Vec<f64>, TransportError> {
-        self.ask(Errand::SumWide(numbers))?;
+        self.ask(CommRequest::SumWide(numbers))?;
         let deadline = Instant::now() + self.patience;
         loop {
             match self.listen(deadline, self.placement.this())? {
@@ -198,7 +198,7 @@ impl Membership for Mpi {
     fn may_begin(&mut self, round: u64, stop: bool) -> Result<RoundStart, TransportError> {
         self.round = round;
         if stop {
-            self.ask(Errand::Stop)?;
+            self.ask(CommRequest::Stop)?;
         }
         let mut state = self.shared.lock();
         if stop || state.stopping {
@@ -211,7 +211,7 @@ impl Membership for Mpi {
                         self.patience.as_secs()
                     )));
                 }
-                let waited = self.shared.bell.wait_timeout(state, left);
+                let waited = self.shared.changed.wait_timeout(state, left);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
@@ -224,14 +224,14 @@ impl Membership for Mpi {
 
     fn leave(&mut self, worker: usize, round: u64) -> Result<(), TransportError> {
         self.diverged = Some((worker, round));
-        self.ask(Errand::Diverged { worker, round })
+        self.ask(CommRequest::Diverged { worker, round })
     }
 }
 
 impl MessageExchange for Mpi {
     fn allocate(&mut self, length: usize) -> Buffer {
         match &mut self.pages {
-            Some(pages) => pages.page(length),
+            Some(pages) => pages.allocate(length),
             None => vec![0.0; length].into(),
         }
     }
@@ -245,7 +245,7 @@ impl MessageExchange for Mpi {
             let bytes = upwash::transport::HEADER as u64 + 4 * message.numbers.len() as u64;
             self.traffic.messages += places.len() as u64;
             self.traffic.bytes += bytes * places.len() as u64;
-            self.ask(Errand::Post { message, places })?;
+            self.ask(CommRequest::Post { message, places })?;
         }
         self.expected = expected.to_vec();
         Ok(())
@@ -305,7 +305,7 @@ impl MessageExchange for Mpi {
 
 impl Collectives for Mpi {
     fn all_reduce(&mut self, _: u32, numbers: &mut [f32]) -> Result<(), TransportError> {
-        self.ask(Errand::Sum(numbers.to_vec()))?;
+        self.ask(CommRequest::Sum(numbers.to_vec()))?;
         let deadline = Instant::now() + self.patience;
         let sums = loop {
             match self.listen(deadline, self.placement.this())? {
@@ -344,16 +344,16 @@ impl Collectives for Mpi {
 
 impl Drop for Mpi {
     fn drop(&mut self) {
-        let _ = self.errands.send(Errand::Goodbye);
-        if let Some(courier) = self.courier.take() {
-            let _ = courier.join();
+        let _ = self.requests.send(CommRequest::Goodbye);
+        if let Some(comm_thread) = self.comm_thread.take() {
+            let _ = comm_thread.join();
         }
     }
 }
 
-/// The state that main thread and courier share.
+/// The state that main thread and comm_thread share.
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, courier::Stopping> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, comm_thread::Stopping> {
         Mutex::lock(&self.stopping).unwrap_or_else(PoisonError::into_inner)
     }
 }

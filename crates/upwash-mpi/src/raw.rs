@@ -1,5 +1,5 @@
 //! The MPI calls that are used, each with what makes it safe. They may come from any thread, one at a
-//! time: after [`initialise`] only the courier's thread makes them.
+//! time: after [`initialise`] only the comm_thread's thread makes them.
 
 use crate::Rank;
 use mpi::ffi;

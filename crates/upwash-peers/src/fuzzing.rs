@@ -3,8 +3,8 @@
 use crate::Timings;
 use crate::frame::{Limits, parse_model};
 use crate::keys::Key;
-use crate::link::{House, hear};
-use crate::table::{Connection, Table};
+use crate::link::{PeerContext, hear};
+use crate::membership::{Connection, MembershipTable};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub fn receive(bytes: &[u8]) {
         );
     }
     TOOLS.with(|(runtime, key)| {
-        let house = House {
+        let context = PeerContext {
             own: 0,
             key: key.clone(),
             keys: vec![],
@@ -34,20 +34,20 @@ pub fn receive(bytes: &[u8]) {
             rounds: 100,
             limits: LIMITS,
             timings: Timings::default(),
-            table: Table::new(2, 0),
+            table: MembershipTable::new(2, 0),
             pool: Pool::new(2),
         };
-        let (outbox, _parcels) = tokio::sync::mpsc::unbounded_channel();
+        let (outbox, _frames) = tokio::sync::mpsc::unbounded_channel();
         let under_way = Arc::new(AtomicU64::new(0));
-        let id = house.table.new_id();
+        let id = context.table.new_id();
         let connection = Connection {
             id,
             outbox,
             under_way,
         };
-        house.table.connected(1, connection);
+        context.table.connected(1, connection);
         // Who has sent as many messages as are kept waits for someone to read them: nobody does here.
-        let heard = hear(&house, 1, id, bytes);
+        let heard = hear(&context, 1, id, bytes);
         let _ =
             runtime.block_on(async { tokio::time::timeout(Duration::from_millis(1), heard).await });
     });

@@ -5,14 +5,14 @@
 //! and each speaks only as itself. Whoever is silent, slow or gone is dropped by its neighbors, who go
 //! on without it; whoever comes back is given a neighbor's model and joins at the current round.
 
+#[cfg(test)]
+mod adversarial;
 mod frame;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-#[cfg(test)]
-mod hostile;
 mod keys;
 mod link;
-mod table;
+mod membership;
 #[cfg(test)]
 mod throughput;
 mod tls;
@@ -20,33 +20,32 @@ mod tls;
 pub use frame::{FrameError, FrameHeader, Hello, Kind, Limits};
 pub use frame::{model_to_bytes, parse_message, parse_model, parse_round};
 pub use keys::{Fingerprint, Key, KeyError};
-pub use table::StatusReport;
+pub use membership::StatusReport;
 
-use link::House;
+use link::PeerContext;
+use membership::{Awaited, Connection, MAX_ROUND_LAG, MembershipTable};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use table::{Awaited, BEHIND, Connection, Table};
 use upwash::engine::State;
 use upwash::transport::{
     Buffer, Capabilities, Collectives, Membership, MembershipEvent, Message, MessageExchange,
     Placement, Pool, RoundStart, Traffic, TransportError,
 };
 
-/// How long to wait for what. A heartbeat must be several times shorter than the silence that is
-/// allowed, and that shorter than the patience with a message: who is gone is noticed by silence, who is
-/// there but slow by patience.
+/// How long to wait for what. A heartbeat must be several times shorter than `failure_timeout`, and that shorter than
+/// `message_timeout`: a peer that is gone is noticed by its silence, one that is slow by a message that does not come.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timings {
     /// After so long without anything to say, a peer says that it is still there.
     pub heartbeat: Duration,
     /// Who is not heard for so long is lost.
-    pub silence: Duration,
+    pub failure_timeout: Duration,
     /// A message that is not there so long after it was expected does not come.
-    pub patience: Duration,
+    pub message_timeout: Duration,
     /// At the start, so long is waited for all neighbors.
-    pub gather: Duration,
+    pub startup_timeout: Duration,
     /// Who calls must have proved who it is within this.
     pub handshake: Duration,
 }
@@ -55,9 +54,9 @@ impl Default for Timings {
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_millis(500),
-            silence: Duration::from_secs(5),
-            patience: Duration::from_secs(60),
-            gather: Duration::from_secs(30),
+            failure_timeout: Duration::from_secs(5),
+            message_timeout: Duration::from_secs(60),
+            startup_timeout: Duration::from_secs(30),
             handshake: Duration::from_secs(5),
         }
     }
@@ -88,7 +87,7 @@ pub struct PeersConfig {
 
 /// The transport.
 pub struct Peers {
-    house: Arc<House>,
+    context: Arc<PeerContext>,
     placement: Placement,
     neighbors: Vec<usize>,
     runtime: Option<tokio::runtime::Runtime>,
@@ -133,7 +132,7 @@ impl Peers {
             )));
         }
         let server = tls::server(&key, keys.clone()).map_err(broken)?;
-        let house = Arc::new(House {
+        let context = Arc::new(PeerContext {
             own,
             key,
             keys,
@@ -141,7 +140,7 @@ impl Peers {
             rounds,
             limits,
             timings,
-            table: Table::new(workers, own),
+            table: MembershipTable::new(workers, own),
             pool: Pool::new(neighbors.len() + 2),
             addresses,
         });
@@ -151,7 +150,7 @@ impl Peers {
             .enable_all()
             .build()
             .map_err(broken)?;
-        let address = listen.unwrap_or_else(|| house.addresses[own].clone());
+        let address = listen.unwrap_or_else(|| context.addresses[own].clone());
         let listener = runtime
             .block_on(tokio::net::TcpListener::bind(&address))
             .map_err(|error| {
@@ -163,7 +162,7 @@ impl Peers {
         let acceptor = tokio_rustls::TlsAcceptor::from(server);
         Ok(Self {
             door: Some((listener, acceptor)),
-            house,
+            context,
             placement: Placement::new(workers, workers, own),
             neighbors,
             runtime: Some(runtime),
@@ -179,14 +178,18 @@ impl Peers {
         let (Some((listener, acceptor)), Some(runtime)) = (self.door.take(), &self.runtime) else {
             return;
         };
-        let house = &self.house;
-        house.table.start_with(round);
-        runtime.spawn(link::listen(Arc::clone(house), listener, acceptor));
+        let context = &self.context;
+        context.table.start_with(round);
+        runtime.spawn(link::listen(Arc::clone(context), listener, acceptor));
         // Of two, the one with the lower number calls.
-        for &worker in self.neighbors.iter().filter(|&&worker| worker > house.own) {
-            runtime.spawn(link::call(Arc::clone(house), worker));
+        for &worker in self
+            .neighbors
+            .iter()
+            .filter(|&&worker| worker > context.own)
+        {
+            runtime.spawn(link::call(Arc::clone(context), worker));
         }
-        self.gathering = Some(Instant::now() + house.timings.gather);
+        self.gathering = Some(Instant::now() + context.timings.startup_timeout);
     }
 
     /// Whether all neighbors are there, or have been waited for long enough.
@@ -195,7 +198,7 @@ impl Peers {
             return true;
         };
         let now = Instant::now();
-        let table = &self.house.table;
+        let table = &self.context.table;
         let missing = table.gather(&self.neighbors, deadline.min(now + SLICE));
         if !missing.is_empty() && Instant::now() < deadline {
             return false;
@@ -207,23 +210,25 @@ impl Peers {
 
     /// Waits for messages of this turn from those over whose links something can come.
     fn collect(&mut self, from: &[usize], turn: (u64, u32)) -> Vec<Message> {
-        let deadline = Instant::now() + self.house.timings.patience;
+        let deadline = Instant::now() + self.context.timings.message_timeout;
         let mut messages = Vec::new();
         for &worker in from {
             let Some(connection) = &self.held[worker] else {
                 continue;
             };
             match self
-                .house
+                .context
                 .table
                 .wait_for(worker, connection, turn, deadline)
             {
                 Awaited::Message(message) => messages.push(message),
                 Awaited::Missing => {}
                 Awaited::Late => {
-                    let seconds = self.house.timings.patience.as_secs_f64();
+                    let seconds = self.context.timings.message_timeout.as_secs_f64();
                     let why = format!("no message of round {} within {seconds} seconds", turn.0);
-                    self.house.table.drop_connection(worker, connection.id, why);
+                    self.context
+                        .table
+                        .drop_connection(worker, connection.id, why);
                 }
             }
         }
@@ -236,9 +241,11 @@ impl Peers {
             let Some(connection) = &self.held[worker] else {
                 continue;
             };
-            if !self.house.table.post(worker, connection, &message) {
+            if !self.context.table.post(worker, connection, &message) {
                 let why = "it takes messages too slowly".to_string();
-                self.house.table.drop_connection(worker, connection.id, why);
+                self.context
+                    .table
+                    .drop_connection(worker, connection.id, why);
             }
         }
     }
@@ -249,7 +256,7 @@ impl Peers {
 pub fn status(
     key: &Key,
     peers: &[(String, Fingerprint)],
-    patience: Duration,
+    message_timeout: Duration,
 ) -> Result<Vec<Result<StatusReport, String>>, TransportError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -261,7 +268,7 @@ pub fn status(
             let (key, address, theirs) = (key.clone(), address.clone(), *theirs);
             asked.push(tokio::spawn(async move {
                 let answer =
-                    tokio::time::timeout(patience, link::ask(&key, &address, theirs)).await;
+                    tokio::time::timeout(message_timeout, link::ask(&key, &address, theirs)).await;
                 let answer = answer.map_err(|_| "no answer".to_string())?;
                 let answer = answer.map_err(|error| error.to_string())?;
                 serde_json::from_slice(&answer).map_err(|error| error.to_string())
@@ -296,15 +303,15 @@ impl Membership for Peers {
         if !self.is_complete() {
             return Ok(RoundStart::Wait);
         }
-        let (table, timings) = (&self.house.table, self.house.timings);
+        let (table, timings) = (&self.context.table, self.context.timings);
         let (farthest, any_held) = table.farthest(round);
         if let Some((target, worker)) = farthest
-            && target > round + BEHIND
+            && target > round + MAX_ROUND_LAG
         {
             // Who was alone takes over what the others have come to; who was not keeps what it has.
             let adopted = match any_held {
                 true => None,
-                false => table.ask(worker, timings.patience),
+                false => table.ask(worker, timings.message_timeout),
             };
             let at = adopted.as_ref().map_or(target, |(at, _)| target.max(*at));
             table.jump(at);
@@ -317,38 +324,40 @@ impl Membership for Peers {
     }
 
     fn is_link_up(&self, worker: usize) -> bool {
-        worker == self.house.own || self.held[worker].is_some()
+        worker == self.context.own || self.held[worker].is_some()
     }
 
     fn is_connected(&self, worker: usize) -> bool {
-        self.house.table.connection(worker).is_some()
+        self.context.table.connection(worker).is_some()
     }
 
     fn refuse(&mut self, worker: usize, why: String) {
         let what = format!("worker {worker}: {why}");
-        self.house.table.tell(MembershipEvent::Refused { what });
+        self.context.table.tell(MembershipEvent::Refused { what });
         self.held[worker] = None;
-        if let Some(connection) = self.house.table.connection(worker) {
-            self.house.table.drop_connection(worker, connection.id, why);
+        if let Some(connection) = self.context.table.connection(worker) {
+            self.context
+                .table
+                .drop_connection(worker, connection.id, why);
         }
     }
 
     fn state_requested(&self) -> bool {
-        self.house.table.state_requested()
+        self.context.table.state_requested()
     }
 
     fn send_state(&mut self, round: u64, state: State) {
-        self.house.table.answer(&model_to_bytes(round, &state));
+        self.context.table.answer(&model_to_bytes(round, &state));
     }
 
     fn membership_events(&mut self) -> Vec<MembershipEvent> {
-        self.house.table.membership_events()
+        self.context.table.membership_events()
     }
 }
 
 impl MessageExchange for Peers {
     fn allocate(&mut self, length: usize) -> Buffer {
-        self.house.pool.allocate(length)
+        self.context.pool.allocate(length)
     }
 
     fn begin_exchange(
@@ -369,7 +378,7 @@ impl MessageExchange for Peers {
     }
 
     fn send(&mut self, to: usize, message: Message) -> Result<bool, TransportError> {
-        let table = &self.house.table;
+        let table = &self.context.table;
         let Some(connection) = table.connection(to) else {
             return Ok(false);
         };
@@ -381,13 +390,13 @@ impl MessageExchange for Peers {
     }
 
     fn receive(&mut self, wait: Duration) -> Result<Vec<Message>, TransportError> {
-        Ok(self.house.table.whatever(wait))
+        Ok(self.context.table.whatever(wait))
     }
 
     fn traffic(&self) -> Traffic {
         Traffic {
-            bytes: self.house.table.sent.load(Ordering::Relaxed),
-            messages: self.house.table.messages.load(Ordering::Relaxed),
+            bytes: self.context.table.sent.load(Ordering::Relaxed),
+            messages: self.context.table.messages.load(Ordering::Relaxed),
         }
     }
 }
@@ -397,7 +406,7 @@ impl Collectives for Peers {
     fn all_reduce(&mut self, exchange: u32, numbers: &mut [f32]) -> Result<(), TransportError> {
         let round = self.round;
         let message = Message {
-            from: self.house.own,
+            from: self.context.own,
             round,
             exchange,
             report: upwash::algorithm::WorkerStats {
@@ -420,7 +429,7 @@ impl Collectives for Peers {
                 self.refuse(message.from, "a sum that is none".into());
             }
         }
-        sums.insert(self.house.own, numbers.to_vec().into());
+        sums.insert(self.context.own, numbers.to_vec().into());
         numbers.fill(0.0);
         for theirs in sums.into_values() {
             numbers
@@ -442,12 +451,13 @@ impl Collectives for Peers {
 
 impl Drop for Peers {
     fn drop(&mut self) {
-        self.house.table.leave();
+        self.context.table.leave();
         if let Some(runtime) = self.runtime.take() {
             // What was said last is to arrive.
             runtime.block_on(async {
                 let deadline = Instant::now() + Duration::from_secs(5);
-                while !self.house.table.status().connected.is_empty() && Instant::now() < deadline {
+                while !self.context.table.status().connected.is_empty() && Instant::now() < deadline
+                {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             });

@@ -5,7 +5,7 @@ use crate::frame::{
     parse_model, parse_round,
 };
 use crate::keys::{Fingerprint, Key};
-use crate::table::{Connection, Parcel, Table};
+use crate::membership::{Connection, MembershipTable, OutboundFrame};
 use crate::{Timings, tls};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use upwash::transport::{HEADER, MembershipEvent, Message, Pool};
 
 /// Connections that have not proved yet who they are: more must wait.
-const STRANGERS: usize = 32;
+const MAX_UNAUTHENTICATED: usize = 32;
 /// Small frames of one connection in a second: more is no conversation.
 const SMALL_FRAMES: u32 = 200;
-/// A piece of a frame that must arrive within the silence that is allowed.
+/// A piece of a frame that must arrive in time.
 const PIECE: usize = 64 * 1024;
 
 /// What all connections of a process know.
-pub(crate) struct House {
+pub(crate) struct PeerContext {
     pub(crate) own: usize,
     pub(crate) key: Key,
     pub(crate) keys: Vec<Fingerprint>,
@@ -37,7 +37,7 @@ pub(crate) struct House {
     pub(crate) rounds: u64,
     pub(crate) limits: Limits,
     pub(crate) timings: Timings,
-    pub(crate) table: Table,
+    pub(crate) table: MembershipTable,
     /// Memory of messages, on their way out and in.
     pub(crate) pool: Pool,
 }
@@ -58,7 +58,7 @@ pub(crate) enum LinkError {
 /// Counts what goes over the wire.
 struct Counted {
     stream: TcpStream,
-    house: Arc<House>,
+    context: Arc<PeerContext>,
 }
 
 impl AsyncRead for Counted {
@@ -70,7 +70,7 @@ impl AsyncRead for Counted {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         let count = (buffer.filled().len() - before) as u64;
-        self.house
+        self.context
             .table
             .received
             .fetch_add(count, Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl AsyncWrite for Counted {
     ) -> Poll<std::io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         if let Poll::Ready(Ok(count)) = written {
-            self.house
+            self.context
                 .table
                 .sent
                 .fetch_add(count as u64, Ordering::Relaxed);
@@ -110,8 +110,12 @@ impl AsyncWrite for Counted {
 }
 
 /// Answers whoever calls.
-pub(crate) async fn listen(house: Arc<House>, listener: TcpListener, acceptor: TlsAcceptor) {
-    let strangers = Arc::new(Semaphore::new(STRANGERS));
+pub(crate) async fn listen(
+    context: Arc<PeerContext>,
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+) {
+    let strangers = Arc::new(Semaphore::new(MAX_UNAUTHENTICATED));
     loop {
         let Ok(permit) = Arc::clone(&strangers).acquire_owned().await else {
             return;
@@ -121,40 +125,40 @@ pub(crate) async fn listen(house: Arc<House>, listener: TcpListener, acceptor: T
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let (house, acceptor) = (Arc::clone(&house), acceptor.clone());
+        let (context, acceptor) = (Arc::clone(&context), acceptor.clone());
         tokio::spawn(async move {
-            let patience = house.timings.handshake;
-            let answered = timeout(patience, answer(&house, stream, acceptor)).await;
+            let deadline = context.timings.handshake;
+            let answered = timeout(deadline, answer(&context, stream, acceptor)).await;
             drop(permit);
             let refused = match answered {
                 Ok(Ok(Some((worker, stream)))) => {
-                    converse(&house, worker, stream).await;
+                    converse(&context, worker, stream).await;
                     return;
                 }
                 Ok(Ok(None)) => return,
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!(
                     "it did not say who it is within {} seconds",
-                    patience.as_secs_f64()
+                    deadline.as_secs_f64()
                 ),
             };
             let what = format!("a connection from {address}: {refused}");
-            house.table.tell(MembershipEvent::Refused { what });
+            context.table.tell(MembershipEvent::Refused { what });
         });
     }
 }
 
 /// Who calls, once it has proved it; none if it only asked how things are.
 async fn answer(
-    house: &Arc<House>,
+    context: &Arc<PeerContext>,
     stream: TcpStream,
     acceptor: TlsAcceptor,
 ) -> Result<Option<(usize, TlsStream<Counted>)>, LinkError> {
     stream.set_nodelay(true)?;
-    let house_too = Arc::clone(house);
+    let house_too = Arc::clone(context);
     let counted = Counted {
         stream,
-        house: house_too,
+        context: house_too,
     };
     let stream = acceptor.accept(counted).await?;
     let presented = stream
@@ -163,20 +167,20 @@ async fn answer(
         .peer_certificates()
         .and_then(|keys| keys.first());
     let presented = presented.map(|key| Fingerprint::of(key));
-    let worker = presented.and_then(|key| house.keys.iter().position(|known| *known == key));
+    let worker = presented.and_then(|key| context.keys.iter().position(|known| *known == key));
     let worker = worker.ok_or_else(|| LinkError::Refused("its key is not listed".into()))?;
     let mut stream = TlsStream::from(stream);
     let (kind, content) = read_small(&mut stream).await?;
     match kind {
         Kind::Ask => {
-            let status = serde_json::to_vec(&house.table.status()).unwrap_or_default();
+            let status = serde_json::to_vec(&context.table.status()).unwrap_or_default();
             write(&mut stream, Kind::Answer, &[&status]).await?;
             stream.shutdown().await?;
             Ok(None)
         }
         Kind::Hello => {
-            check_hello(house, worker, &content)?;
-            write(&mut stream, Kind::Hello, &[&hello(house)]).await?;
+            check_hello(context, worker, &content)?;
+            write(&mut stream, Kind::Hello, &[&hello(context)]).await?;
             Ok(Some((worker, stream)))
         }
         _ => Err(LinkError::Refused(format!(
@@ -185,17 +189,17 @@ async fn answer(
     }
 }
 
-fn hello(house: &House) -> Vec<u8> {
+fn hello(context: &PeerContext) -> Vec<u8> {
     let hello = Hello {
         version: VERSION,
-        worker: house.own as u32,
-        run: house.run,
+        worker: context.own as u32,
+        run: context.run,
     };
     hello.to_bytes()
 }
 
 /// Each may speak only as itself, in the same run and the same language.
-fn check_hello(house: &House, worker: usize, content: &[u8]) -> Result<(), LinkError> {
+fn check_hello(context: &PeerContext, worker: usize, content: &[u8]) -> Result<(), LinkError> {
     let said = Hello::parse(content)?;
     let refuse = |why: String| Err(LinkError::Refused(why));
     if said.version != VERSION {
@@ -210,7 +214,7 @@ fn check_hello(house: &House, worker: usize, content: &[u8]) -> Result<(), LinkE
             said.worker
         ));
     }
-    if said.run != house.run {
+    if said.run != context.run {
         return refuse(format!(
             "worker {worker} runs another configuration, or has other data"
         ));
@@ -219,31 +223,37 @@ fn check_hello(house: &House, worker: usize, content: &[u8]) -> Result<(), LinkE
 }
 
 /// Calls a worker, again and again, for as long as the run lasts.
-pub(crate) async fn call(house: Arc<House>, worker: usize) {
-    let Ok(config) = tls::client(&house.key, house.keys[worker]) else {
+pub(crate) async fn call(context: Arc<PeerContext>, worker: usize) {
+    let Ok(config) = tls::client(&context.key, context.keys[worker]) else {
         return;
     };
     let connector = TlsConnector::from(config);
     let mut pause = Duration::from_millis(50);
     loop {
-        let called = timeout(house.timings.handshake, reach(&house, worker, &connector)).await;
+        let called = timeout(
+            context.timings.handshake,
+            reach(&context, worker, &connector),
+        )
+        .await;
         match called {
             Ok(Ok(stream)) => {
                 pause = Duration::from_millis(50);
-                converse(&house, worker, stream).await;
+                converse(&context, worker, stream).await;
             }
             Ok(Err(LinkError::Refused(what))) => {
-                house.table.unreachable(worker, what.clone());
-                house.table.tell(MembershipEvent::Refused { what });
+                context.table.unreachable(worker, what.clone());
+                context.table.tell(MembershipEvent::Refused { what });
                 pause = Duration::from_secs(2);
             }
             // Not there yet, or not any more.
             Ok(Err(error)) => {
-                house.table.unreachable(worker, error.to_string());
+                context.table.unreachable(worker, error.to_string());
                 pause = (2 * pause).min(Duration::from_secs(2));
             }
             Err(_) => {
-                house.table.unreachable(worker, "it does not answer".into());
+                context
+                    .table
+                    .unreachable(worker, "it does not answer".into());
                 pause = (2 * pause).min(Duration::from_secs(2));
             }
         }
@@ -252,18 +262,18 @@ pub(crate) async fn call(house: Arc<House>, worker: usize) {
 }
 
 async fn reach(
-    house: &Arc<House>,
+    context: &Arc<PeerContext>,
     worker: usize,
     connector: &TlsConnector,
 ) -> Result<TlsStream<Counted>, LinkError> {
-    let stream = TcpStream::connect(&house.addresses[worker]).await?;
+    let stream = TcpStream::connect(&context.addresses[worker]).await?;
     stream.set_nodelay(true)?;
     let counted = Counted {
         stream,
-        house: Arc::clone(house),
+        context: Arc::clone(context),
     };
     let mut stream = TlsStream::from(connector.connect(server_name()?, counted).await?);
-    write(&mut stream, Kind::Hello, &[&hello(house)]).await?;
+    write(&mut stream, Kind::Hello, &[&hello(context)]).await?;
     // A key that is not listed there is known by its silence: connecting alone proves nothing.
     let (kind, content) = read_small(&mut stream).await?;
     if kind != Kind::Hello {
@@ -271,7 +281,7 @@ async fn reach(
             "worker {worker} answered with {kind:?}"
         )));
     }
-    check_hello(house, worker, &content)?;
+    check_hello(context, worker, &content)?;
     Ok(stream)
 }
 
@@ -305,11 +315,11 @@ pub(crate) async fn ask(
 }
 
 /// All that two peers say to each other, until one of them is gone.
-async fn converse(house: &Arc<House>, worker: usize, stream: TlsStream<Counted>) {
-    let (outbox, parcels) = mpsc::unbounded_channel();
+async fn converse(context: &Arc<PeerContext>, worker: usize, stream: TlsStream<Counted>) {
+    let (outbox, frames) = mpsc::unbounded_channel();
     let under_way = Arc::new(AtomicU64::new(0));
-    let id = house.table.new_id();
-    house.table.connected(
+    let id = context.table.new_id();
+    context.table.connected(
         worker,
         Connection {
             id,
@@ -319,8 +329,8 @@ async fn converse(house: &Arc<House>, worker: usize, stream: TlsStream<Counted>)
     );
     let (reader, writer) = tokio::io::split(stream);
     let ended = tokio::select! {
-        ended = hear(house, worker, id, reader) => ended,
-        ended = speak(house, parcels, &under_way, writer) => ended,
+        ended = hear(context, worker, id, reader) => ended,
+        ended = speak(context, frames, &under_way, writer) => ended,
     };
     let why = match ended {
         Ok(()) => "it ended the connection".to_string(),
@@ -330,39 +340,39 @@ async fn converse(house: &Arc<House>, worker: usize, stream: TlsStream<Counted>)
         Err(error) => {
             if matches!(error, LinkError::Frame(_) | LinkError::Refused(_)) {
                 let what = format!("worker {worker}: {error}");
-                house.table.tell(MembershipEvent::Refused { what });
+                context.table.tell(MembershipEvent::Refused { what });
             }
             error.to_string()
         }
     };
-    house.table.disconnected(worker, id, why);
+    context.table.disconnected(worker, id, why);
 }
 
 async fn speak(
-    house: &House,
-    mut parcels: mpsc::UnboundedReceiver<Parcel>,
+    context: &PeerContext,
+    mut frames: mpsc::UnboundedReceiver<OutboundFrame>,
     under_way: &AtomicU64,
     mut stream: impl AsyncWrite + Unpin,
 ) -> Result<(), LinkError> {
     loop {
-        match timeout(house.timings.heartbeat, parcels.recv()).await {
-            Ok(Some(Parcel::Small(kind, content))) => {
+        match timeout(context.timings.heartbeat, frames.recv()).await {
+            Ok(Some(OutboundFrame::Small(kind, content))) => {
                 write(&mut stream, kind, &[&content]).await?;
             }
-            Ok(Some(Parcel::Message(message))) => {
+            Ok(Some(OutboundFrame::Message(message))) => {
                 let header = message.header();
                 let numbers: &[u8] = bytemuck::cast_slice(&message.numbers);
                 write(&mut stream, Kind::Message, &[&header, numbers]).await?;
                 under_way.fetch_sub(1, Ordering::Relaxed);
             }
-            Ok(Some(Parcel::Close)) => {
+            Ok(Some(OutboundFrame::Close)) => {
                 stream.shutdown().await?;
                 return Ok(());
             }
             Ok(None) => return Ok(()),
             // Nothing to say: still there.
             Err(_) => {
-                let round = house.table.round().to_le_bytes();
+                let round = context.table.round().to_le_bytes();
                 write(&mut stream, Kind::Beat, &[&round]).await?;
             }
         }
@@ -370,28 +380,28 @@ async fn speak(
 }
 
 pub(crate) async fn hear(
-    house: &House,
+    context: &PeerContext,
     worker: usize,
     id: u64,
     mut stream: impl AsyncRead + Unpin,
 ) -> Result<(), LinkError> {
-    let silence = house.timings.silence;
+    let failure_timeout = context.timings.failure_timeout;
     let (mut since, mut small) = (Instant::now(), 0);
     loop {
-        house.table.room_for(worker, id).await;
-        let read = timeout(silence, read_header(&mut stream, &house.limits)).await;
-        let header = read.map_err(|_| LinkError::Silent(silence))??;
+        context.table.room_for(worker, id).await;
+        let read = timeout(failure_timeout, read_header(&mut stream, &context.limits)).await;
+        let header = read.map_err(|_| LinkError::Silent(failure_timeout))??;
         if header.kind == Kind::Message {
-            let message = read_message(&mut stream, header, silence, &house.pool).await?;
+            let message = read_message(&mut stream, header, failure_timeout, &context.pool).await?;
             if message.from != worker {
                 let why = format!("it spoke as worker {}", message.from);
                 return Err(LinkError::Refused(why));
             }
-            let kept = house.table.message(worker, id, message);
+            let kept = context.table.message(worker, id, message);
             kept.map_err(|error| LinkError::Refused(error.to_string()))?;
             continue;
         }
-        let content = read_pieces(&mut stream, header.length as usize, silence).await?;
+        let content = read_pieces(&mut stream, header.length as usize, failure_timeout).await?;
         header.check(&content)?;
         if since.elapsed() > Duration::from_secs(1) {
             (since, small) = (Instant::now(), 0);
@@ -405,23 +415,23 @@ pub(crate) async fn hear(
             Kind::Offer | Kind::Beat => {
                 let round = parse_round(&content)?;
                 // Nobody shall make us skip what there is to train.
-                if round > house.rounds {
-                    let why = format!("it is in round {round} of {}", house.rounds);
+                if round > context.rounds {
+                    let why = format!("it is in round {round} of {}", context.rounds);
                     return Err(LinkError::Refused(why));
                 }
                 match header.kind {
-                    Kind::Offer => house.table.promise(worker, id, round),
-                    _ => house.table.beat(worker, id, round),
+                    Kind::Offer => context.table.promise(worker, id, round),
+                    _ => context.table.beat(worker, id, round),
                 }
             }
-            Kind::Fetch => house.table.fetch(worker),
+            Kind::Fetch => context.table.fetch(worker),
             Kind::Model => {
                 let (round, model) = parse_model(&content)?;
-                if round > house.rounds || !house.table.model(worker, round, model) {
+                if round > context.rounds || !context.table.model(worker, round, model) {
                     return Err(LinkError::Refused("a model that nobody asked for".into()));
                 }
             }
-            Kind::Goodbye => house.table.goodbye(worker, id),
+            Kind::Goodbye => context.table.goodbye(worker, id),
             Kind::Hello | Kind::Ask | Kind::Answer | Kind::Message => {
                 let why = format!("{:?} in the middle of a conversation", header.kind);
                 return Err(LinkError::Refused(why));
@@ -456,14 +466,14 @@ async fn read_small(stream: &mut (impl AsyncRead + Unpin)) -> Result<(Kind, Vec<
 async fn read_pieces(
     stream: &mut (impl AsyncRead + Unpin),
     length: usize,
-    silence: Duration,
+    failure_timeout: Duration,
 ) -> Result<Vec<u8>, LinkError> {
     let mut content = Vec::new();
     while content.len() < length {
         let from = content.len();
         content.resize(length.min(from + PIECE), 0);
-        let read = timeout(silence, stream.read_exact(&mut content[from..])).await;
-        read.map_err(|_| LinkError::Silent(silence))??;
+        let read = timeout(failure_timeout, stream.read_exact(&mut content[from..])).await;
+        read.map_err(|_| LinkError::Silent(failure_timeout))??;
     }
     Ok(content)
 }
@@ -471,7 +481,7 @@ async fn read_pieces(
 async fn read_message(
     stream: &mut (impl AsyncRead + Unpin),
     frame: FrameHeader,
-    silence: Duration,
+    failure_timeout: Duration,
     pool: &Pool,
 ) -> Result<Message, LinkError> {
     let length = frame.length as usize;
@@ -479,8 +489,8 @@ async fn read_message(
         return Err(FrameError::Garbage.into());
     }
     let mut header = [0; HEADER];
-    let read = timeout(silence, stream.read_exact(&mut header)).await;
-    read.map_err(|_| LinkError::Silent(silence))??;
+    let read = timeout(failure_timeout, stream.read_exact(&mut header)).await;
+    read.map_err(|_| LinkError::Silent(failure_timeout))??;
     let count = (length - HEADER) / 4;
     let mut message = parse_message(&header, count)?;
     // Memory that is there already, or takes as much as comes: all at once would let a promise alone
@@ -495,8 +505,8 @@ async fn read_message(
             numbers.resize(to, 0.0);
         }
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut numbers[from..to]);
-        let read = timeout(silence, stream.read_exact(bytes)).await;
-        read.map_err(|_| LinkError::Silent(silence))??;
+        let read = timeout(failure_timeout, stream.read_exact(bytes)).await;
+        read.map_err(|_| LinkError::Silent(failure_timeout))??;
         hash.update(bytes);
     }
     if hash.finalize() != frame.checksum && !cfg!(fuzzing) {

@@ -2,7 +2,7 @@
 //! `cargo test --release -p upwash-peers throughput -- --ignored --nocapture`.
 #![allow(clippy::unwrap_used)]
 
-use crate::hostile::{message, two};
+use crate::adversarial::{message, two};
 use crate::keys::Key;
 use crate::{Peers, tls};
 use rustls::pki_types::ServerName;

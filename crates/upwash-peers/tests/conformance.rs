@@ -35,7 +35,7 @@ fn peers(run: u64, rounds: u64) -> Vec<PeersConfig> {
             model: 1 << 20,
         },
         timings: Timings {
-            gather: Duration::from_secs(20),
+            startup_timeout: Duration::from_secs(20),
             ..Timings::default()
         },
     };

@@ -14,7 +14,7 @@ mod text;
 
 pub use figure::{Figure, NamedLine, figures};
 pub use follow::Follower;
-pub use live::{Pulse, Viewer};
+pub use live::{LiveStatus, Viewer};
 pub use page::{live_page, page};
 pub use read::{Batches, Epoch, Graph, Now, ReadError, Run};
 pub use table::csv;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// What is known of a run that its events do not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Pulse {
+pub struct LiveStatus {
     /// Rounds a second.
     pub pace: Option<f64>,
     /// Whether something was asked of the run that it has not found yet.
@@ -52,23 +52,23 @@ struct Waiting<'a> {
 }
 
 #[derive(Serialize)]
-struct Message<T> {
+struct LiveUpdate<T> {
     #[serde(flatten)]
     content: T,
-    pulse: Pulse,
+    live_status: LiveStatus,
 }
 
 impl Viewer {
     /// The next message: what it is called (`view`: a whole run; `more`: to be added to it; `wait`: the run has
     /// not begun) and its content, JSON.
-    pub fn next(&mut self, follower: &Follower, pulse: Pulse) -> (&'static str, String) {
+    pub fn next(&mut self, follower: &Follower, live_status: LiveStatus) -> (&'static str, String) {
         let run = follower.run();
         if run.workers == 0 {
             self.seen = None;
             let wait = Waiting {
                 notices: &run.notices,
             };
-            return ("wait", json(wait, pulse));
+            return ("wait", json(wait, live_status));
         }
         let shape = Shape {
             restarts: follower.restarts(),
@@ -94,9 +94,9 @@ impl Viewer {
         });
         match (seen, new) {
             (Some(seen), Some(new)) if goes_on => {
-                ("more", json(More::new(run, new, seen.round), pulse))
+                ("more", json(More::new(run, new, seen.round), live_status))
             }
-            _ => ("view", json(View::new(run), pulse)),
+            _ => ("view", json(View::new(run), live_status)),
         }
     }
 }
@@ -107,6 +107,10 @@ fn since(run: &Run, epoch: u64) -> Vec<&Epoch> {
     run.epochs[first..].iter().collect()
 }
 
-fn json(content: impl Serialize, pulse: Pulse) -> String {
-    serde_json::to_string(&Message { content, pulse }).unwrap_or_else(|_| "{}".into())
+fn json(content: impl Serialize, live_status: LiveStatus) -> String {
+    serde_json::to_string(&LiveUpdate {
+        content,
+        live_status,
+    })
+    .unwrap_or_else(|_| "{}".into())
 }

@@ -8,17 +8,17 @@
 //! everyone's step and mixes, in one pass over memory, and the next round.
 #![allow(unsafe_code)]
 
-mod board;
 mod buffers;
 mod engine;
 mod exchange;
+mod loss_readback;
 mod scoring;
 mod step;
 
-use self::board::Board;
-use self::buffers::{ImagesOnDevice, Inputs, Mail, Rows, WorkerBatch};
+use self::buffers::{ImagesOnDevice, Inputs, Rows, Uploads, WorkerBatch};
+use self::loss_readback::LossReadback;
+use crate::memory_estimate::MemoryEstimate;
 use crate::model::{BoundModel, TorchModel};
-use crate::needs::Needs;
 use crate::shim;
 use crate::shim::{Cuda, Graph, Kernels, Memory, Streams, TorchError, copy};
 use std::cell::Cell;
@@ -104,8 +104,8 @@ pub struct CudaEngine {
     test: ImagesOnDevice,
     inputs: Inputs,
     /// Everyone's loss, and how many of its images were right.
-    board: Board,
-    mail: Mail,
+    losses: LossReadback,
+    uploads: Uploads,
     /// Those who have data, and everyone's pass as it was recorded.
     trained: Vec<usize>,
     graph: Option<Graph>,
@@ -163,7 +163,7 @@ impl CudaEngine {
             if !error.lacks_memory() {
                 return error;
             }
-            TorchError(match Needs::measured(spec, model, options) {
+            TorchError(match MemoryEstimate::measured(spec, model, options) {
                 Ok(needs) => needs.remedy(free),
                 Err(error) if error.lacks_memory() => format!(
                     "not even one worker fits into the GPU's memory ({:.1} GiB are free): take a smaller \
@@ -260,10 +260,10 @@ impl CudaEngine {
         Ok(Self {
             gradients: rows(&layout.parameters),
             velocities: (sgd.momentum != 0.0).then(|| rows(&layout.parameters)),
-            board: Board::new(workers, device)?,
+            losses: LossReadback::new(workers, device)?,
             train: ImagesOnDevice::new(&data.train, device),
             test: ImagesOnDevice::new(&data.test, device),
-            mail: Mail::new(device),
+            uploads: Uploads::new(device),
             trained: (0..workers)
                 .filter(|&worker| !spec.sampler.shares().images[worker].is_empty())
                 .collect(),
@@ -331,7 +331,7 @@ impl CudaEngine {
         })??;
         streams.on_main(|| {
             shim::wait(self.options.device)?;
-            self.board.clear();
+            self.losses.clear();
             Ok(())
         })??;
         match graph {

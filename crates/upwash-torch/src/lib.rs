@@ -5,16 +5,16 @@
 #![cfg(feature = "libtorch")]
 
 mod cuda;
+mod memory_estimate;
 mod model;
 mod module;
-mod needs;
 mod network;
 mod shim;
 
 pub use cuda::{CudaEngine, CudaOptions, Precision};
-pub use model::{BoundModel, OnCpu, TorchModel};
+pub use memory_estimate::MemoryEstimate;
+pub use model::{BoundModel, TorchCpuModel, TorchModel};
 pub use module::TorchModule;
-pub use needs::Needs;
 pub use network::TorchNetwork;
 pub use shim::{Cuda, Memory, TorchError};
 /// The tch that modules must be made with.

@@ -43,7 +43,7 @@ pub trait BoundModel: Send {
 
 /// A network on the CPU: functions of flat vectors, one thread each, for a
 /// [`CpuEngine`](upwash::engine::CpuEngine).
-pub struct OnCpu {
+pub struct TorchCpuModel {
     model: Arc<dyn TorchModel>,
     input: [i64; 3],
     /// Networks that are not in use now; as many as there are threads.
@@ -64,7 +64,7 @@ struct Bound {
     targets: Vec<Tensor>,
 }
 
-impl OnCpu {
+impl TorchCpuModel {
     /// For images of this shape. Threads inside libtorch are switched off on every thread that
     /// computes with it: the cores are busy with other workers.
     pub fn new(model: Arc<dyn TorchModel>, input: [usize; 3]) -> Self {
@@ -117,7 +117,7 @@ impl OnCpu {
     }
 }
 
-impl Model for OnCpu {
+impl Model for TorchCpuModel {
     fn layout(&self) -> &Layout {
         self.model.layout()
     }

@@ -16,16 +16,16 @@ use upwash::model::{Layer, ModelSpec, Network};
 use upwash::run::{Progress, run};
 use upwash_burn::BurnNetwork;
 use upwash_topology::random::Stream;
-use upwash_torch::{OnCpu, TorchModel, TorchModule, TorchNetwork, tch};
+use upwash_torch::{TorchCpuModel, TorchModel, TorchModule, TorchNetwork, tch};
 
 fn prepare(config: &str) -> Experiment {
     let config = Config::parse(config, &[]).unwrap_or_else(|error| panic!("{error}"));
     Experiment::prepare(config, &DataPaths::default()).unwrap()
 }
 
-fn torch(network: Network) -> OnCpu {
+fn torch(network: Network) -> TorchCpuModel {
     let input = network.input;
-    OnCpu::new(Arc::new(TorchNetwork::new(network)), input)
+    TorchCpuModel::new(Arc::new(TorchNetwork::new(network)), input)
 }
 
 fn noise(seed: u64, count: usize) -> Vec<f32> {
@@ -280,7 +280,7 @@ fn an_own_module_does_what_the_described_network_does() {
         [1, 0, 3, 2, 5, 4].map(|place: usize| parts[place]).concat()
     };
     let parameters = own.start(7, 2);
-    let own = OnCpu::new(Arc::new(own), [1, 8, 8]);
+    let own = TorchCpuModel::new(Arc::new(own), [1, 8, 8]);
     let batch = Batch {
         pixels: noise(5, 6 * 64),
         labels: vec![3, 1, 4, 1, 5, 9],

@@ -8,14 +8,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use upwash::run::ControlRequest;
-use upwash_report::{Follower, Pulse, ReadError, Viewer};
+use upwash_report::{Follower, LiveStatus, ReadError, Viewer};
 
 /// From one look to the next.
-const GLANCE: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Over how long the pace is measured.
 const PACE: Duration = Duration::from_secs(20);
 /// How long a run may say nothing before that is said.
-const SILENCE: Duration = Duration::from_secs(30);
+const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Someone who reads.
 pub(crate) struct Reader {
@@ -24,9 +24,9 @@ pub(crate) struct Reader {
 
 /// What is read, for those who watch.
 #[derive(Clone)]
-pub(crate) struct News {
+pub(crate) struct RunUpdates {
     follower: Arc<Mutex<Follower>>,
-    pulse: watch::Receiver<Pulse>,
+    live_status: watch::Receiver<LiveStatus>,
 }
 
 impl Reader {
@@ -39,11 +39,11 @@ impl Reader {
     }
 
     /// Reads on a thread of its own until `stop`, and once more after it.
-    pub(crate) fn follow(self, stop: Arc<AtomicBool>) -> (News, JoinHandle<()>) {
-        let (sender, pulse) = watch::channel(Pulse::default());
-        let news = News {
+    pub(crate) fn follow(self, stop: Arc<AtomicBool>) -> (RunUpdates, JoinHandle<()>) {
+        let (sender, live_status) = watch::channel(LiveStatus::default());
+        let news = RunUpdates {
             follower: self.follower.clone(),
-            pulse,
+            live_status,
         };
         let reading = std::thread::spawn(move || {
             let mut pace = Pace::default();
@@ -52,33 +52,33 @@ impl Reader {
                 let mut follower = lock(&self.follower);
                 // What cannot be read now may be there the next time.
                 let news = follower.read().unwrap_or(false);
-                let pulse = pace.measure(&follower, news);
+                let live_status = pace.measure(&follower, news);
                 drop(follower);
                 // That a pace sinks is no news.
-                let same = Pulse {
+                let same = LiveStatus {
                     pace: None,
-                    ..pulse
-                } == Pulse {
+                    ..live_status
+                } == LiveStatus {
                     pace: None,
                     ..*sender.borrow()
                 };
                 if news || !same {
-                    sender.send_replace(pulse);
+                    sender.send_replace(live_status);
                 }
                 if last {
                     return;
                 }
-                std::thread::sleep(GLANCE);
+                std::thread::sleep(POLL_INTERVAL);
             }
         });
         (news, reading)
     }
 }
 
-impl News {
+impl RunUpdates {
     /// Waits for something new; none when nothing more will come.
     pub(crate) async fn wait(&mut self) -> Option<()> {
-        self.pulse.changed().await.ok()
+        self.live_status.changed().await.ok()
     }
 
     pub(crate) async fn ended(mut self) {
@@ -87,7 +87,7 @@ impl News {
 
     /// The next message for someone who watches.
     pub(crate) fn tell(&self, viewer: &mut Viewer) -> (&'static str, String) {
-        viewer.next(&lock(&self.follower), *self.pulse.borrow())
+        viewer.next(&lock(&self.follower), *self.live_status.borrow())
     }
 
     pub(crate) fn name(&self) -> String {
@@ -139,7 +139,7 @@ struct Pace {
 }
 
 impl Pace {
-    fn measure(&mut self, follower: &Follower, news: bool) -> Pulse {
+    fn measure(&mut self, follower: &Follower, news: bool) -> LiveStatus {
         let (run, now) = (follower.run(), Instant::now());
         if self.heard.is_none() {
             // It may have been silent before anyone listened.
@@ -175,9 +175,10 @@ impl Pace {
         let pace = over(now);
         let slow = self.rounds.back().and_then(|last| over(last.0));
         let slow = slow.map_or(0.0, |pace| 10.0 / pace);
-        let patience = SILENCE.max(Duration::try_from_secs_f64(slow).unwrap_or(SILENCE));
+        let patience =
+            SILENCE_LIMIT.max(Duration::try_from_secs_f64(slow).unwrap_or(SILENCE_LIMIT));
         let silent = !stands && self.heard.is_some_and(|heard| now - heard > patience);
-        Pulse {
+        LiveStatus {
             pace: pace.filter(|_| !silent),
             waiting: folders(follower)
                 .iter()

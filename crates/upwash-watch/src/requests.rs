@@ -1,6 +1,6 @@
 //! What browsers ask for, and who may ask.
 
-use crate::reader::News;
+use crate::reader::RunUpdates;
 use crate::{FAREWELL, Token};
 use axum::Router;
 use axum::extract::{Path, Request, State};
@@ -22,18 +22,18 @@ use upwash_report::{Viewer, live_page};
 const VIEWERS: usize = 64;
 
 #[derive(Clone)]
-struct Desk {
-    news: News,
+struct ServerState {
+    news: RunUpdates,
     token: Option<Token>,
     viewers: Arc<Semaphore>,
 }
 
 /// Serves until nothing more will come.
-pub(crate) async fn serve(listener: TcpListener, news: News, token: Option<Token>) {
+pub(crate) async fn serve(listener: TcpListener, news: RunUpdates, token: Option<Token>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
     };
-    let desk = Desk {
+    let state = ServerState {
         news: news.clone(),
         token,
         viewers: Arc::new(Semaphore::new(VIEWERS)),
@@ -43,8 +43,8 @@ pub(crate) async fn serve(listener: TcpListener, news: News, token: Option<Token
         .route("/events", get(events))
         .route("/control/{what}", post(control))
         .fallback(|| async { (StatusCode::NOT_FOUND, "There is nothing here.\n") })
-        .layer(from_fn_with_state(desk.clone(), admit))
-        .with_state(desk);
+        .layer(from_fn_with_state(state.clone(), admit))
+        .with_state(state);
     let served = axum::serve(listener, router).with_graceful_shutdown(news.clone().ended());
     // Someone who does not close its connection is not waited for.
     let limit = async {
@@ -58,12 +58,12 @@ pub(crate) async fn serve(listener: TcpListener, news: News, token: Option<Token
 }
 
 /// Before every request: who has no token is refused, and so are other people's web pages that run in a browser here.
-async fn admit(State(desk): State<Desk>, request: Request, next: Next) -> Response {
-    let allowed = match &desk.token {
+async fn admit(State(state): State<ServerState>, request: Request, next: Next) -> Response {
+    let allowed = match &state.token {
         Some(token) => given(&request).is_some_and(|guess| token.is(guess)),
         None => is_for_this_machine(request.headers()) && !is_from_elsewhere(&request),
     };
-    let mut response = match (allowed, &desk.token) {
+    let mut response = match (allowed, &state.token) {
         (true, _) => next.run(request).await,
         (false, Some(_)) => {
             let what = "This needs the token that `upwash` has printed: open the address as it stands there.\n";
@@ -121,17 +121,17 @@ fn is_from_elsewhere(request: &Request) -> bool {
     request.uri().path() != "/" && site.is_some_and(|site| site == "cross-site")
 }
 
-async fn page(State(desk): State<Desk>) -> Html<String> {
-    Html(live_page(&desk.news.name()))
+async fn page(State(state): State<ServerState>) -> Html<String> {
+    Html(live_page(&state.news.name()))
 }
 
-async fn events(State(desk): State<Desk>) -> Response {
-    let Ok(seat) = desk.viewers.clone().try_acquire_owned() else {
+async fn events(State(state): State<ServerState>) -> Response {
+    let Ok(seat) = state.viewers.clone().try_acquire_owned() else {
         let what = "Too many watch this run already.\n";
         return (StatusCode::SERVICE_UNAVAILABLE, what).into_response();
     };
     // All that there is at once, then whenever there is something new.
-    let start = (desk.news, Viewer::default(), true, seat);
+    let start = (state.news, Viewer::default(), true, seat);
     let messages = unfold(start, |(mut news, mut viewer, first, seat)| async move {
         if !first {
             news.wait().await?;
@@ -145,7 +145,7 @@ async fn events(State(desk): State<Desk>) -> Response {
 }
 
 async fn control(
-    State(desk): State<Desk>,
+    State(state): State<ServerState>,
     Path(what): Path<String>,
     headers: HeaderMap,
 ) -> (StatusCode, String) {
@@ -159,7 +159,7 @@ async fn control(
         let what = format!("A control request is one of {names}.\n");
         return (StatusCode::NOT_FOUND, what);
     };
-    match desk.news.request(request) {
+    match state.news.request(request) {
         Ok(()) => (StatusCode::ACCEPTED, String::new()),
         Err(why) => (StatusCode::CONFLICT, why),
     }

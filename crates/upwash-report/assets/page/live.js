@@ -5,7 +5,7 @@ const live = () => {
   const [done, state, said] = ["done", "state", "said"].map((id) => document.getElementById(id));
   const buttons = ["pause", "checkpoint", "stop"].map((id) => document.getElementById(id));
   const [pause, checkpoint, stop] = buttons;
-  let [pulse, refused, connected, waits] = [{}, "", false, []];
+  let [liveStatus, refused, connected, waits] = [{}, "", false, []];
   const span = (seconds) => {
     if (seconds < 90) return `${Math.round(seconds)} s`;
     return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
@@ -21,7 +21,7 @@ const live = () => {
     words.push(`epoch ${Math.floor(run.rounds_run / run.rounds_per_epoch)} of ${Math.round(run.rounds / run.rounds_per_epoch)}`);
     if (run.ending) words.push(ended(run));
     else if (run.now.paused) words.push("paused");
-    else if (pulse.pace) words.push(`${short(pulse.pace)} rounds a second`, `${span((run.rounds - run.rounds_run) / pulse.pace)} left`);
+    else if (liveStatus.pace) words.push(`${short(liveStatus.pace)} rounds a second`, `${span((run.rounds - run.rounds_run) / liveStatus.pace)} left`);
     const loss = mean(run.now.losses);
     if (loss !== null) words.push(`mean loss ${short(loss)}`);
     state.textContent = words.join(" · ");
@@ -30,8 +30,8 @@ const live = () => {
     pause.textContent = run.now.paused ? "Continue" : "Pause";
     let news = run.now.checkpoint === null ? "" : `Checkpoint written before round ${run.now.checkpoint.toLocaleString("en")}.`;
     if (run.now.stopping && !run.ending) news = "Stopping.";
-    if (pulse.waiting && !run.ending) news = "Asked; the run will see it after its round.";
-    if (pulse.silent && !run.ending && !run.now.paused) news = "Nothing has been heard of the run for a while: it is in a long round, or it was killed." + (pulse.cut ? " The last line of its events is cut." : "");
+    if (liveStatus.waiting && !run.ending) news = "Asked; the run will see it after its round.";
+    if (liveStatus.silent && !run.ending && !run.now.paused) news = "Nothing has been heard of the run for a while: it is in a long round, or it was killed." + (liveStatus.cut ? " The last line of its events is cut." : "");
     if (!connected) news = run.ending ? (mayGoOn(run) ? "When the run goes on at this address, so does this page." : "") : "Not connected: trying again.";
     said.textContent = refused || news;
   };
@@ -115,7 +115,7 @@ const live = () => {
       if (!connected) refused = "";
       connected = true;
       const message = JSON.parse(event.data);
-      if (message.pulse) pulse = message.pulse;
+      if (message.live_status) liveStatus = message.live_status;
       hear(message);
       status();
     }));

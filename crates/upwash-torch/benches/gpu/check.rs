@@ -14,7 +14,7 @@ use upwash::experiment::Experiment;
 use upwash::run::{Progress, run};
 use upwash_testkit::row_plans;
 use upwash_torch::tch::{self, Tensor};
-use upwash_torch::{BoundModel, CudaEngine, CudaOptions, OnCpu, TorchModel, TorchNetwork};
+use upwash_torch::{BoundModel, CudaEngine, CudaOptions, TorchCpuModel, TorchModel, TorchNetwork};
 const ALGORITHMS: [(&str, &str); 4] = [
     ("D-PSGD", "name = \"dpsgd\""),
     ("MATCHA", "name = \"matcha\""),
@@ -42,7 +42,7 @@ pub(crate) fn check() {
             table.line(&what, "", graph == eager);
             if kind == "f32" {
                 let network = TorchNetwork::new(experiment.network.clone());
-                let model = OnCpu::new(Arc::new(network), experiment.network.input);
+                let model = TorchCpuModel::new(Arc::new(network), experiment.network.input);
                 let mut cpu = experiment.cpu_engine(Arc::new(model));
                 let mut gpu = fleet(&experiment, options);
                 let apart = compare(&experiment, 20, &mut cpu, &mut gpu);
@@ -225,7 +225,7 @@ fn every_algorithm(table: &mut Table) {
         let more = format!("momentum = 0.9\n{graph}");
         let experiment = prepare(&config("cnn", &algorithm, 16, 20, &more));
         let network = TorchNetwork::new(experiment.network.clone());
-        let model = OnCpu::new(Arc::new(network), experiment.network.input);
+        let model = TorchCpuModel::new(Arc::new(network), experiment.network.input);
         let mut cpu = experiment.cpu_engine(Arc::new(model));
         let mut gpu = fleet(&experiment, F32);
         let apart = if experiment.method.synchronous().is_some() {
@@ -266,7 +266,7 @@ fn remote_rows(table: &mut Table) {
     let parts = parts_of(&Dpsgd::default(), &experiment);
     let options = MixOptions::default();
     let message = algorithm::Outgoing::stepped();
-    let visitors: Vec<RemoteRow> = (4..8)
+    let received_rows: Vec<RemoteRow> = (4..8)
         .map(|worker| RemoteRow {
             messages: vec![
                 whole
@@ -281,7 +281,7 @@ fn remote_rows(table: &mut Table) {
         .collect();
     let mean: Vec<Vec<(RowIndex, f64)>> = vec![(0..8).map(|i| (RowIndex(i), 0.125)).collect(); 8];
     half.mix_statistics(&mean[..4], statistics).unwrap();
-    half.exchange(&row_plans(&parts[..4]), visitors, options)
+    half.exchange(&row_plans(&parts[..4]), received_rows, options)
         .unwrap();
     whole.mix_statistics(&mean, vec![]).unwrap();
     whole.exchange(&row_plans(&parts), vec![], options).unwrap();

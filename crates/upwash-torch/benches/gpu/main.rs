@@ -1,5 +1,5 @@
 //! The GPU engine checked and timed: `gpu check`, `gpu scores`, `gpu memory`, `gpu speed`, `gpu export DIR` (see
-//! scripts/check-gpu.sh). Needs a GPU; not part of the tests.
+//! scripts/check-gpu.sh). MemoryEstimate a GPU; not part of the tests.
 
 #[cfg(feature = "libtorch")]
 mod check;

@@ -1,7 +1,7 @@
 //! What fits, and what is said of what does not.
 
 use crate::setup::{F32, Table, complete, config, fleet, prepare};
-use upwash_torch::{CudaEngine, CudaOptions, Needs, TorchNetwork};
+use upwash_torch::{CudaEngine, CudaOptions, MemoryEstimate, TorchNetwork};
 /// Memory as it is predicted and as it is.
 pub(crate) fn memory() {
     if std::env::var_os("UPWASH_MEMORY_CASE").is_none() {
@@ -33,7 +33,7 @@ pub(crate) fn memory() {
         let experiment = prepare(&text);
         let options = CudaOptions { streams, ..options };
         let spec = experiment.engine_spec();
-        let predicted = Needs::of(&spec, options).total() as f64;
+        let predicted = MemoryEstimate::of(&spec, options).total() as f64;
         // The most that there was is kept for the process: every fleet gets one of its own.
         if std::env::var_os("UPWASH_MEMORY_CASE").is_none() {
             let case = format!("{model} {workers} {streams:?} {batch} {options:?}");
@@ -52,7 +52,7 @@ pub(crate) fn memory() {
             continue;
         }
         let network = TorchNetwork::new(experiment.network.clone());
-        let tried = Needs::measured(&spec, &network, options).expect("two workers");
+        let tried = MemoryEstimate::measured(&spec, &network, options).expect("two workers");
         // The peak is of the largest fleet so far, and two workers are not it.
         let mut engine = fleet(&experiment, options);
         complete(&experiment, &mut engine);

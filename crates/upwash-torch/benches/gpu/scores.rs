@@ -4,7 +4,7 @@ use crate::setup::{F32, Table, complete, config, fleet, prepare};
 use std::sync::Arc;
 use upwash::RowIndex;
 use upwash::engine::{Engine, Split};
-use upwash_torch::{OnCpu, TorchNetwork};
+use upwash_torch::{TorchCpuModel, TorchNetwork};
 /// GPU and CPU score the same models alike.
 pub(crate) fn scores() {
     let mut table = Table(true);
@@ -13,7 +13,7 @@ pub(crate) fn scores() {
         let mut gpu = fleet(&experiment, F32);
         complete(&experiment, &mut gpu);
         let network = TorchNetwork::new(experiment.network.clone());
-        let model_on_cpu = OnCpu::new(Arc::new(network), experiment.network.input);
+        let model_on_cpu = TorchCpuModel::new(Arc::new(network), experiment.network.input);
         let mut cpu = experiment.cpu_engine(Arc::new(model_on_cpu));
         cpu.restore(&gpu.state().unwrap())
             .expect("a state that fits");

@@ -175,7 +175,7 @@ pub(super) struct Inputs {
 
 /// Small arrays on their way to the GPU. A pinned buffer must not be written to while it is copied:
 /// every array gets one of its own until the stream has been waited for.
-pub(super) struct Mail {
+pub(super) struct Uploads {
     device: Device,
     slots: Vec<(Tensor, Tensor)>,
     used: usize,
@@ -227,7 +227,7 @@ impl Inputs {
     }
 }
 
-impl Mail {
+impl Uploads {
     pub(super) fn new(device: Device) -> Self {
         Self {
             device,

@@ -1,6 +1,6 @@
 //! Exchanges on the GPU: a plan becomes numbers that a kernel goes by.
 
-use super::buffers::{Mail, Rows};
+use super::buffers::{Rows, Uploads};
 use super::{CudaEngine, EXCHANGE, STEP_AND_MIX, TAKE_STEPS};
 use crate::shim::{Argument, TorchError};
 use tch::{Kind, Tensor};
@@ -110,7 +110,7 @@ impl Arrays {
     }
 
     /// Sends all; says where each array will be.
-    fn send(mut self, mail: &mut Mail) -> Result<(Tensor, Vec<Argument>), TorchError> {
+    fn send(mut self, uploads: &mut Uploads) -> Result<(Tensor, Vec<Argument>), TorchError> {
         if !self.numbers.len().is_multiple_of(2) {
             self.numbers.push(0);
         }
@@ -119,7 +119,7 @@ impl Arrays {
             (low | high << 32) as i64
         };
         let pairs: Vec<i64> = self.numbers.chunks_exact(2).map(pair).collect();
-        let there = mail.send(&pairs)?;
+        let there = uploads.send(&pairs)?;
         let at = |start: &usize| {
             let from = (*start / 2).min(pairs.len() - 1) as i64;
             Argument::of(&there.narrow(0, from, 1))
@@ -147,7 +147,7 @@ impl CudaEngine {
         }
         let mut arrays = Arrays::default();
         arrays.add(self.waiting_rates());
-        let (_kept, places) = arrays.send(&mut self.mail)?;
+        let (_kept, places) = arrays.send(&mut self.uploads)?;
         let width4 = self.models.width() / 4;
         let arguments = [
             Argument::of(&self.models.buffer),
@@ -192,36 +192,36 @@ impl CudaEngine {
         self.compress(parts, options)?;
         // Remote rows' messages are rows of one more vector.
         let messages = remote_rows.iter().flat_map(|remote| &remote.messages);
-        let visitors = Rows::new(
+        let received_rows = Rows::new(
             messages.clone().count(),
             &self.layout.parameters,
             self.device,
         );
         for (row, message) in messages.enumerate() {
-            visitors.upload(row, message);
+            received_rows.upload(row, message);
         }
         let vectors = [&self.models, &self.gradients]
             .into_iter()
             .chain(&self.state_vectors)
-            .chain([&visitors]);
+            .chain([&received_rows]);
         let vectors: Vec<Argument> = vectors.map(|rows| Argument::of(&rows.buffer)).collect();
         let (width, mut first) = (self.models.width(), 0);
-        let mut seats = Vec::new();
+        let mut remote_map = Vec::new();
         for remote in remote_rows {
-            seats.push(first);
+            remote_map.push(first);
             first += remote.messages.len();
         }
-        let seats = Seats {
+        let remote_map = RemoteRowMap {
             workers: self.models.rows(),
-            first: seats,
+            first: remote_map,
         };
         launch_exchange(
             &self.kernels,
-            &mut self.mail,
+            &mut self.uploads,
             &vectors,
             width,
             parts,
-            &seats,
+            &remote_map,
             options,
         )
     }
@@ -275,7 +275,7 @@ impl CudaEngine {
         arrays.add(plain.rows.iter().flat_map(reference));
         arrays.add(plain.own_steps.iter().map(|&weight| bits(weight)));
         arrays.add(self.waiting_rates());
-        let (_kept, places) = arrays.send(&mut self.mail)?;
+        let (_kept, places) = arrays.send(&mut self.uploads)?;
         let (rows, width4) = (self.models.rows(), self.models.width() / 4);
         let arguments = [
             Argument::of(&self.models.buffer),
@@ -314,25 +314,25 @@ impl CudaEngine {
             plan: Assignment::mixed(Vector::Model, row.clone()).into(),
         };
         let parts: Vec<RowPlan> = weights.iter().enumerate().map(part).collect();
-        let visitors = Rows::new(remote_rows.len(), &self.layout.statistics, self.device);
+        let received_rows = Rows::new(remote_rows.len(), &self.layout.statistics, self.device);
         for (row, statistics) in remote_rows.iter().enumerate() {
-            visitors.upload(row, statistics);
+            received_rows.upload(row, statistics);
         }
         // No step and no extra vectors here: the remote_rows' come next all the same.
         let own = Argument::of(&self.statistics.buffer);
-        let vectors = [own, own, Argument::of(&visitors.buffer)];
-        let seats = Seats {
+        let vectors = [own, own, Argument::of(&received_rows.buffer)];
+        let remote_map = RemoteRowMap {
             workers: self.statistics.rows(),
             first: (0..remote_rows.len()).collect(),
         };
         let (width, options) = (self.statistics.width(), MixOptions::default());
         launch_exchange(
             &self.kernels,
-            &mut self.mail,
+            &mut self.uploads,
             &vectors,
             width,
             &parts,
-            &seats,
+            &remote_map,
             options,
         )
     }
@@ -395,7 +395,7 @@ impl CudaEngine {
 }
 
 /// Where remote_rows' messages are: rows of the last vector.
-struct Seats {
+struct RemoteRowMap {
     /// Remote rows have the numbers from here on.
     workers: usize,
     /// Each remote's first row.
@@ -405,11 +405,11 @@ struct Seats {
 /// Any exchange over rows of this width; `vectors` are models, steps, state_vectors, and what remote_rows sent.
 fn launch_exchange(
     kernels: &crate::shim::Kernels,
-    mail: &mut Mail,
+    uploads: &mut Uploads,
     vectors: &[Argument],
     width: usize,
     parts: &[RowPlan],
-    seats: &Seats,
+    remote_map: &RemoteRowMap,
     options: MixOptions,
 ) -> Result<(), TorchError> {
     if width == 0 {
@@ -433,10 +433,10 @@ fn launch_exchange(
                 *places
                     .entry((sender, assignment.number))
                     .or_insert_with(|| {
-                        if let Some(remote) = sender.0.checked_sub(seats.workers) {
+                        if let Some(remote) = sender.0.checked_sub(remote_map.workers) {
                             let first = own_terms.len();
                             own_terms.push((Vector::State(vectors.len() - 3), 1.0));
-                            let row = (seats.first[remote] + assignment.number) as i32;
+                            let row = (remote_map.first[remote] + assignment.number) as i32;
                             messages.extend([row, first as i32, own_terms.len() as i32]);
                             return next;
                         }
@@ -490,7 +490,7 @@ fn launch_exchange(
             .iter()
             .flat_map(|&(place, weight)| [place, bits(weight)]),
     );
-    let (_kept, at) = arrays.send(mail)?;
+    let (_kept, at) = arrays.send(uploads)?;
     let width4 = width / 4;
     let arguments = [
         at[0],

@@ -36,7 +36,7 @@ impl CudaEngine {
         }
         let workers: Vec<usize> = due.iter().map(|(worker, _)| *worker).collect();
         let streams = Rc::clone(&self.streams);
-        self.board.expect(&workers);
+        self.losses.expect(&workers);
         let computed = streams.on_main(|| {
             if let Some(picks) = &picks {
                 self.inputs.load(picks)?;
@@ -80,10 +80,10 @@ impl CudaEngine {
                 // Something was sent after it, too.
                 shim::wait(device)?;
             }
-            self.board.read(device)
+            self.losses.read(device)
         });
         let results = read??;
-        self.mail.arrived();
+        self.uploads.arrived();
         let images = self.sampler.batch_size();
         let score = |(loss, right)| score(&[loss, right], images);
         Ok(results.into_iter().map(score).collect())
@@ -115,7 +115,7 @@ impl CudaEngine {
             let bf16 = self.options.precision == Precision::Bf16;
             let logits = autocast(bf16, || network.train(images));
             let slope = logits.detach().empty_like();
-            let result = self.board.places_of(worker);
+            let result = self.losses.places_of(worker);
             self.cross_entropy(&logits.detach(), &labels, &slope, result)?;
             shim::backward(
                 &logits,

@@ -15,7 +15,7 @@ pub struct NetworkConfig {
     pub heartbeat_seconds: f64,
     /// Who is not heard of for so many seconds is lost.
     pub failure_timeout_seconds: f64,
-    /// A letter that is not there so many seconds after it was expected does not come.
+    /// A message that is not there so many seconds after it was expected does not come.
     pub message_timeout_seconds: f64,
     /// At the start, so many seconds are waited for all neighbors.
     pub startup_timeout_seconds: f64,

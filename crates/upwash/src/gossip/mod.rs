@@ -2,9 +2,12 @@
 //! engine makes of it. Workers that are all in one process are the trivial case: nothing travels, and every row is
 //! here.
 
+mod collective;
 mod exchange;
 mod inbox;
 mod link_failure;
+mod receive;
+mod send;
 
 pub(crate) use exchange::{ExchangeJob, Gossip};
 pub(crate) use inbox::Inbox;
@@ -82,7 +85,7 @@ impl Gossip<'_> {
 
     /// Every local worker's row, from what it knows.
     pub(crate) fn plans(&self, job: &ExchangeJob<'_>, inbox: &Inbox) -> Vec<WorkerPlan> {
-        let (own, context) = (self.placement.own(), job.setting_in(inbox));
+        let (own, context) = (self.placement.own(), job.context_in(inbox));
         job.exchange
             .parts_of(own, job.algorithm, &context, &inbox.stats)
     }
@@ -97,7 +100,7 @@ impl Gossip<'_> {
     ) -> Result<(), GossipError> {
         let (placement, round) = (&self.placement, job.options.round);
         let weights = job.statistics.then(|| {
-            let weights = job.exchange.safe_weights(&job.setting_in(&inbox));
+            let weights = job.exchange.safe_weights(&job.context_in(&inbox));
             inbox.row_weights(weights, placement, round)
         });
         let weights = weights.transpose()?;

@@ -17,7 +17,7 @@ pub(super) fn observe(
     plans: &[WorkerPlan],
     layout: &Layout,
 ) {
-    let context = &job.setting_in(inbox);
+    let context = &job.context_in(inbox);
     note_links(session, job.exchange, context, plans);
     if session.simulates_costs {
         let statistics = match job.statistics {

@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 /// Loss, right ones, count, and nothing: a row of the board.
 const ROW: usize = 4;
 
-pub(super) struct Board {
+pub(super) struct LossReadback {
     /// A row for every worker, in memory that both see.
     rows: Tensor,
     /// How many losses of each worker there have been: the device's count, and ours.
@@ -20,7 +20,7 @@ pub(super) struct Board {
     launched: Vec<u32>,
 }
 
-impl Board {
+impl LossReadback {
     pub(super) fn new(workers: usize, device: Device) -> Result<Self, TorchError> {
         let rows = [(workers * ROW) as i64];
         Ok(Self {

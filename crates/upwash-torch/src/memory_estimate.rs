@@ -9,7 +9,7 @@ use upwash::engine::EngineSpec;
 /// A prediction, in bytes, of what libtorch takes from the device; the driver's own share (some 0.5 GiB)
 /// comes on top. docs/benchmarks.md has how near it comes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Needs {
+pub struct MemoryEstimate {
     /// Models, gradients, velocities and what algorithms keep: for every worker.
     pub vectors: u64,
     /// Images.
@@ -29,7 +29,7 @@ const LOSS: f64 = 1.15;
 /// Room that libraries keep for a stream.
 const STREAM: u64 = 48 << 20;
 
-impl Needs {
+impl MemoryEstimate {
     /// Of these workers, used so: by the network's description.
     pub fn of(spec: &EngineSpec, options: CudaOptions) -> Self {
         let workers = spec.starts.len();
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn a_remedy_names_what_fits() {
         let gib = 1u64 << 30;
-        let needs = Needs {
+        let needs = MemoryEstimate {
             vectors: 9 * gib,
             data: gib,
             gradients: 80 * gib,

@@ -17,14 +17,14 @@ use upwash::engine::State as EngineState;
 use upwash::transport::{MembershipEvent, Message, WireError};
 
 /// A round that is so much later than one's own is another history: better to join it.
-pub(crate) const BEHIND: u64 = 10;
+pub(crate) const MAX_ROUND_LAG: u64 = 10;
 /// Messages of one sender that are kept before they are due; then nothing more is read from it.
-pub(crate) const KEPT: usize = 8;
+pub(crate) const MAX_QUEUED: usize = 8;
 /// Messages to one receiver that may be on their way; it is too slow if there are more.
-const UNDER_WAY: u64 = KEPT as u64;
+const UNDER_WAY: u64 = MAX_QUEUED as u64;
 
 /// What goes out over a connection.
-pub(crate) enum Parcel {
+pub(crate) enum OutboundFrame {
     Small(Kind, Vec<u8>),
     Message(Arc<Message>),
     /// After all that was said before.
@@ -36,19 +36,19 @@ pub(crate) enum Parcel {
 pub(crate) struct Connection {
     /// Every connection has a number of its own.
     pub(crate) id: u64,
-    pub(crate) outbox: UnboundedSender<Parcel>,
+    pub(crate) outbox: UnboundedSender<OutboundFrame>,
     /// Messages that have been handed to it and not been sent yet.
     pub(crate) under_way: Arc<AtomicU64>,
 }
 
 impl Connection {
-    pub(crate) fn send(&self, parcel: Parcel) {
+    pub(crate) fn send(&self, frame: OutboundFrame) {
         // Who is gone is noticed by its reader.
-        let _ = self.outbox.send(parcel);
+        let _ = self.outbox.send(frame);
     }
 
     fn say(&self, kind: Kind, round: u64) {
-        self.send(Parcel::Small(kind, round.to_le_bytes().to_vec()));
+        self.send(OutboundFrame::Small(kind, round.to_le_bytes().to_vec()));
     }
 }
 
@@ -77,7 +77,7 @@ impl Peer {
     fn held_from(&self) -> Option<u64> {
         self.connection.as_ref()?;
         let promise = self.promise?;
-        let near = promise.abs_diff(self.promised) <= BEHIND;
+        let near = promise.abs_diff(self.promised) <= MAX_ROUND_LAG;
         near.then_some(promise.max(self.promised))
     }
 
@@ -103,7 +103,7 @@ pub(crate) struct State {
     adopted: Option<(u64, EngineState)>,
 }
 
-pub(crate) struct Table {
+pub(crate) struct MembershipTable {
     own: usize,
     state: Mutex<State>,
     bell: Condvar,
@@ -139,7 +139,7 @@ pub(crate) enum Awaited {
     Late,
 }
 
-impl Table {
+impl MembershipTable {
     pub(crate) fn new(workers: usize, own: usize) -> Self {
         let state = State {
             peers: (0..workers).map(|_| Peer::default()).collect(),
@@ -188,7 +188,7 @@ impl Table {
         connection.say(Kind::Offer, next);
         let peer = &mut state.peers[worker];
         if let Some(old) = peer.connection.replace(connection) {
-            old.send(Parcel::Close);
+            old.send(OutboundFrame::Close);
         }
         (peer.promised, peer.promise, peer.last) = (next, None, None);
         peer.attempts = 0;
@@ -237,7 +237,7 @@ impl Table {
             if peer.held_from().is_none_or(|from| from < next) && peer.promised < next {
                 // Later each time: a promise takes its time to arrive, and rounds go on.
                 peer.attempts += 1;
-                peer.promise_from(next + peer.attempts.min(BEHIND) - 1);
+                peer.promise_from(next + peer.attempts.min(MAX_ROUND_LAG) - 1);
             }
         }
         self.bell.notify_all();
@@ -285,7 +285,7 @@ impl Table {
     pub(crate) async fn room_for(&self, worker: usize, id: u64) {
         loop {
             let full = match Self::on(&mut self.lock(), worker, id) {
-                Some(peer) => peer.messages.len() >= KEPT,
+                Some(peer) => peer.messages.len() >= MAX_QUEUED,
                 None => false,
             };
             if !full {
@@ -420,12 +420,16 @@ impl Table {
     }
 
     /// Asks a worker for its model, and waits for it.
-    pub(crate) fn ask(&self, worker: usize, patience: Duration) -> Option<(u64, EngineState)> {
+    pub(crate) fn ask(
+        &self,
+        worker: usize,
+        message_timeout: Duration,
+    ) -> Option<(u64, EngineState)> {
         let mut state = self.lock();
         (state.asked, state.adopted) = (Some(worker), None);
         let connection = state.peers[worker].connection.clone()?;
-        connection.send(Parcel::Small(Kind::Fetch, vec![]));
-        let deadline = Instant::now() + patience;
+        connection.send(OutboundFrame::Small(Kind::Fetch, vec![]));
+        let deadline = Instant::now() + message_timeout;
         loop {
             if let Some(adopted) = state.adopted.take() {
                 return Some(adopted);
@@ -450,7 +454,7 @@ impl Table {
         let mut state = self.lock();
         for worker in std::mem::take(&mut state.asking) {
             if let Some(connection) = &state.peers[worker].connection {
-                connection.send(Parcel::Small(Kind::Model, model.to_vec()));
+                connection.send(OutboundFrame::Small(Kind::Model, model.to_vec()));
             }
         }
     }
@@ -469,7 +473,7 @@ impl Table {
             return false;
         }
         self.messages.fetch_add(1, Ordering::Relaxed);
-        connection.send(Parcel::Message(Arc::clone(message)));
+        connection.send(OutboundFrame::Message(Arc::clone(message)));
         true
     }
 
@@ -543,7 +547,7 @@ impl Table {
         let connection =
             Self::on(&mut self.lock(), worker, id).and_then(|peer| peer.connection.clone());
         if let Some(connection) = connection {
-            connection.send(Parcel::Close);
+            connection.send(OutboundFrame::Close);
         }
         self.disconnected(worker, id, why);
     }
@@ -552,8 +556,8 @@ impl Table {
     pub(crate) fn leave(&self) {
         for peer in &self.lock().peers {
             if let Some(connection) = &peer.connection {
-                connection.send(Parcel::Small(Kind::Goodbye, vec![]));
-                connection.send(Parcel::Close);
+                connection.send(OutboundFrame::Small(Kind::Goodbye, vec![]));
+                connection.send(OutboundFrame::Close);
             }
         }
     }

@@ -45,9 +45,9 @@ pub(crate) fn message(from: usize, round: u64, width: usize) -> Message {
 fn timings() -> Timings {
     Timings {
         heartbeat: Duration::from_millis(50),
-        silence: Duration::from_millis(600),
-        patience: Duration::from_secs(20),
-        gather: Duration::from_millis(500),
+        failure_timeout: Duration::from_millis(600),
+        message_timeout: Duration::from_secs(20),
+        startup_timeout: Duration::from_millis(500),
         handshake: Duration::from_secs(1),
     }
 }

@@ -1,12 +1,12 @@
 //! The thread that makes all MPI calls.
 //!
 //! A message is two messages: its header, and its numbers as they lie in memory. To a rank of the same
-//! machine the header goes alone, and says [where](crate::pages) the numbers are. Messages of one rank
+//! machine the header goes alone, and says [where](crate::shared_memory) the numbers are. Messages of one rank
 //! arrive in the order in which they were posted, because MPI keeps messages of one sender in order.
 
 use crate::Rank;
-use crate::pages::{Address, Known, Sheet};
 use crate::raw::{Group, Receiving, Sending, abort, finalise, prefer_short_turns};
+use crate::shared_memory::{Address, RemoteRegion, SharedRegion};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::os::raw::c_int;
@@ -29,7 +29,7 @@ const REST: Duration = Duration::from_micros(50);
 const FAREWELL: Duration = Duration::from_secs(600);
 
 /// What the main thread wants done.
-pub(crate) enum Errand {
+pub(crate) enum CommRequest {
     Post {
         message: Message,
         places: Vec<usize>,
@@ -66,12 +66,12 @@ pub(crate) struct Stopping {
 #[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) stopping: Mutex<Stopping>,
-    pub(crate) bell: Condvar,
+    pub(crate) changed: Condvar,
 }
 
-pub(crate) struct Courier {
+pub(crate) struct CommThread {
     rank: Rank,
-    todo: Receiver<Errand>,
+    todo: Receiver<CommRequest>,
     tell: Sender<Signal>,
     shared: Arc<Shared>,
     /// Messages and sums; and what is agreed on about the end, in an order of its own.
@@ -81,7 +81,7 @@ pub(crate) struct Courier {
     sending: Vec<Sending<Arc<Buffer>>>,
     /// Who is on this machine, and what of theirs has been read.
     here: Vec<bool>,
-    known: Known,
+    known: RemoteRegion,
     notes: Vec<Sending<Arc<Vec<u64>>>>,
     /// Messages on their way in, of each rank in their order.
     arriving: Vec<VecDeque<Arriving>>,
@@ -99,17 +99,17 @@ type Arriving = (Message, Option<Receiving<f32>>);
 const STOP: u64 = 1;
 const DIVERGED: u64 = 2;
 
-impl Courier {
+impl CommThread {
     pub(crate) fn new(
         rank: Rank,
         here: Vec<bool>,
-        todo: Receiver<Errand>,
+        todo: Receiver<CommRequest>,
         tell: Sender<Signal>,
         shared: Arc<Shared>,
     ) -> Self {
         Self {
             here,
-            known: Known::default(),
+            known: RemoteRegion::default(),
             rank,
             todo,
             tell,
@@ -159,7 +159,7 @@ impl Courier {
             if looks > LOOKS {
                 looks = 0;
                 match self.todo.recv_timeout(REST) {
-                    Ok(errand) => self.do_errand(errand),
+                    Ok(request) => self.do_errand(request),
                     Err(RecvTimeoutError::Timeout) => {}
                     // Nobody is there to say goodbye.
                     Err(RecvTimeoutError::Disconnected) => self.leaving = true,
@@ -174,7 +174,7 @@ impl Courier {
         let mut busy = false;
         loop {
             match self.todo.try_recv() {
-                Ok(errand) => self.do_errand(errand),
+                Ok(request) => self.do_errand(request),
                 Err(TryRecvError::Empty) => return busy,
                 Err(TryRecvError::Disconnected) => {
                     self.leaving = true;
@@ -185,21 +185,21 @@ impl Courier {
         }
     }
 
-    fn do_errand(&mut self, errand: Errand) {
-        match errand {
-            Errand::Post { message, places } => {
+    fn do_errand(&mut self, request: CommRequest) {
+        match request {
+            CommRequest::Post { message, places } => {
                 let header = message.header();
                 let envelope =
                     |address: [u8; Address::LENGTH]| Arc::new([&header[..], &address].concat());
                 let numbers = Arc::new(message.numbers);
-                let sheet: Option<&Sheet> = numbers.as_lent();
-                let (near, far): (Vec<usize>, Vec<usize>) = match sheet {
+                let region: Option<&SharedRegion> = numbers.as_lent();
+                let (near, far): (Vec<usize>, Vec<usize>) = match region {
                     Some(_) => places.into_iter().partition(|&to| self.here[to]),
                     None => (vec![], places),
                 };
-                if let Some(sheet) = sheet {
-                    sheet.lend(near.len() as u32);
-                    let envelope = envelope(sheet.address().to_bytes());
+                if let Some(region) = region {
+                    region.lend(near.len() as u32);
+                    let envelope = envelope(region.address().to_bytes());
                     for to in near {
                         let sending = self.group.send(Arc::clone(&envelope), to, HEADERS);
                         self.headers.push(sending);
@@ -215,13 +215,15 @@ impl Courier {
                     }
                 }
             }
-            Errand::Sum(numbers) => self.sum = Some(self.group.reduce(numbers, false)),
-            Errand::SumWide(numbers) => self.sum_wide = Some(self.group.reduce(numbers, false)),
-            Errand::Stop => self.stop(true),
-            Errand::Diverged { worker, round } => {
+            CommRequest::Sum(numbers) => self.sum = Some(self.group.reduce(numbers, false)),
+            CommRequest::SumWide(numbers) => {
+                self.sum_wide = Some(self.group.reduce(numbers, false))
+            }
+            CommRequest::Stop => self.stop(true),
+            CommRequest::Diverged { worker, round } => {
                 self.tell_all(&[DIVERGED, worker as u64, round]);
             }
-            Errand::Goodbye => self.leaving = true,
+            CommRequest::Goodbye => self.leaving = true,
         }
     }
 
@@ -313,7 +315,7 @@ impl Courier {
         if let Some(agreed) = self.agreement.take_if(|agreed| agreed.is_done()) {
             busy = true;
             self.shared.lock().agreed = agreed.into_numbers().first().copied();
-            self.shared.bell.notify_all();
+            self.shared.changed.notify_all();
         }
         busy
     }

@@ -84,7 +84,7 @@ impl Mapping {
     }
 
     fn numbers(&self) -> &[f32] {
-        // SAFETY: so many are there, and while they are read nobody writes them: see `Pages::page`.
+        // SAFETY: so many are there, and while they are read nobody writes them: see `SharedMemory::page`.
         unsafe { std::slice::from_raw_parts(self.first(), (self.bytes - FRONT) / 4) }
     }
 }
@@ -97,12 +97,12 @@ impl Drop for Mapping {
 }
 
 /// A page of this rank.
-pub(crate) struct Own {
+pub(crate) struct OwnRegion {
     mapping: Mapping,
     file: OwnedFd,
 }
 
-impl Own {
+impl OwnRegion {
     fn new(numbers: usize) -> rustix::io::Result<Self> {
         let file = memfd_create("upwash", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, (FRONT + 4 * numbers) as u64)?;
@@ -119,9 +119,9 @@ impl Own {
 }
 
 /// A page that is written, or on its way: the pool has another handle of it.
-pub(crate) struct Sheet(Arc<Own>);
+pub(crate) struct SharedRegion(Arc<OwnRegion>);
 
-impl Sheet {
+impl SharedRegion {
     pub(crate) fn address(&self) -> Address {
         self.0.address()
     }
@@ -133,7 +133,7 @@ impl Sheet {
     }
 }
 
-impl SharedBuffer for Sheet {
+impl SharedBuffer for SharedRegion {
     fn numbers(&self) -> &[f32] {
         self.0.mapping.numbers()
     }
@@ -144,7 +144,7 @@ impl SharedBuffer for Sheet {
             return None;
         }
         let count = (mapping.bytes - FRONT) / 4;
-        // SAFETY: a sheet is the only one of its page, and nobody has been told of it yet.
+        // SAFETY: a region is the only one of its page, and nobody has been told of it yet.
         Some(unsafe { std::slice::from_raw_parts_mut(mapping.first(), count) })
     }
 }
@@ -170,19 +170,19 @@ impl Drop for Read {
 
 /// The pages of this rank.
 #[derive(Default)]
-pub(crate) struct Pages {
-    own: Vec<Arc<Own>>,
+pub(crate) struct SharedMemory {
+    own: Vec<Arc<OwnRegion>>,
 }
 
-impl Pages {
+impl SharedMemory {
     /// Room for so many numbers: a page that nobody reads, or a vector where there is none.
-    pub(crate) fn page(&mut self, numbers: usize) -> Buffer {
+    pub(crate) fn allocate(&mut self, numbers: usize) -> Buffer {
         let plain = || Buffer::from(vec![0.0; numbers]);
         if numbers < SHORT {
             return plain();
         }
-        let fits = |own: &&Arc<Own>| own.mapping.bytes == FRONT + 4 * numbers;
-        let is_free = |own: &&Arc<Own>| {
+        let fits = |own: &&Arc<OwnRegion>| own.mapping.bytes == FRONT + 4 * numbers;
+        let is_free = |own: &&Arc<OwnRegion>| {
             let readers = own.mapping.readers().load(Ordering::Acquire);
             let free = readers == 0 && Arc::strong_count(own) == 1;
             // Whoever gave it back has read it before we write it.
@@ -191,27 +191,27 @@ impl Pages {
         };
         let fitting = self.own.iter().filter(fits);
         if let Some(own) = fitting.clone().find(is_free) {
-            return Buffer::lent(Sheet(Arc::clone(own)));
+            return Buffer::lent(SharedRegion(Arc::clone(own)));
         }
         if fitting.count() >= SPARE {
             return plain();
         }
-        match Own::new(numbers) {
+        match OwnRegion::new(numbers) {
             Ok(own) => {
                 let own = Arc::new(own);
                 self.own.push(Arc::clone(&own));
-                Buffer::lent(Sheet(own))
+                Buffer::lent(SharedRegion(own))
             }
             Err(_) => plain(),
         }
     }
 }
 
-/// Pages of other ranks, as they lie in this process's memory.
+/// SharedMemory of other ranks, as they lie in this process's memory.
 #[derive(Default)]
-pub(crate) struct Known(HashMap<Address, Arc<Mapping>>);
+pub(crate) struct RemoteRegion(HashMap<Address, Arc<Mapping>>);
 
-impl Known {
+impl RemoteRegion {
     /// The numbers of a page of another rank, which counts this one among its readers.
     pub(crate) fn read(&mut self, address: Address, numbers: usize) -> Result<Buffer, String> {
         let mapping = match self.0.get(&address) {
@@ -239,14 +239,14 @@ fn map(address: Address, numbers: usize) -> Result<Mapping, String> {
 }
 
 /// A page to try with, whether the ranks of this machine can read each other's.
-pub(crate) struct Trial(Option<Own>);
+pub(crate) struct Probe(Option<OwnRegion>);
 
 /// What is in it.
 const TRIAL: [f32; 2] = [0.577, 1.618];
 
-impl Trial {
+impl Probe {
     pub(crate) fn new() -> Self {
-        let own = Own::new(TRIAL.len()).ok();
+        let own = OwnRegion::new(TRIAL.len()).ok();
         if let Some(own) = &own {
             // SAFETY: nobody knows of it yet.
             unsafe { std::ptr::copy(TRIAL.as_ptr(), own.mapping.first(), TRIAL.len()) };
@@ -255,7 +255,7 @@ impl Trial {
     }
 
     pub(crate) fn address(&self) -> Option<Address> {
-        self.0.as_ref().map(Own::address)
+        self.0.as_ref().map(OwnRegion::address)
     }
 
     /// Whether another rank's can be read here.
@@ -271,31 +271,35 @@ mod tests {
     /// What is written is read, and a page is written anew only when nobody reads it.
     #[test]
     fn pages_are_lent_and_come_back() {
-        let (mut pages, mut known) = (Pages::default(), Known::default());
+        let (mut pages, mut known) = (SharedMemory::default(), RemoteRegion::default());
         let count = 2 * SHORT;
-        let mut first = pages.page(count);
+        let mut first = pages.allocate(count);
         first.fill(1.0);
-        let sheet: &Sheet = first.as_lent().unwrap();
-        let address = sheet.address();
+        let region: &SharedRegion = first.as_lent().unwrap();
+        let address = region.address();
         assert_eq!(Address::from_bytes(address.to_bytes()), address);
-        sheet.lend(2);
+        region.lend(2);
         let one = known.read(address, count).unwrap();
         let two = known.read(address, count).unwrap();
         assert!(one.iter().chain(&*two).all(|&x| x == 1.0));
         drop(first);
         // Someone still reads it: another.
-        let mut second = pages.page(count);
+        let mut second = pages.allocate(count);
         second.fill(2.0);
-        let other = second.as_lent::<Sheet>().unwrap().address();
+        let other = second.as_lent::<SharedRegion>().unwrap().address();
         assert_ne!(other, address);
         assert!(one.iter().all(|&x| x == 1.0));
         drop((one, two));
         assert_eq!(
-            pages.page(count).as_lent::<Sheet>().unwrap().address(),
+            pages
+                .allocate(count)
+                .as_lent::<SharedRegion>()
+                .unwrap()
+                .address(),
             address
         );
         // Who writes into what it reads writes into a copy.
-        second.as_lent::<Sheet>().unwrap().lend(1);
+        second.as_lent::<SharedRegion>().unwrap().lend(1);
         let mut heard = known.read(other, count).unwrap();
         heard[0] = 7.0;
         assert_eq!((second[0], heard[0]), (2.0, 7.0));
@@ -307,18 +311,20 @@ mod tests {
         };
         assert!(known.read(nowhere, count).is_err());
         // The pool is bounded, and short messages need none.
-        let held: Vec<Buffer> = (0..9).map(|_| pages.page(count)).collect();
-        let lent = held.iter().filter(|n| n.as_lent::<Sheet>().is_some());
+        let held: Vec<Buffer> = (0..9).map(|_| pages.allocate(count)).collect();
+        let lent = held
+            .iter()
+            .filter(|n| n.as_lent::<SharedRegion>().is_some());
         assert!(lent.count() < SPARE);
-        assert!(pages.page(10).as_lent::<Sheet>().is_none());
+        assert!(pages.allocate(10).as_lent::<SharedRegion>().is_none());
     }
 
     #[test]
-    fn a_trial_shows_whether_it_can_be_read() {
-        let trial = Trial::new();
-        let address = trial.address().unwrap();
-        assert!(Trial::is_readable(address));
-        drop(trial);
-        assert!(!Trial::is_readable(address));
+    fn a_probe_shows_whether_it_can_be_read() {
+        let probe = Probe::new();
+        let address = probe.address().unwrap();
+        assert!(Probe::is_readable(address));
+        drop(probe);
+        assert!(!Probe::is_readable(address));
     }
 }

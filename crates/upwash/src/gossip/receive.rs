@@ -1,0 +1,99 @@
+//! What arrives from other processes in an exchange.
+
+use super::GossipError;
+use super::exchange::{ExchangeJob, Gossip};
+use super::inbox::Inbox;
+use crate::engine::{Engine, RemoteRow};
+use crate::transport::{Buffer, Encoding, Message, Transport, TransportError, WireError};
+
+impl Gossip<'_> {
+    /// Waits for what the workers here hear from elsewhere.
+    pub(crate) fn receive(
+        &mut self,
+        job: &ExchangeJob<'_>,
+        engine: &dyn Engine,
+        transport: &mut dyn Transport,
+    ) -> Result<Inbox, GossipError> {
+        let mut inbox = Inbox::default();
+        let survives = transport.capabilities().survives_loss;
+        for message in transport.finish_exchange(job.number())? {
+            let (from, report, whole) = (message.from, message.report, message.whole);
+            let opened = self.open(message, job, engine).and_then(|opened| {
+                let is_finite = |vector: &Buffer| vector.iter().all(|x| x.is_finite());
+                let finite = || opened.0.iter().chain([&opened.1]).all(is_finite);
+                let usable = || report.number.is_finite() && report.number > 0.0 && finite();
+                match !survives || usable() {
+                    true => Ok(opened),
+                    false => Err(WireError::NotFinite),
+                }
+            });
+            let (messages, statistics) = match opened {
+                Ok(opened) => opened,
+                Err(what) if survives => {
+                    transport.refuse(from, what.to_string());
+                    continue;
+                }
+                Err(what) => return Err(TransportError::Message { from, what }.into()),
+            };
+            if whole {
+                inbox.whole.insert(from);
+            }
+            inbox.senders.push(from);
+            inbox.remote_rows.push(RemoteRow { messages });
+            inbox.statistics.push(statistics.into_vec());
+            inbox.reports.insert(from, report);
+        }
+        Ok(inbox)
+    }
+
+    /// The vectors of a message, and the statistics.
+    fn open(
+        &mut self,
+        message: Message,
+        job: &ExchangeJob<'_>,
+        engine: &dyn Engine,
+    ) -> Result<(Vec<Buffer>, Buffer), WireError> {
+        let width = engine.layout().parameter_count();
+        let statistics = job.statistic_count(engine);
+        let sent = self.outgoing(message.from, message.report, job);
+        let encodings = sent
+            .iter()
+            .map(|vector| self.encoding_of(vector, message.fresh));
+        let encodings: Vec<Encoding> = encodings.collect();
+        let units = encodings.iter().map(|encoding| encoding.units(width));
+        let expected = units.sum::<usize>() + statistics;
+        let found = message.numbers.len();
+        if found != expected {
+            return Err(WireError::Length { expected, found });
+        }
+        // The usual case: one vector as it is, which need not be copied.
+        if sent.len() == 1 && statistics == 0 && encodings[0] == Encoding::F32 && !message.fresh {
+            return Ok((vec![message.numbers], Buffer::default()));
+        }
+        let draw = [message.from as u64, message.round];
+        let (mut rest, mut vectors) = (&message.numbers[..], Vec::new());
+        for (number, (outgoing, encoding)) in sent.iter().zip(encodings).enumerate() {
+            let (units, after) = rest.split_at(encoding.units(width));
+            rest = after;
+            let vector = encoding
+                .decode(units, width, &draw)
+                .ok_or(WireError::Header)?;
+            if outgoing.public_copy.is_none() {
+                vectors.push(vector.into());
+                continue;
+            }
+            let key = (message.from, number);
+            if message.fresh {
+                self.copies.insert(key, vector.clone());
+                vectors.push(vector.into());
+            } else {
+                let (round, exchange) = (message.round, message.exchange);
+                let copy = self.copies.get_mut(&key);
+                let copy = copy.ok_or(WireError::OutOfTurn { round, exchange })?;
+                copy.iter_mut().zip(vector).for_each(|(c, d)| *c += d);
+                vectors.push(copy.clone().into());
+            }
+        }
+        Ok((vectors, rest.to_vec().into()))
+    }
+}
