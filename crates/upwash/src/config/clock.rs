@@ -151,27 +151,28 @@ impl ClockConfig {
                 );
             }
         }
-        for (key, value) in [
-            ("gradient_spread", self.gradient_spread),
-            ("straggler_probability", self.straggler_probability),
-            ("straggler_factor", self.straggler_factor),
-        ] {
-            if let Some(bad) = value.filter(|value| !from_zero(value)) {
-                return wrong(key, bad.to_string(), "at least 0".into());
-            }
-        }
-        if let Some(bad) = self.gradient_spread.filter(|&value| value > 5.0) {
-            return wrong("gradient_spread", bad.to_string(), "at most 5".into());
-        }
-        if let Some(bad) = self.straggler_factor.filter(|&value| value > 1e6) {
-            return wrong(
+        for (key, value, most, must) in [
+            ("gradient_spread", self.gradient_spread, 5.0, "at most 5"),
+            (
+                "straggler_probability",
+                self.straggler_probability,
+                1.0,
+                "at most 1",
+            ),
+            (
                 "straggler_factor",
-                bad.to_string(),
-                "at most a million".into(),
-            );
-        }
-        if let Some(bad) = self.straggler_probability.filter(|&value| value > 1.0) {
-            return wrong("straggler_probability", bad.to_string(), "at most 1".into());
+                self.straggler_factor,
+                1e6,
+                "at most a million",
+            ),
+        ] {
+            match value {
+                Some(bad) if !from_zero(&bad) => {
+                    return wrong(key, bad.to_string(), "at least 0".into());
+                }
+                Some(bad) if bad > most => return wrong(key, bad.to_string(), must.into()),
+                _ => {}
+            }
         }
         for (worker, factor) in &self.slow {
             if *worker >= workers || !(*factor > 0.0 && *factor <= 1e6) {
@@ -180,38 +181,46 @@ impl ClockConfig {
                 return wrong("slow", format!("[{worker}, {factor}]"), must);
             }
         }
-        let links = [
-            ("megabits", &self.megabits, 0.0),
-            ("latency_ms", &self.latency_ms, -1.0),
-        ];
-        for (key, values, above) in links {
-            let must = if above == 0.0 {
-                "above 0"
-            } else {
-                "at least 0"
-            };
-            let bad = |value: &&f64| !(**value > above && **value >= 0.0 && value.is_finite());
-            match values {
-                None => {}
-                Some(PerLink::All(value)) if bad(&value) => {
-                    return wrong(key, value.to_string(), must.into());
-                }
-                Some(PerLink::All(_)) => {}
-                Some(PerLink::Each(rows)) => {
-                    if rows.len() != workers || rows.iter().any(|row| row.len() != workers) {
-                        let must = format!("a number, or {workers} rows of {workers} numbers");
-                        return wrong(key, format!("{} rows", rows.len()), must);
-                    }
-                    // What a worker has with itself does not matter.
-                    for (from, row) in rows.iter().enumerate() {
-                        let others = row.iter().enumerate().filter(|(to, _)| *to != from);
-                        if let Some(value) = others.map(|(_, value)| value).find(bad) {
-                            return wrong(key, value.to_string(), must.into());
-                        }
-                    }
-                }
+        check_links("megabits", &self.megabits, workers, "above 0", |x| x > 0.0)?;
+        check_links("latency_ms", &self.latency_ms, workers, "at least 0", |x| {
+            x >= 0.0
+        })
+    }
+}
+
+/// A number for all links, or one for each that is between two workers.
+fn check_links(
+    key: &str,
+    values: &Option<PerLink>,
+    workers: usize,
+    must: &str,
+    is_good: impl Fn(f64) -> bool,
+) -> Result<(), ConfigError> {
+    let wrong = |value: String, must: &str| {
+        Err(ConfigError::Value {
+            key: format!("clock.{key}"),
+            value,
+            must: must.into(),
+        })
+    };
+    let is_bad = |value: f64| !(is_good(value) && value.is_finite());
+    match values {
+        Some(PerLink::All(value)) if is_bad(*value) => wrong(value.to_string(), must),
+        None | Some(PerLink::All(_)) => Ok(()),
+        Some(PerLink::Each(rows)) => {
+            if rows.len() != workers || rows.iter().any(|row| row.len() != workers) {
+                let must = format!("a number, or {workers} rows of {workers} numbers");
+                return wrong(format!("{} rows", rows.len()), &must);
+            }
+            let entries = rows.iter().enumerate().flat_map(|(from, row)| {
+                // What a worker has with itself does not matter.
+                let others = row.iter().enumerate().filter(move |(to, _)| *to != from);
+                others.map(|(_, value)| *value)
+            });
+            match entries.into_iter().find(|value| is_bad(*value)) {
+                Some(value) => wrong(value.to_string(), must),
+                None => Ok(()),
             }
         }
-        Ok(())
     }
 }

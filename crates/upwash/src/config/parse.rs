@@ -1,6 +1,7 @@
 //! How a configuration is read, and what is said of one that cannot be used.
 
 use super::{Config, DecayName, TrainingConfig};
+use std::fmt::Display;
 
 /// More epochs than anyone can wait for.
 const MOST: u64 = 1_000_000_000;
@@ -60,100 +61,85 @@ impl Config {
 
     /// Values that are out of range.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let wrong = |key: &str, value: &dyn std::fmt::Display, must: &str| {
-            Err(ConfigError::Value {
-                key: key.into(),
-                value: value.to_string(),
-                must: must.into(),
-            })
-        };
         self.network.check()?;
-        let TrainingConfig {
-            epochs,
-            batch_size,
-            learning_rate,
-            momentum,
-            weight_decay,
-            ..
-        } = self.training;
-        if self.seed > i64::MAX as u64 {
-            return wrong("seed", &self.seed, "at most 9223372036854775807");
-        }
-        if epochs == 0 || epochs > MOST {
-            return wrong("training.epochs", &epochs, "from 1 to 1,000,000,000");
-        }
-        if batch_size == 0 || batch_size > 1_000_000 {
-            return wrong("training.batch_size", &batch_size, "from 1 to 1,000,000");
-        }
-        if !(learning_rate > 0.0 && learning_rate.is_finite()) {
-            return wrong(
-                "training.learning_rate",
-                &learning_rate,
-                "a finite number above 0",
-            );
-        }
-        let optimizer = &self.training.optimizer;
-        if optimizer != "sgd" && !optimizer.starts_with(crate::model::CUSTOM) {
-            return wrong("training.optimizer", optimizer, "\"sgd\"");
-        }
-        let steps = self.training.decay == DecayName::Steps;
-        if steps == self.training.decay_at.is_empty() {
-            let must = "go together: `decay = \"steps\"` and the epochs of its steps";
-            let value = format!("{:?}", self.training.decay_at);
-            return wrong("training.decay_at and decay", &value, must);
-        }
-        let mut at = self.training.decay_at.iter();
-        if let Some(at) = at.find(|at| !(**at >= 0.0 && at.is_finite())) {
-            return wrong("training.decay_at", at, "epochs from 0 on");
-        }
-        if self.training.test_every > MOST || self.training.checkpoint_every > MOST {
-            let value = self.training.test_every.max(self.training.checkpoint_every);
-            let key = "training.test_every and checkpoint_every";
-            return wrong(key, &value, "at most 1,000,000,000");
-        }
-        let TrainingConfig {
-            warmup_epochs,
-            decay_factor,
-            ..
-        } = self.training;
-        if !(warmup_epochs >= 0.0 && warmup_epochs.is_finite()) {
-            return wrong("training.warmup_epochs", &warmup_epochs, "at least 0");
-        }
-        if !(decay_factor > 0.0 && decay_factor <= 1.0) {
-            return wrong(
-                "training.decay_factor",
-                &decay_factor,
-                "above 0 and at most 1",
-            );
-        }
-        if !(0.0..1.0).contains(&momentum) {
-            return wrong("training.momentum", &momentum, "at least 0 and below 1");
-        }
-        if !(weight_decay >= 0.0 && weight_decay.is_finite()) {
-            return wrong("training.weight_decay", &weight_decay, "at least 0");
-        }
-        if self.training.nesterov && momentum == 0.0 {
-            return wrong("training.nesterov", &true, "with a momentum above 0 only");
-        }
-        if self.training.test_every == 0 {
-            return wrong("training.test_every", &0, "at least 1");
-        }
-        for (key, images) in [
-            ("data.train_examples", self.data.train_examples),
-            ("data.test_examples", self.data.test_examples),
+        self.training.check()?;
+        let (data, graph) = (&self.data, &self.graph);
+        let seed = i64::try_from(self.seed).is_ok();
+        require(seed, "seed", &self.seed, "at most 9223372036854775807")?;
+        for (key, count) in [
+            ("data.train_examples", data.train_examples),
+            ("data.test_examples", data.test_examples),
         ] {
-            if images == Some(0) {
-                return wrong(key, &0, "at least 1");
-            }
+            require(count != Some(0), key, &0, "at least 1")?;
         }
-        if self.graph.copies == 0 {
-            return wrong("graph.copies", &0, "at least 1");
+        require(graph.copies > 0, "graph.copies", &0, "at least 1")?;
+        let must = format!("below graph.copies = {}", graph.copies);
+        let is_copy = graph.first_copy < graph.copies;
+        require(is_copy, "graph.first_copy", &graph.first_copy, &must)
+    }
+}
+
+impl TrainingConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        let require = |holds: bool, key: &str, value: &dyn Display, must: &str| {
+            require(holds, &format!("training.{key}"), value, must)
+        };
+        let is_above = |x: f64| x > 0.0 && x.is_finite();
+        let from_zero = |x: f64| x >= 0.0 && x.is_finite();
+        let (epochs, batch, rate) = (self.epochs, self.batch_size, self.learning_rate);
+        let most = "from 1 to 1,000,000,000";
+        require((1..=MOST).contains(&epochs), "epochs", &epochs, most)?;
+        let is_batch = (1..=1_000_000).contains(&batch);
+        require(is_batch, "batch_size", &batch, "from 1 to 1,000,000")?;
+        require(
+            is_above(rate),
+            "learning_rate",
+            &rate,
+            "a finite number above 0",
+        )?;
+        let is_known = self.optimizer == "sgd" || self.optimizer.starts_with(crate::model::CUSTOM);
+        require(is_known, "optimizer", &self.optimizer, "\"sgd\"")?;
+        let has_steps = self.decay == DecayName::Steps;
+        let must = "go together: `decay = \"steps\"` and the epochs of its steps";
+        let at = format!("{:?}", self.decay_at);
+        let go_together = has_steps != self.decay_at.is_empty();
+        require(go_together, "decay_at and decay", &at, must)?;
+        for at in &self.decay_at {
+            require(from_zero(*at), "decay_at", at, "epochs from 0 on")?;
         }
-        if self.graph.first_copy >= self.graph.copies {
-            let must = format!("below graph.copies = {}", self.graph.copies);
-            return wrong("graph.first_copy", &self.graph.first_copy, &must);
-        }
-        Ok(())
+        let every = self.test_every.max(self.checkpoint_every);
+        let key = "test_every and checkpoint_every";
+        require(every <= MOST, key, &every, "at most 1,000,000,000")?;
+        require(self.test_every > 0, "test_every", &0, "at least 1")?;
+        let warmup = self.warmup_epochs;
+        require(from_zero(warmup), "warmup_epochs", &warmup, "at least 0")?;
+        let factor = self.decay_factor;
+        let is_factor = factor > 0.0 && factor <= 1.0;
+        require(is_factor, "decay_factor", &factor, "above 0 and at most 1")?;
+        let momentum = self.momentum;
+        let is_part = (0.0..1.0).contains(&momentum);
+        require(is_part, "momentum", &momentum, "at least 0 and below 1")?;
+        let decay = self.weight_decay;
+        require(from_zero(decay), "weight_decay", &decay, "at least 0")?;
+        let has_momentum = !self.nesterov || momentum > 0.0;
+        require(
+            has_momentum,
+            "nesterov",
+            &true,
+            "with a momentum above 0 only",
+        )
+    }
+}
+
+/// An error that says what a value must be, unless that holds.
+fn require(holds: bool, key: &str, value: &dyn Display, must: &str) -> Result<(), ConfigError> {
+    match holds {
+        true => Ok(()),
+        false => Err(ConfigError::Value {
+            key: key.into(),
+            value: value.to_string(),
+            must: must.into(),
+        }),
     }
 }
 

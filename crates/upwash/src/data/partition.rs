@@ -152,24 +152,7 @@ impl Partition {
             Self::Dirichlet(alpha) => {
                 for class in &mut by_class {
                     stream.shuffle(class);
-                    // With a small alpha most variates are too small for a number: their logarithms
-                    // are not, and the largest is made 1.
-                    let logs: Vec<f64> = (0..workers).map(|_| stream.log_gamma(alpha)).collect();
-                    let largest = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                    let weights: Vec<f64> = logs.iter().map(|log| (log - largest).exp()).collect();
-                    let total: f64 = weights.iter().sum();
-                    let (mut sum, mut from) = (0.0, 0);
-                    for (worker, weight) in weights.iter().enumerate() {
-                        sum += weight;
-                        let last = worker + 1 == workers;
-                        let to = if last {
-                            class.len()
-                        } else {
-                            (class.len() as f64 * sum / total) as usize
-                        };
-                        shares[worker].extend_from_slice(&class[from..to]);
-                        from = to;
-                    }
+                    deal_unequally(&mut shares, class, alpha, stream);
                 }
             }
             Self::Shards(each) => {
@@ -192,6 +175,26 @@ impl Partition {
             ));
         }
         Ok(Shards { images: shares })
+    }
+}
+
+/// Shares out a class in parts that a Dirichlet distribution draws.
+fn deal_unequally(shares: &mut [Vec<u32>], class: &[u32], alpha: f64, stream: &mut Stream) {
+    let workers = shares.len();
+    // With a small alpha most variates are too small for a number: their logarithms are not, and the largest is made 1.
+    let logs: Vec<f64> = (0..workers).map(|_| stream.log_gamma(alpha)).collect();
+    let largest = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = logs.iter().map(|log| (log - largest).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    let (mut sum, mut from) = (0.0, 0);
+    for (worker, weight) in weights.iter().enumerate() {
+        sum += weight;
+        let to = match worker + 1 == workers {
+            true => class.len(),
+            false => (class.len() as f64 * sum / total) as usize,
+        };
+        shares[worker].extend_from_slice(&class[from..to]);
+        from = to;
     }
 }
 

@@ -199,79 +199,11 @@ pub(super) fn schedule(
     places: &[Vec<usize>],
     epoch: u64,
 ) -> Result<Schedule, ExperimentError> {
-    let (settings, seed) = (&config.graph, config.seed);
-    let (whole, plain) = (
-        matches!(settings.links, None | Some(Links::Whole)),
-        settings.weights == Weights::Optimal,
-    );
-    if let Some(directed_edges) = &settings.directed_edges {
-        let takes = method.synchronous();
-        if !takes.is_some_and(|algorithm| algorithm.supports_directed()) {
-            return conflict(format!(
-                "graph.directed_edges: over links that go one way, {} has no average: use algorithm.name = \
-                 \"sgp\", or leave them out",
-                method.display_name()
-            ));
-        }
-        if !whole || !plain || settings.copies > 1 {
-            return conflict(
-                "graph.directed_edges: they are all up in every round, and what goes over them is equal: leave graph.links, \
-                 graph.copies and graph.weights out",
-            );
-        }
-        return Schedule::directed(graph.nodes(), directed_edges)
-            .map_err(ExperimentError::DirectedEdges);
+    let settings = &config.graph;
+    if let Some(schedule) = without_a_graph(settings, method, graph)? {
+        return Ok(schedule);
     }
-    if !plain
-        && method
-            .synchronous()
-            .is_some_and(|algorithm| algorithm.supports_directed())
-    {
-        return conflict(format!(
-            "graph.weights: {} divides what it has among those it sends to; leave them out",
-            method.display_name()
-        ));
-    }
-    if method.links() == algorithm::Links::None {
-        if !whole || !plain || settings.copies > 1 {
-            return conflict(format!(
-                "graph.links, graph.copies and graph.weights: {} does not go by links; leave them out",
-                method.display_name()
-            ));
-        }
-        let nobody = Graph::new(graph.nodes(), []).map_err(ExperimentError::DirectedEdges)?;
-        return Ok(Schedule::fixed(&nobody, &Weights::Metropolis)?);
-    }
-    let over = |graph: &Graph| -> Result<Schedule, ExperimentError> {
-        if let algorithm::Links::Matcha { budget } = method.links() {
-            if !whole {
-                return conflict(
-                    "graph.links: MATCHA chooses the links itself; leave it at `whole`",
-                );
-            }
-            let matcha = Matcha::solve(graph, budget)?;
-            return Ok(Schedule::matcha_with(
-                &matcha,
-                settings.weights.clone(),
-                seed,
-            )?);
-        }
-        if !whole && !plain {
-            return conflict(
-                "graph.weights: with links that come in turn the weights are given (a half each, or \
-                 the released code's); leave it out, or graph.links at `whole`",
-            );
-        }
-        Ok(match settings.links.unwrap_or(Links::Whole) {
-            Links::Whole => Schedule::fixed(graph, &settings.weights)?,
-            Links::Released => Schedule::released_flags(graph)?,
-            Links::Alternating => Schedule::alternating(graph),
-            Links::RandomMatching => Schedule::random_matching(graph, seed),
-            Links::OnePeerExponential => Schedule::one_peer_exponential(graph.nodes()),
-            Links::Exponential => Schedule::exponential(graph.nodes()),
-        })
-    };
-    let base = over(graph)?;
+    let base = over_graph(config, method, graph)?;
     if places.is_empty() {
         return Ok(base);
     }
@@ -284,12 +216,91 @@ pub(super) fn schedule(
         CopyOrder::InTurn => Order::InTurn {
             start: settings.first_copy,
         },
-        CopyOrder::Random => Order::Random { seed },
+        CopyOrder::Random => Order::Random { seed: config.seed },
         CopyOrder::Released => Order::Released {
             rounds_per_epoch: epoch,
         },
     };
     Ok(base.rotating(places, order)?)
+}
+
+fn has_whole_links(settings: &GraphConfig) -> bool {
+    matches!(settings.links, None | Some(Links::Whole))
+}
+
+/// The schedule of directed links, or of an algorithm that does not go by links.
+fn without_a_graph(
+    settings: &GraphConfig,
+    method: &Method,
+    graph: &Graph,
+) -> Result<Option<Schedule>, ExperimentError> {
+    let name = method.display_name();
+    let has_weights = settings.weights != Weights::Optimal;
+    let is_special = !has_whole_links(settings) || has_weights || settings.copies > 1;
+    let algorithm = method.synchronous();
+    let supports_directed = algorithm.is_some_and(|algorithm| algorithm.supports_directed());
+    if let Some(directed_edges) = &settings.directed_edges {
+        if !supports_directed {
+            return conflict(format!(
+                "graph.directed_edges: over links that go one way, {name} has no average: use algorithm.name = \
+                 \"sgp\", or leave them out"
+            ));
+        }
+        if is_special {
+            return conflict(
+                "graph.directed_edges: they are all up in every round, and what goes over them is equal: leave graph.links, \
+                 graph.copies and graph.weights out",
+            );
+        }
+        let schedule = Schedule::directed(graph.nodes(), directed_edges);
+        return schedule.map(Some).map_err(ExperimentError::DirectedEdges);
+    }
+    if has_weights && supports_directed {
+        return conflict(format!(
+            "graph.weights: {name} divides what it has among those it sends to; leave them out"
+        ));
+    }
+    if method.links() != algorithm::Links::None {
+        return Ok(None);
+    }
+    if is_special {
+        return conflict(format!(
+            "graph.links, graph.copies and graph.weights: {name} does not go by links; leave them out"
+        ));
+    }
+    let nobody = Graph::new(graph.nodes(), []).map_err(ExperimentError::DirectedEdges)?;
+    Ok(Some(Schedule::fixed(&nobody, &Weights::Metropolis)?))
+}
+
+/// The links of one graph.
+fn over_graph(
+    config: &Config,
+    method: &Method,
+    graph: &Graph,
+) -> Result<Schedule, ExperimentError> {
+    let (settings, seed) = (&config.graph, config.seed);
+    let is_whole = has_whole_links(settings);
+    if let algorithm::Links::Matcha { budget } = method.links() {
+        if !is_whole {
+            return conflict("graph.links: MATCHA chooses the links itself; leave it at `whole`");
+        }
+        let (matcha, weights) = (Matcha::solve(graph, budget)?, settings.weights.clone());
+        return Ok(Schedule::matcha_with(&matcha, weights, seed)?);
+    }
+    if !is_whole && settings.weights != Weights::Optimal {
+        return conflict(
+            "graph.weights: with links that come in turn the weights are given (a half each, or \
+             the released code's); leave it out, or graph.links at `whole`",
+        );
+    }
+    Ok(match settings.links.unwrap_or(Links::Whole) {
+        Links::Whole => Schedule::fixed(graph, &settings.weights)?,
+        Links::Released => Schedule::released_flags(graph)?,
+        Links::Alternating => Schedule::alternating(graph),
+        Links::RandomMatching => Schedule::random_matching(graph, seed),
+        Links::OnePeerExponential => Schedule::one_peer_exponential(graph.nodes()),
+        Links::Exponential => Schedule::exponential(graph.nodes()),
+    })
 }
 
 /// Who weighs its own model 0 or less in some round, from a good look at the first ones.
