@@ -243,7 +243,7 @@ fn who_is_missing_is_named() {
         let output = upwash(here, &peer("soon.toml", out, id, key));
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && error.contains(why), "{error}");
-        assert!(events(&here.join(out)).contains("\"news\":\"missing\""));
+        assert!(events(&here.join(out)).contains("\"change\":\"missing\""));
     }
     let waits = || here.join("c/events.jsonl").exists();
     let stopped = interrupted(here, &peer("late.toml", "c", "0", "run/peer-0.key"), waits);

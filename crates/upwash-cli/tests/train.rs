@@ -269,7 +269,7 @@ fn a_full_disk_is_an_error_and_the_last_good_checkpoint_stays() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(
-        said.contains("cannot write to r") && said.contains("File too large"),
+        said.contains("cannot write r/events.jsonl") && said.contains("File too large"),
         "{said}"
     );
     assert!(!run.join("summary.json").exists());
