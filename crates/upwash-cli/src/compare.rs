@@ -1,8 +1,8 @@
 //! `upwash compare`: several configurations, one table.
 
 use crate::engines::EngineArgs;
+use crate::parallel;
 use crate::runs::{DIVERGED, end_cleanly_when_interrupted, read_next_config};
-use crate::together;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     reach: Option<f64>,
     /// Run all at the same time, their workers in one engine: faster on a GPU. Results are the same
     #[arg(long)]
-    together: bool,
+    parallel_runs: bool,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     end_cleanly_when_interrupted()?;
     let stopped = run_what_is_missing(args, &prepared)?;
     if let Some(name) = stopped {
-        return Ok(together::interrupted_in(name));
+        return Ok(parallel::interrupted_in(name));
     }
     let mut rows = Vec::new();
     for (name, _) in &prepared {
@@ -79,14 +79,14 @@ fn run_what_is_missing<'a>(
     args: &Args,
     prepared: &'a [(String, Experiment)],
 ) -> Result<Option<&'a String>> {
-    let at_a_time = match args.together {
+    let at_a_time = match args.parallel_runs {
         true => prepared.len(),
         false => 1,
     };
-    if args.together {
+    if args.parallel_runs {
         // What cannot share an engine leaves nothing behind.
         let all: Vec<&Experiment> = prepared.iter().map(|(_, experiment)| experiment).collect();
-        together::spec(&all)?;
+        parallel::spec(&all)?;
     }
     for some in prepared.chunks(at_a_time) {
         let (mut names, mut due) = (Vec::new(), Vec::new());
@@ -101,8 +101,8 @@ fn run_what_is_missing<'a>(
             continue;
         }
         let experiments: Vec<&Experiment> = due.iter().map(|(experiment, _)| *experiment).collect();
-        let mut engine = together::engine(&args.engine, &experiments)?;
-        let ended = together::execute(&mut *engine, &mut due);
+        let mut engine = parallel::engine(&args.engine, &experiments)?;
+        let ended = parallel::execute(&mut *engine, &mut due);
         for (name, run) in names.into_iter().zip(ended) {
             if matches!(run?.status, Status::Interrupted { .. }) {
                 return Ok(Some(name));

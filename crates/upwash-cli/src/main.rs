@@ -7,26 +7,19 @@ mod algorithms;
 mod compare;
 mod data;
 mod demo;
-mod engines;
-mod files;
 mod keys;
 mod launch;
-mod output;
 mod peer;
-mod progress;
 mod report;
 mod reproduce;
-mod runs;
-mod together;
 mod topology;
 mod train;
 mod transports;
 mod watch;
 
 use clap::{Parser, Subcommand};
-use output::{Output, tell};
-use std::io::Write;
 use std::process::ExitCode;
+use upwash_cli::{engines, files, output, parallel, progress, runs};
 
 /// Train neural networks on many workers without a server.
 #[derive(Parser)]
@@ -77,7 +70,7 @@ enum Command {
 /// was interrupted.
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let mut out = Output(std::io::stdout().lock());
+    let mut out = output::Output(std::io::stdout().lock());
     let result = match cli.command {
         Command::Demo => demo::run(&mut out).map(|()| ExitCode::SUCCESS),
         Command::Train(args) => train::run(&args, &mut out),
@@ -95,11 +88,5 @@ fn main() -> ExitCode {
         Command::Data(command) => data::run(&command, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Topology(command) => topology::run(command, &mut out).map(|()| ExitCode::SUCCESS),
     };
-    match result.and_then(|code| Ok((out.flush()?, code))) {
-        Ok(((), code)) => code,
-        Err(error) => {
-            tell!("error: {error:#}");
-            ExitCode::from(2)
-        }
-    }
+    output::finish(result, out)
 }

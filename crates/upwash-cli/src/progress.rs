@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use upwash::run::{ControlFlow, ControlRequest, Event, Observer};
 use upwash::transport::MembershipEvent;
 
-pub(crate) struct ProgressDisplay {
+pub struct ProgressDisplay {
     bar: ProgressBar,
     /// A line for every epoch, or the bar alone.
     epochs: bool,
@@ -17,7 +17,7 @@ pub(crate) struct ProgressDisplay {
 }
 
 impl ProgressDisplay {
-    pub(crate) fn new(epochs: bool) -> Self {
+    pub fn new(epochs: bool) -> Self {
         let bar = if std::io::stderr().is_terminal() {
             ProgressBar::new(0)
         } else {
@@ -32,14 +32,14 @@ impl ProgressDisplay {
     }
 
     /// The bar alone, for so many runs that go in step.
-    pub(crate) fn of_several(runs: usize) -> Self {
+    pub fn of_several(runs: usize) -> Self {
         let mut display = Self::new(false);
         display.runs = runs;
         display
     }
 
     /// Nothing is seen.
-    pub(crate) fn none() -> Self {
+    pub fn none() -> Self {
         Self {
             bar: ProgressBar::hidden(),
             epochs: false,

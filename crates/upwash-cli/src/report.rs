@@ -2,15 +2,15 @@
 
 use crate::files;
 use crate::output::tell;
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use upwash_report::{Figure, Run, csv, figures, page, show, tensorboard};
+use std::path::PathBuf;
+use upwash_report::{Run, csv, figures, page, show, tensorboard};
 
 /// What `upwash report` is asked for.
 #[derive(clap::Args)]
 pub(crate) struct ReportArgs {
-    /// DataPaths of runs, finished or not
+    /// Folders of runs, finished or not
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// The page to write: one file, which needs nothing else
@@ -24,7 +24,7 @@ pub(crate) struct ReportArgs {
 /// What `upwash show` is asked for.
 #[derive(clap::Args)]
 pub(crate) struct ShowArgs {
-    /// DataPaths of runs, finished or not
+    /// Folders of runs, finished or not
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct ShowArgs {
 /// What `upwash export` is asked for.
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
-    /// DataPaths of runs, finished or not
+    /// Folders of runs, finished or not
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// Write every epoch of every worker as a line of this file; - is stdout
@@ -59,7 +59,7 @@ pub(crate) fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<()> {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
         for figure in figures(&runs) {
-            write_figure(&figure, folder)?;
+            files::write_figure(&figure, folder)?;
             writeln!(out, "{}.svg and .png", folder.join(&figure.name).display())?;
         }
         return Ok(());
@@ -67,15 +67,6 @@ pub(crate) fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<()> {
     files::write(&args.output, page(&runs).as_bytes())?;
     writeln!(out, "{}: open it in a browser", args.output.display())?;
     Ok(())
-}
-
-/// As SVG and as PNG.
-pub(crate) fn write_figure(figure: &Figure, folder: &Path) -> Result<()> {
-    let place = folder.join(&figure.name);
-    let failed = |error| anyhow!("{}: {error}", figure.name);
-    let svg = figure.svg().map_err(failed)?;
-    files::write(&place.with_extension("svg"), svg.as_bytes())?;
-    files::write(&place.with_extension("png"), &figure.png().map_err(failed)?)
 }
 
 /// Prints tables and small charts.

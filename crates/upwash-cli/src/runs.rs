@@ -11,11 +11,11 @@ use upwash::experiment::{DataPaths, DatasetCache, Experiment};
 use upwash::run::{Status, StopHandle};
 
 /// Exit codes of runs that diverged, and of those that were interrupted.
-pub(crate) const DIVERGED: u8 = 3;
-pub(crate) const INTERRUPTED: u8 = 130;
+pub const DIVERGED: u8 = 3;
+pub const INTERRUPTED: u8 = 130;
 
 /// How the program ends with a run.
-pub(crate) fn exit_code(status: &Status) -> ExitCode {
+pub fn exit_code(status: &Status) -> ExitCode {
     match status {
         Status::Finished => ExitCode::SUCCESS,
         Status::Diverged { .. } => ExitCode::from(DIVERGED),
@@ -24,13 +24,13 @@ pub(crate) fn exit_code(status: &Status) -> ExitCode {
 }
 
 /// What Ctrl-C sets: the run ends after its round, with a checkpoint.
-pub(crate) fn stop_handle() -> &'static StopHandle {
+pub fn stop_handle() -> &'static StopHandle {
     static STOP: OnceLock<StopHandle> = OnceLock::new();
     STOP.get_or_init(StopHandle::default)
 }
 
 /// Makes Ctrl-C (and a polite kill) end runs cleanly from now on.
-pub(crate) fn end_cleanly_when_interrupted() -> Result<()> {
+pub fn end_cleanly_when_interrupted() -> Result<()> {
     let mut first: Option<Instant> = None;
     let stop = move || {
         stop_handle().stop();
@@ -46,17 +46,17 @@ pub(crate) fn end_cleanly_when_interrupted() -> Result<()> {
 }
 
 /// Whether the user has asked for an end.
-pub(crate) fn interrupted() -> bool {
+pub fn interrupted() -> bool {
     stop_handle().is_stopped()
 }
 
 /// The experiment that a file describes, with replacements on top.
-pub(crate) fn read_config(path: &Path, replacements: &[String]) -> Result<Experiment> {
+pub fn read_config(path: &Path, replacements: &[String]) -> Result<Experiment> {
     read_next_config(path, replacements, &mut DatasetCache::default())
 }
 
 /// The same, one of several.
-pub(crate) fn read_next_config(
+pub fn read_next_config(
     path: &Path,
     replacements: &[String],
     cache: &mut DatasetCache,

@@ -4,7 +4,7 @@ use super::cells::{Cell, Task};
 use super::claims::Measure;
 use super::exhibits::Exhibit;
 use super::outcomes::{self, Outcome, Store};
-use crate::report::write_figure;
+use crate::files::write_figure;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -6,8 +6,8 @@ use super::exhibits::Exhibit;
 use super::outcomes::Store;
 use crate::files;
 use crate::output::tell;
+use crate::parallel;
 use crate::runs::end_cleanly_when_interrupted;
-use crate::together;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -105,7 +105,7 @@ pub(super) fn run_what_is_missing(
             }
         }
         if let Some(name) = run_together(args, some)? {
-            return Ok(together::interrupted_in(&name));
+            return Ok(parallel::interrupted_in(&name));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -121,7 +121,7 @@ fn run_together(args: &Args, some: Vec<(Due, Experiment, RunDirectory)>) -> Resu
         .map(|(run, experiment, folder)| ((run, experiment), folder));
     let (runs, folders): (Vec<(Due, Experiment)>, Vec<RunDirectory>) = parts.unzip();
     let experiments: Vec<&Experiment> = runs.iter().map(|(_, experiment)| experiment).collect();
-    let mut engine = together::engine(&args.engine, &experiments)?;
+    let mut engine = parallel::engine(&args.engine, &experiments)?;
     let about = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "commit": env!("UPWASH_COMMIT"),
@@ -132,7 +132,7 @@ fn run_together(args: &Args, some: Vec<(Due, Experiment, RunDirectory)>) -> Resu
         sign(&run.place, about.clone(), folder.round().is_some())?;
     }
     let mut open: Vec<(&Experiment, RunDirectory)> = experiments.into_iter().zip(folders).collect();
-    let ended = together::execute(&mut *engine, &mut open);
+    let ended = parallel::execute(&mut *engine, &mut open);
     drop(open);
     let (mut stopped, mut failure) = (None, None);
     for ((run, _), summary) in runs.iter().zip(ended) {
