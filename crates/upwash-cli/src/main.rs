@@ -37,7 +37,8 @@ enum Command {
     Train(train::Args),
     /// Train as several configurations say, and compare
     Compare(compare::Args),
-    /// Run the AL-DSGD paper's experiments, and show its numbers beside ours
+    /// Run the AL-DSGD paper's experiments, and show its numbers beside ours: calls upwash-reproduce
+    #[command(disable_help_flag = true)]
     Reproduce(reproduce::Args),
     /// Draw runs as a page to open in a browser, one file that needs nothing else
     Report(report::ReportArgs),
@@ -75,7 +76,7 @@ fn main() -> ExitCode {
         Command::Demo => demo::run(&mut out).map(|()| ExitCode::SUCCESS),
         Command::Train(args) => train::run(&args, &mut out),
         Command::Compare(args) => compare::run(&args, &mut out),
-        Command::Reproduce(args) => reproduce::run(&args, &mut out),
+        Command::Reproduce(args) => reproduce::run(&args),
         Command::Report(args) => report::report(&args, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Watch(args) => watch::run(&args, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Show(args) => report::print(&args, &mut out).map(|()| ExitCode::SUCCESS),

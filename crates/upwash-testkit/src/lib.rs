@@ -1,6 +1,7 @@
 //! What the tests of several crates share. Not published.
 
 pub mod golden;
+pub mod program;
 mod quadratic;
 mod steps;
 

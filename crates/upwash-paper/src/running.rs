@@ -124,7 +124,7 @@ fn run_together(args: &Args, some: Vec<(Due, Experiment, RunDirectory)>) -> Resu
     let mut engine = parallel::engine(&args.engine, &experiments)?;
     let about = json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "commit": env!("UPWASH_COMMIT"),
+        "commit": upwash_cli::COMMIT,
         "engine": args.engine.display_name(),
         "together": runs.len(),
     });

@@ -55,7 +55,7 @@ impl Paper {
 
 impl Printed {
     fn all() -> Result<BTreeMap<String, Self>> {
-        toml::from_str(include_str!("paper.toml")).context("the paper's numbers")
+        toml::from_str(include_str!("../data/paper.toml")).context("the paper's numbers")
     }
 
     /// What is printed as the average, or what it is.

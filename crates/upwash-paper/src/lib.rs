@@ -1,4 +1,7 @@
-//! `upwash reproduce`: the paper's experiments, its numbers beside ours.
+//! The AL-DSGD paper's experiments, run anew, its numbers beside ours: what the program `upwash-reproduce` does. Not published.
+
+// A closed stderr is no reason to panic: `tell!` says the same.
+#![warn(clippy::print_stderr)]
 
 mod catalogue;
 mod cells;
@@ -13,9 +16,6 @@ mod running;
 mod tables;
 mod text;
 
-use crate::engines::EngineArgs;
-use crate::files;
-use crate::output::tell;
 use anyhow::{Context, Result, bail, ensure};
 use cells::{Scale, Task, VARIANTS, WORKERS};
 use exhibits::Exhibit;
@@ -28,9 +28,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use text::Shown;
 use upwash::algorithm::Variant;
+use upwash_cli::{engines, files, output, parallel, runs};
 
-#[derive(clap::Args)]
-pub(crate) struct Args {
+use engines::EngineArgs;
+use output::tell;
+
+/// Run the AL-DSGD paper's experiments, and show its numbers beside ours.
+#[derive(clap::Parser)]
+#[command(name = "upwash-reproduce", version, max_term_width = 100)]
+pub struct Args {
     /// Which tables and figures, as --list names them, or `all`; or single runs, as configs/paper names them
     exhibits: Vec<String>,
     /// List these, or all, with what each needs and how long it would take here
@@ -89,7 +95,8 @@ enum Variants {
     All,
 }
 
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
+/// Does what is asked for, and says how the program ends.
+pub fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let batch = args.batch.map(Into::into);
     let scale = Scale::new(args.quick, args.epochs, batch);
     ensure!(
