@@ -9,7 +9,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use upwash::experiment::{DatasetCache, Experiment};
-use upwash::run::{Event, RunDirectory, RunLocation, Status, Summary};
+use upwash::run::{RunDirectory, RunLocation, Status, Summary};
+use upwash_report::{Epoch, Run};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -52,8 +53,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         prepared.push((name, experiment));
     }
     end_cleanly_when_interrupted()?;
-    let stopped = run_what_is_missing(args, &prepared)?;
-    if let Some(name) = stopped {
+    if let Some(name) = run_what_is_missing(args, &prepared)? {
         return Ok(parallel::interrupted_in(name));
     }
     let mut rows = Vec::new();
@@ -79,11 +79,9 @@ fn run_what_is_missing<'a>(
     args: &Args,
     prepared: &'a [(String, Experiment)],
 ) -> Result<Option<&'a String>> {
-    let at_a_time = match args.parallel_runs {
-        true => prepared.len(),
-        false => 1,
-    };
+    let mut at_a_time = 1;
     if args.parallel_runs {
+        at_a_time = prepared.len();
         // What cannot share an engine leaves nothing behind.
         let all: Vec<&Experiment> = prepared.iter().map(|(_, experiment)| experiment).collect();
         parallel::spec(&all)?;
@@ -162,33 +160,20 @@ fn reached(
     let width = name_width(rows);
     writeln!(out, "{:<width$}   epoch        MB   sim s", "")?;
     for (name, row) in rows {
-        let path = folder.join(name).join("events.jsonl");
-        let text = std::fs::read_to_string(&path);
-        let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-        let epochs = text.lines().filter_map(|line| {
-            let Event::Epoch {
-                epoch,
-                test_accuracies,
-                sent,
-                ..
-            } = serde_json::from_str(line).ok()?
-            else {
-                return None;
-            };
-            let accuracies = test_accuracies?;
-            let counted = accuracies.iter().enumerate();
-            let counted = counted.filter(|(i, part)| Some(*i) != row.server && !part.is_nan());
-            let counted: Vec<f64> = counted.map(|(_, part)| *part).collect();
-            let mean = counted.iter().sum::<f64>() / counted.len().max(1) as f64;
-            Some((mean, epoch, sent))
-        });
-        let mut enough = epochs.filter(|(mean, ..)| 100.0 * mean >= percent);
-        match enough.next() {
-            Some((_, epoch, sent)) => writeln!(
+        let run = Run::read(&folder.join(name))?;
+        let enough = |epoch: &&Epoch| {
+            let tested = epoch.accuracies.iter().flatten().enumerate();
+            let tested = tested.filter(|(worker, _)| Some(*worker) != row.server);
+            let tested: Vec<f64> = tested.filter_map(|(_, part)| *part).collect();
+            100.0 * tested.iter().sum::<f64>() / tested.len().max(1) as f64 >= percent
+        };
+        match run.epochs.iter().find(enough) {
+            Some(epoch) => writeln!(
                 out,
-                "{name:<width$}{epoch:>8}{:>10.1}{:>8.1}",
-                sent.bytes_sent as f64 / 1e6,
-                sent.simulated_seconds
+                "{name:<width$}{:>8}{:>10.1}{:>8.1}",
+                epoch.epoch,
+                epoch.bytes as f64 / 1e6,
+                epoch.seconds
             )?,
             None => writeln!(out, "{name:<width$}   never")?,
         }

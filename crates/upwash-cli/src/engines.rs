@@ -2,9 +2,7 @@
 
 use anyhow::Result;
 use std::sync::Arc;
-use upwash::engine::CpuEngine;
-use upwash::engine::Engine;
-use upwash::engine::EngineSpec;
+use upwash::engine::{CpuEngine, Engine, EngineSpec};
 use upwash_burn::BurnNetwork;
 
 /// `--engine`, `--device` and what goes with them.
@@ -181,23 +179,9 @@ impl EngineArgs {
         }
     }
 
-    /// Whose memory that is.
-    pub fn place(&self) -> &'static str {
-        match self.is_gpu() {
-            true => "the GPU's memory",
-            false => "memory",
-        }
-    }
-
     #[cfg(not(feature = "torch"))]
     fn torch(&self, _: DeviceName, _: &EngineSpec) -> Result<Box<dyn Engine>> {
-        let Self {
-            precision,
-            streams,
-            eager,
-            ..
-        } = self;
-        let _ = (precision, streams, eager);
+        let _ = (self.precision, self.streams, self.eager);
         anyhow::bail!(
             "this program was built without libtorch: scripts/install-torch.sh gets it and builds \
              one that has it"

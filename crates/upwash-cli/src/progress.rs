@@ -18,16 +18,14 @@ pub struct ProgressDisplay {
 
 impl ProgressDisplay {
     pub fn new(epochs: bool) -> Self {
-        let bar = if std::io::stderr().is_terminal() {
-            ProgressBar::new(0)
-        } else {
-            ProgressBar::hidden()
+        let bar = match std::io::stderr().is_terminal() {
+            true => ProgressBar::new(0),
+            false => ProgressBar::hidden(),
         };
         Self {
             bar,
             epochs,
-            server: None,
-            runs: 1,
+            ..Self::none()
         }
     }
 
@@ -70,7 +68,7 @@ impl ProgressDisplay {
                     runs => format!("{runs} runs"),
                 });
             }
-            Event::Graph { .. } => {}
+            Event::Graph { .. } | Event::Unknown => {}
             Event::Control { round, request } => {
                 let said = match request {
                     ControlRequest::Pause => "paused",
@@ -125,7 +123,6 @@ impl ProgressDisplay {
                 ));
             }
             Event::Ended { .. } => self.bar.finish_and_clear(),
-            Event::Unknown => {}
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::files;
 use crate::output::tell;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use std::io::Write;
 use std::path::PathBuf;
 use upwash_report::{Run, csv, figures, page, show, tensorboard};
@@ -56,8 +56,7 @@ fn read(folders: &[PathBuf]) -> Result<Vec<Run>> {
 pub(crate) fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<()> {
     let runs = read(&args.runs)?;
     if let Some(folder) = &args.png {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make {}", folder.display()))?;
+        files::make_folder(folder)?;
         for figure in figures(&runs) {
             files::write_figure(&figure, folder)?;
             writeln!(out, "{}.svg and .png", folder.join(&figure.name).display())?;
@@ -99,8 +98,7 @@ pub(crate) fn export(args: &ExportArgs, out: &mut dyn Write) -> Result<()> {
         for run in &runs {
             for (part, content) in tensorboard(run) {
                 let place = folder.join(&run.name).join(part);
-                std::fs::create_dir_all(&place)
-                    .with_context(|| format!("cannot make {}", place.display()))?;
+                files::make_folder(&place)?;
                 files::write(&place.join("events.out.tfevents.0.upwash"), &content)?;
             }
         }

@@ -1,5 +1,6 @@
 //! What all commands that run something share: configurations, interruption, exit codes.
 
+use crate::files;
 use crate::output::tell;
 use anyhow::{Context, Result};
 use std::path::Path;
@@ -50,6 +51,15 @@ pub fn interrupted() -> bool {
     stop_handle().is_stopped()
 }
 
+/// Computes on so many threads, if they are given.
+pub fn use_threads(count: Option<usize>) -> Result<()> {
+    if let Some(count) = count {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(count);
+        pool.build_global()?;
+    }
+    Ok(())
+}
+
 /// The experiment that a file describes, with replacements on top.
 pub fn read_config(path: &Path, replacements: &[String]) -> Result<Experiment> {
     read_next_config(path, replacements, &mut DatasetCache::default())
@@ -61,12 +71,17 @@ pub fn read_next_config(
     replacements: &[String],
     cache: &mut DatasetCache,
 ) -> Result<Experiment> {
-    let place = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {place}"))?;
-    let config = Config::parse(&text, replacements).with_context(|| place.to_string())?;
+    let config = parse_config(path, replacements)?;
     let folders = DataPaths {
         files: path.parent().unwrap_or(Path::new("")).to_owned(),
         ..DataPaths::standard()
     };
-    Experiment::prepare_next(config, &folders, cache).with_context(|| place.to_string())
+    let experiment = Experiment::prepare_next(config, &folders, cache);
+    experiment.with_context(|| path.display().to_string())
+}
+
+/// A configuration without what it names.
+pub fn parse_config(path: &Path, replacements: &[String]) -> Result<Config> {
+    let config = Config::parse(&files::read(path)?, replacements);
+    config.with_context(|| path.display().to_string())
 }
