@@ -7,7 +7,13 @@ use common::{REPRODUCE, folders, name};
 
 /// A table of eight short runs.
 const QUICK: [&str; 7] = [
-    "table2", "--quick", "--epochs", "4", "--seeds", "2", "--lean",
+    "table2",
+    "--quick",
+    "--epochs",
+    "4",
+    "--seeds",
+    "2",
+    "--compact",
 ];
 
 #[test]
@@ -85,7 +91,7 @@ fn parallel_and_single_runs_are_the_same_runs() {
     let text = REPRODUCE.said(here, &QUICK);
     let parallel: Vec<&str> = QUICK
         .into_iter()
-        .chain(["--together", "3", "--out", "other"])
+        .chain(["--parallel-runs", "3", "--out", "other"])
         .collect();
     let results = |text: &str| -> Vec<String> {
         let rows = text
@@ -124,7 +130,7 @@ fn workers_0_and_4_are_worse_in_the_released_baseline_alone() {
     assert!(ends.contains("sound: so in 0 of 1 seeds"), "{text}");
 }
 
-/// Who computed it is known, also of a run that others have gone on with; what is lean in the end is what was asked for last.
+/// Who computed it is known, also of a run that others have gone on with; what is compact in the end is what was asked for last.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_table_goes_on() {
@@ -145,7 +151,7 @@ fn an_interrupted_table_goes_on() {
         let events = std::fs::read_to_string(first.join("events.jsonl"));
         events.is_ok_and(|text| text.contains("epoch"))
     };
-    let parallel: Vec<&str> = table.into_iter().chain(["--together", "5"]).collect();
+    let parallel: Vec<&str> = table.into_iter().chain(["--parallel-runs", "5"]).collect();
     let stopped = REPRODUCE.interrupted(here, &parallel, has_begun);
     assert_eq!(stopped.status.code(), Some(130));
     let json = || -> serde_json::Value {
@@ -185,8 +191,8 @@ fn an_interrupted_table_goes_on() {
         (&1.into(), &serde_json::json!([five]))
     );
     assert!(first.join("model.safetensors").is_file());
-    let lean: Vec<&str> = run.into_iter().chain(["--lean"]).collect();
-    REPRODUCE.said(here, &lean);
+    let compact: Vec<&str> = run.into_iter().chain(["--compact"]).collect();
+    REPRODUCE.said(here, &compact);
     assert!(!first.join("model.safetensors").exists());
 }
 
