@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the tables of docs/reproduction.md anew from results/. UPWASH is the program.
+# Makes the tables of docs/reproduction.md anew from results/. UPWASH_REPRODUCE is the program.
 set -euo pipefail
-upwash=$(realpath "${UPWASH:?the path of the program}")
+reproduce=$(realpath "${UPWASH_REPRODUCE:?the path of the program upwash-reproduce}")
 cd "$(dirname "$0")/.."
 document=docs/reproduction.md
 fresh=$(mktemp)
@@ -11,7 +11,7 @@ while IFS= read -r line; do
   if [[ $line =~ ^'<!-- reproduce '(.*)' -->'$ ]]; then
     printf '%s\n' "$line"
     # shellcheck disable=SC2086 # several arguments
-    "$upwash" reproduce ${BASH_REMATCH[1]} --show --out results | sed 's/^##/###/'
+    "$reproduce" ${BASH_REMATCH[1]} --show --out results | sed 's/^##/###/'
     inside=yes
   elif [[ $line == '<!-- end -->' ]]; then
     inside=

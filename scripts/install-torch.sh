@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Gets libtorch (PyPI's torch 2.11.0, some 5 GB unpacked) into .torch/ and builds target/release/upwash
-# with the engine that uses it. Works with and without a GPU on the machine. With --fetch-only nothing
-# is built.
+# and upwash-reproduce with the engine that uses it. Works with and without a GPU on the machine. With
+# --fetch-only nothing is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,7 +26,7 @@ done
 
 [ "${1:-}" != --fetch-only ] || exit 0
 export LIBTORCH_USE_PYTORCH=1 PATH="$PWD/.torch/bin:$PATH"
-cargo build --release --features torch
+cargo build --release -p upwash-cli -p upwash-paper --features upwash-cli/torch,upwash-paper/torch
 
 if command -v nvidia-smi > /dev/null && nvidia-smi -L; then
   echo "built: target/release/upwash train CONFIG.toml --engine torch --device cuda:0"

@@ -8,24 +8,19 @@ fn main() {
     if let Ok(folder) = std::env::var("DEP_UPWASH_TORCH_LIBTORCH_LIB") {
         println!("cargo:rustc-link-arg-bins=-Wl,-rpath,{folder}");
     }
-    let commit = git(&[
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-        "--exclude=*",
-    ]);
+    let commit = git("describe --always --dirty --abbrev=40 --exclude=*");
     let commit = commit.unwrap_or_else(|| "unknown".into());
     println!("cargo:rustc-env=UPWASH_COMMIT={commit}");
     // Sources may be edited after a commit.
     println!("cargo:rerun-if-changed=..");
-    if let Some(path) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+    if let Some(path) = git("rev-parse --git-path logs/HEAD") {
         println!("cargo:rerun-if-changed={path}");
     }
 }
 
-fn git(arguments: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(arguments).output().ok()?;
+fn git(arguments: &str) -> Option<String> {
+    let output = Command::new("git").args(arguments.split(' ')).output();
+    let output = output.ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     (output.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
 }

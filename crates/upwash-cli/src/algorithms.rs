@@ -54,10 +54,6 @@ fn properties(method: &Method) -> String {
 }
 
 fn synchronous(algorithm: &dyn Algorithm) -> String {
-    let mut words = vec!["synchronous".to_string()];
-    if algorithm.has_server() {
-        words.push("with a server".into());
-    }
     let round = Schedule::one_peer_exponential(4).round(0);
     let view = LocalView {
         worker: 0,
@@ -70,54 +66,53 @@ fn synchronous(algorithm: &dyn Algorithm) -> String {
         received: &[],
     };
     let messages = algorithm.messages(&view);
-    let count = match messages.len() {
-        1 => "1 message".to_string(),
-        several => format!("{several} messages"),
-    };
+    let compressed = messages.iter().any(|message| message.public_copy.is_some());
+    let (message, vectors) = (
+        count(messages.len(), "message"),
+        algorithm.state_vectors().len(),
+    );
     let mut kinds: Vec<Exchange> = (0..1000).flat_map(|k| algorithm.exchanges(k)).collect();
     kinds.dedup();
     let has = |wanted: &[Exchange]| kinds.iter().any(|kind| wanted.contains(kind));
-    if has(&[Exchange::Neighbors, Exchange::Early]) {
-        words.push(format!("{count} to each neighbor"));
-    }
-    if has(&[Exchange::Server, Exchange::ToCentre]) {
-        words.push(format!("{count} to the server and back"));
-    }
-    if has(&[Exchange::Chosen]) {
-        words.push("leaders' models to those they lead".into());
-    }
-    if has(&[Exchange::Mean]) {
-        words.push("all-reduce".into());
-    }
-    if algorithm.supports_directed() {
-        words.push("directed links".into());
-    }
-    if messages.iter().any(|message| message.public_copy.is_some()) {
-        words.push("compressed".into());
-    }
-    match algorithm.state_vectors().len() {
-        0 => {}
-        1 => words.push("1 extra vector".into()),
-        several => words.push(format!("{several} extra vectors")),
-    }
-    if algorithm.supports_leaders() {
-        words.push("can be led".into());
-    }
-    words.join(", ")
+    let neighbors = has(&[Exchange::Neighbors, Exchange::Early]);
+    let server = has(&[Exchange::Server, Exchange::ToCentre]);
+    listed(&[
+        (true, "synchronous"),
+        (algorithm.has_server(), "with a server"),
+        (neighbors, &format!("{message} to each neighbor")),
+        (server, &format!("{message} to the server and back")),
+        (
+            has(&[Exchange::Chosen]),
+            "leaders' models to those they lead",
+        ),
+        (has(&[Exchange::Mean]), "all-reduce"),
+        (algorithm.supports_directed(), "directed links"),
+        (compressed, "compressed"),
+        (vectors > 0, &count(vectors, "extra vector")),
+        (algorithm.supports_leaders(), "can be led"),
+    ])
 }
 
 fn asynchronous(algorithm: &dyn Asynchronous) -> String {
-    let mut words = vec!["asynchronous".to_string()];
-    if algorithm.has_server() {
-        words.push("with a server".into());
-    }
-    words.push(match algorithm.pair_exchange() {
-        PairExchange::Swap => "2 messages, both ways at once, when two meet".into(),
-        PairExchange::PushAndPull => "2 messages, there and back, when two meet".into(),
-        PairExchange::Push => "1 message, one way, when two meet".into(),
-    });
-    if algorithm.staleness().is_some() {
-        words.push("bounded staleness".into());
-    }
-    words.join(", ")
+    let exchange = match algorithm.pair_exchange() {
+        PairExchange::Swap => "2 messages, both ways at once, when two meet",
+        PairExchange::PushAndPull => "2 messages, there and back, when two meet",
+        PairExchange::Push => "1 message, one way, when two meet",
+    };
+    listed(&[
+        (true, "asynchronous"),
+        (algorithm.has_server(), "with a server"),
+        (true, exchange),
+        (algorithm.staleness().is_some(), "bounded staleness"),
+    ])
+}
+
+fn count(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Those that are so.
+fn listed(words: &[(bool, &str)]) -> String {
+    let so = words.iter().filter(|(so, _)| *so);
+    so.map(|(_, words)| *words).collect::<Vec<_>>().join(", ")
 }

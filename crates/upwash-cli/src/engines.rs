@@ -2,14 +2,12 @@
 
 use anyhow::Result;
 use std::sync::Arc;
-use upwash::engine::CpuEngine;
-use upwash::engine::Engine;
-use upwash::engine::EngineSpec;
+use upwash::engine::{CpuEngine, Engine, EngineSpec};
 use upwash_burn::BurnNetwork;
 
 /// `--engine`, `--device` and what goes with them.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct EngineArgs {
+pub struct EngineArgs {
     /// Who computes gradients: burn (part of the program) or torch (built with `--features torch`)
     #[arg(long, value_enum, default_value_t = EngineName::Burn)]
     engine: EngineName,
@@ -65,7 +63,7 @@ impl std::str::FromStr for DeviceName {
 
 impl EngineArgs {
     /// What is part of every program.
-    pub(crate) fn standard() -> Self {
+    pub fn standard() -> Self {
         Self {
             engine: EngineName::Burn,
             device: DeviceName::Cpu,
@@ -76,7 +74,7 @@ impl EngineArgs {
     }
 
     /// All workers of a spec.
-    pub(crate) fn build(&self, spec: &EngineSpec) -> Result<Box<dyn Engine>> {
+    pub fn build(&self, spec: &EngineSpec) -> Result<Box<dyn Engine>> {
         match (self.engine, self.device) {
             (EngineName::Burn, DeviceName::Cpu) => {
                 let network = BurnNetwork::new(spec.network.clone());
@@ -124,7 +122,7 @@ impl EngineArgs {
     }
 
     /// What a spec will need, by its parts, in bytes: on a GPU of the GPU's memory.
-    pub(crate) fn memory(&self, spec: &EngineSpec) -> Result<Vec<(&'static str, u64)>> {
+    pub fn memory(&self, spec: &EngineSpec) -> Result<Vec<(&'static str, u64)>> {
         #[cfg(feature = "torch")]
         if let (EngineName::Torch, DeviceName::Cuda(device)) = (self.engine, self.device) {
             use upwash_torch::{MemoryEstimate, TorchNetwork};
@@ -159,7 +157,7 @@ impl EngineArgs {
     }
 
     /// Whether a GPU computes.
-    pub(crate) fn is_gpu(&self) -> bool {
+    pub fn is_gpu(&self) -> bool {
         matches!(
             (self.engine, self.device),
             (EngineName::Torch, DeviceName::Cuda(_))
@@ -167,7 +165,7 @@ impl EngineArgs {
     }
 
     /// As results are kept with it.
-    pub(crate) fn display_name(&self) -> String {
+    pub fn display_name(&self) -> String {
         match (self.engine, self.device) {
             (EngineName::Burn, _) => "burn, cpu, f32".into(),
             (EngineName::Torch, DeviceName::Cpu) => "torch, cpu, f32".into(),
@@ -182,23 +180,9 @@ impl EngineArgs {
         }
     }
 
-    /// Whose memory that is.
-    pub(crate) fn place(&self) -> &'static str {
-        match self.is_gpu() {
-            true => "the GPU's memory",
-            false => "memory",
-        }
-    }
-
     #[cfg(not(feature = "torch"))]
     fn torch(&self, _: DeviceName, _: &EngineSpec) -> Result<Box<dyn Engine>> {
-        let Self {
-            precision,
-            streams,
-            eager,
-            ..
-        } = self;
-        let _ = (precision, streams, eager);
+        let _ = (self.precision, self.streams, self.eager);
         anyhow::bail!(
             "this program was built without libtorch: scripts/install-torch.sh gets it and builds \
              one that has it"

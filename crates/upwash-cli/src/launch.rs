@@ -1,5 +1,6 @@
 //! `upwash launch`: all peers of a run on one machine, keys included.
 
+use crate::files;
 use crate::runs::{DIVERGED, INTERRUPTED, end_cleanly_when_interrupted, interrupted, read_config};
 use anyhow::{Context, Result, ensure};
 use std::io::Write;
@@ -36,12 +37,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         experiment.config.graph.topology
     );
     let place = args.out.display();
-    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {place}"))?;
+    files::make_folder(&args.out)?;
     check_folder(&args.out, &experiment)?;
     // For as long as it is open: of two at once, one is refused before it changes anything.
-    let lock = args.out.join("launch.lock");
-    let lock =
-        std::fs::File::create(&lock).with_context(|| format!("cannot write {}", lock.display()))?;
+    let lock = files::create(&args.out.join("launch.lock"))?;
     let _lock = directory::lock(lock, &args.out)?;
     // Of a run that goes on, some may have come to their end.
     let over = |worker: usize| directory::is_over(&peer_folder(&args.out, worker));
@@ -52,7 +51,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let config = args.out.join("peers.toml");
     let mut described = experiment.config.clone();
     described.network.peers = peers(&args.out, workers)?;
-    crate::files::write(&config, described.to_toml().as_bytes())?;
+    files::write(&config, described.to_toml().as_bytes())?;
     end_cleanly_when_interrupted()?;
     let program = std::env::current_exe().context("this program cannot be found")?;
     let mut children = Children(Vec::new());
@@ -132,9 +131,7 @@ fn peers(out: &Path, workers: usize) -> Result<Vec<PeerConfig>> {
 
 fn start(program: &Path, out: &Path, config: &Path, worker: usize) -> Result<Child> {
     let folder = peer_folder(out, worker);
-    let log = out.join(format!("peer-{worker}.log"));
-    let log =
-        std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+    let log = files::create(&out.join(format!("peer-{worker}.log")))?;
     Command::new(program)
         .arg("peer")
         .arg(config)
@@ -157,11 +154,9 @@ impl Children {
     fn wait(&mut self) -> Result<Vec<Option<ExitStatus>>> {
         let mut told = false;
         loop {
-            let mut ends = Vec::new();
-            for child in self.0.iter_mut().flatten() {
-                ends.push(child.try_wait()?);
-            }
-            if ends.iter().all(Option::is_some) {
+            let children = self.0.iter_mut().flatten();
+            let ends: std::io::Result<Vec<_>> = children.map(Child::try_wait).collect();
+            if ends?.iter().all(Option::is_some) {
                 break;
             }
             if interrupted() && !std::mem::replace(&mut told, true) {
@@ -169,11 +164,9 @@ impl Children {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let mut ends = Vec::new();
-        for child in &mut self.0 {
-            ends.push(child.as_mut().map(Child::wait).transpose()?);
-        }
-        Ok(ends)
+        let children = self.0.iter_mut();
+        let ends = children.map(|child| child.as_mut().map(Child::wait).transpose());
+        Ok(ends.collect::<std::io::Result<_>>()?)
     }
 
     /// Those who are there yet. They leave a checkpoint.
@@ -215,9 +208,8 @@ fn table(args: &Args, ends: &[Option<ExitStatus>], out: &mut impl Write) -> Resu
         let log = args.out.join(format!("peer-{worker}.log"));
         let code = end.map_or(Some(0), |end| end.code());
         let told = [0, DIVERGED, INTERRUPTED].map(|code| Some(i32::from(code)));
-        let summary = told.contains(&code);
-        let summary = summary.then(|| Summary::read(&peer_folder(&args.out, worker)));
-        let Some(Ok(Some(summary))) = summary else {
+        let read = || Summary::read(&peer_folder(&args.out, worker));
+        let Some(Ok(Some(summary))) = told.contains(&code).then(read) else {
             let how = match code {
                 Some(_) => "failed",
                 None => "did not end by itself",

@@ -7,27 +7,19 @@ mod algorithms;
 mod compare;
 mod data;
 mod demo;
-mod engines;
-mod files;
 mod keys;
 mod launch;
-mod output;
 mod peer;
-mod progress;
 mod report;
 mod reproduce;
-mod runs;
-mod together;
 mod topology;
 mod train;
 mod transports;
 mod watch;
 
 use clap::{Parser, Subcommand};
-use output::{Output, tell};
-use runs::error_code;
-use std::io::Write;
 use std::process::ExitCode;
+use upwash_cli::{engines, files, output, parallel, progress, runs};
 
 /// Train neural networks on many workers without a server.
 #[derive(Parser)]
@@ -45,7 +37,8 @@ enum Command {
     Train(train::Args),
     /// Train as several configurations say, and compare
     Compare(compare::Args),
-    /// Run the AL-DSGD paper's experiments, and show its numbers beside ours
+    /// Run the AL-DSGD paper's experiments, and show its numbers beside ours: calls upwash-reproduce
+    #[command(disable_help_flag = true)]
     Reproduce(reproduce::Args),
     /// Draw runs as a page to open in a browser, one file that needs nothing else
     Report(report::ReportArgs),
@@ -77,12 +70,12 @@ enum Command {
 /// Exit codes are in one table, in docs/architecture.md.
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let mut out = Output(std::io::stdout().lock());
+    let mut out = output::Output(std::io::stdout().lock());
     let result = match cli.command {
         Command::Demo => demo::run(&mut out).map(|()| ExitCode::SUCCESS),
         Command::Train(args) => train::run(&args, &mut out),
         Command::Compare(args) => compare::run(&args, &mut out),
-        Command::Reproduce(args) => reproduce::run(&args, &mut out),
+        Command::Reproduce(args) => reproduce::run(&args),
         Command::Report(args) => report::report(&args, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Watch(args) => watch::run(&args, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Show(args) => report::print(&args, &mut out).map(|()| ExitCode::SUCCESS),
@@ -95,11 +88,5 @@ fn main() -> ExitCode {
         Command::Data(command) => data::run(&command, &mut out).map(|()| ExitCode::SUCCESS),
         Command::Topology(command) => topology::run(command, &mut out).map(|()| ExitCode::SUCCESS),
     };
-    match result.and_then(|code| Ok((out.flush()?, code))) {
-        Ok(((), code)) => code,
-        Err(error) => {
-            tell!("error: {error:#}");
-            error_code(&error)
-        }
-    }
+    output::finish(result, out)
 }

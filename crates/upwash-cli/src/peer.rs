@@ -2,7 +2,9 @@
 
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
-use crate::runs::{end_cleanly_when_interrupted, exit_code, read_config, stop_handle};
+use crate::runs::{
+    end_cleanly_when_interrupted, exit_code, parse_config, read_config, stop_handle, use_threads,
+};
 use anyhow::{Context, Result, bail, ensure};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use upwash::config::Config;
 use upwash::experiment::Experiment;
-use upwash::run::{RunDirectory, RunLocation, Status, run_in};
+use upwash::run::{RunDirectory, RunLocation, Status, Summary, run_in};
 use upwash::transport::Membership;
 use upwash_peers::{Fingerprint, Key, Limits, Peers, PeersConfig, Timings};
 
@@ -62,11 +64,7 @@ fn listed(config: &Config) -> Result<Vec<(String, Fingerprint)>> {
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
-    if let Some(threads) = args.threads {
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(threads.into())
-            .build_global()?;
-    }
+    use_threads(args.threads.map(usize::from))?;
     let experiment = read_config(&args.config, &args.replacements)?;
     let (workers, peers) = (experiment.workers(), listed(&experiment.config)?);
     ensure!(
@@ -131,30 +129,34 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         stop_handle(),
         &mut display,
     )?;
+    print_end(args.id, folder, &summary, out)?;
+    Ok(exit_code(&summary.status))
+}
+
+/// How a worker's run ended.
+fn print_end(worker: usize, folder: &Path, summary: &Summary, out: &mut impl Write) -> Result<()> {
     // A server's model is the one that the run leaves.
-    let (whose, accuracy) = match summary.server == Some(args.id) {
+    let (whose, accuracy) = match summary.server == Some(worker) {
         true => (", the server", 100.0 * summary.averaged_model_accuracy),
         false => ("", 100.0 * summary.mean_accuracy),
     };
     match summary.status {
         Status::Finished => writeln!(
             out,
-            "worker {}{whose}: {} rounds, test accuracy {accuracy:.2} %, sent {:.1} MB; results are in {}",
-            args.id,
+            "worker {worker}{whose}: {} rounds, test accuracy {accuracy:.2} %, sent {:.1} MB; results are in {}",
             summary.rounds,
             summary.sent.bytes_sent as f64 / 1e6,
             folder.display()
         )?,
         Status::Diverged { round, .. } => {
-            writeln!(out, "worker {}: diverged in round {round}", args.id)?
+            writeln!(out, "worker {worker}: diverged in round {round}")?
         }
         Status::Interrupted { round } => writeln!(
             out,
-            "worker {}: interrupted before round {round}; the same command goes on from there",
-            args.id
+            "worker {worker}: interrupted before round {round}; the same command goes on from there"
         )?,
     }
-    Ok(exit_code(&summary.status))
+    Ok(())
 }
 
 fn timings(experiment: &Experiment) -> Result<Timings> {
@@ -171,7 +173,7 @@ fn timings(experiment: &Experiment) -> Result<Timings> {
 
 /// Who is in, at which round, how far behind, and what it has sent.
 pub(crate) fn status(args: &StatusArgs, out: &mut impl Write) -> Result<ExitCode> {
-    let config = config_of(&args.config)?;
+    let config = parse_config(&args.config, &[])?;
     let (peers, key) = (listed(&config)?, Key::load(&args.key)?);
     ensure!(
         !peers.is_empty(),
@@ -206,11 +208,4 @@ pub(crate) fn status(args: &StatusArgs, out: &mut impl Write) -> Result<ExitCode
         }
     }
     Ok(ExitCode::from(u8::from(missing)))
-}
-
-/// A configuration without what it names.
-pub(crate) fn config_of(path: &Path) -> Result<Config> {
-    let place = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {place}"))?;
-    Config::parse(&text, &[]).with_context(|| place.to_string())
 }

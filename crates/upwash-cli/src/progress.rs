@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use upwash::run::{ControlFlow, ControlRequest, Event, Observer};
 use upwash::transport::MembershipEvent;
 
-pub(crate) struct ProgressDisplay {
+pub struct ProgressDisplay {
     bar: ProgressBar,
     /// A line for every epoch, or the bar alone.
     epochs: bool,
@@ -17,29 +17,27 @@ pub(crate) struct ProgressDisplay {
 }
 
 impl ProgressDisplay {
-    pub(crate) fn new(epochs: bool) -> Self {
-        let bar = if std::io::stderr().is_terminal() {
-            ProgressBar::new(0)
-        } else {
-            ProgressBar::hidden()
+    pub fn new(epochs: bool) -> Self {
+        let bar = match std::io::stderr().is_terminal() {
+            true => ProgressBar::new(0),
+            false => ProgressBar::hidden(),
         };
         Self {
             bar,
             epochs,
-            server: None,
-            runs: 1,
+            ..Self::none()
         }
     }
 
     /// The bar alone, for so many runs that go in step.
-    pub(crate) fn of_several(runs: usize) -> Self {
+    pub fn of_several(runs: usize) -> Self {
         let mut display = Self::new(false);
         display.runs = runs;
         display
     }
 
     /// Nothing is seen.
-    pub(crate) fn none() -> Self {
+    pub fn none() -> Self {
         Self {
             bar: ProgressBar::hidden(),
             epochs: false,
@@ -70,7 +68,7 @@ impl ProgressDisplay {
                     runs => format!("{runs} runs"),
                 });
             }
-            Event::Graph { .. } => {}
+            Event::Graph { .. } | Event::Unknown => {}
             Event::Control { round, request } => {
                 let said = match request {
                     ControlRequest::Pause => "paused",
@@ -125,7 +123,6 @@ impl ProgressDisplay {
                 ));
             }
             Event::Ended { .. } => self.bar.finish_and_clear(),
-            Event::Unknown => {}
         }
     }
 }

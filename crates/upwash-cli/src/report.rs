@@ -2,15 +2,15 @@
 
 use crate::files;
 use crate::output::tell;
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use upwash_report::{Figure, Run, csv, figures, page, show, tensorboard};
+use std::path::PathBuf;
+use upwash_report::{Run, csv, figures, page, show, tensorboard};
 
 /// What `upwash report` is asked for.
 #[derive(clap::Args)]
 pub(crate) struct ReportArgs {
-    /// DataPaths of runs, finished or not
+    /// Folders of runs, finished or not
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// The page to write: one file, which needs nothing else
@@ -24,7 +24,7 @@ pub(crate) struct ReportArgs {
 /// What `upwash show` is asked for.
 #[derive(clap::Args)]
 pub(crate) struct ShowArgs {
-    /// DataPaths of runs, finished or not
+    /// Folders of runs, finished or not
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct ShowArgs {
 /// What `upwash export` is asked for.
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
-    /// DataPaths of runs, finished or not
+    /// Folders of runs, finished or not
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// Write every epoch of every worker as a line of this file; - is stdout
@@ -56,10 +56,9 @@ fn read(folders: &[PathBuf]) -> Result<Vec<Run>> {
 pub(crate) fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<()> {
     let runs = read(&args.runs)?;
     if let Some(folder) = &args.png {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make {}", folder.display()))?;
+        files::make_folder(folder)?;
         for figure in figures(&runs) {
-            write_figure(&figure, folder)?;
+            files::write_figure(&figure, folder)?;
             writeln!(out, "{}.svg and .png", folder.join(&figure.name).display())?;
         }
         return Ok(());
@@ -67,15 +66,6 @@ pub(crate) fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<()> {
     files::write(&args.output, page(&runs).as_bytes())?;
     writeln!(out, "{}: open it in a browser", args.output.display())?;
     Ok(())
-}
-
-/// As SVG and as PNG.
-pub(crate) fn write_figure(figure: &Figure, folder: &Path) -> Result<()> {
-    let place = folder.join(&figure.name);
-    let failed = |error| anyhow!("{}: {error}", figure.name);
-    let svg = figure.svg().map_err(failed)?;
-    files::write(&place.with_extension("svg"), svg.as_bytes())?;
-    files::write(&place.with_extension("png"), &figure.png().map_err(failed)?)
 }
 
 /// Prints tables and small charts.
@@ -108,8 +98,7 @@ pub(crate) fn export(args: &ExportArgs, out: &mut dyn Write) -> Result<()> {
         for run in &runs {
             for (part, content) in tensorboard(run) {
                 let place = folder.join(&run.name).join(part);
-                std::fs::create_dir_all(&place)
-                    .with_context(|| format!("cannot make {}", place.display()))?;
+                files::make_folder(&place)?;
                 files::write(&place.join("events.out.tfevents.0.upwash"), &content)?;
             }
         }

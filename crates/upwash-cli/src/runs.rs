@@ -1,5 +1,6 @@
 //! What all commands that run something share: configurations, interruption, exit codes.
 
+use crate::files;
 use crate::output::tell;
 use anyhow::{Context, Result};
 use std::path::Path;
@@ -14,11 +15,11 @@ use upwash::run::{RunError, Status, StopHandle};
 /// were interrupted. The table is in docs/architecture.md.
 const FAILED: u8 = 1;
 const REFUSED: u8 = 2;
-pub(crate) const DIVERGED: u8 = 3;
-pub(crate) const INTERRUPTED: u8 = 130;
+pub const DIVERGED: u8 = 3;
+pub const INTERRUPTED: u8 = 130;
 
 /// How the program ends with a run.
-pub(crate) fn exit_code(status: &Status) -> ExitCode {
+pub fn exit_code(status: &Status) -> ExitCode {
     match status {
         Status::Finished => ExitCode::SUCCESS,
         Status::Diverged { .. } => ExitCode::from(DIVERGED),
@@ -27,12 +28,12 @@ pub(crate) fn exit_code(status: &Status) -> ExitCode {
 }
 
 /// How the program ends with an error.
-pub(crate) fn error_code(error: &anyhow::Error) -> ExitCode {
+pub fn error_code(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(error_number(error))
 }
 
 /// The same as a number.
-pub(crate) fn error_number(error: &anyhow::Error) -> u8 {
+pub fn error_number(error: &anyhow::Error) -> u8 {
     match error.downcast_ref() {
         Some(RunError::Failed { .. }) => FAILED,
         _ => REFUSED,
@@ -40,13 +41,13 @@ pub(crate) fn error_number(error: &anyhow::Error) -> u8 {
 }
 
 /// What Ctrl-C sets: the run ends after its round, with a checkpoint.
-pub(crate) fn stop_handle() -> &'static StopHandle {
+pub fn stop_handle() -> &'static StopHandle {
     static STOP: OnceLock<StopHandle> = OnceLock::new();
     STOP.get_or_init(StopHandle::default)
 }
 
 /// Makes Ctrl-C (and a polite kill) end runs cleanly from now on.
-pub(crate) fn end_cleanly_when_interrupted() -> Result<()> {
+pub fn end_cleanly_when_interrupted() -> Result<()> {
     let mut first: Option<Instant> = None;
     let stop = move || {
         stop_handle().stop();
@@ -62,27 +63,41 @@ pub(crate) fn end_cleanly_when_interrupted() -> Result<()> {
 }
 
 /// Whether the user has asked for an end.
-pub(crate) fn interrupted() -> bool {
+pub fn interrupted() -> bool {
     stop_handle().is_stopped()
 }
 
+/// Computes on so many threads, if they are given.
+pub fn use_threads(count: Option<usize>) -> Result<()> {
+    if let Some(count) = count {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(count);
+        pool.build_global()?;
+    }
+    Ok(())
+}
+
 /// The experiment that a file describes, with replacements on top.
-pub(crate) fn read_config(path: &Path, replacements: &[String]) -> Result<Experiment> {
+pub fn read_config(path: &Path, replacements: &[String]) -> Result<Experiment> {
     read_next_config(path, replacements, &mut DatasetCache::default())
 }
 
 /// The same, one of several.
-pub(crate) fn read_next_config(
+pub fn read_next_config(
     path: &Path,
     replacements: &[String],
     cache: &mut DatasetCache,
 ) -> Result<Experiment> {
-    let place = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {place}"))?;
-    let config = Config::parse(&text, replacements).with_context(|| place.to_string())?;
+    let config = parse_config(path, replacements)?;
     let folders = DataPaths {
         files: path.parent().unwrap_or(Path::new("")).to_owned(),
         ..DataPaths::standard()
     };
-    Experiment::prepare_next(config, &folders, cache).with_context(|| place.to_string())
+    let experiment = Experiment::prepare_next(config, &folders, cache);
+    experiment.with_context(|| path.display().to_string())
+}
+
+/// A configuration without what it names.
+pub fn parse_config(path: &Path, replacements: &[String]) -> Result<Config> {
+    let config = Config::parse(&files::read(path)?, replacements);
+    config.with_context(|| path.display().to_string())
 }

@@ -2,7 +2,7 @@
 
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
-use crate::runs::{end_cleanly_when_interrupted, exit_code, read_config, stop_handle};
+use crate::runs::{end_cleanly_when_interrupted, exit_code, read_config, stop_handle, use_threads};
 use crate::transports::{Job, TransportName};
 use crate::watch::{self, DEFAULT_ADDRESS};
 use anyhow::Result;
@@ -52,17 +52,13 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
 }
 
 fn run_in_job(job: &Job, args: &Args, out: &mut impl Write) -> Result<ExitCode> {
-    if let Some(threads) = args.threads.map(usize::from).or(job.threads()) {
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build_global()?;
-    }
+    use_threads(args.threads.map(usize::from).or(job.threads()))?;
     let experiment = read_config(&args.config, &args.replacements)?;
-    if args.dry_run && job.speaks() {
-        return dry_run(args, &experiment, out);
-    }
     if args.dry_run {
-        return Ok(ExitCode::SUCCESS);
+        return match job.speaks() {
+            true => dry_run(args, &experiment, out),
+            false => Ok(ExitCode::SUCCESS),
+        };
     }
     let mut transport = job.transport(&experiment)?;
     // The transport is still there when something went wrong: its end is to say goodbye in peace.
@@ -140,7 +136,11 @@ fn dry_run(args: &Args, experiment: &Experiment, out: &mut impl Write) -> Result
     }
     let parts = args.engine.memory(&experiment.engine_spec())?;
     let all: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
-    writeln!(out, "\n{} of {}", size(all), args.engine.place())?;
+    let memory = match args.engine.is_gpu() {
+        true => "the GPU's memory",
+        false => "memory",
+    };
+    writeln!(out, "\n{} of {memory}", size(all))?;
     for (what, bytes) in parts {
         writeln!(out, "  {:>10}  {what}", size(bytes))?;
     }
@@ -149,11 +149,9 @@ fn dry_run(args: &Args, experiment: &Experiment, out: &mut impl Write) -> Result
 
 /// Bytes, for people.
 fn size(bytes: u64) -> String {
-    let mebibytes = bytes as f64 / (1u64 << 20) as f64;
-    if mebibytes < 1000.0 {
-        format!("{mebibytes:.1} MiB")
-    } else {
-        format!("{:.2} GiB", mebibytes / 1024.0)
+    match bytes as f64 / (1u64 << 20) as f64 {
+        mebibytes if mebibytes < 1000.0 => format!("{mebibytes:.1} MiB"),
+        mebibytes => format!("{:.2} GiB", mebibytes / 1024.0),
     }
 }
 
@@ -168,27 +166,24 @@ fn shares(out: &mut impl Write, experiment: &Experiment) -> Result<()> {
         data.name
     )?;
     let counts = shares.class_counts(&data.train, data.classes);
-    if data.classes <= 10 {
-        let classes: String = (0..data.classes)
-            .map(|class| format!("{class:>6}"))
-            .collect();
-        writeln!(out, "  worker{classes}   all")?;
-        for (worker, counts) in counts.iter().enumerate().take(MOST) {
+    let (each_class, classes) = (data.classes <= 10, 0..data.classes);
+    match each_class {
+        true => {
+            let classes: String = classes.map(|class| format!("{class:>6}")).collect();
+            writeln!(out, "  worker{classes}   all")?;
+        }
+        false => writeln!(out, "  worker  images  classes  largest class")?,
+    }
+    for (worker, counts) in counts.iter().enumerate().take(MOST) {
+        let images: usize = counts.iter().sum();
+        if each_class {
             let cells: String = counts.iter().map(|count| format!("{count:>6}")).collect();
-            writeln!(
-                out,
-                "  {worker:>6}{cells}{:>6}",
-                counts.iter().sum::<usize>()
-            )?;
+            writeln!(out, "  {worker:>6}{cells}{images:>6}")?;
+            continue;
         }
-    } else {
-        writeln!(out, "  worker  images  classes  largest class")?;
-        for (worker, counts) in counts.iter().enumerate().take(MOST) {
-            let (images, largest) = (counts.iter().sum::<usize>(), counts.iter().max());
-            let classes = counts.iter().filter(|&&count| count > 0).count();
-            let largest = largest.copied().unwrap_or(0);
-            writeln!(out, "  {worker:>6}{images:>8}{classes:>9}{largest:>15}")?;
-        }
+        let classes = counts.iter().filter(|&&count| count > 0).count();
+        let largest = counts.iter().max().copied().unwrap_or(0);
+        writeln!(out, "  {worker:>6}{images:>8}{classes:>9}{largest:>15}")?;
     }
     if counts.len() > MOST {
         writeln!(out, "  ... and {} more", counts.len() - MOST)?;
@@ -273,8 +268,8 @@ pub(crate) fn table(out: &mut impl Write, summary: &Summary) -> Result<()> {
 
 /// A part of a whole, where it was measured.
 fn percent(part: f64) -> String {
-    if part.is_nan() {
-        return "not tested".into();
+    match part.is_nan() {
+        true => "not tested".into(),
+        false => format!("{:.2} %", 100.0 * part),
     }
-    format!("{:.2} %", 100.0 * part)
 }

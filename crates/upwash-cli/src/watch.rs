@@ -28,8 +28,8 @@ pub(crate) struct Args {
 /// `127.0.0.1:8230`, or with a name that stands for such an address.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     let wrong = || "write ADDRESS:PORT, as 127.0.0.1:8230; port 0 is any that is free".to_owned();
-    let mut found = text.to_socket_addrs().map_err(|_| wrong())?;
-    found.next().ok_or_else(wrong)
+    let found = text.to_socket_addrs().ok();
+    found.and_then(|mut found| found.next()).ok_or_else(wrong)
 }
 
 /// Serves until Ctrl-C.

@@ -95,7 +95,7 @@ fn runs_together_come_to_the_same_as_in_turn() {
         String::from_utf8(output.stdout).unwrap()
     };
     compare("apart", &[]);
-    let table = compare("together", &["--together", "--reach", "80"]);
+    let table = compare("together", &["--parallel-runs", "--reach", "80"]);
     for run in ["plain", "choco", "lost"] {
         let [apart, together] = ["apart", "together"].map(|out| folder.path().join(out).join(run));
         assert_eq!(outcome(&together), outcome(&apart), "{run}");
@@ -116,11 +116,11 @@ fn runs_together_come_to_the_same_as_in_turn() {
         "other.toml",
         "--out",
         "no",
-        "--together",
+        "--parallel-runs",
     ];
     let refused = error(folder.path(), &args);
     assert!(
-        refused.contains("--together: the model must be the same"),
+        refused.contains("--parallel-runs: the model must be the same"),
         "{refused}"
     );
     assert!(!folder.path().join("no").exists());
@@ -137,7 +137,10 @@ fn runs_together_can_be_interrupted() {
     }
     let compare = |out: &'static str| ["compare", "s1.toml", "s2.toml", "s3.toml", "--out", out];
     said(folder.path(), &compare("apart"));
-    let together: Vec<&str> = compare("c").into_iter().chain(["--together"]).collect();
+    let together: Vec<&str> = compare("c")
+        .into_iter()
+        .chain(["--parallel-runs"])
+        .collect();
     let has_begun = || {
         let events = std::fs::read_to_string(folder.path().join("c/s3/events.jsonl"));
         events.is_ok_and(|text| text.contains("epoch"))

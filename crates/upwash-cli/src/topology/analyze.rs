@@ -1,4 +1,4 @@
-//! `upwash topology analyze`
+//! `upwash topology analyze` and `optimize`
 
 use super::{budget, json, table};
 use anyhow::Result;
@@ -23,24 +23,40 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
+pub(crate) fn analyze(args: &Args, out: &mut impl Write) -> Result<()> {
     let graph = args.graph.build()?;
-    let Args {
-        budget,
-        rotate,
-        leaders,
-        ..
-    } = *args;
-    let analysis = Analysis::of(
-        &graph,
-        AnalysisOptions {
-            budget,
-            rotate,
-            leaders,
-        },
-    )?;
+    let options = AnalysisOptions {
+        budget: args.budget,
+        rotate: args.rotate,
+        leaders: args.leaders,
+    };
+    let analysis = Analysis::of(&graph, options)?;
     if args.json {
         return json(out, &args.graph, &analysis);
     }
     table::analysis(out, &args.graph, &graph, &analysis)
+}
+
+#[derive(clap::Args)]
+pub(crate) struct OptimizeArgs {
+    /// The graph, as `ring:8` or `paper:L1`; `upwash topology list` shows all
+    graph: GraphSpec,
+    /// The part of the links in an average round (above 0, at most 1)
+    #[arg(long, value_name = "B", value_parser = budget, allow_negative_numbers = true)]
+    budget: f64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn optimize(args: &OptimizeArgs, out: &mut impl Write) -> Result<()> {
+    let options = AnalysisOptions {
+        budget: Some(args.budget),
+        ..Default::default()
+    };
+    let analysis = Analysis::of(&args.graph.build()?, options)?;
+    if args.json {
+        return json(out, &args.graph, &analysis);
+    }
+    table::optimum(out, &args.graph, &analysis)
 }

@@ -2,13 +2,11 @@
 
 mod analyze;
 mod draw;
-mod list;
-mod optimize;
 mod table;
 
 use anyhow::Result;
 use std::io::Write;
-use upwash_topology::{Analysis, GraphSpec};
+use upwash_topology::{Analysis, GraphKind, GraphSpec};
 
 /// Graphs of workers.
 #[derive(clap::Subcommand)]
@@ -20,16 +18,24 @@ pub(crate) enum Command {
     /// Draw a graph as SVG, its matchings in colors
     Draw(draw::Args),
     /// Find how often to use each matching for a budget of communication (MATCHA)
-    Optimize(optimize::Args),
+    Optimize(analyze::OptimizeArgs),
 }
 
 pub(crate) fn run(command: Command, out: &mut impl Write) -> Result<()> {
     match command {
-        Command::List => list::run(out),
-        Command::Analyze(args) => analyze::run(&args, out),
+        Command::List => list(out),
+        Command::Analyze(args) => analyze::analyze(&args, out),
         Command::Draw(args) => draw::run(&args, out),
-        Command::Optimize(args) => optimize::run(&args, out),
+        Command::Optimize(args) => analyze::optimize(&args, out),
     }
+}
+
+fn list(out: &mut impl Write) -> Result<()> {
+    for kind in GraphKind::all() {
+        let (spelling, about, example) = (kind.spelling, kind.about, kind.example);
+        writeln!(out, "{spelling}\n    {about}\n    try {example}")?;
+    }
+    Ok(())
 }
 
 /// An analysis as one line of JSON, with the graph's spelling in front.
@@ -40,11 +46,8 @@ fn json(out: &mut impl Write, graph: &GraphSpec, analysis: &Analysis) -> Result<
         #[serde(flatten)]
         analysis: &'a Analysis,
     }
-    Ok(writeln!(
-        out,
-        "{}",
-        serde_json::to_string(&Object { graph, analysis })?
-    )?)
+    let text = serde_json::to_string(&Object { graph, analysis })?;
+    Ok(writeln!(out, "{text}")?)
 }
 
 /// A budget from the command line; whether it is in range is the library's to say.

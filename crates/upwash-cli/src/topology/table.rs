@@ -3,9 +3,7 @@
 use anyhow::Result;
 use std::io::Write;
 use upwash_topology::published::Theorem1;
-use upwash_topology::{
-    Analysis, Contraction, Graph, GraphSpec, LeaderAnalysis, MatchaAnalysis, RotationAnalysis,
-};
+use upwash_topology::{Analysis, Contraction, Graph, GraphSpec, LeaderAnalysis, MatchaAnalysis};
 
 /// Lists of more workers than this are summed up.
 const MAX_LISTED: usize = 32;
@@ -37,57 +35,42 @@ pub(crate) fn optimum(out: &mut impl Write, spec: &GraphSpec, analysis: &Analysi
     };
     matchings(out, analysis, matcha)?;
     writeln!(out)?;
-    contraction_header(out)?;
-    contraction_row(out, "D-PSGD (all links)", &analysis.dpsgd)?;
-    contraction_row(out, &matcha_name(matcha), &matcha.contraction)
+    let rows = [
+        ("D-PSGD (all links)".into(), analysis.dpsgd.clone()),
+        (matcha_name(matcha), matcha.contraction.clone()),
+    ];
+    contraction_table(out, &rows)
 }
 
 fn headline(out: &mut impl Write, spec: &GraphSpec, analysis: &Analysis) -> Result<()> {
-    let Analysis {
-        nodes,
-        edges,
-        degrees,
-        connected,
-        ..
-    } = analysis;
-    let connected = if *connected {
-        "connected"
-    } else {
-        "not connected"
+    let workers = count(analysis.nodes, "worker");
+    let links = count(analysis.edges, "link");
+    let connected = match analysis.connected {
+        true => "connected",
+        false => "not connected",
     };
     // A path can be long: the name has a line of its own.
-    writeln!(out, "{spec}")?;
-    let (workers, links) = (count(*nodes, "worker"), count(*edges, "link"));
-    writeln!(out, "{workers}, {links}, {connected}\n")?;
-    let end = |pick: fn(&[usize]) -> Option<(usize, usize)>| pick(degrees).unwrap_or((0, 0));
-    let (least, least_at) = end(|d| d.iter().copied().zip(0..).min());
-    let (most, most_at) = end(|d| {
-        d.iter()
-            .copied()
-            .zip(0..)
-            .max_by_key(|&(degree, at): &(usize, usize)| (degree, usize::MAX - at))
-    });
-    let mean = 2.0 * *edges as f64 / *nodes as f64;
-    if least == most {
-        writeln!(out, "  degrees      all {least}")?;
-    } else {
-        writeln!(
+    writeln!(out, "{spec}\n{workers}, {links}, {connected}\n")?;
+    // Of equals the first.
+    let degrees = || analysis.degrees.iter().enumerate();
+    let (least_at, least) = degrees().min_by_key(|at| at.1).unwrap_or((0, &0));
+    let (most_at, most) = degrees().rev().max_by_key(|at| at.1).unwrap_or((0, &0));
+    let mean = 2.0 * analysis.edges as f64 / analysis.nodes as f64;
+    match least == most {
+        true => writeln!(out, "  degrees      all {least}")?,
+        false => writeln!(
             out,
             "  degrees      mean {mean:.2}, least {least} (worker {least_at}), \
              most {most} (worker {most_at})"
-        )?;
+        )?,
     }
-    let sizes: Vec<String> = analysis
-        .matchings
-        .iter()
-        .map(|matching| matching.len().to_string())
-        .collect();
-    let sizes = if sizes.len() > 1 && sizes.len() <= 12 {
-        format!(", of {} links", sizes.join(" + "))
-    } else {
-        String::new()
+    let sizes = analysis.matchings.iter();
+    let sizes: Vec<String> = sizes.map(|matching| matching.len().to_string()).collect();
+    let listed = match sizes.len() {
+        2..=12 => format!(", of {} links", sizes.join(" + ")),
+        _ => String::new(),
     };
-    writeln!(out, "  matchings    {}{sizes}", analysis.matchings.len())?;
+    writeln!(out, "  matchings    {}{listed}", sizes.len())?;
     writeln!(out, "  lambda_2     {:.6}", analysis.lambda2)?;
     writeln!(out, "  lambda_max   {:.6}", analysis.lambda_max)?;
     if !analysis.connected {
@@ -106,70 +89,53 @@ fn contractions(out: &mut impl Write, analysis: &Analysis) -> Result<()> {
         "\nHow fast workers come to agree. A round multiplies the squared disagreement by\n\
          at most rho; `rounds` is how many shrink disagreement to a hundredth.\n"
     )?;
-    contraction_header(out)?;
-    contraction_row(out, "D-PSGD, optimal alpha", &analysis.dpsgd)?;
-    contraction_row(out, "D-PSGD, Metropolis", &analysis.metropolis)?;
-    contraction_row(out, "D-PSGD, uniform", &analysis.uniform)?;
+    let note = |exact: bool, note: &'static str| if exact { "" } else { note };
+    let mut rows: Vec<(String, Contraction)> = vec![
+        ("D-PSGD, optimal alpha".into(), analysis.dpsgd.clone()),
+        ("D-PSGD, Metropolis".into(), analysis.metropolis.clone()),
+        ("D-PSGD, uniform".into(), analysis.uniform.clone()),
+    ];
     if let Some(matcha) = &analysis.matcha {
-        contraction_row(out, &matcha_name(matcha), &matcha.contraction)?;
-        if let Some(leaders) = &matcha.al_dsgd {
-            let how = if leaders.exact { "" } else { " (sampled)" };
-            rho_row(
-                out,
-                &format!("AL-DSGD over MATCHA{how}"),
-                leaders.rho_random,
-            )?;
-        }
+        rows.push((matcha_name(matcha), matcha.contraction.clone()));
+    }
+    // Of the others rho alone is known.
+    let mut add = |name: String, rho: f64| rows.push((name, Contraction::from_rho(rho)));
+    let over_matcha = analysis.matcha.as_ref();
+    if let Some(leaders) = over_matcha.and_then(|matcha| matcha.al_dsgd.as_ref()) {
+        let how = note(leaders.exact, " (sampled)");
+        add(format!("AL-DSGD over MATCHA{how}"), leaders.rho_random);
     }
     if let Some(al_dsgd) = &analysis.al_dsgd {
-        rho_row(out, "AL-DSGD, random losses", al_dsgd.rho_random)?;
-        let bound = if al_dsgd.rho_worst_exact {
-            ""
-        } else {
-            " (bound)"
-        };
-        rho_row(
-            out,
-            &format!("AL-DSGD, worst leaders{bound}"),
-            al_dsgd.rho_worst,
-        )?;
+        add("AL-DSGD, random losses".into(), al_dsgd.rho_random);
+        let how = note(al_dsgd.rho_worst_exact, " (bound)");
+        add(format!("AL-DSGD, worst leaders{how}"), al_dsgd.rho_worst);
     }
-    if let Some(RotationAnalysis {
-        relabelings,
-        rho,
-        rho_random,
-        ..
-    }) = &analysis.rotation
-    {
-        rho_row(
-            out,
-            &format!("D-PSGD, {} copies in turn", relabelings.len()),
-            *rho,
-        )?;
-        if let Some(rho) = rho_random {
-            rho_row(
-                out,
-                &format!("AL-DSGD, {} copies in turn", relabelings.len()),
-                *rho,
-            )?;
+    if let Some(rotation) = &analysis.rotation {
+        let copies = rotation.relabelings.len();
+        add(format!("D-PSGD, {copies} copies in turn"), rotation.rho);
+        if let Some(rho) = rotation.rho_random {
+            add(format!("AL-DSGD, {copies} copies in turn"), rho);
         }
     }
+    contraction_table(out, &rows)?;
     let weak = &analysis.dpsgd.without_positive_diagonal;
     if !weak.is_empty() {
         writeln!(
             out,
-            "\n  Own weight 0 or less with the optimal alpha: {}.\n  \
+            "\n  Own weight 0 or less with the optimal alpha: {} {}.\n  \
              The paper's Algorithm 1, as written, scales steps by that weight: there it\n  \
              stands still or climbs. Metropolis weights are always positive.",
-            named(weak)
+            if weak.len() == 1 { "worker" } else { "workers" },
+            shortened(weak, 8)
         )?;
     }
     if let Some(rotation) = &analysis.rotation {
+        let copies = rotation.relabelings.len();
         writeln!(
             out,
-            "\n  Over a turn of {}, expected degrees have variance {:.4}, and the mean\n  \
+            "\n  Over a turn of {copies} {}, expected degrees have variance {:.4}, and the mean\n  \
              Laplacian has lambda_2 {:.6}.",
-            count_of(rotation.relabelings.len(), "copy", "copies"),
+            if copies == 1 { "copy" } else { "copies" },
             rotation.degree_variance,
             rotation.lambda2_mean
         )?;
@@ -177,31 +143,20 @@ fn contractions(out: &mut impl Write, analysis: &Analysis) -> Result<()> {
     Ok(())
 }
 
-fn contraction_header(out: &mut impl Write) -> Result<()> {
-    Ok(writeln!(
-        out,
-        "  {:<34}{:>9}{:>11}{:>10}{:>9}",
-        "", "alpha", "rho", "gap", "rounds"
-    )?)
-}
-
-fn contraction_row(out: &mut impl Write, name: &str, row: &Contraction) -> Result<()> {
-    let alpha = row
-        .alpha
-        .map_or(String::new(), |alpha| format!("{alpha:.4}"));
-    let rounds = row
-        .mixing_rounds
-        .map_or("never".into(), |rounds| rounds.to_string());
-    Ok(writeln!(
-        out,
-        "  {name:<34}{alpha:>9}{:>11.6}{:>10.6}{rounds:>9}",
-        row.rho, row.spectral_gap
-    )?)
-}
-
-/// A row of which rho alone is known.
-fn rho_row(out: &mut impl Write, name: &str, rho: f64) -> Result<()> {
-    contraction_row(out, name, &Contraction::from_rho(rho))
+fn contraction_table(out: &mut impl Write, rows: &[(String, Contraction)]) -> Result<()> {
+    let [alpha, rho, gap, rounds] = ["alpha", "rho", "gap", "rounds"];
+    writeln!(out, "  {:<34}{alpha:>9}{rho:>11}{gap:>10}{rounds:>9}", "")?;
+    for (name, row) in rows {
+        let alpha = row.alpha.map_or("".into(), |alpha| format!("{alpha:.4}"));
+        let rounds = row.mixing_rounds.map(|rounds| rounds.to_string());
+        let rounds = rounds.unwrap_or("never".into());
+        let (rho, gap) = (row.rho, row.spectral_gap);
+        writeln!(
+            out,
+            "  {name:<34}{alpha:>9}{rho:>11.6}{gap:>10.6}{rounds:>9}"
+        )?;
+    }
+    Ok(())
 }
 
 fn matcha_name(matcha: &MatchaAnalysis) -> String {
@@ -209,35 +164,30 @@ fn matcha_name(matcha: &MatchaAnalysis) -> String {
 }
 
 fn matchings(out: &mut impl Write, analysis: &Analysis, matcha: &MatchaAnalysis) -> Result<()> {
+    let lambda2 = match analysis.connected {
+        true => "lambda_2 of the expected graph",
+        false => "The smallest lambda_2 of any piece",
+    };
     writeln!(
         out,
-        "\nMATCHA, budget {}: {:.2} of {} links are up in an average round.\n\
-         {} is {:.6}; no probabilities reach more than\n{:.6}.\n",
-        matcha.budget,
+        "\n{}: {:.2} of {} links are up in an average round.\n\
+         {lambda2} is {:.6}; no probabilities reach more than\n{:.6}.\n",
+        matcha_name(matcha),
         matcha.expected_links,
         analysis.edges,
-        if analysis.connected {
-            "lambda_2 of the expected graph"
-        } else {
-            "The smallest lambda_2 of any piece"
-        },
         matcha.lambda2,
         matcha.lambda2_upper_bound
     )?;
     writeln!(out, "  matching  probability  links")?;
-    for (j, (links, p)) in analysis
-        .matchings
-        .iter()
-        .zip(&matcha.probabilities)
-        .enumerate()
-    {
+    let rows = analysis.matchings.iter().zip(&matcha.probabilities);
+    for (number, (links, &probability)) in rows.enumerate() {
         // A tiny budget has tiny probabilities, which are not none.
-        let p = if *p > 0.0 && *p < 5e-5 {
-            format!("{p:.2e}")
-        } else {
-            format!("{p:.4}")
+        let probability = match probability > 0.0 && probability < 5e-5 {
+            true => format!("{probability:.2e}"),
+            false => format!("{probability:.4}"),
         };
-        writeln!(out, "  {j:>8}  {p:>11}  {}", link_list(links, 55))?;
+        let links = link_list(links, 55);
+        writeln!(out, "  {number:>8}  {probability:>11}  {links}")?;
     }
     published(out, &matcha.published_theorem1)
 }
@@ -271,52 +221,32 @@ fn leaders(
     al_dsgd: &LeaderAnalysis,
     matcha: Option<&MatchaAnalysis>,
 ) -> Result<()> {
-    writeln!(
-        out,
-        "\nAL-DSGD, w_best {} and w_degree {}:\n",
-        al_dsgd.weights.best, al_dsgd.weights.degree
-    )?;
-    let mut line = |name: &str, value: String| writeln!(out, "  {name:<49}{value}");
-    line(
-        "safe whatever the leaders: w_best + w_degree <",
-        format!(" {:.5}", al_dsgd.w_safe),
-    )?;
+    let weights = &al_dsgd.weights;
+    let (best, degree) = (weights.best, weights.degree);
+    writeln!(out, "\nAL-DSGD, w_best {best} and w_degree {degree}:\n")?;
+    let four = |value: f64| format!("{value:.4}");
+    let limit = |value: Option<f64>| value.map_or("none".into(), four);
+    let safe = "safe whatever the leaders: w_best + w_degree <";
+    let mut lines = vec![(safe, format!("{:.5}", al_dsgd.w_safe))];
     if let Some(leaders) = matcha.and_then(|matcha| matcha.al_dsgd.as_ref()) {
-        line("the same over MATCHA", format!(" {:.5}", leaders.w_safe))?;
+        lines.push(("the same over MATCHA", format!("{:.5}", leaders.w_safe)));
     }
-    line(
-        "part of a step that counts (sound, released)",
-        format!(" {:.4}", al_dsgd.step_factor),
-    )?;
-    line(
-        "the same as written",
-        format!(" {:.4}", al_dsgd.step_factor_written),
-    )?;
-    line(
-        "effective number of workers",
-        format!(" {:.2}", al_dsgd.effective_workers),
-    )?;
-    line(
-        "the same as written",
-        format!(" {:.2}", al_dsgd.effective_workers_written),
-    )?;
-    line(
-        "how unequally a round counts them, |A'1 - 1|",
-        format!(" {:.4}", al_dsgd.mean_drift),
-    )?;
-    let limit = |value: Option<f64>| value.map_or("none".into(), |value| format!("{value:.4}"));
-    let (printed, proved) = (
-        al_dsgd.published_step_limit,
-        al_dsgd.published_step_limit_proved,
-    );
-    line(
-        "Theorem 2's largest gamma L, as printed",
-        format!(" {}", limit(printed)),
-    )?;
-    line(
-        "the same, as its proof (which has gaps) needs it",
-        format!(" {}", limit(proved)),
-    )?;
+    let (workers, workers_written) = (al_dsgd.effective_workers, al_dsgd.effective_workers_written);
+    let (step, drift) = (four(al_dsgd.step_factor), four(al_dsgd.mean_drift));
+    let printed = limit(al_dsgd.published_step_limit);
+    let proved = limit(al_dsgd.published_step_limit_proved);
+    lines.extend([
+        ("part of a step that counts (sound, released)", step),
+        ("the same as written", four(al_dsgd.step_factor_written)),
+        ("effective number of workers", format!("{workers:.2}")),
+        ("the same as written", format!("{workers_written:.2}")),
+        ("how unequally a round counts them, |A'1 - 1|", drift),
+        ("Theorem 2's largest gamma L, as printed", printed),
+        ("the same, as its proof (which has gaps) needs it", proved),
+    ]);
+    for (name, value) in lines {
+        writeln!(out, "  {name:<49} {value}")?;
+    }
     if matcha.is_none() {
         published(out, &al_dsgd.published_theorem1)?;
     }
@@ -324,35 +254,29 @@ fn leaders(
 }
 
 fn workers(out: &mut impl Write, graph: &Graph, analysis: &Analysis) -> Result<()> {
-    let degree = analysis
-        .rotation
-        .as_ref()
-        .map(|rotation| &rotation.expected_degrees);
+    let degrees = analysis.rotation.as_ref();
+    let degrees = degrees.map(|rotation| &rotation.expected_degrees);
     let influence = analysis.al_dsgd.as_ref().map(|al_dsgd| &al_dsgd.influence);
-    let column = |shown: bool, name: &str| {
-        if shown {
-            format!("{name:>11}")
-        } else {
-            String::new()
-        }
+    let heading = |column: Option<&Vec<f64>>, name: &str| {
+        column.map_or(String::new(), |_| format!("{name:>11}"))
     };
     writeln!(
         out,
         "\n  worker  degree{}{}  neighbors",
-        column(degree.is_some(), "in a turn"),
-        column(influence.is_some(), "influence"),
+        heading(degrees, "in a turn"),
+        heading(influence, "influence"),
     )?;
     for worker in 0..analysis.nodes {
-        let cell = |values: Option<&Vec<f64>>, digits: usize| {
-            values.map_or(String::new(), |values| {
-                format!("{:>11.*}", digits, values[worker])
+        let cell = |column: Option<&Vec<f64>>, digits: usize| {
+            column.map_or(String::new(), |values| {
+                format!("{:>11.digits$}", values[worker])
             })
         };
         writeln!(
             out,
             "  {worker:>6}  {:>6}{}{}  {}",
             analysis.degrees[worker],
-            cell(degree, 2),
+            cell(degrees, 2),
             cell(influence, 4),
             shortened(graph.neighbors(worker), 7)
         )?;
@@ -368,29 +292,13 @@ fn link_list(links: &[(usize, usize)], width: usize) -> String {
         return all;
     }
     let end = format!(" ... {} in all", names.len());
-    let fitting = (0..names.len()).rev().map(|shown| names[..shown].join(" "));
-    let fitting = fitting
-        .into_iter()
-        .find(|list| list.len() + end.len() <= width);
+    let mut fitting = (0..names.len()).rev().map(|shown| names[..shown].join(" "));
+    let fitting = fitting.find(|list| list.len() + end.len() <= width);
     fitting.unwrap_or_default() + &end
 }
 
 fn count(n: usize, thing: &str) -> String {
-    count_of(n, thing, &format!("{thing}s"))
-}
-
-fn count_of(n: usize, one: &str, many: &str) -> String {
-    format!("{n} {}", if n == 1 { one } else { many })
-}
-
-/// `worker 3` or `workers 1, 3, 7`.
-fn named(workers: &[usize]) -> String {
-    let noun = if workers.len() == 1 {
-        "worker"
-    } else {
-        "workers"
-    };
-    format!("{noun} {}", shortened(workers, 8))
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }
 
 fn shortened(numbers: &[usize], most: usize) -> String {
@@ -398,10 +306,9 @@ fn shortened(numbers: &[usize], most: usize) -> String {
         return "none".into();
     }
     let shown: Vec<String> = numbers.iter().take(most).map(usize::to_string).collect();
-    let more = if numbers.len() > most {
-        format!(" and {} more", numbers.len() - most)
-    } else {
-        String::new()
+    let more = match numbers.len().saturating_sub(most) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
     };
     format!("{}{more}", shown.join(", "))
 }

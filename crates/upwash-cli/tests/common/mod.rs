@@ -1,57 +1,33 @@
 //! What tests of the program have in common.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, unused_imports, clippy::unwrap_used)]
 
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use upwash_testkit::program::Program;
 
-/// `upwash ARGUMENTS` in a folder, to its end, with a store of data of its own: tests leave no trace in the user's.
+pub use upwash_testkit::program::ended;
+
+const UPWASH: Program = Program::new(env!("CARGO_BIN_EXE_upwash"));
+
+/// `upwash ARGUMENTS` in a folder, to its end.
 pub fn upwash(folder: &Path, arguments: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_upwash"));
-    program
-        .env("UPWASH_DATA", folder.join("data"))
-        .args(arguments)
-        .current_dir(folder)
-        .output()
-        .unwrap()
+    UPWASH.output(folder, arguments)
 }
 
 /// What it prints, where all goes well.
 pub fn said(folder: &Path, arguments: &[&str]) -> String {
-    let output = upwash(folder, arguments);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {error}");
-    String::from_utf8(output.stdout).unwrap()
+    UPWASH.said(folder, arguments)
 }
 
 /// What it says of a mistake.
 pub fn error(folder: &Path, arguments: &[&str]) -> String {
-    let output = upwash(folder, arguments);
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-    String::from_utf8(output.stderr).unwrap()
+    UPWASH.error(folder, arguments)
 }
 
-/// Begins `upwash ARGUMENTS`, interrupts it once it has `ready`, and gives what it says at its end.
+/// Begins it, interrupts it once it has `ready`, and gives what it says at its end.
 pub fn interrupted(folder: &Path, arguments: &[&str], ready: impl Fn() -> bool) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_upwash"));
-    let child = program
-        .env("UPWASH_DATA", folder.join("data"))
-        .args(arguments)
-        .current_dir(folder)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !ready() {
-        assert!(Instant::now() < deadline, "{arguments:?} did not start");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let mut kill = Command::new("kill");
-    kill.args(["-INT", &child.id().to_string()]);
-    assert!(kill.status().unwrap().success());
-    ended(child)
+    UPWASH.interrupted(folder, arguments, ready)
 }
 
 /// `mpirun -np RANKS upwash train ARGUMENTS --transport mpi`, not started yet.
@@ -73,19 +49,6 @@ pub fn mpirun(folder: &Path, ranks: usize, arguments: &[&str]) -> Command {
 /// Runs it to its end, but not for ever.
 pub fn finish(mut command: Command) -> Output {
     ended(command.spawn().expect("mpirun: install openmpi-bin"))
-}
-
-/// Waits for its end, but not for ever.
-pub fn ended(mut child: Child) -> Output {
-    let began = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if began.elapsed() > Duration::from_secs(120) {
-            child.kill().unwrap();
-            panic!("it does not end");
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    child.wait_with_output().unwrap()
 }
 
 pub fn summary(folder: &Path) -> Value {

@@ -81,7 +81,7 @@ impl EngineSpec {
         let alike = |what: &str, same: bool| match same {
             true => Ok(()),
             false => Err(format!(
-                "{what} must be the same in all configurations to run together"
+                "{what} must be the same in all configurations that run at the same time"
             )),
         };
         for next in others {

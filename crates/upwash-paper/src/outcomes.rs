@@ -1,8 +1,9 @@
 //! What runs came to, and what several of them say together.
 
-use super::cells::{Cell, Scale};
-use super::claims::Measure;
-use crate::output::tell;
+use crate::claims::Measure;
+use crate::experiments::PaperExperiment;
+use crate::provenance::Provenance;
+use crate::scale::Scale;
 use anyhow::Result;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,55 +11,62 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use upwash::algorithm::Variant;
 use upwash::run::{Status, Summary};
+use upwash_cli::tell;
 use upwash_report::Run;
 
 /// A run that is over.
 #[derive(Clone, Debug)]
-pub(super) struct Outcome {
-    pub(super) run: Run,
+pub(crate) struct Outcome {
+    pub(crate) run: Run,
     /// Each worker's test accuracy in percent.
-    pub(super) accuracies: Vec<f64>,
+    pub(crate) accuracies: Vec<f64>,
     /// How long it took: its share, where others ran at the same time. None where that is not known.
-    pub(super) seconds: Option<f64>,
+    pub(crate) seconds: Option<f64>,
     /// What all workers sent.
-    pub(super) gigabytes: Option<f64>,
+    pub(crate) gigabytes: f64,
     /// Images on which the averaged model's batch-norm statistics were estimated, where it says so.
-    pub(super) statistics_examples: Option<u64>,
+    pub(crate) statistics_examples: Option<u64>,
     /// How many ran at the same time, with it.
-    pub(super) together: u64,
+    pub(crate) parallel_runs: u64,
     /// What computed it, as far as that was kept: several where it went on elsewhere.
-    pub(super) engines: Vec<String>,
+    pub(crate) engines: Vec<String>,
 }
 
 /// An experiment's runs that are over, by seed.
-pub(super) type Outcomes = BTreeMap<u64, Outcome>;
+pub(crate) type Outcomes = BTreeMap<u64, Outcome>;
 
 /// Where runs are kept.
-pub(super) struct Store {
-    folder: PathBuf,
-    pub(super) scale: Scale,
-    /// What was read, by the experiment's folder: tables and claims ask for the same runs many times.
+pub(crate) struct Store {
+    top: PathBuf,
+    pub(crate) scale: Scale,
+    /// What was read, by the experiment's directory: tables and claims ask for the same runs many times.
     read: RefCell<BTreeMap<PathBuf, Rc<Outcomes>>>,
 }
 
 impl Store {
-    pub(super) fn new(folder: &Path, scale: Scale) -> Self {
+    pub(crate) fn new(top: &Path, scale: Scale) -> Self {
         Self {
-            folder: folder.to_owned(),
+            top: top.to_owned(),
             scale,
             read: RefCell::default(),
         }
     }
 
-    /// The folder of a run.
-    pub(super) fn place(&self, cell: &Cell, variant: Variant, seed: u64) -> PathBuf {
-        let runs = self.folder.join(self.scale.folder(cell.task));
-        runs.join(cell.name(variant)).join(format!("seed-{seed}"))
+    /// The directory of a run.
+    pub(crate) fn directory(
+        &self,
+        experiment: &PaperExperiment,
+        variant: Variant,
+        seed: u64,
+    ) -> PathBuf {
+        let runs = self.top.join(self.scale.directory(experiment.task));
+        runs.join(experiment.name(variant))
+            .join(format!("seed-{seed}"))
     }
 
     /// All of an experiment's runs that are over, as they were when it was first asked for.
-    pub(super) fn outcomes(&self, cell: &Cell, variant: Variant) -> Rc<Outcomes> {
-        let mut runs = self.place(cell, variant, 1);
+    pub(crate) fn outcomes(&self, experiment: &PaperExperiment, variant: Variant) -> Rc<Outcomes> {
+        let mut runs = self.directory(experiment, variant, 1);
         runs.pop();
         let mut known = self.read.borrow_mut();
         let found = known
@@ -69,7 +77,7 @@ impl Store {
 }
 
 impl Outcome {
-    /// Those that are over in an experiment's folder.
+    /// Those that are over in an experiment's directory.
     fn all_in(runs: &Path) -> Outcomes {
         let mut found = Outcomes::new();
         for entry in std::fs::read_dir(runs).into_iter().flatten().flatten() {
@@ -91,36 +99,30 @@ impl Outcome {
     }
 
     /// None where it is not over.
-    fn read(folder: &Path) -> Result<Option<Self>> {
-        let Some(summary) = Summary::read(folder)? else {
+    fn read(directory: &Path) -> Result<Option<Self>> {
+        let Some(summary) = Summary::read(directory)? else {
             return Ok(None);
         };
-        let about = std::fs::read_to_string(folder.join("run.json")).unwrap_or_default();
-        let about: serde_json::Value = serde_json::from_str(&about).unwrap_or_default();
-        let run = Run::read(folder)?;
+        let provenance = Provenance::read(directory);
+        let run = Run::read(directory)?;
         let accuracies = run.last_accuracies();
-        let before = about["before"].as_array().into_iter().flatten();
-        let parts: Vec<&serde_json::Value> = before.chain([&about]).collect();
-        let engines = parts.iter().filter_map(|part| part["engine"].as_str());
-        let in_company = |part: &serde_json::Value| part["together"].as_u64().unwrap_or(1).max(1);
-        let together = in_company(&about);
-        let alike = parts.iter().all(|part| in_company(part) == together);
-        let seconds = summary.wall_seconds.filter(|_| alike);
+        let parallel_runs = provenance.parallel_runs();
+        let seconds = summary.wall_seconds.filter(|_| provenance.is_even());
         Ok(match run.ending {
             Some(Status::Finished | Status::Diverged { .. }) => Some(Self {
                 accuracies: accuracies.iter().map(|entry| 100.0 * entry.1).collect(),
-                seconds: seconds.map(|seconds| seconds / together as f64),
-                gigabytes: Some(summary.sent.bytes_sent as f64 / 1e9),
+                seconds: seconds.map(|seconds| seconds / parallel_runs as f64),
+                gigabytes: summary.sent.bytes_sent as f64 / 1e9,
                 statistics_examples: summary.statistics_examples.map(|count| count as u64),
-                together,
-                engines: engines.map(str::to_owned).collect(),
+                parallel_runs,
+                engines: provenance.engines(),
                 run,
             }),
             _ => None,
         })
     }
 
-    pub(super) fn diverged(&self) -> Option<u64> {
+    pub(crate) fn diverged(&self) -> Option<u64> {
         match self.run.ending {
             Some(Status::Diverged { round, .. }) => Some(round),
             _ => None,
@@ -128,18 +130,16 @@ impl Outcome {
     }
 
     /// Everyone's training loss in an epoch.
-    pub(super) fn losses(&self, epoch: u64) -> Option<Vec<f64>> {
+    pub(crate) fn losses(&self, epoch: u64) -> Option<Vec<f64>> {
         let found = self.run.epochs.iter().find(|known| known.epoch == epoch)?;
         found.losses.iter().copied().collect()
     }
 
     /// None where it cannot be told.
-    pub(super) fn measure(&self, measure: Measure, low: f64) -> Option<f64> {
+    pub(crate) fn measure(&self, measure: Measure, low: f64) -> Option<f64> {
         if self.diverged().is_some() || self.accuracies.is_empty() {
             return None;
         }
-        let highest = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let lowest = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
         let spread = |losses: &[f64]| highest(losses) - lowest(losses);
         match measure {
             Measure::MeanAccuracy => Some(mean(&self.accuracies)),
@@ -186,40 +186,39 @@ impl Outcome {
     }
 
     /// By how much a worker's loss before the first cut is above the highest, and above the mean, of the others'.
-    pub(super) fn behind(&self, worker: usize) -> Option<[f64; 2]> {
+    pub(crate) fn behind(&self, worker: usize) -> Option<[f64; 2]> {
         if self.diverged().is_some() {
             return None;
         }
-        let others = |losses: &[f64]| -> Vec<f64> {
-            let all = losses.iter().enumerate();
-            all.filter(|(other, _)| *other != worker)
-                .map(|(_, loss)| *loss)
-                .collect()
-        };
-        let own = self.over(self.before(), |losses| losses[worker])?;
-        let workers = 0..self.accuracies.len();
-        let each: Option<Vec<f64>> = workers
-            .map(|other| self.over(self.before(), |losses| losses[other]))
-            .collect();
-        let others = others(&each?);
-        let highest = others.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        Some([own - highest, own - mean(&others)])
+        let loss = |worker: usize| self.over(self.before(), |losses| losses[worker]);
+        let others = (0..self.accuracies.len()).filter(|other| *other != worker);
+        let others: Option<Vec<f64>> = others.map(loss).collect();
+        let (own, others) = (loss(worker)?, others?);
+        Some([own - highest(&others), own - mean(&others)])
     }
 }
 
-pub(super) fn mean(values: &[f64]) -> f64 {
+fn highest(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+}
+
+fn lowest(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+pub(crate) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// The standard deviation of a sample; none of a single one.
-pub(super) fn deviation(values: &[f64]) -> Option<f64> {
+pub(crate) fn deviation(values: &[f64]) -> Option<f64> {
     let (middle, count) = (mean(values), values.len());
     let squares: f64 = values.iter().map(|value| (value - middle).powi(2)).sum();
     (count > 1).then(|| (squares / (count - 1) as f64).sqrt())
 }
 
 /// Within how much of its mean the true one is, with 95 % confidence, by Student's t.
-pub(super) fn margin(values: &[f64]) -> Option<f64> {
+pub(crate) fn margin(values: &[f64]) -> Option<f64> {
     /// For 1 to 30 degrees of freedom.
     const T: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,

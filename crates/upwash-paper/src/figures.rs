@@ -1,36 +1,36 @@
 //! The paper's figures: accuracies over epochs, and over the links of the graph.
 
-use super::cells::{Cell, Task};
-use super::claims::Measure;
-use super::exhibits::Exhibit;
-use super::outcomes::{self, Outcome, Store};
-use crate::report::write_figure;
+use crate::artifacts::Artifact;
+use crate::claims::Measure;
+use crate::experiments::PaperExperiment;
+use crate::outcomes::{self, Outcome, Store};
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use upwash::algorithm::Variant;
+use upwash_cli::files::write_figure;
 use upwash_report::{Figure, NamedLine, Run};
 
 /// Accuracies over epochs, a line for each experiment, the mean of its seeds: what the paper's figures are. And, where there
 /// are several graphs, what each came to in the end.
-pub(super) fn draw(
+pub(crate) fn draw(
     folder: &Path,
-    exhibit: &Exhibit,
+    artifact: &Artifact,
     store: &Store,
     variants: &[Variant],
 ) -> Result<()> {
-    if !exhibit.name.starts_with("figure") {
+    if !artifact.name.starts_with("figure") {
         return Ok(());
     }
-    let links: BTreeSet<u8> = exhibit
+    let links: BTreeSet<u8> = artifact
         .columns
         .iter()
-        .map(|column| column.cell.links)
+        .map(|column| column.experiment.links)
         .collect();
     for &variant in variants {
         let mut lines = Vec::new();
-        for column in &exhibit.columns {
-            let outcomes = store.outcomes(&column.cell, variant);
+        for column in &artifact.columns {
+            let outcomes = store.outcomes(&column.experiment, variant);
             let runs: Vec<&Run> = outcomes.values().map(|outcome| &outcome.run).collect();
             let seeds = if runs.len() == 1 { "seed" } else { "seeds" };
             let title = format!("{} ({} {seeds})", column.title, runs.len());
@@ -40,29 +40,25 @@ pub(super) fn draw(
                 _ => links
                     .iter()
                     .rev()
-                    .position(|links| *links == column.cell.links)
+                    .position(|links| *links == column.experiment.links)
                     .unwrap_or(0),
             };
             lines.push(NamedLine {
                 name: title,
                 points: accuracies(&runs),
                 color,
-                dashed: column.cell.algorithm.is_led(),
+                dashed: column.experiment.algorithm.has_leaders(),
             });
         }
-        let name = format!("{}-{}", exhibit.name, variant.name());
-        let data = match (store.scale.quick, exhibit.task()) {
-            (true, _) => "digits",
-            (_, Task::Cifar10) => "CIFAR-10",
-            (_, Task::Cifar100) => "CIFAR-100",
-        };
-        let title = format!("{}, {}, on {data}", exhibit.label, variant.name());
+        let name = format!("{}-{}", artifact.name, variant.name());
+        let data = &store.scale.dataset(artifact.task()).label;
+        let title = format!("{}, {}, on {data}", artifact.label, variant.name());
         let figure = Figure::of_lines(&name, &title, ["epoch", "mean test accuracy, %"], lines);
         if let Some(figure) = figure {
             write_figure(&figure, folder)?;
         }
         if links.len() > 1 {
-            let lines = over_links(exhibit, store, variant);
+            let lines = over_links(artifact, store, variant);
             let axes = ["links of the graph (D)", "test accuracy at the end, %"];
             let (name, title) = (format!("{name}-links"), format!("{title}, at the end"));
             if let Some(figure) = Figure::of_lines(&name, &title, axes, lines) {
@@ -74,32 +70,36 @@ pub(super) fn draw(
 }
 
 /// A line for the mean and one for the worst worker of each algorithm, AL-DSGD's dashed.
-fn over_links(exhibit: &Exhibit, store: &Store, variant: Variant) -> Vec<NamedLine> {
-    let mut by_words: BTreeMap<String, Vec<Cell>> = BTreeMap::new();
-    for column in &exhibit.columns {
-        let cells = by_words.entry(column.cell.display_name()).or_default();
-        cells.push(column.cell);
+fn over_links(artifact: &Artifact, store: &Store, variant: Variant) -> Vec<NamedLine> {
+    let mut by_words: BTreeMap<String, Vec<PaperExperiment>> = BTreeMap::new();
+    for column in &artifact.columns {
+        let experiments = by_words
+            .entry(column.experiment.display_name())
+            .or_default();
+        experiments.push(column.experiment);
     }
     let parts = [
         ("mean", Measure::MeanAccuracy),
         ("worst worker", Measure::WorstAccuracy),
     ];
     let mut lines = Vec::new();
-    for (words, mut cells) in by_words {
-        cells.sort_by_key(|cell| cell.links);
+    for (words, mut experiments) in by_words {
+        experiments.sort_by_key(|experiment| experiment.links);
         for (color, (part, measure)) in parts.into_iter().enumerate() {
-            let point = |cell: &Cell| {
-                let outcomes = store.outcomes(cell, variant);
+            let point = |experiment: &PaperExperiment| {
+                let outcomes = store.outcomes(experiment, variant);
                 // Epochs until a loss is low are not asked for here.
                 let of = |outcome: &Outcome| outcome.measure(measure, 0.0);
                 let all: Vec<f64> = outcomes.values().filter_map(of).collect();
-                (!all.is_empty()).then(|| (f64::from(cell.links), outcomes::mean(&all)))
+                (!all.is_empty()).then(|| (f64::from(experiment.links), outcomes::mean(&all)))
             };
             lines.push(NamedLine {
                 name: format!("{words}, {part}"),
-                points: cells.iter().filter_map(point).collect(),
+                points: experiments.iter().filter_map(point).collect(),
                 color,
-                dashed: cells.iter().any(|cell| cell.algorithm.is_led()),
+                dashed: experiments
+                    .iter()
+                    .any(|experiment| experiment.algorithm.has_leaders()),
             });
         }
     }

@@ -1,8 +1,8 @@
 //! Whether runs say what the paper claims.
 
-use super::cells::Cell;
-use super::claims::{Claim, ClaimKind, Measure};
-use super::outcomes::{Outcome, Outcomes, Store, margin, mean};
+use crate::claims::{Claim, ClaimKind, Measure};
+use crate::experiments::PaperExperiment;
+use crate::outcomes::{Outcome, Outcomes, Store, margin, mean};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use upwash::algorithm::Variant;
@@ -11,12 +11,17 @@ use upwash::algorithm::Variant;
 const ENOUGH: usize = 3;
 
 /// What is said of a claim: a line for each variant of which there are runs.
-pub(super) fn judge(claim: &Claim, store: &Store, variants: &[Variant], low: f64) -> Vec<String> {
+pub(crate) fn verdicts(
+    claim: &Claim,
+    store: &Store,
+    variants: &[Variant],
+    low: f64,
+) -> Vec<String> {
     // Some variants are the same runs.
     let mut groups: Vec<(Vec<String>, Vec<Variant>)> = Vec::new();
     for &variant in variants {
-        let cells = claim.cells();
-        let runs: Vec<String> = cells.iter().map(|cell| cell.name(variant)).collect();
+        let experiments = claim.experiments();
+        let runs: Vec<String> = experiments.iter().map(|one| one.name(variant)).collect();
         match groups.iter_mut().find(|(known, _)| *known == runs) {
             Some((_, variants)) => variants.push(variant),
             None => groups.push((runs, vec![variant])),
@@ -24,38 +29,7 @@ pub(super) fn judge(claim: &Claim, store: &Store, variants: &[Variant], low: f64
     }
     let mut lines = Vec::new();
     for (_, variants) in groups {
-        let variant = variants[0];
-        let said = match &claim.kind {
-            ClaimKind::Better {
-                measure,
-                one,
-                other,
-            } => {
-                let value = |outcome: &Outcome| outcome.measure(*measure, low);
-                let both = both(store, [one, other], variant, &value);
-                compare(&both, *measure)
-            }
-            ClaimKind::Across { pairs } => {
-                let value = |outcome: &Outcome| outcome.measure(Measure::MeanAccuracy, low);
-                let all = pairs.iter();
-                let all = all.map(|[one, other]| both(store, [one, other], variant, &value));
-                compare(
-                    &in_the_mean(&all.collect::<Vec<_>>()),
-                    Measure::MeanAccuracy,
-                )
-            }
-            ClaimKind::Robust { one, other } => {
-                let value = |outcome: &Outcome| outcome.measure(Measure::MeanAccuracy, low);
-                let [dense, sparse] = both(store, [&one[0], &one[1]], variant, &value);
-                let [dense_other, sparse_other] =
-                    both(store, [&other[0], &other[1]], variant, &value);
-                let losses = [less(&sparse, &dense), less(&sparse_other, &dense_other)];
-                compare(&losses, Measure::MeanAccuracy)
-            }
-            ClaimKind::Worst { cell, workers } => worst(&store.outcomes(cell, variant), workers),
-            ClaimKind::Slowest { cell, worker } => slowest(&store.outcomes(cell, variant), *worker),
-        };
-        if let Some(said) = said {
+        if let Some(said) = verdict(claim, store, variants[0], low) {
             let names: Vec<&str> = variants.iter().map(|variant| variant.name()).collect();
             lines.push(format!("{}: {said}", names.join(" = ")));
         }
@@ -63,24 +37,47 @@ pub(super) fn judge(claim: &Claim, store: &Store, variants: &[Variant], low: f64
     lines
 }
 
+/// None where there are no runs.
+fn verdict(claim: &Claim, store: &Store, variant: Variant, low: f64) -> Option<String> {
+    let by_seed = |experiment: &PaperExperiment, measure: Measure| -> BySeed {
+        let outcomes = store.outcomes(experiment, variant);
+        let value = |(seed, outcome): (&u64, &Outcome)| (*seed, outcome.measure(measure, low));
+        outcomes.iter().map(value).collect()
+    };
+    let accuracies = |experiment: &PaperExperiment| by_seed(experiment, Measure::MeanAccuracy);
+    match &claim.kind {
+        ClaimKind::Better {
+            measure,
+            one,
+            other,
+        } => compare(&by_seed(one, *measure), &by_seed(other, *measure), *measure),
+        ClaimKind::Across { pairs } => {
+            let all: Vec<[BySeed; 2]> = pairs
+                .iter()
+                .map(|pair| pair.each_ref().map(accuracies))
+                .collect();
+            let [one, other] = means(&all);
+            compare(&one, &other, Measure::MeanAccuracy)
+        }
+        ClaimKind::Robust { one, other } => {
+            let [gain, other_gain] = [one, other].map(|ends| {
+                let [dense, sparse] = ends.each_ref().map(accuracies);
+                less(&sparse, &dense)
+            });
+            compare(&gain, &other_gain, Measure::MeanAccuracy)
+        }
+        ClaimKind::Worst {
+            experiment,
+            workers,
+        } => worst(&store.outcomes(experiment, variant), workers),
+        ClaimKind::Slowest { experiment, worker } => {
+            slowest(&store.outcomes(experiment, variant), *worker)
+        }
+    }
+}
+
 /// A number for each seed that was run; none where it cannot be told.
 type BySeed = BTreeMap<u64, Option<f64>>;
-
-fn both(
-    store: &Store,
-    cells: [&Cell; 2],
-    variant: Variant,
-    value: &dyn Fn(&Outcome) -> Option<f64>,
-) -> [BySeed; 2] {
-    let read = |cell: &Cell| -> BySeed {
-        let outcomes = store.outcomes(cell, variant);
-        let numbers = outcomes
-            .iter()
-            .map(|(seed, outcome)| (*seed, value(outcome)));
-        numbers.collect()
-    };
-    cells.map(read)
-}
 
 /// The differences of seeds that both have.
 fn less(one: &BySeed, other: &BySeed) -> BySeed {
@@ -92,7 +89,7 @@ fn less(one: &BySeed, other: &BySeed) -> BySeed {
 }
 
 /// The means over all pairs, of seeds that all of them have.
-fn in_the_mean(pairs: &[[BySeed; 2]]) -> [BySeed; 2] {
+fn means(pairs: &[[BySeed; 2]]) -> [BySeed; 2] {
     let seeds = pairs.first().into_iter().flat_map(|pair| pair[0].keys());
     let is_everywhere = |seed: &&u64| pairs.iter().flatten().all(|of| of.contains_key(*seed));
     let seeds: Vec<u64> = seeds.filter(is_everywhere).copied().collect();
@@ -107,7 +104,7 @@ fn in_the_mean(pairs: &[[BySeed; 2]]) -> [BySeed; 2] {
 }
 
 /// Seed by seed, which have the same data and starts.
-fn compare([one, other]: &[BySeed; 2], measure: Measure) -> Option<String> {
+fn compare(one: &BySeed, other: &BySeed, measure: Measure) -> Option<String> {
     let pairs = less(one, other);
     let differences: Vec<f64> = pairs.values().copied().flatten().collect();
     if pairs.is_empty() {
@@ -252,7 +249,7 @@ mod tests {
     #[test]
     fn verdicts_go_by_intervals_of_paired_differences() {
         let none = by_seed(&[0.0; 5]);
-        let said = |one: &[f64], measure| compare(&[by_seed(one), none.clone()], measure);
+        let said = |one: &[f64], measure| compare(&by_seed(one), &none, measure);
         // The interval is scipy's, as in the test of the margin.
         let higher = said(&[1.0, 2.0, 3.0, 4.0, 5.0], Measure::MeanAccuracy).unwrap();
         assert_eq!(
@@ -288,7 +285,7 @@ mod tests {
             [by_seed(&[1.0, 2.0, 3.0]), by_seed(&[0.0, 0.0, 0.0])],
             [by_seed(&[3.0, f64::NAN]), by_seed(&[1.0, 1.0])],
         ];
-        let [one, other] = in_the_mean(&pairs);
+        let [one, other] = means(&pairs);
         assert_eq!(one, [(1, Some(2.0)), (2, None)].into());
         assert_eq!(other, [(1, Some(0.5)), (2, Some(0.5))].into());
     }

@@ -11,23 +11,23 @@ use upwash::experiment::Experiment;
 use upwash::run::{RunDirectory, RunError, Summary, run_parallel};
 
 /// All their workers; an error says what they would have to have in common.
-pub(crate) fn spec(experiments: &[&Experiment]) -> Result<EngineSpec> {
+pub fn spec(experiments: &[&Experiment]) -> Result<EngineSpec> {
     match experiments {
         [alone] => Ok(alone.engine_spec()),
         several => {
             let specs: Vec<EngineSpec> = several.iter().map(|one| one.engine_spec()).collect();
-            EngineSpec::join(&specs).map_err(|error| anyhow!("--together: {error}"))
+            EngineSpec::join(&specs).map_err(|error| anyhow!("--parallel-runs: {error}"))
         }
     }
 }
 
 /// An engine for all of them.
-pub(crate) fn engine(args: &EngineArgs, experiments: &[&Experiment]) -> Result<Box<dyn Engine>> {
+pub fn engine(args: &EngineArgs, experiments: &[&Experiment]) -> Result<Box<dyn Engine>> {
     args.build(&spec(experiments)?)
 }
 
 /// Runs all of them with one progress bar: they go in step.
-pub(crate) fn execute(
+pub fn execute(
     engine: &mut dyn Engine,
     runs: &mut [(&Experiment, RunDirectory)],
 ) -> Vec<Result<Summary, RunError>> {
@@ -42,7 +42,7 @@ pub(crate) fn execute(
 }
 
 /// Says which run was interrupted, and how to go on. Not where results are said: they may go into a file.
-pub(crate) fn interrupted_in(name: &str) -> ExitCode {
+pub fn interrupted_in(name: &str) -> ExitCode {
     tell!("interrupted in {name}: the same command goes on from there");
     ExitCode::from(INTERRUPTED)
 }

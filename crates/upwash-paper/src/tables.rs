@@ -1,27 +1,27 @@
 //! Tables: the paper's numbers beside ours, in Markdown.
 
-use super::claims::Measure;
-use super::exhibits::{Column, Exhibit};
-use super::outcomes::{Outcome, deviation, mean};
-use super::printed::{Paper, Printed};
-use super::text::Shown;
+use crate::artifacts::{Artifact, Column};
+use crate::claims::Measure;
+use crate::outcomes::{Outcome, deviation, mean};
+use crate::paper_values::PaperValues;
+use crate::text::Renderer;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use upwash::algorithm::Variant;
 
 /// What there is of one variant of a column.
-pub(super) enum Runs {
+pub(crate) enum Runs {
     /// By seed.
     Own(Vec<Outcome>),
     /// They are those of another variant, which is shown.
     Those(Variant),
 }
 
-pub(super) type Found = BTreeMap<Variant, Runs>;
+pub(crate) type Found = BTreeMap<Variant, Runs>;
 
 impl Runs {
-    pub(super) fn own(&self) -> &[Outcome] {
+    pub(crate) fn own(&self) -> &[Outcome] {
         match self {
             Self::Own(runs) => runs,
             Self::Those(_) => &[],
@@ -29,38 +29,37 @@ impl Runs {
     }
 }
 
-impl Shown<'_> {
+impl Renderer<'_> {
     /// The tables of the columns that there are runs of.
-    pub(super) fn tables(
+    pub(crate) fn tables(
         &self,
         text: &mut String,
-        exhibit: &Exhibit,
+        artifact: &Artifact,
         columns: &[(&Column, Found)],
-        paper: &Paper,
     ) -> Result<()> {
-        if exhibit.by_node {
+        if artifact.by_worker {
             for (column, found) in columns {
                 writeln!(text, "### {}\n", column.title)?;
-                self.by_node(text, found, paper.of(column), exhibit.losses)?;
+                self.by_worker(text, found, self.printed(column), artifact.losses)?;
             }
             return Ok(());
         }
-        let mut links = columns.iter().map(|(column, _)| column.cell.links);
+        let mut links = columns.iter().map(|(column, _)| column.experiment.links);
         let first = links.next();
         match links.all(|links| Some(links) == first) {
-            true => self.means(text, columns, paper),
-            false => self.by_links(text, exhibit, columns, paper),
+            true => self.means(text, columns),
+            false => self.by_links(text, artifact, columns),
         }
     }
 
     /// A column's runs.
-    pub(super) fn found(&self, column: &Column) -> Found {
+    pub(crate) fn found(&self, column: &Column) -> Found {
         let runs = |&variant: &Variant| {
-            let resolved = column.cell.resolved(variant);
+            let resolved = column.experiment.resolved(variant);
             if resolved != variant && self.variants.contains(&resolved) {
                 return (variant, Runs::Those(resolved));
             }
-            let outcomes = self.store.outcomes(&column.cell, variant);
+            let outcomes = self.store.outcomes(&column.experiment, variant);
             (variant, Runs::Own(outcomes.values().cloned().collect()))
         };
         self.variants.iter().map(runs).collect()
@@ -74,78 +73,76 @@ impl Shown<'_> {
     }
 
     /// A row for each worker.
-    fn by_node(
+    fn by_worker(
         &self,
         text: &mut String,
         found: &Found,
-        paper: Option<&Printed>,
+        paper: Option<&PaperValues>,
         losses: bool,
     ) -> Result<()> {
-        let nodes = found
-            .values()
-            .flat_map(Runs::own)
-            .map(|outcome| outcome.accuracies.len());
-        let nodes = nodes.max().unwrap_or(0);
-        let is_shown = |node: &usize| self.workers.is_empty() || self.workers.contains(node);
-        let mut rows = vec![self.heading("worker", paper.is_some())];
-        let mut row = |name: &str,
-                       paper: Option<String>,
-                       value: &dyn Fn(&Outcome) -> Option<f64>,
-                       digits: usize| {
-            let mut cells = vec![name.to_owned()];
-            cells.extend(paper);
-            for variant in self.variants {
-                cells.push(spread(&found[variant], value, digits));
-            }
-            rows.push(cells);
+        let outcomes = found.values().flat_map(Runs::own);
+        let count = outcomes.map(|outcome| outcome.accuracies.len()).max();
+        let is_shown = |worker: &usize| self.workers.is_empty() || self.workers.contains(worker);
+        let workers: Vec<usize> = (0..count.unwrap_or(0)).filter(is_shown).collect();
+        let mut rows = WorkerRows {
+            rows: vec![self.heading("worker", paper.is_some())],
+            found,
+            variants: self.variants,
+            has_paper: paper.is_some(),
         };
-        let number = |value: f64| format!("{value:.2}");
-        for node in (0..nodes).filter(is_shown) {
-            let printed =
-                paper.map(|paper| paper.accuracies.get(node).map_or("".into(), |x| number(*x)));
-            let value = |outcome: &Outcome| outcome.accuracies.get(node).copied();
-            row(&node.to_string(), printed, &value, 2);
+        for &worker in &workers {
+            let printed = paper.and_then(|paper| paper.accuracies.get(worker));
+            rows.add(
+                &worker.to_string(),
+                number(printed.copied(), 2),
+                2,
+                &|outcome| outcome.accuracies.get(worker).copied(),
+            );
         }
-        let average = |outcome: &Outcome| Some(mean(&outcome.accuracies));
         // What is in brackets is not printed there.
-        let printed = paper.map(|paper| match paper.average {
-            Some(printed) => number(printed),
-            None => format!("({})", number(paper.average())),
+        let printed = paper.map_or(String::new(), |paper| match paper.average {
+            Some(printed) => number(Some(printed), 2),
+            None => format!("({})", number(Some(paper.average()), 2)),
         });
-        row("mean", printed, &average, 2);
-        let printed = paper.map(|paper| number(paper.worst()));
-        let worst = |outcome: &Outcome| outcome.accuracies.iter().copied().reduce(f64::min);
-        row("worst", printed, &worst, 2);
-        let averaged = |outcome: &Outcome| Some(100.0 * outcome.run.averaged_accuracy?);
-        let name = self.averaged_name(found);
-        row(&name, paper.map(|_| String::new()), &averaged, 2);
-        let sent = |outcome: &Outcome| outcome.gigabytes;
-        row("GB sent by all", paper.map(|_| String::new()), &sent, 1);
+        rows.add("mean", printed, 2, &|outcome| {
+            Some(mean(&outcome.accuracies))
+        });
+        let printed = number(paper.map(PaperValues::worst), 2);
+        rows.add("worst", printed, 2, &|outcome| {
+            outcome.accuracies.iter().copied().reduce(f64::min)
+        });
+        rows.add(&self.averaged_name(found), String::new(), 2, &|outcome| {
+            Some(100.0 * outcome.run.averaged_accuracy?)
+        });
+        rows.add("GB sent by all", String::new(), 1, &|outcome| {
+            Some(outcome.gigabytes)
+        });
         if losses {
-            let epochs = self.store.scale.epochs;
-            let half = (epochs > 1).then_some((0, epochs / 2));
-            for (place, epoch) in half.into_iter().chain([(1, epochs)]) {
-                let printed = paper.map(|paper| paper.losses.as_ref()?.get(place));
-                let number =
-                    |loss: Option<f64>| loss.map_or("".into(), |loss| format!("{loss:.3}"));
-                for node in (0..nodes).filter(is_shown) {
-                    let printed =
-                        printed.map(|all| number(all.and_then(|all| all.get(node).copied())));
-                    let value = |outcome: &Outcome| outcome.losses(epoch)?.get(node).copied();
-                    row(
-                        &format!("{node}, loss in epoch {epoch}"),
-                        printed,
-                        &value,
-                        3,
-                    );
-                }
-                let printed = printed.map(|all| number(all.map(|all| mean(all))));
-                let value = |outcome: &Outcome| outcome.losses(epoch).map(|losses| mean(&losses));
-                row(&format!("mean loss in epoch {epoch}"), printed, &value, 3);
-            }
+            self.losses(&mut rows, &workers, paper);
         }
-        rows.push(self.counts(found, paper.is_some()));
-        write_aligned(text, &rows)
+        rows.rows.push(self.counts(found, paper.is_some()));
+        write_aligned(text, &rows.rows)
+    }
+
+    /// Training losses after half and all of the epochs.
+    fn losses(&self, rows: &mut WorkerRows, workers: &[usize], paper: Option<&PaperValues>) {
+        let epochs = self.store.scale.epochs;
+        let half = (epochs > 1).then_some((0, epochs / 2));
+        for (place, epoch) in half.into_iter().chain([(1, epochs)]) {
+            let printed = paper.and_then(|paper| paper.losses.as_ref()?.get(place));
+            for &worker in workers {
+                let printed = printed.and_then(|all| all.get(worker)).copied();
+                let name = format!("{worker}, loss in epoch {epoch}");
+                rows.add(&name, number(printed, 3), 3, &|outcome| {
+                    outcome.losses(epoch)?.get(worker).copied()
+                });
+            }
+            let printed = number(printed.map(|all| mean(all)), 3);
+            let name = format!("mean loss in epoch {epoch}");
+            rows.add(&name, printed, 3, &|outcome| {
+                outcome.losses(epoch).map(|losses| mean(&losses))
+            });
+        }
     }
 
     /// The averaged model, and on how many images its batch-norm statistics were estimated: runs that do not say
@@ -182,11 +179,11 @@ impl Shown<'_> {
                 (0, _) => "0".into(),
                 (count, true) => count.to_string(),
                 (count, false) => {
-                    let sizes: BTreeSet<u64> = runs.iter().map(|run| run.together).collect();
+                    let sizes: BTreeSet<u64> = runs.iter().map(|run| run.parallel_runs).collect();
                     let how = match (sizes.first(), sizes.last()) {
                         (Some(1), Some(1)) | (None, _) | (_, None) => String::new(),
                         (least, most) if least == most => {
-                            format!(", {} at a time", runs[0].together)
+                            format!(", {} at a time", runs[0].parallel_runs)
                         }
                         (Some(least), Some(most)) => format!(", {least} to {most} at a time"),
                     };
@@ -201,9 +198,8 @@ impl Shown<'_> {
     fn by_links(
         &self,
         text: &mut String,
-        exhibit: &Exhibit,
+        artifact: &Artifact,
         columns: &[(&Column, Found)],
-        paper: &Paper,
     ) -> Result<()> {
         // How many seeds there are, if everywhere as many.
         let counts = columns.iter().flat_map(|(_, found)| found.values());
@@ -212,17 +208,17 @@ impl Shown<'_> {
         let alike = counts.next().filter(|_| counts.next().is_none());
         let links: BTreeSet<_> = columns
             .iter()
-            .map(|(column, _)| column.cell.links)
+            .map(|(column, _)| column.experiment.links)
             .collect();
         let mut names: Vec<String> = Vec::new();
         for (column, _) in columns {
-            let name = column.cell.display_name();
+            let name = column.experiment.display_name();
             if !names.contains(&name) {
                 names.push(name);
             }
         }
         let is = |column: &Column, name: &str, links: u8| {
-            column.cell.links == links && column.cell.display_name() == name
+            column.experiment.links == links && column.experiment.display_name() == name
         };
         let mut table = |title: String, cell: &dyn Fn(&str, u8) -> String| -> Result<()> {
             let across = links.iter().rev();
@@ -234,18 +230,21 @@ impl Shown<'_> {
             }
             write_aligned(text, &rows)
         };
-        type Of = (&'static str, fn(&Printed) -> f64, Measure);
+        type Of = (&'static str, fn(&PaperValues) -> f64, Measure);
         let of: [Of; 2] = [
-            ("mean", Printed::average, Measure::MeanAccuracy),
-            ("worst worker", Printed::worst, Measure::WorstAccuracy),
+            ("mean", PaperValues::average, Measure::MeanAccuracy),
+            ("worst worker", PaperValues::worst, Measure::WorstAccuracy),
         ];
         for (what, printed, measure) in of {
-            if columns.iter().any(|(column, _)| paper.of(column).is_some()) {
+            if columns
+                .iter()
+                .any(|(column, _)| self.printed(column).is_some())
+            {
                 table(format!("{what}, paper"), &|name, links| {
-                    let mut all = exhibit.columns.iter();
+                    let mut all = artifact.columns.iter();
                     let found = all.find(|column| is(column, name, links));
-                    let found = found.and_then(|column| paper.of(column));
-                    found.map_or("".into(), |paper| format!("{:.2}", printed(paper)))
+                    let found = found.and_then(|column| self.printed(column));
+                    number(found.map(printed), 2)
                 })?;
             }
             for &variant in self.variants {
@@ -272,16 +271,16 @@ impl Shown<'_> {
     }
 
     /// A row for each experiment.
-    fn means(&self, text: &mut String, columns: &[(&Column, Found)], paper: &Paper) -> Result<()> {
-        let has_paper = columns.iter().any(|(column, _)| paper.of(column).is_some());
+    fn means(&self, text: &mut String, columns: &[(&Column, Found)]) -> Result<()> {
+        let has_paper = columns
+            .iter()
+            .any(|(column, _)| self.printed(column).is_some());
         let mut rows = vec![self.heading("mean test accuracy", has_paper)];
         for (column, found) in columns {
             let mut cells = vec![column.title.clone()];
             if has_paper {
-                let printed = paper
-                    .of(column)
-                    .map(|paper| format!("{:.2}", paper.average()));
-                cells.push(printed.unwrap_or_default());
+                let printed = self.printed(column).map(PaperValues::average);
+                cells.push(number(printed, 2));
             }
             for variant in self.variants {
                 let value = |outcome: &Outcome| Some(mean(&outcome.accuracies));
@@ -296,6 +295,34 @@ impl Shown<'_> {
         )?;
         Ok(())
     }
+}
+
+/// Rows of one column of an artifact: a variant in each cell.
+struct WorkerRows<'a> {
+    rows: Vec<Vec<String>>,
+    found: &'a Found,
+    variants: &'a [Variant],
+    has_paper: bool,
+}
+
+impl WorkerRows<'_> {
+    fn add(
+        &mut self,
+        name: &str,
+        printed: String,
+        digits: usize,
+        value: &dyn Fn(&Outcome) -> Option<f64>,
+    ) {
+        let mut cells = vec![name.to_owned()];
+        cells.extend(self.has_paper.then_some(printed));
+        let variants = self.variants.iter();
+        cells.extend(variants.map(|variant| spread(&self.found[variant], value, digits)));
+        self.rows.push(cells);
+    }
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or(String::new(), |value| format!("{value:.digits$}"))
 }
 
 /// The first row is the heading.

@@ -1,36 +1,36 @@
 //! What there is, what each needs, and how long that would take here.
 
-use super::Args;
-use super::cells::{Algorithm, Cell, Scale, Task, WORKERS};
-use super::exhibits::Exhibit;
-use super::outcomes::Store;
-use super::running::needed;
-use anyhow::{Result, bail};
+use crate::Args;
+use crate::artifacts::Artifact;
+use crate::experiments::PaperExperiment;
+use crate::outcomes::Store;
+use crate::running::needed;
+use crate::scale::{Scale, Task, WORKERS};
+use anyhow::{Context, Result, anyhow};
 use std::io::Write;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use upwash::algorithm::Variant;
 use upwash::config::Config;
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{ControlFlow, Event, Progress, directory};
 
-pub(super) fn print(
+pub(crate) fn print(
     args: &Args,
     scale: &Scale,
-    all: &[Exhibit],
+    all: &[Artifact],
     out: &mut impl Write,
-) -> Result<ExitCode> {
+) -> Result<()> {
     let variants = args.variants();
     let store = Store::new(&args.out, *scale);
-    let (data, model) = match scale.quick {
-        true => ("digits, which are part of the program", "cnn"),
-        false => ("cifar10 (`upwash data get cifar10`)", "thin-resnet50"),
-    };
+    let data = scale.dataset(Task::Cifar10);
+    let other = scale.dataset(Task::Cifar100);
     let rounds = rounds(scale);
-    let each = seconds_a_round(args, scale)? * rounds as f64;
+    let each = seconds_per_round(args, scale)? * rounds as f64;
     writeln!(
         out,
-        "Each run: {data}, {model}, {WORKERS} workers, batch {}, {} epochs of {} rounds; about {} here{}.\n",
+        "Each run: {}, {}, {WORKERS} workers, batch {}, {} epochs of {} rounds; about {} here{}.\n",
+        data.source,
+        data.model,
         scale.batch,
         scale.epochs,
         rounds / scale.epochs,
@@ -40,32 +40,28 @@ pub(super) fn print(
             false => " (without its tests, one at a time)",
         }
     )?;
-    for exhibit in all {
-        let only = std::slice::from_ref(exhibit);
+    for artifact in all {
+        let only = std::slice::from_ref(artifact);
         let seeds = args.seeds(only, &variants, &store);
-        let runs = needed(only, &variants, &store, seeds);
-        let here = runs.iter().filter(|run| run.task == Task::Cifar10).count();
-        let also = runs.len() - here;
-        let missing = runs
+        let (here, also): (Vec<_>, Vec<_>) = needed(only, &variants, &store, seeds)
+            .into_iter()
+            .partition(|run| run.task == Task::Cifar10);
+        let missing = here
             .iter()
-            .filter(|run| run.task == Task::Cifar10 && !directory::is_over(&run.place))
-            .count();
-        writeln!(
-            out,
-            "{:<9} {}: {}",
-            exhibit.name, exhibit.label, exhibit.caption
-        )?;
+            .filter(|run| !directory::is_over(&run.directory));
+        let missing = missing.count();
+        let (name, label, caption) = (&artifact.name, &artifact.label, &artifact.caption);
+        writeln!(out, "{name:<9} {label}: {caption}")?;
         write!(
             out,
-            "          {here} runs ({seeds} {}), {missing} to be run: {}",
+            "          {} runs ({seeds} {}), {missing} to be run: {}",
+            here.len(),
             if seeds == 1 { "seed" } else { "seeds" },
             time(missing as f64 * each)
         )?;
-        if also > 0 {
-            write!(
-                out,
-                "; and {also} of cifar100 (`upwash data get cifar100` says how) with wrn28-10, not timed"
-            )?;
+        if !also.is_empty() {
+            let (count, source, model) = (also.len(), &other.source, &other.model);
+            write!(out, "; and {count} of {source} with {model}, not timed")?;
         }
         writeln!(out)?;
     }
@@ -75,7 +71,7 @@ pub(super) fn print(
         "\nwith --variant {}. Runs are shared: what one table has run, another need not.",
         names.join(",")
     )?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Rounds of a run.
@@ -84,24 +80,25 @@ fn rounds(scale: &Scale) -> u64 {
 }
 
 /// Measured: a few rounds of made-up images.
-fn seconds_a_round(args: &Args, scale: &Scale) -> Result<f64> {
+fn seconds_per_round(args: &Args, scale: &Scale) -> Result<f64> {
     // A CPU need not see whole batches: time goes by images.
     let (rounds, batch) = match args.engine.is_gpu() {
         true => (30, scale.batch),
         false => (6, scale.batch.min(16)),
     };
-    let cell = Cell::new(Algorithm::Dpsgd, 13, 1);
+    let experiment: PaperExperiment = "dpsgd-13x1".parse().map_err(|error| anyhow!("{error}"))?;
     let scale_here = Scale {
         epochs: 1,
         batch,
         ..*scale
     };
-    let shape = if scale.quick { "1x8x8" } else { "3x32x32" };
     let data = format!(
-        "data.name=\"synthetic:train={},test=8,shape={shape}\"",
-        WORKERS * batch * rounds
+        "data.name=\"synthetic:train={},test=8,shape={}\"",
+        WORKERS * batch * rounds,
+        scale.dataset(Task::Cifar10).shape
     );
-    let config = Config::parse(&cell.config(Variant::Sound, &scale_here, 1), &[data])?;
+    let config = experiment.config(Variant::Sound, &scale_here, 1);
+    let config = Config::parse(&config, &[data])?;
     let experiment = Experiment::prepare(config, &DataPaths::standard())?;
     let mut engine = args.engine.build(&experiment.engine_spec())?;
     let mut times = Vec::new();
@@ -120,9 +117,7 @@ fn seconds_a_round(args: &Args, scale: &Scale) -> Result<f64> {
         .map(|pair| (pair[1] - pair[0]).as_secs_f64())
         .collect();
     each.sort_by(f64::total_cmp);
-    let Some(each) = each.get(each.len() / 2) else {
-        bail!("no round was run");
-    };
+    let each = each.get(each.len() / 2).context("no round was run")?;
     Ok(each * scale.batch as f64 / batch as f64)
 }
 

@@ -1,41 +1,43 @@
-//! An exhibit as a text: what was run, its tables, and what they say of its claims, in Markdown.
+//! A table or a figure as a text: what was run, its tables, and what they say of its claims, in Markdown.
 
-use super::cells::{Cell, Task};
-use super::claims::Claim;
-use super::exhibits::{Column, Exhibit};
-use super::judge::judge;
-use super::outcomes::Store;
-use super::printed::{Paper, claimed};
-use super::tables::{Found, Runs};
+use crate::artifacts::{Artifact, Column};
+use crate::claims::Claim;
+use crate::experiments::PaperExperiment;
+use crate::outcomes::Store;
+use crate::paper_values::{PaperValues, claimed};
+use crate::tables::{Found, Runs};
+use crate::verdict::verdicts;
 use anyhow::Result;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use upwash::algorithm::Variant;
 
-/// How an exhibit is shown.
-pub(super) struct Shown<'a> {
-    pub(super) store: &'a Store,
-    pub(super) variants: &'a [Variant],
+/// How an artifact is shown.
+pub(crate) struct Renderer<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) variants: &'a [Variant],
     /// The workers that have a row; all where there are none.
-    pub(super) workers: &'a [usize],
+    pub(crate) workers: &'a [usize],
     /// The training loss to which epochs are counted.
-    pub(super) low: f64,
+    pub(crate) low: f64,
 }
 
-impl Shown<'_> {
+impl Renderer<'_> {
     /// The whole text.
-    pub(super) fn text(&self, exhibit: &Exhibit) -> Result<String> {
-        let paper = Paper::at(&self.store.scale)?;
-        let mut text = format!("## {}: {}\n\n", exhibit.label, exhibit.caption);
-        let words = self.store.scale.display_name(exhibit.task());
-        let is_printed = exhibit.columns.iter().any(|column| column.paper.is_some());
+    pub(crate) fn text(&self, artifact: &Artifact) -> Result<String> {
+        let mut text = format!("## {}: {}\n\n", artifact.label, artifact.caption);
+        let words = self.store.scale.display_name(artifact.task());
+        let is_printed = artifact
+            .columns
+            .iter()
+            .any(|column| column.printed.is_some());
         let other = match is_printed && !self.store.scale.is_the_paper_s() {
             true => " The paper's numbers are of another scale, and left out.",
             false => "",
         };
         writeln!(text, "Each run: {words}.{other}\n")?;
-        let columns = exhibit.columns.iter();
-        let columns = columns.filter(|column| self.has_task(&column.cell));
+        let columns = artifact.columns.iter();
+        let columns = columns.filter(|column| self.store.scale.has(column.experiment.task));
         let (columns, missing): (Vec<_>, Vec<_>) = columns
             .map(|column| (column, self.found(column)))
             .partition(|(_, found)| found.values().any(|runs| !runs.own().is_empty()));
@@ -46,25 +48,45 @@ impl Shown<'_> {
         if columns.is_empty() {
             return Ok(text);
         }
-        self.tables(&mut text, exhibit, &columns, &paper)?;
+        self.tables(&mut text, artifact, &columns)?;
         engines(&mut text, &columns)?;
-        self.claims(&mut text, exhibit, &paper)?;
+        self.claims(&mut text, artifact)?;
         Ok(text)
     }
 
-    /// On the digits there is but one task.
-    fn has_task(&self, cell: &Cell) -> bool {
-        !self.store.scale.quick || cell.task == Task::Cifar10
+    /// What the paper prints in a column, if it is of this scale.
+    pub(crate) fn printed(&self, column: &Column) -> Option<&'static PaperValues> {
+        let is_comparable = self.store.scale.is_the_paper_s();
+        column.printed.filter(|_| is_comparable)
+    }
+
+    /// What the paper prints of an experiment, there or elsewhere.
+    fn printed_of(
+        &self,
+        experiment: &PaperExperiment,
+        artifact: &Artifact,
+    ) -> Option<&'static PaperValues> {
+        let columns = artifact.columns.iter();
+        let mut columns = columns.filter(|column| column.experiment == *experiment);
+        let is_comparable = self.store.scale.is_the_paper_s();
+        let found = columns.find_map(|column| column.printed);
+        found
+            .or_else(|| PaperValues::anywhere(experiment))
+            .filter(|_| is_comparable)
     }
 
     /// What is claimed or asked, and whether it is so.
-    fn claims(&self, text: &mut String, exhibit: &Exhibit, paper: &Paper) -> Result<()> {
-        let can_be_told = |claim: &&Claim| claim.cells().iter().all(|cell| self.has_task(cell));
+    fn claims(&self, text: &mut String, artifact: &Artifact) -> Result<()> {
+        let scale = &self.store.scale;
+        let can_be_told = |claim: &&Claim| {
+            let mut experiments = claim.experiments().into_iter();
+            experiments.all(|experiment| scale.has(experiment.task))
+        };
         let mut judged = Vec::new();
-        for claim in exhibit.claims.iter().filter(can_be_told) {
-            let lines = judge(claim, self.store, self.variants, self.low);
+        for claim in artifact.claims.iter().filter(can_be_told) {
+            let lines = verdicts(claim, self.store, self.variants, self.low);
             if !lines.is_empty() {
-                let printed = claimed(claim, |cell| paper.of_cell(cell, exhibit));
+                let printed = claimed(claim, |experiment| self.printed_of(experiment, artifact));
                 judged.push((claim, printed.into_iter().chain(lines)));
             }
         }
@@ -75,7 +97,7 @@ impl Shown<'_> {
             true => format!(" (a loss is low at {})", self.low),
             false => String::new(),
         };
-        let what = match exhibit.is_ours() {
+        let what = match artifact.is_ours() {
             true => "What is asked here",
             false => "What is claimed",
         };

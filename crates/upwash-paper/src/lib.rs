@@ -1,38 +1,48 @@
-//! `upwash reproduce`: the paper's experiments, its numbers beside ours.
+//! The AL-DSGD paper's experiments, run anew, its numbers beside ours: what the program `upwash-reproduce` does.
+//!
+//! What is the paper's is data: `data/catalog.toml` lists its tables and figures with what they are said to show,
+//! `data/paper_values.toml` its numbers, `data/datasets.toml` what is trained. Not published.
 
-mod catalogue;
-mod cells;
+// A closed stderr is no reason to panic: `tell!` says the same.
+#![warn(clippy::print_stderr)]
+
+mod artifacts;
+mod catalog;
 mod claims;
-mod exhibits;
+mod experiments;
 mod figures;
-mod judge;
 mod list;
 mod outcomes;
-mod printed;
+mod paper_values;
+mod provenance;
 mod running;
+mod scale;
 mod tables;
 mod text;
+mod verdict;
 
-use crate::engines::EngineArgs;
-use crate::files;
-use crate::output::tell;
 use anyhow::{Context, Result, bail, ensure};
-use cells::{Scale, Task, VARIANTS, WORKERS};
-use exhibits::Exhibit;
+use artifacts::Artifact;
+use experiments::VARIANTS;
 use outcomes::Store;
 use running::{needed, run_what_is_missing};
+use scale::{Scale, WORKERS};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use text::Shown;
+use text::Renderer;
 use upwash::algorithm::Variant;
+use upwash_cli::engines::EngineArgs;
+use upwash_cli::{files, tell};
 
-#[derive(clap::Args)]
-pub(crate) struct Args {
+/// Run the AL-DSGD paper's experiments, and show its numbers beside ours.
+#[derive(clap::Parser)]
+#[command(name = "upwash-reproduce", version, max_term_width = 100)]
+pub struct Args {
     /// Which tables and figures, as --list names them, or `all`; or single runs, as configs/paper names them
-    exhibits: Vec<String>,
+    artifacts: Vec<String>,
     /// List these, or all, with what each needs and how long it would take here
     #[arg(long)]
     list: bool,
@@ -63,10 +73,10 @@ pub(crate) struct Args {
     show: bool,
     /// Run so many at the same time, their workers in one engine: faster on a GPU. Results are the same
     #[arg(long, value_name = "N", default_value_t = NonZeroUsize::MIN)]
-    together: NonZeroUsize,
+    parallel_runs: NonZeroUsize,
     /// Of every run that is over keep what the tables need: no events of single rounds, no models
     #[arg(long)]
-    lean: bool,
+    compact: bool,
     /// The folder for runs and tables; what is done there is not run again, what was stopped goes on
     #[arg(long, value_name = "DIR", default_value = "runs/paper")]
     out: PathBuf,
@@ -89,42 +99,28 @@ enum Variants {
     All,
 }
 
-pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
-    let batch = args.batch.map(Into::into);
-    let scale = Scale::new(args.quick, args.epochs, batch);
-    ensure!(
-        args.loss > 0.0 && args.loss.is_finite(),
-        "--loss {}: a training loss is above 0",
-        args.loss
-    );
-    if let Some(worker) = args.workers.iter().find(|worker| **worker >= WORKERS) {
-        bail!("--workers {worker}: the paper's are 0 to {}", WORKERS - 1);
-    }
-    ensure!(
-        scale.batch <= scale.images_each(),
-        "--batch {}: a worker has {} images",
-        scale.batch,
-        scale.images_each()
-    );
-    let all = catalogue::all();
+/// Does what is asked for, and says how the program ends.
+pub fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
+    let scale = args.scale()?;
+    let all = catalog::all();
     if let Some(folder) = &args.configs {
-        return write_configs(folder, &scale, &all, out);
+        return write_configs(folder, &scale, all, out).map(|()| ExitCode::SUCCESS);
     }
     if args.list {
-        let listed = match args.exhibits.is_empty() {
-            true => all,
-            false => choose(&args.exhibits, all)?,
+        let listed = match args.artifacts.is_empty() {
+            true => all.to_vec(),
+            false => choose(&args.artifacts, all)?,
         };
-        return list::print(args, &scale, &listed, out);
+        return list::print(args, &scale, &listed, out).map(|()| ExitCode::SUCCESS);
     }
-    let chosen = choose(&args.exhibits, all)?;
+    let chosen = choose(&args.artifacts, all)?;
     let variants = args.variants();
     let store = Store::new(&args.out, scale);
-    let folder = |exhibit: &Exhibit| args.out.join(scale.folder(exhibit.task()));
     ensure!(
-        !args.quick || chosen.iter().all(|exhibit| exhibit.task() == Task::Cifar10),
+        chosen.iter().all(|artifact| scale.has(artifact.task())),
         "--quick is on the digits alone: ask for runs of CIFAR-100 without it"
     );
+    let folder = |artifact: &Artifact| args.out.join(scale.directory(artifact.task()));
     if args.show {
         let missing = chosen.iter().map(folder).find(|folder| !folder.is_dir());
         if let Some(folder) = missing {
@@ -139,25 +135,22 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
             return Ok(status);
         }
     }
-    for exhibit in &chosen {
-        let shown = Shown {
+    for artifact in &chosen {
+        let renderer = Renderer {
             store: &store,
-            variants: exhibit.variants(&variants),
+            variants: artifact.variants(&variants),
             workers: &args.workers,
             low: args.loss,
         };
-        let text = shown.text(exhibit)?;
+        let text = renderer.text(artifact)?;
         writeln!(out, "{text}")?;
-        let folder = folder(exhibit);
         // A part of a table is not kept as if it were the whole.
         if !args.show && args.workers.is_empty() {
-            std::fs::create_dir_all(&folder)
-                .with_context(|| format!("cannot make {}", folder.display()))?;
-            files::write(
-                &folder.join(format!("{}.md", exhibit.name)),
-                text.as_bytes(),
-            )?;
-            figures::draw(&folder, exhibit, &store, shown.variants)?;
+            let folder = folder(artifact);
+            files::make_folder(&folder)?;
+            let file = folder.join(format!("{}.md", artifact.name));
+            files::write(&file, text.as_bytes())?;
+            figures::draw(&folder, artifact, &store, renderer.variants)?;
             // Not among the tables: they may go into a file.
             tell!("runs, tables and figures are in {}", folder.display());
         }
@@ -166,8 +159,28 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
 }
 
 impl Args {
-    fn seeds(&self, exhibits: &[Exhibit], variants: &[Variant], store: &Store) -> u64 {
-        let three = || self.quick && 3 * needed(exhibits, variants, store, 1).len() <= 120;
+    /// How long and how large, if all numbers that were given can be.
+    fn scale(&self) -> Result<Scale> {
+        let scale = Scale::new(self.quick, self.epochs, self.batch.map(Into::into));
+        ensure!(
+            self.loss > 0.0 && self.loss.is_finite(),
+            "--loss {}: a training loss is above 0",
+            self.loss
+        );
+        if let Some(worker) = self.workers.iter().find(|worker| **worker >= WORKERS) {
+            bail!("--workers {worker}: the paper's are 0 to {}", WORKERS - 1);
+        }
+        ensure!(
+            scale.batch <= scale.images_each(),
+            "--batch {}: a worker has {} images",
+            scale.batch,
+            scale.images_each()
+        );
+        Ok(scale)
+    }
+
+    fn seeds(&self, artifacts: &[Artifact], variants: &[Variant], store: &Store) -> u64 {
+        let three = || self.quick && 3 * needed(artifacts, variants, store, 1).len() <= 120;
         self.seeds.unwrap_or_else(|| if three() { 3 } else { 1 })
     }
 
@@ -188,20 +201,20 @@ impl Variants {
     }
 }
 
-fn choose(names: &[String], all: Vec<Exhibit>) -> Result<Vec<Exhibit>> {
-    let known: Vec<&str> = all.iter().map(|exhibit| exhibit.name.as_str()).collect();
+fn choose(names: &[String], all: &[Artifact]) -> Result<Vec<Artifact>> {
+    let known: Vec<&str> = all.iter().map(|artifact| artifact.name.as_str()).collect();
     let known = known.join(", ");
     ensure!(
         !names.is_empty(),
         "say which: {known}, or all; --list says what they are"
     );
-    let is = |exhibit: &Exhibit, name: &str| name == "all" || name == exhibit.name;
-    let mut runs: Vec<Exhibit> = Vec::new();
+    let is = |artifact: &Artifact, name: &str| name == "all" || name == artifact.name;
+    let mut runs: Vec<Artifact> = Vec::new();
     for name in names {
-        if all.iter().any(|exhibit| is(exhibit, name)) {
+        if all.iter().any(|artifact| is(artifact, name)) {
             continue;
         }
-        let run = Exhibit::of_run(name, &all).with_context(|| {
+        let run = Artifact::of_run(name, all).with_context(|| {
             format!("{name} is none of {known}, all, and no run of configs/paper")
         })?;
         if run.name != *name {
@@ -211,32 +224,27 @@ fn choose(names: &[String], all: Vec<Exhibit>) -> Result<Vec<Exhibit>> {
             runs.push(run);
         }
     }
-    let asked = |exhibit: &Exhibit| names.iter().any(|name| is(exhibit, name));
-    Ok(all.into_iter().filter(asked).chain(runs).collect())
+    let asked = |artifact: &&Artifact| names.iter().any(|name| is(artifact, name));
+    Ok(all.iter().filter(asked).cloned().chain(runs).collect())
 }
 
 fn write_configs(
     folder: &Path,
     scale: &Scale,
-    all: &[Exhibit],
+    all: &[Artifact],
     out: &mut impl Write,
-) -> Result<ExitCode> {
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+) -> Result<()> {
+    files::make_folder(folder)?;
     let mut names = BTreeSet::new();
-    for cell in all.iter().flat_map(Exhibit::cells) {
+    for experiment in all.iter().flat_map(Artifact::experiments) {
         for variant in VARIANTS {
-            let name = cell.config_name(variant) + ".toml";
+            let name = experiment.config_name(variant) + ".toml";
             if names.insert(name.clone()) {
-                let text = cell.config(variant, scale, 1);
+                let text = experiment.config(variant, scale, 1);
                 files::write(&folder.join(name), text.as_bytes())?;
             }
         }
     }
-    writeln!(
-        out,
-        "{} configurations are in {}",
-        names.len(),
-        folder.display()
-    )?;
-    Ok(ExitCode::SUCCESS)
+    let (count, folder) = (names.len(), folder.display());
+    Ok(writeln!(out, "{count} configurations are in {folder}")?)
 }

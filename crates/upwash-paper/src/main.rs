@@ -1,0 +1,14 @@
+//! The program `upwash-reproduce`.
+
+use clap::Parser;
+use std::process::ExitCode;
+use upwash_cli::output::{Output, finish};
+use upwash_paper::Args;
+
+/// Exit codes are those of `upwash`.
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let mut out = Output(std::io::stdout().lock());
+    let result = upwash_paper::run(&args, &mut out);
+    finish(result, out)
+}
