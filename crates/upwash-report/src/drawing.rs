@@ -1,7 +1,7 @@
 //! A graph as a figure: links in the color of their matching, workers by degree and accuracy.
 
 use crate::Run;
-use crate::figure::COLOURS;
+use crate::figure::COLORS;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -53,7 +53,7 @@ impl Drawing {
                 let (a, b) = (*worker_at.get(a)?, *worker_at.get(b)?);
                 degrees[a] += 1;
                 degrees[b] += 1;
-                links.push((a, b, COLOURS[number % COLOURS.len()]));
+                links.push((a, b, COLORS[number % COLORS.len()]));
             }
         }
         let accuracies = run.last_accuracies();

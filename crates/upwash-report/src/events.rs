@@ -77,6 +77,16 @@ pub(crate) fn some(number: f64) -> Option<f64> {
 }
 
 impl Now {
+    /// A request was carried out before this round.
+    fn control(&mut self, round: u64, request: ControlRequest) {
+        match request {
+            ControlRequest::Pause => self.paused = true,
+            ControlRequest::Continue => self.paused = false,
+            ControlRequest::Checkpoint => self.checkpoint = Some(round),
+            ControlRequest::Stop => (self.paused, self.stopping) = (false, true),
+        }
+    }
+
     /// Someone follows another, or nobody any more.
     fn follow(&mut self, leaders: Option<Vec<Option<[usize; 2]>>>, source: Source) {
         match leaders {
@@ -132,17 +142,7 @@ impl Run {
                     self.graph = Graph::new(self.workers, matchings, relabelings);
                 }
             }
-            Event::Control { round, request } => {
-                self.now.paused = match request {
-                    ControlRequest::Pause => true,
-                    ControlRequest::Checkpoint => self.now.paused,
-                    ControlRequest::Continue | ControlRequest::Stop => false,
-                };
-                self.now.stopping |= request == ControlRequest::Stop;
-                if request == ControlRequest::Checkpoint {
-                    self.now.checkpoint = Some(round);
-                }
-            }
+            Event::Control { round, request } => self.now.control(round, request),
             Event::Warning { message } => self.warn(message),
             Event::Round {
                 round,

@@ -1,7 +1,9 @@
 //! Figures for papers, as SVG and PNG: those of the page.
 
-use crate::Run;
+mod chart;
+
 use crate::drawing::Drawing;
+use crate::{Epoch, Run};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
@@ -10,7 +12,7 @@ use std::sync::Once;
 /// Letters of PNG figures: none need be installed.
 const FONT: &[u8] = include_bytes!("../assets/DejaVuSans.ttf");
 /// Okabe and Ito's colors, as on the page.
-pub(crate) const COLOURS: [RGBColor; 8] = [
+pub(crate) const COLORS: [RGBColor; 8] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xe6, 0x9f, 0x00),
     RGBColor(0x00, 0x9e, 0x73),
@@ -65,160 +67,178 @@ struct Line {
     wide: bool,
 }
 
+impl Line {
+    /// The line with this number of several.
+    fn new(name: String, points: Vec<(f64, f64)>, number: usize) -> Self {
+        Self {
+            name,
+            points,
+            color: COLORS[number % COLORS.len()],
+            dashed: number / COLORS.len() % 2 == 1,
+            wide: false,
+        }
+    }
+}
+
 /// All figures of these runs.
 pub fn figures(runs: &[Run]) -> Vec<Figure> {
     let mut figures = Vec::new();
     for (number, run) in runs.iter().enumerate() {
-        let file = |what: &str| match runs.len() {
-            1 => what.to_string(),
-            _ => format!("{what}-{}", number + 1),
+        let suffix = match runs.len() {
+            1 => String::new(),
+            _ => format!("-{}", number + 1),
         };
-        let workers = || (0..run.workers).filter(|worker| Some(*worker) != run.server);
-        let losses = |worker: usize| {
-            let epochs = run.epochs.iter();
-            epochs
-                .filter_map(|e| Some((e.epoch as f64, (*e.losses.get(worker)?)?)))
-                .collect()
-        };
-        let accuracies = |worker: usize| {
-            let epochs = run.epochs.iter();
-            let point = |e: &crate::Epoch| {
-                Some((
-                    e.epoch as f64,
-                    100.0 * (*e.accuracies.as_ref()?.get(worker)?)?,
-                ))
-            };
-            epochs.filter_map(point).collect()
-        };
-        let lines = |points: &dyn Fn(usize) -> Vec<(f64, f64)>| -> Vec<Line> {
-            let mut lines: Vec<Line> = workers()
-                .map(|worker| Line {
-                    name: format!("worker {worker}"),
-                    points: points(worker),
-                    color: COLOURS[worker % COLOURS.len()],
-                    dashed: worker / COLOURS.len() % 2 == 1,
-                    wide: false,
-                })
-                .collect();
-            lines.push(Line {
-                name: "mean".into(),
-                points: mean(&lines),
-                color: BLACK,
-                dashed: false,
-                wide: true,
-            });
-            lines
-        };
-        let title = shortened(&format!("{}: {}", run.name, run.algorithm));
-        for (name, drawing) in Drawing::of(run) {
-            let copy = name.strip_prefix("graph-copy-");
-            figures.push(Figure {
-                title: copy.map_or(title.clone(), |copy| format!("{title}, copy {copy}")),
-                name: file(&name),
-                content: Content::Graph(drawing),
-            });
-        }
-        let mut add = |name: &str, up, log, lines| {
-            let across = "epoch";
-            figures.push(Figure {
-                name: file(name),
-                title: title.clone(),
-                content: Content::Chart(Chart {
-                    across,
-                    up,
-                    log,
-                    lines,
-                }),
-            });
-        };
-        add("loss", "training loss", true, lines(&losses));
-        add("accuracy", "test accuracy, %", false, lines(&accuracies));
+        figures.extend(figures_of(run, &suffix));
     }
-    type Point = fn(&Run, &crate::Epoch) -> Option<(f64, f64)>;
-    let together: [(&str, &str, &'static str, &'static str, bool, Point); 6] = [
-        (
-            "worst-loss",
-            "The worst worker",
-            "epoch",
-            "largest training loss",
-            true,
-            |run, e| Some((e.epoch as f64, known(run, &e.losses).reduce(f64::max)?)),
-        ),
-        (
-            "worst-accuracy",
-            "The worst worker",
-            "epoch",
-            "smallest test accuracy, %",
-            false,
-            |run, e| {
-                Some((
-                    e.epoch as f64,
-                    100.0 * known(run, e.accuracies.as_ref()?).reduce(f64::min)?,
-                ))
-            },
-        ),
-        (
-            "accuracy-rounds",
-            "",
-            "rounds",
-            "mean test accuracy, %",
-            false,
-            |run, e| Some(((e.epoch * run.rounds_per_epoch) as f64, accuracy(run, e)?)),
-        ),
-        (
-            "accuracy-bytes",
-            "",
-            "GB sent",
-            "mean test accuracy, %",
-            false,
-            |run, e| Some((e.bytes as f64 / 1e9, accuracy(run, e)?)),
-        ),
-        (
-            "accuracy-time",
-            "",
-            "simulated seconds",
-            "mean test accuracy, %",
-            false,
-            |run, e| Some((e.seconds, accuracy(run, e)?)),
-        ),
-        (
-            "consensus",
-            "",
-            "epoch",
-            "distance from the average",
-            true,
-            |_, e| Some((e.epoch as f64, e.consensus?)),
-        ),
-    ];
-    for (name, title, across, up, log, point) in together {
-        let line = |(number, run): (usize, &Run)| Line {
-            name: run.name.clone(),
-            points: run
-                .epochs
-                .iter()
-                .filter_map(|epoch| point(run, epoch))
-                .collect(),
-            color: COLOURS[number % COLOURS.len()],
-            dashed: number / COLOURS.len() % 2 == 1,
-            wide: false,
-        };
-        figures.push(Figure {
-            name: name.into(),
-            title: title.into(),
-            content: Content::Chart(Chart {
-                across,
-                up,
-                log,
-                lines: runs.iter().enumerate().map(line).collect(),
-            }),
-        });
-    }
+    figures.extend(COMPARISONS.iter().map(|comparison| comparison.figure(runs)));
     figures.retain(|figure| match &figure.content {
         Content::Graph(_) => true,
         Content::Chart(chart) => chart.lines.iter().any(|line| !line.points.is_empty()),
     });
     figures
 }
+
+/// The figures of one run: its graphs, and a line for each worker.
+fn figures_of(run: &Run, suffix: &str) -> Vec<Figure> {
+    let title = shortened(&format!("{}: {}", run.name, run.algorithm));
+    let drawings = Drawing::of(run).into_iter().map(|(name, drawing)| {
+        let copy = name.strip_prefix("graph-copy-");
+        Figure {
+            title: copy.map_or(title.clone(), |copy| format!("{title}, copy {copy}")),
+            name: format!("{name}{suffix}"),
+            content: Content::Graph(drawing),
+        }
+    });
+    let mut figures: Vec<Figure> = drawings.collect();
+    let loss: WorkerValue = |epoch, worker| *epoch.losses.get(worker)?;
+    let accuracy: WorkerValue =
+        |epoch, worker| Some(100.0 * (*epoch.accuracies.as_ref()?.get(worker)?)?);
+    for (name, up, log, value) in [
+        ("loss", "training loss", true, loss),
+        ("accuracy", "test accuracy, %", false, accuracy),
+    ] {
+        figures.push(Figure {
+            name: format!("{name}{suffix}"),
+            title: title.clone(),
+            content: Content::Chart(Chart {
+                across: "epoch",
+                up,
+                log,
+                lines: worker_lines(run, value),
+            }),
+        });
+    }
+    figures
+}
+
+/// A worker's value in an epoch, if it is known.
+type WorkerValue = fn(&Epoch, usize) -> Option<f64>;
+
+/// A line for each worker that trains, and their mean.
+fn worker_lines(run: &Run, value: WorkerValue) -> Vec<Line> {
+    let workers = (0..run.workers).filter(|worker| Some(*worker) != run.server);
+    let line = |worker: usize| {
+        let point = |epoch: &Epoch| Some((epoch.epoch as f64, value(epoch, worker)?));
+        let points = run.epochs.iter().filter_map(point).collect();
+        Line::new(format!("worker {worker}"), points, worker)
+    };
+    let mut lines: Vec<Line> = workers.map(line).collect();
+    lines.push(Line {
+        name: "mean".into(),
+        points: mean(&lines),
+        color: BLACK,
+        dashed: false,
+        wide: true,
+    });
+    lines
+}
+
+/// A chart with a line for each run.
+struct Comparison {
+    name: &'static str,
+    title: &'static str,
+    across: &'static str,
+    up: &'static str,
+    log: bool,
+    point: fn(&Run, &Epoch) -> Option<(f64, f64)>,
+}
+
+impl Comparison {
+    const fn accuracy(
+        name: &'static str,
+        across: &'static str,
+        point: fn(&Run, &Epoch) -> Option<(f64, f64)>,
+    ) -> Self {
+        Self {
+            name,
+            title: "",
+            across,
+            up: "mean test accuracy, %",
+            log: false,
+            point,
+        }
+    }
+
+    fn figure(&self, runs: &[Run]) -> Figure {
+        let line = |(number, run): (usize, &Run)| {
+            let points = run
+                .epochs
+                .iter()
+                .filter_map(|epoch| (self.point)(run, epoch));
+            Line::new(run.name.clone(), points.collect(), number)
+        };
+        Figure {
+            name: self.name.into(),
+            title: self.title.into(),
+            content: Content::Chart(Chart {
+                across: self.across,
+                up: self.up,
+                log: self.log,
+                lines: runs.iter().enumerate().map(line).collect(),
+            }),
+        }
+    }
+}
+
+/// What is compared between runs.
+const COMPARISONS: [Comparison; 6] = [
+    Comparison {
+        name: "worst-loss",
+        title: "The worst worker",
+        across: "epoch",
+        up: "largest training loss",
+        log: true,
+        point: |run, e| Some((e.epoch as f64, known(run, &e.losses).reduce(f64::max)?)),
+    },
+    Comparison {
+        name: "worst-accuracy",
+        title: "The worst worker",
+        across: "epoch",
+        up: "smallest test accuracy, %",
+        log: false,
+        point: |run, e| {
+            let worst = known(run, e.accuracies.as_ref()?).reduce(f64::min)?;
+            Some((e.epoch as f64, 100.0 * worst))
+        },
+    },
+    Comparison::accuracy("accuracy-rounds", "rounds", |run, e| {
+        Some(((e.epoch * run.rounds_per_epoch) as f64, accuracy(run, e)?))
+    }),
+    Comparison::accuracy("accuracy-bytes", "GB sent", |run, e| {
+        Some((e.bytes as f64 / 1e9, accuracy(run, e)?))
+    }),
+    Comparison::accuracy("accuracy-time", "simulated seconds", |run, e| {
+        Some((e.seconds, accuracy(run, e)?))
+    }),
+    Comparison {
+        name: "consensus",
+        title: "",
+        across: "epoch",
+        up: "distance from the average",
+        log: true,
+        point: |_, e| Some((e.epoch as f64, e.consensus?)),
+    },
+];
 
 fn known<'a>(run: &'a Run, values: &'a [Option<f64>]) -> impl Iterator<Item = f64> + 'a {
     let trains = values
@@ -228,19 +248,9 @@ fn known<'a>(run: &'a Run, values: &'a [Option<f64>]) -> impl Iterator<Item = f6
     trains.filter_map(|(_, value)| *value)
 }
 
-fn accuracy(run: &Run, epoch: &crate::Epoch) -> Option<f64> {
+fn accuracy(run: &Run, epoch: &Epoch) -> Option<f64> {
     let all: Vec<f64> = known(run, epoch.accuracies.as_ref()?).collect();
     (!all.is_empty()).then(|| 100.0 * all.iter().sum::<f64>() / all.len() as f64)
-}
-
-/// A number beside an axis.
-fn label(number: f64) -> String {
-    match number.abs() {
-        0.0 => "0".into(),
-        size if !(1e-3..1e6).contains(&size) => format!("{number:.0e}"),
-        // As many digits as it takes, and no more.
-        _ => format!("{}", (number * 1e4).round() / 1e4),
-    }
 }
 
 /// The mean of lines that have the same places.
@@ -281,7 +291,7 @@ impl Figure {
             .map(|line| Line {
                 name: line.name,
                 points: line.points,
-                color: COLOURS[line.color % COLOURS.len()],
+                color: COLORS[line.color % COLORS.len()],
                 dashed: line.dashed,
                 wide: false,
             })
@@ -341,138 +351,5 @@ impl Figure {
             Content::Graph(drawing) => drawing.draw(area, &self.title, scale),
             Content::Chart(chart) => chart.draw(area, &self.title, scale),
         }
-    }
-}
-
-impl Chart {
-    /// Between the lowest and the highest of those around a mean.
-    fn band(&self, usable: impl Fn(f64) -> bool) -> Option<Vec<(f64, f64)>> {
-        let mean = self.lines.iter().find(|line| line.wide)?;
-        let others = || self.lines.iter().filter(|line| !line.wide);
-        let mut edges = [vec![], vec![]];
-        for &(x, _) in &mean.points {
-            let here = |line: &Line| line.points.iter().find(|point| point.0 == x).copied();
-            let all = others().filter_map(here).filter(|point| usable(point.1));
-            let (low, high) = all
-                .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (_, y)| {
-                    (low.min(y), high.max(y))
-                });
-            if low <= high {
-                edges[0].push((x, high));
-                edges[1].insert(0, (x, low));
-            }
-        }
-        let shape = edges.concat();
-        (shape.len() > 2).then_some(shape)
-    }
-
-    fn draw<B: DrawingBackend>(
-        &self,
-        area: &DrawingArea<B, Shift>,
-        title: &str,
-        scale: u32,
-    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
-        let usable = |y: f64| y.is_finite() && (!self.log || y > 0.0);
-        let points = || {
-            self.lines
-                .iter()
-                .flat_map(|line| &line.points)
-                .filter(|point| usable(point.1))
-        };
-        let least = |of: fn(&(f64, f64)) -> f64| points().map(of).fold(f64::INFINITY, f64::min);
-        let most = |of: fn(&(f64, f64)) -> f64| points().map(of).fold(f64::NEG_INFINITY, f64::max);
-        let (x, y) = (
-            (least(|p| p.0), most(|p| p.0)),
-            (least(|p| p.1), most(|p| p.1)),
-        );
-        let x = if x.1 > x.0 {
-            x.0..x.1
-        } else {
-            x.0 - 1.0..x.1 + 1.0
-        };
-        area.fill(&WHITE)?;
-        let font = |size: u32| ("sans-serif", (size * scale) as i32);
-        let mut builder = ChartBuilder::on(area);
-        builder
-            .margin(10 * scale)
-            .margin_right(22 * scale)
-            .x_label_area_size(42 * scale)
-            .y_label_area_size(62 * scale);
-        if !title.is_empty() {
-            builder.caption(title, font(15));
-        }
-        // The two kinds of axes are of different types, and what is done with them the same.
-        macro_rules! finish {
-            ($chart:expr) => {{
-                let mut chart = $chart;
-                chart
-                    .configure_mesh()
-                    .disable_x_mesh()
-                    .light_line_style(WHITE)
-                    .bold_line_style(BLACK.mix(0.12).stroke_width(scale))
-                    .axis_style(BLACK.stroke_width(scale))
-                    .label_style(font(12))
-                    .axis_desc_style(font(13))
-                    .x_label_formatter(&|x| label(*x))
-                    .y_label_formatter(&|y| label(*y))
-                    .x_desc(self.across)
-                    .y_desc(self.up)
-                    .draw()?;
-                if let Some(band) = self.band(usable) {
-                    chart.draw_series([Polygon::new(band, BLACK.mix(0.1))])?;
-                }
-                for line in &self.lines {
-                    let style =
-                        line.color
-                            .stroke_width(if line.wide { 3 * scale } else { 3 * scale / 2 });
-                    let points = line.points.iter().copied().filter(|point| usable(point.1));
-                    let length = 18 * scale as i32;
-                    let drawn = match line.dashed {
-                        true => {
-                            let (dash, gap) = (6 * scale, 4 * scale);
-                            chart.draw_series(DashedLineSeries::new(points, dash, gap, style))?
-                        }
-                        false => chart.draw_series(LineSeries::new(points, style))?,
-                    };
-                    // Names of many would cover the chart.
-                    if line.wide || self.lines.len() <= NAMED {
-                        let (first, gap) = if line.dashed {
-                            (length / 3, length / 3)
-                        } else {
-                            (length, 0)
-                        };
-                        drawn.label(&line.name).legend(move |(x, y)| {
-                            EmptyElement::at((x, y))
-                                + PathElement::new(vec![(0, 0), (first, 0)], style)
-                                + PathElement::new(
-                                    vec![(first + gap, 0), (length.max(first + gap), 0)],
-                                    style,
-                                )
-                        });
-                    }
-                }
-                chart
-                    .configure_series_labels()
-                    .position(if self.up.contains("accuracy") {
-                        SeriesLabelPosition::LowerRight
-                    } else {
-                        SeriesLabelPosition::UpperRight
-                    })
-                    .legend_area_size(24 * scale)
-                    .margin(8 * scale)
-                    .background_style(WHITE.mix(0.85))
-                    .label_font(font(11))
-                    .draw()?;
-            }};
-        }
-        // Below a factor of ten a logarithmic axis would have no number.
-        if self.log && y.1 >= 10.0 * y.0 {
-            let y = y.0 / 1.1..y.1 * 1.1;
-            finish!(builder.build_cartesian_2d(x, y.log_scale())?);
-        } else {
-            let room = ((y.1 - y.0) * 0.05).max(1e-9);
-            finish!(builder.build_cartesian_2d(x, y.0 - room..y.1 + room)?);
-        }
-        area.present()
     }
 }

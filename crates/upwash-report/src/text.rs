@@ -1,6 +1,6 @@
 //! A run in a terminal, 80 columns wide.
 
-use crate::Run;
+use crate::{Epoch, Run};
 use std::fmt::Write;
 use upwash::run::Status;
 
@@ -10,12 +10,32 @@ const CHART: usize = 40;
 
 /// The final table, and how every worker's loss went.
 pub fn show(run: &Run) -> String {
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "{}: {} on {}",
-        run.name, run.algorithm, run.graph_name
-    );
+    let mut text = header(run);
+    text.push_str(&table(run));
+    let accuracies = run.last_accuracies();
+    if !accuracies.is_empty() {
+        let parts = accuracies.iter().map(|entry| 100.0 * entry.1);
+        let mean = parts.clone().sum::<f64>() / accuracies.len() as f64;
+        let worst = parts.fold(f64::INFINITY, f64::min);
+        let _ = write!(text, "\n  mean {mean:.2} %, worst {worst:.2} %");
+        if let Some(averaged) = run.averaged_accuracy {
+            let _ = write!(text, ", averaged model {:.2} %", 100.0 * averaged);
+        }
+        text.push('\n');
+    }
+    if let Some(last) = run.epochs.last() {
+        let (gigabytes, seconds) = (last.bytes as f64 / 1e9, last.seconds);
+        let _ = writeln!(
+            text,
+            "  {gigabytes:.3} GB sent, {seconds:.1} simulated seconds"
+        );
+    }
+    text
+}
+
+/// What the run is, how far it has come, and what a reader should know.
+fn header(run: &Run) -> String {
+    let mut text = format!("{}: {} on {}\n", run.name, run.algorithm, run.graph_name);
     let state = match &run.ending {
         Some(Status::Finished) => "finished".to_string(),
         Some(Status::Diverged { worker, round }) => {
@@ -32,70 +52,38 @@ pub fn show(run: &Run) -> String {
     for notice in &run.notices {
         let _ = writeln!(text, "note: {notice}");
     }
-    let losses = |worker: usize| -> Vec<f64> {
-        let all = run
-            .epochs
-            .iter()
-            .map(|epoch| epoch.losses.get(worker).copied().flatten());
-        all.map(|loss| loss.unwrap_or(f64::NAN)).collect()
+    text
+}
+
+/// A row for each worker that trains.
+fn table(run: &Run) -> String {
+    let losses = |worker: usize| -> (usize, Vec<f64>) {
+        let loss = |epoch: &Epoch| epoch.losses.get(worker).copied().flatten();
+        let all = run.epochs.iter().map(loss);
+        (worker, all.map(|loss| loss.unwrap_or(f64::NAN)).collect())
     };
-    let workers: Vec<usize> = (0..run.workers)
-        .filter(|worker| Some(*worker) != run.server)
-        .collect();
-    let all: Vec<Vec<f64>> = workers.iter().map(|&worker| losses(worker)).collect();
+    let workers = (0..run.workers).filter(|worker| Some(*worker) != run.server);
+    let all: Vec<(usize, Vec<f64>)> = workers.map(losses).collect();
     let finite = || {
         all.iter()
-            .flatten()
-            .copied()
+            .flat_map(|entry| &entry.1)
             .filter(|loss| loss.is_finite())
     };
-    let (lowest, highest) = (
-        finite().fold(f64::INFINITY, f64::min),
-        finite().fold(0.0, f64::max),
-    );
+    let lowest = finite().copied().fold(f64::INFINITY, f64::min);
+    let highest = finite().copied().fold(0.0, f64::max);
     let accuracies = run.last_accuracies();
-    let _ = writeln!(
-        text,
-        "\n  worker  train loss  test accuracy  loss, epoch by epoch"
-    );
-    for (&worker, losses) in workers.iter().zip(&all) {
+    let mut text = String::from("\n  worker  train loss  test accuracy  loss, epoch by epoch\n");
+    for (worker, losses) in &all {
         let last = losses.last().copied().unwrap_or(f64::NAN);
-        let accuracy = accuracies.iter().find(|(id, _)| *id == worker);
-        let accuracy = accuracy.map_or("-".into(), |(_, accuracy)| {
-            format!("{:.2} %", 100.0 * accuracy)
-        });
-        let chart = chart(losses, lowest, highest);
         let last = match last.abs() < 1e-3 {
             true => format!("{last:.2e}"),
             false => format!("{last:.4}"),
         };
+        let accuracy = accuracies.iter().find(|(id, _)| id == worker);
+        let accuracy = accuracy.map(|(_, part)| format!("{:.2} %", 100.0 * part));
+        let accuracy = accuracy.unwrap_or("-".into());
+        let chart = chart(losses, lowest, highest);
         let _ = writeln!(text, "  {worker:>6}  {last:>10}  {accuracy:>13}  {chart}");
-    }
-    let count = accuracies.len().max(1) as f64;
-    if !accuracies.is_empty() {
-        let mean = accuracies.iter().map(|entry| entry.1).sum::<f64>() / count;
-        let worst = accuracies
-            .iter()
-            .map(|entry| entry.1)
-            .fold(f64::INFINITY, f64::min);
-        let _ = write!(
-            text,
-            "\n  mean {:.2} %, worst {:.2} %",
-            100.0 * mean,
-            100.0 * worst
-        );
-        if let Some(averaged) = run.averaged_accuracy {
-            let _ = write!(text, ", averaged model {:.2} %", 100.0 * averaged);
-        }
-        text.push('\n');
-    }
-    if let Some(last) = run.epochs.last() {
-        let gigabytes = last.bytes as f64 / 1e9;
-        let _ = writeln!(
-            text,
-            "  {gigabytes:.3} GB sent, {:.1} simulated seconds",
-            last.seconds
-        );
     }
     text
 }

@@ -63,11 +63,8 @@ fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
     let columns = copies.len().min(4);
     let rows = copies.len().div_ceil(columns.max(1));
     // A flat graph (a path) needs no square.
-    let height_used = places
-        .iter()
-        .map(|place| (place[1] - 0.5).abs())
-        .fold(0.0, f64::max)
-        * 2.0;
+    let from_middle = places.iter().map(|place| (place[1] - 0.5).abs());
+    let height_used = 2.0 * from_middle.fold(0.0, f64::max);
     let inner = panel - 2.0 * margin;
     let panel_height = (height_used * inner + 2.0 * margin).max(120.0);
     let legend_columns = (panel * columns as f64 / 170.0) as usize;
@@ -117,20 +114,7 @@ fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
             }
         }
         for (node, &worker) in workers.iter().enumerate() {
-            let (x, y) = at(node);
-            let _ = writeln!(
-                out,
-                r##"<circle cx="{x:.1}" cy="{y:.1}" r="{radius:.1}" fill="#ffffff" stroke="#222222" stroke-width="{:.1}"/>"##,
-                stroke.min(1.6)
-            );
-            if radius >= SMALLEST_LABELLED - 0.5 {
-                let size = radius * if worker > 99 { 0.8 } else { 1.0 };
-                let _ = writeln!(
-                    out,
-                    r##"<text x="{x:.1}" y="{:.1}" font-size="{size:.1}" text-anchor="middle" fill="#222222">{worker}</text>"##,
-                    y + 0.36 * size
-                );
-            }
+            circle(out, at(node), worker, radius, stroke);
         }
         if copies.len() > 1 {
             let _ = writeln!(
@@ -149,6 +133,23 @@ fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
     );
     svg.push_str("</svg>\n");
     svg
+}
+
+/// A worker's node, with its number where there is room.
+fn circle(out: &mut String, (x, y): (f64, f64), worker: usize, radius: f64, stroke: f64) {
+    let _ = writeln!(
+        out,
+        r##"<circle cx="{x:.1}" cy="{y:.1}" r="{radius:.1}" fill="#ffffff" stroke="#222222" stroke-width="{:.1}"/>"##,
+        stroke.min(1.6)
+    );
+    if radius >= SMALLEST_LABELLED - 0.5 {
+        let size = radius * if worker > 99 { 0.8 } else { 1.0 };
+        let _ = writeln!(
+            out,
+            r##"<text x="{x:.1}" y="{:.1}" font-size="{size:.1}" text-anchor="middle" fill="#222222">{worker}</text>"##,
+            y + 0.36 * size
+        );
+    }
 }
 
 fn legend(out: &mut String, matchings: &[Vec<crate::Edge>], top: f64, columns: usize) {

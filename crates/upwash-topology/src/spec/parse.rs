@@ -38,18 +38,7 @@ impl FromStr for GraphSpec {
 /// words of the spelling; what remains is [`Graph::new`]'s.
 fn parse(name: &str, rest: &str) -> Result<GraphSpec, String> {
     if name == "file" || name == "matchings" {
-        let (path, nodes) = match rest.rsplit_once(",nodes=") {
-            Some((path, count)) => (path, Some(at_least(1, count)?)),
-            None => (rest, None),
-        };
-        if path.is_empty() {
-            return Err("the path is missing".into());
-        }
-        let path = PathBuf::from(path);
-        return Ok(match name {
-            "file" => GraphSpec::File(path, nodes),
-            _ => GraphSpec::Matchings(path, nodes),
-        });
+        return file_spec(name, rest);
     }
     if name == "paper" {
         return paper_spec(rest);
@@ -117,6 +106,21 @@ fn parse(name: &str, rest: &str) -> Result<GraphSpec, String> {
     };
     options.finish()?;
     Ok(spec)
+}
+
+fn file_spec(name: &str, rest: &str) -> Result<GraphSpec, String> {
+    let (path, nodes) = match rest.rsplit_once(",nodes=") {
+        Some((path, count)) => (path, Some(at_least(1, count)?)),
+        None => (rest, None),
+    };
+    if path.is_empty() {
+        return Err("the path is missing".into());
+    }
+    let path = PathBuf::from(path);
+    Ok(match name {
+        "file" => GraphSpec::File(path, nodes),
+        _ => GraphSpec::Matchings(path, nodes),
+    })
 }
 
 fn paper_spec(rest: &str) -> Result<GraphSpec, String> {
