@@ -16,6 +16,7 @@ mod exchange;
 mod leaders;
 mod options;
 mod plan;
+mod row_plan;
 
 mod ad_psgd;
 mod al_dsgd;
@@ -59,10 +60,11 @@ pub use matcha::MatchaSgd;
 pub use options::{OptionInfo, Options};
 pub use parameter_server::ParameterServer;
 pub use plan::{
-    Assignment, Combination, Differences, InitialValue, Outgoing, Plan, RowPlan, StateVector,
-    Vector, WorkerPlan,
+    Assignment, Combination, Differences, InitialValue, Outgoing, Plan, StateVector, Vector,
+    WorkerPlan,
 };
 pub use qg_momentum::QgMomentum;
+pub use row_plan::RowPlan;
 pub use sgp::Sgp;
 pub use slowmo::SlowMo;
 

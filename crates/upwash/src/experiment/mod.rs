@@ -1,18 +1,20 @@
 //! From a configuration to what a run needs: data, schedule, algorithm.
 
+mod data;
 mod links;
+mod own_parts;
 mod resolve;
+
+pub use data::{DataPaths, DatasetCache};
+pub use own_parts::OwnParts;
 
 use crate::algorithm::{Links, Method, Registry, StateVector};
 use crate::clock::Clock;
-use crate::config::{self, AlgorithmConfig, Config, ConfigError, DataConfig};
-use crate::data::{
-    Dataset, PartitionError, Sampler, Source, StoreError, Synthetic, SyntheticError, digits,
-};
+use crate::config::{self, AlgorithmConfig, Config, ConfigError};
+use crate::data::{Dataset, PartitionError, Sampler, StoreError, SyntheticError};
 use crate::engine::{CpuEngine, EngineSpec, Model, StateRows};
-use crate::model::{CUSTOM, ModelSpec, Network};
+use crate::model::{ModelSpec, Network};
 use crate::optimizer::Optimizer;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use upwash_topology::{
     Graph, GraphError, MatchaError, RotationError, Schedule, ScheduleError, SpecError, Weights,
@@ -57,56 +59,6 @@ pub struct Experiment {
     own_optimizer: Option<Arc<dyn Optimizer>>,
 }
 
-/// What a program brings itself, in place of what a configuration names. Configurations name it `custom:NAME`.
-#[derive(Debug, Default)]
-pub struct OwnParts {
-    /// The name of its model, whose engine the program makes.
-    pub model: Option<String>,
-    /// Its data.
-    pub dataset: Option<Arc<Dataset>>,
-    /// Its algorithm.
-    pub algorithm: Option<Method>,
-    /// Its local optimizer.
-    pub optimizer: Option<Arc<dyn Optimizer>>,
-}
-
-/// Data that was read last, for the next experiment that asks for the same.
-#[derive(Clone, Debug, Default)]
-pub struct DatasetCache {
-    last: Option<(Asked, Arc<Dataset>)>,
-}
-
-/// A folder, a name, and how many images to train and to test on.
-type Asked = (PathBuf, String, [Option<usize>; 2]);
-
-/// Where files are.
-#[derive(Clone, Debug, Default)]
-pub struct DataPaths {
-    /// Those that the configuration names: the configuration's own folder.
-    pub files: PathBuf,
-    /// Data sets, each in a folder of its name.
-    pub data: PathBuf,
-}
-
-impl DataPaths {
-    /// Files from the current folder, and data sets from where `upwash data get` puts them:
-    /// `$UPWASH_DATA`, else the user's data folder. Where there is neither, only data that needs no
-    /// files can be had.
-    pub fn standard() -> Self {
-        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let below = |variable: Option<std::ffi::OsString>, path: &str| {
-            variable.map(|folder| PathBuf::from(folder).join(path))
-        };
-        let data = variable("UPWASH_DATA")
-            .map(PathBuf::from)
-            .or_else(|| below(variable("XDG_DATA_HOME"), "upwash"))
-            .or_else(|| below(variable("HOME"), ".local/share/upwash"))
-            .unwrap_or_default();
-        let files = PathBuf::new();
-        Self { files, data }
-    }
-}
-
 /// Why there is no experiment.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -141,48 +93,6 @@ pub enum ExperimentError {
     /// Two settings that exclude each other.
     #[error("{0}")]
     Conflict(String),
-}
-
-impl OwnParts {
-    /// Makes the configuration name what the program brings, and refuses names of what it does not bring.
-    fn name_in(&self, config: &mut Config) -> Result<(), ExperimentError> {
-        let own = |name: &str| format!("{CUSTOM}{name}");
-        if let Some(model) = &self.model {
-            config.model = ModelSpec::Custom(model.clone());
-        }
-        if let Some(data) = &self.dataset {
-            config.data.name = own(&data.name);
-        }
-        if let Some(optimizer) = &self.optimizer {
-            config.training.optimizer = own(&optimizer.name());
-        }
-        if let Some(method) = &self.algorithm {
-            config.algorithm.name = own(&method.display_name());
-            config.algorithm.options.clear();
-        }
-        let model = config.model.to_string();
-        for (key, name, is_own) in [
-            ("model", &model, self.model.is_some()),
-            ("data.name", &config.data.name, self.dataset.is_some()),
-            (
-                "training.optimizer",
-                &config.training.optimizer,
-                self.optimizer.is_some(),
-            ),
-            (
-                "algorithm.name",
-                &config.algorithm.name,
-                self.algorithm.is_some(),
-            ),
-        ] {
-            if name.starts_with(CUSTOM) && !is_own {
-                return Err(ExperimentError::Conflict(format!(
-                    "{key} = \"{name}\" is part of another program: run it with that one, which brings it"
-                )));
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Experiment {
@@ -252,7 +162,7 @@ impl Experiment {
         }
         let server = links::server(&config, &method, &graph)?;
         let data = match own.dataset {
-            Some(data) => shortened(data, &config.data),
+            Some(own) => data::shortened(own, &config.data),
             None => cache.data(&config.data, &folders.data)?,
         };
         data.check().map_err(ExperimentError::Conflict)?;
@@ -477,49 +387,4 @@ fn check_size(
         ));
     }
     Ok(())
-}
-
-impl DatasetCache {
-    /// The data that is asked for: what is here, if it is that.
-    fn data(&mut self, asked: &DataConfig, folder: &Path) -> Result<Arc<Dataset>, ExperimentError> {
-        // How it is shared out is not the data's affair.
-        let key = (
-            folder.to_owned(),
-            asked.name.clone(),
-            [asked.train_examples, asked.test_examples],
-        );
-        if let Some((known, data)) = &self.last
-            && *known == key
-        {
-            return Ok(Arc::clone(data));
-        }
-        let data = shortened(Arc::new(load(&asked.name, folder)?), asked);
-        self.last = Some((key, Arc::clone(&data)));
-        Ok(data)
-    }
-}
-
-/// As much of a data set as is asked for.
-fn shortened(mut data: Arc<Dataset>, asked: &DataConfig) -> Arc<Dataset> {
-    let [train, test] =
-        [asked.train_examples, asked.test_examples].map(|n| n.unwrap_or(usize::MAX));
-    if train < data.train.len() || test < data.test.len() {
-        let data = Arc::make_mut(&mut data);
-        data.train.truncate(train);
-        data.test.truncate(test);
-    }
-    data
-}
-
-/// A data set by its name.
-fn load(name: &str, folder: &Path) -> Result<Dataset, ExperimentError> {
-    match name.split_once(':').unwrap_or((name, "")) {
-        ("digits", "") => Ok(digits()),
-        ("synthetic", options) => Ok(Synthetic::parse(options)?.build()),
-        _ if folder.as_os_str().is_empty() => {
-            Source::named(name)?;
-            Err(StoreError::NoFolder.into())
-        }
-        _ => Ok(Source::named(name)?.load(folder)?),
-    }
 }
