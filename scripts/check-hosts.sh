@@ -20,7 +20,7 @@ EOF
 "$upwash" train config.toml --out one > one.log
 
 mpirun_on 3 "$upwash" train config.toml --transport mpi --out mpi > mpi.log
-losses() { python3 -c 'import json, sys; print([n["train_loss"] for n in json.load(open(sys.argv[1]))["nodes"]])' "$1/summary.json"; }
+losses() { python3 -c 'import json, sys; print([n["train_loss"] for n in json.load(open(sys.argv[1]))["per_worker"]])' "$1/summary.json"; }
 [[ $(losses one) == "$(losses mpi)" ]] || { echo "MPI between hosts has other losses than one process"; exit 1; }
 echo "MPI on three hosts: the losses of one process"
 
@@ -43,9 +43,9 @@ for id in 0 1 2; do
 done
 python3 - $(($(sent 1) - before)) << 'EOF'
 import json, sys
-one = [n["train_loss"] for n in json.load(open("one/summary.json"))["nodes"]]
+one = [n["train_loss"] for n in json.load(open("one/summary.json"))["per_worker"]]
 for worker in range(3):
-    own = json.load(open(f"host-{worker}/out/summary.json"))["nodes"][worker]["train_loss"]
+    own = json.load(open(f"host-{worker}/out/summary.json"))["per_worker"][worker]["train_loss"]
     assert own == one[worker], (worker, own, one[worker])
 # The kernel counts headers and acknowledgements as well.
 counted = json.load(open("host-1/out/summary.json"))["bytes_sent"]

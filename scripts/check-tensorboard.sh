@@ -14,7 +14,7 @@ trap 'rm -rf "$place"' EXIT
 import json, sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-nodes = json.load(open(sys.argv[2]))["nodes"]
+nodes = json.load(open(sys.argv[2]))["per_worker"]
 for node in nodes:
     read = EventAccumulator(f"{sys.argv[1]}/worker-{node['id']}").Reload()
     losses, accuracies = read.Scalars("train/loss"), read.Scalars("test/accuracy")
