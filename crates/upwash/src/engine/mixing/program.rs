@@ -41,7 +41,11 @@ struct HeardSum {
 }
 
 impl<'a> Program<'a> {
-    pub(super) fn new(parts: &[RowPlan], remote_rows: &'a [RemoteRow], server: Option<RowIndex>) -> Self {
+    pub(super) fn new(
+        parts: &[RowPlan],
+        remote_rows: &'a [RemoteRow],
+        server: Option<RowIndex>,
+    ) -> Self {
         let largest = parts.iter().map(|part| part.row.0).max().unwrap_or(0);
         let mut rows = vec![usize::MAX; largest + 1];
         for (row, part) in parts.iter().enumerate() {
