@@ -80,7 +80,8 @@ pub(crate) fn check() {
     second.restore(&state).expect("a state that fits");
     let mut rest = Witness::default();
     run(&experiment, &mut second, progress, &mut rest).expect("a run");
-    let same = second.state().unwrap() == whole.1 && rest.losses[..] == whole.0[7..];
+    let same =
+        second.state().expect("an engine that works") == whole.1 && rest.losses[..] == whole.0[7..];
     table.line("stopped and resumed = never stopped, to the bit", "", same);
     shared_engine(&mut table);
     peeking(&mut table);
@@ -261,8 +262,8 @@ fn remote_rows(table: &mut Table) {
     let network = TorchNetwork::new(experiment.network.clone());
     let spec = experiment.engine_spec().only(&four);
     let mut half = CudaEngine::new(&spec, &network, F32).expect("a fleet");
-    whole.step(&turns(8, 3)).unwrap();
-    half.step(&turns(4, 3)).unwrap();
+    whole.step(&turns(8, 3)).expect("an engine that works");
+    half.step(&turns(4, 3)).expect("an engine that works");
     let parts = parts_of(&Dpsgd::default(), &experiment);
     let options = MixOptions::default();
     let message = algorithm::Outgoing::stepped();
@@ -271,21 +272,33 @@ fn remote_rows(table: &mut Table) {
             messages: vec![
                 whole
                     .outgoing(RowIndex(worker), &message, options)
-                    .unwrap()
+                    .expect("an engine that works")
                     .into(),
             ],
         })
         .collect();
     let statistics = (4..8)
-        .map(|worker| whole.statistics(RowIndex(worker)).unwrap())
+        .map(|worker| {
+            whole
+                .statistics(RowIndex(worker))
+                .expect("an engine that works")
+        })
         .collect();
     let mean: Vec<Vec<(RowIndex, f64)>> = vec![(0..8).map(|i| (RowIndex(i), 0.125)).collect(); 8];
-    half.mix_statistics(&mean[..4], statistics).unwrap();
+    half.mix_statistics(&mean[..4], statistics)
+        .expect("an engine that works");
     half.exchange(&row_plans(&parts[..4]), received_rows, options)
-        .unwrap();
-    whole.mix_statistics(&mean, vec![]).unwrap();
-    whole.exchange(&row_plans(&parts), vec![], options).unwrap();
-    let (whole, half) = (whole.state().unwrap(), half.state().unwrap());
+        .expect("an engine that works");
+    whole
+        .mix_statistics(&mean, vec![])
+        .expect("an engine that works");
+    whole
+        .exchange(&row_plans(&parts), vec![], options)
+        .expect("an engine that works");
+    let (whole, half) = (
+        whole.state().expect("an engine that works"),
+        half.state().expect("an engine that works"),
+    );
     let mut worst = 0.0f32;
     for ((_, all), (_, some)) in whole.iter().zip(&half) {
         let pairs = some.iter().zip(all);
@@ -299,7 +312,7 @@ fn remote_rows(table: &mut Table) {
 fn batches_take_effect(experiment: &Experiment) -> bool {
     let mut engine = fleet(experiment, F32);
     let mut once = |batch| {
-        let scores = engine.step(&turns(8, batch)).unwrap();
+        let scores = engine.step(&turns(8, batch)).expect("an engine that works");
         let losses: Vec<f64> = scores.iter().flatten().map(|s| s.loss).collect();
         let alone = LocalSgd { period: u64::MAX };
         engine
@@ -308,7 +321,7 @@ fn batches_take_effect(experiment: &Experiment) -> bool {
                 vec![],
                 MixOptions::default(),
             )
-            .unwrap();
+            .expect("an engine that works");
         losses
     };
     let (first, second, again) = (once(0), once(1), once(0));

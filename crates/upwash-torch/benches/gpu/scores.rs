@@ -15,11 +15,13 @@ pub(crate) fn scores() {
         let network = TorchNetwork::new(experiment.network.clone());
         let model_on_cpu = TorchCpuModel::new(Arc::new(network), experiment.network.input);
         let mut cpu = experiment.cpu_engine(Arc::new(model_on_cpu));
-        cpu.restore(&gpu.state().unwrap())
+        cpu.restore(&gpu.state().expect("an engine that works"))
             .expect("a state that fits");
         let (a, b) = (
-            cpu.score(RowIndex(3), Split::Test).unwrap(),
-            gpu.score(RowIndex(3), Split::Test).unwrap(),
+            cpu.score(RowIndex(3), Split::Test)
+                .expect("an engine that works"),
+            gpu.score(RowIndex(3), Split::Test)
+                .expect("an engine that works"),
         );
         let apart = (a.loss / b.loss - 1.0).abs();
         let alike = apart < 1e-4 && a.correct.abs_diff(b.correct) <= 1;

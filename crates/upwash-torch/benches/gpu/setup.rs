@@ -37,7 +37,10 @@ pub(crate) fn complete(experiment: &Experiment, engine: &mut dyn Engine) -> (Vec
     let mut witness = Witness::default();
     let start = Progress::start(experiment.workers());
     run(experiment, engine, start, &mut witness).expect("a run");
-    (witness.losses, engine.state().unwrap())
+    (
+        witness.losses,
+        engine.state().expect("an engine that works"),
+    )
 }
 
 pub(crate) fn fleet(experiment: &Experiment, options: CudaOptions) -> CudaEngine {

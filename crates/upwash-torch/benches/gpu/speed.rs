@@ -79,39 +79,45 @@ fn parts(experiment: &Experiment, engine: &mut CudaEngine) {
     // Everything is prepared ahead; the losses are read in every round, or once in twenty.
     let read = time(&mut || {
         for round in 0..TIMES as u64 {
-            drop(engine.step(&turns(8, round)).unwrap());
+            drop(engine.step(&turns(8, round)).expect("an engine that works"));
             engine
                 .exchange(&plans, vec![], MixOptions::default())
-                .unwrap();
+                .expect("an engine that works");
         }
     }) / TIMES as f64;
     let unread = time(&mut || {
         for round in 0..TIMES as u64 {
-            engine.launch(&turns(8, round)).unwrap();
+            engine
+                .launch(&turns(8, round))
+                .expect("an engine that works");
             engine
                 .exchange(&plans, vec![], MixOptions::default())
-                .unwrap();
+                .expect("an engine that works");
         }
-        engine.losses().unwrap();
+        engine.losses().expect("an engine that works");
     }) / TIMES as f64;
     let mixings = time(&mut || {
         for _ in 0..TIMES {
             engine.wait_with(0.0);
             engine
                 .exchange(&plans, vec![], MixOptions::default())
-                .unwrap();
+                .expect("an engine that works");
         }
-        engine.consensus_distance(&everyone).unwrap();
+        engine
+            .consensus_distance(&everyone)
+            .expect("an engine that works");
     });
     let waiting = time(&mut || {
-        engine.consensus_distance(&everyone).unwrap();
+        engine
+            .consensus_distance(&everyone)
+            .expect("an engine that works");
     });
     let mut images = 0;
     let scoring = time(&mut || {
         let score = |worker| {
             engine
                 .score(RowIndex(worker), Split::LocalTrain)
-                .unwrap()
+                .expect("an engine that works")
                 .examples
         };
         images = (0..8).map(score).sum();

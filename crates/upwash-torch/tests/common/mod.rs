@@ -31,7 +31,7 @@ impl Observer for Witness {
         if self.stop != Some(round) {
             return ControlFlow::Continue;
         }
-        self.kept = Some(snapshot().unwrap());
+        self.kept = Some(snapshot().expect("a snapshot"));
         ControlFlow::Stop
     }
 }
