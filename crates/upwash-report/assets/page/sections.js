@@ -43,7 +43,7 @@ const fillNotices = (place) => {
 };
 
 const drawTable = () => {
-  make("h2", main, !isLive && runs.every((run) => run.ending?.status === "finished") ? "In the end" : "So far");
+  make("h2", main, !isLive && runs.every((run) => run.ending?.status === "finished") ? "Results" : "So far");
   const table = make("table", make("div", main, undefined, "scroll"));
   table.id = "table";
   fillTable(table);
@@ -51,7 +51,7 @@ const drawTable = () => {
 const drawGraphs = () => {
   const known = runs.filter((run) => run.graph);
   if (!known.length && !isLive) return;
-  const grid = section(isLive ? "Now" : "Graph", "Links in the color of their matching, workers by degree (size) and accuracy (color).");
+  const grid = section(isLive ? "Live" : "Graph", "Links in the color of their matching, workers by degree (size) and accuracy (color).");
   known.forEach((run, number) => {
     const place = panel(grid, run);
     chart(place, `graph-${number}`, graph(run), { changes: "rounds", large: isLarge(run) });
