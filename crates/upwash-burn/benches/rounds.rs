@@ -36,15 +36,15 @@ fn main() {
 
 /// Seconds of the rounds after the first, and the images in them. The best of three.
 fn rounds(graph: &str, algorithm: &str, count: u64) -> (f64, f64) {
-    let (experiment, mut fleet) = prepare(graph, algorithm, count);
-    let images = (count - 1) as usize * BATCH * fleet.workers();
+    let (experiment, mut engine) = prepare(graph, algorithm, count);
+    let images = (count - 1) as usize * BATCH * engine.workers();
     let best = (0..3)
-        .map(|_| once(&experiment, &mut fleet))
+        .map(|_| once(&experiment, &mut engine))
         .fold(f64::INFINITY, f64::min);
     (best, images as f64)
 }
 
-fn once(experiment: &Experiment, fleet: &mut CpuEngine) -> f64 {
+fn once(experiment: &Experiment, engine: &mut CpuEngine) -> f64 {
     let (mut began, mut seconds) = (None, 0.0);
     let mut clock = |event: &Event| {
         if let Event::Round { .. } = event {
@@ -54,7 +54,7 @@ fn once(experiment: &Experiment, fleet: &mut CpuEngine) -> f64 {
         ControlFlow::Continue
     };
     let start = Progress::start(experiment.workers());
-    run(experiment, fleet, start, &mut clock).expect("a run");
+    run(experiment, engine, start, &mut clock).expect("a run");
     seconds
 }
 
@@ -70,6 +70,6 @@ fn prepare(graph: &str, algorithm: &str, count: u64) -> (Experiment, CpuEngine) 
     let config = Config::parse(&config, &[]).expect("a configuration");
     let experiment = Experiment::prepare(config, &DataPaths::default()).expect("an experiment");
     let network = BurnNetwork::new(experiment.network.clone());
-    let fleet = experiment.cpu_engine(Arc::new(network));
-    (experiment, fleet)
+    let engine = experiment.cpu_engine(Arc::new(network));
+    (experiment, engine)
 }

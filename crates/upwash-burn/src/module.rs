@@ -1,4 +1,4 @@
-//! A Burn module of one's own, as the fleet wants it: functions of flat vectors.
+//! A Burn module of one's own, as the engine wants it: functions of flat vectors.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Distribution, Gradients, Tensor, TensorData};

@@ -155,9 +155,9 @@ fn workers_have_statistics_of_their_own_and_threads_change_nothing() {
             let config = Config::parse(text, &[]).unwrap();
             let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
             let turns = |batch| [Some(GradientTask { batch, rate: 0.1 }); 3];
-            let mut fleet = experiment.cpu_engine(Arc::new(own()));
-            (0..3).for_each(|batch| drop(fleet.step(&turns(batch)).unwrap()));
-            fleet.state().unwrap()
+            let mut engine = experiment.cpu_engine(Arc::new(own()));
+            (0..3).for_each(|batch| drop(engine.step(&turns(batch)).unwrap()));
+            engine.state().unwrap()
         })
     };
     let state = run(1);

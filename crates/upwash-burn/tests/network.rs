@@ -169,19 +169,19 @@ fn statistics_move_a_tenth_of_the_way_and_use_the_unbiased_variance() {
 }
 
 /// Eight workers with the digits.
-fn fleet(model: &str) -> CpuEngine {
+fn engine(model: &str) -> CpuEngine {
     let config = Config::parse(&format!("model = \"{model}\"\n"), &[]).unwrap();
     let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
     experiment.cpu_engine(Arc::new(BurnNetwork::new(experiment.network.clone())))
 }
 
 /// Rounds of an algorithm on L1.
-fn train(fleet: &mut CpuEngine, algorithm: &dyn Algorithm, rounds: u64, rate: f64) {
+fn train(engine: &mut CpuEngine, algorithm: &dyn Algorithm, rounds: u64, rate: f64) {
     let graph = "paper:L1".parse::<GraphSpec>().unwrap().build().unwrap();
     let schedule = Schedule::fixed(&graph, &Weights::Metropolis).unwrap();
     for batch in 0..rounds {
-        let scores = fleet
-            .step(&vec![Some(GradientTask { batch, rate }); fleet.workers()])
+        let scores = engine
+            .step(&vec![Some(GradientTask { batch, rate }); engine.workers()])
             .unwrap();
         let round = schedule.round(batch);
         let report = |i: usize| WorkerStats {
@@ -189,10 +189,10 @@ fn train(fleet: &mut CpuEngine, algorithm: &dyn Algorithm, rounds: u64, rate: f6
             degree: round.degree(i),
             number: 1.0,
         };
-        let reports: Vec<WorkerStats> = (0..fleet.workers()).map(report).collect();
+        let reports: Vec<WorkerStats> = (0..engine.workers()).map(report).collect();
         let parts =
             Exchange::Neighbors.parts(algorithm, &ExchangeContext::new(&round, rate), &reports);
-        fleet
+        engine
             .exchange(&row_plans(&parts), vec![], MixOptions::default())
             .unwrap();
     }
@@ -201,22 +201,22 @@ fn train(fleet: &mut CpuEngine, algorithm: &dyn Algorithm, rounds: u64, rate: f6
 #[test]
 fn al_dsgd_learns_the_digits() {
     for (model, rounds) in [("mlp:32", 200), ("cnn", 60)] {
-        let mut fleet = fleet(model);
+        let mut engine = engine(model);
         let algorithm = AlDsgd::new(Box::new(Dpsgd::default()), Variant::Sound);
-        train(&mut fleet, &algorithm, rounds, 0.05);
+        train(&mut engine, &algorithm, rounds, 0.05);
         for worker in 0..8 {
-            let accuracy = fleet
+            let accuracy = engine
                 .score(RowIndex(worker), Split::Test)
                 .unwrap()
                 .accuracy();
             assert!(accuracy > 0.93, "{model}, worker {worker}: {accuracy}");
         }
         let average = {
-            let average = fleet.average(&rows(8)).unwrap();
-            fleet.score_replica(&average).unwrap().accuracy()
+            let average = engine.average(&rows(8)).unwrap();
+            engine.score_replica(&average).unwrap().accuracy()
         };
         assert!(average > 0.93, "{model}: {average}");
-        assert!(fleet.consensus_distance(&rows(3)).unwrap() > 0.0);
+        assert!(engine.consensus_distance(&rows(3)).unwrap() > 0.0);
     }
 }
 
@@ -228,9 +228,9 @@ fn one_thread_and_two_give_the_same_bits() {
             .build()
             .unwrap();
         pool.install(|| {
-            let mut fleet = fleet("cnn");
-            train(&mut fleet, &Dpsgd::default(), 5, 0.1);
-            fleet.average(&rows(8)).unwrap().parameters
+            let mut engine = engine("cnn");
+            train(&mut engine, &Dpsgd::default(), 5, 0.1);
+            engine.average(&rows(8)).unwrap().parameters
         })
     };
     assert_eq!(run(1), run(2));

@@ -52,9 +52,9 @@ impl Observer for Witness {
 }
 
 fn complete(experiment: &Experiment, model: Arc<dyn Model>) -> Summary {
-    let mut fleet = experiment.cpu_engine(model);
+    let mut engine = experiment.cpu_engine(model);
     let start = Progress::start(experiment.workers());
-    let outcome = run(experiment, &mut fleet, start, &mut Witness::default());
+    let outcome = run(experiment, &mut engine, start, &mut Witness::default());
     outcome.unwrap().summary
 }
 
@@ -171,12 +171,12 @@ fn bounded_staleness_holds_up_those_who_are_ahead() {
     let summary = complete(&experiment, Arc::clone(&held) as Arc<dyn Model>);
     assert_eq!(held.gave_up.load(Ordering::Relaxed), 0);
     assert_eq!(summary.status, Status::Finished);
-    let mut fleet = experiment.cpu_engine(held);
+    let mut engine = experiment.cpu_engine(held);
     let mut witness = Witness {
         stop: Some(4),
         ..Default::default()
     };
-    run(&experiment, &mut fleet, Progress::start(9), &mut witness).unwrap();
+    run(&experiment, &mut engine, Progress::start(9), &mut witness).unwrap();
     let steps = witness.kept.unwrap().0.asynchronous.unwrap().steps;
     let training: Vec<u64> = steps[1..].to_vec(); // the server, 0, has none
     let (least, most) = (training.iter().min(), training.iter().max());
@@ -193,8 +193,8 @@ fn a_checkpoint_has_models_and_velocities_of_the_same_step() {
     let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
     let engine = || experiment.cpu_engine(Arc::new(BurnNetwork::new(experiment.network.clone())));
     let known = plain_steps(&mut engine(), experiment.rounds(), 0.05);
-    let (mut fleet, mut archive) = (engine(), Archive::default());
-    run(&experiment, &mut fleet, Progress::start(1), &mut archive).unwrap();
+    let (mut engine, mut archive) = (engine(), Archive::default());
+    run(&experiment, &mut engine, Progress::start(1), &mut archive).unwrap();
     assert!(archive.0.len() > 20);
     for (progress, state) in &archive.0 {
         let done = progress.asynchronous.as_ref().unwrap().steps[0] as usize;
@@ -209,20 +209,20 @@ fn a_checkpoint_has_models_and_velocities_of_the_same_step() {
 fn a_run_on_threads_that_was_stopped_goes_on() {
     let experiment = prepare("gosgd", "");
     let model = || Arc::new(BurnNetwork::new(experiment.network.clone()));
-    let mut fleet = experiment.cpu_engine(model());
+    let mut engine = experiment.cpu_engine(model());
     let mut witness = Witness {
         stop: Some(60),
         ..Default::default()
     };
-    let first = run(&experiment, &mut fleet, Progress::start(8), &mut witness).unwrap();
+    let first = run(&experiment, &mut engine, Progress::start(8), &mut witness).unwrap();
     assert_eq!(first.summary.status, Status::Interrupted { round: 60 });
     let (progress, state) = witness.kept.unwrap();
     let weights: f64 = progress.numbers.iter().sum();
     assert!((weights - 8.0).abs() < 1e-9, "{weights}");
-    let mut fleet = experiment.cpu_engine(model());
-    fleet.restore(&state).unwrap();
+    let mut engine = experiment.cpu_engine(model());
+    engine.restore(&state).unwrap();
     let rest = &mut Witness::default();
-    let second = run(&experiment, &mut fleet, progress, rest)
+    let second = run(&experiment, &mut engine, progress, rest)
         .unwrap()
         .summary;
     assert_eq!((second.status, second.rounds), (Status::Finished, 360));

@@ -97,11 +97,11 @@ impl EngineArgs {
                 Ok(Box::new(CpuEngine::new(Arc::new(model), spec)))
             }
             DeviceName::Cuda(device) => {
-                let fleet = CudaEngine::new(spec, &network, self.cuda_options(device))?;
-                if let Some(notice) = fleet.notice() {
+                let engine = CudaEngine::new(spec, &network, self.cuda_options(device))?;
+                if let Some(notice) = engine.notice() {
                     crate::output::tell!("warning: {notice}");
                 }
-                Ok(Box::new(fleet))
+                Ok(Box::new(engine))
             }
         }
     }

@@ -62,7 +62,7 @@ pub(crate) fn initialise() -> Result<Rank, String> {
     })
 }
 
-/// Asks the system to let this thread in soon after it wakes, for short turns; a wish, which older kernels (before
+/// Asks the system to let this thread in soon after it wakes, for short turns; a hint, which older kernels (before
 /// Linux 6.12) do not know. Otherwise a gradient on the same core has its turn of some milliseconds first.
 pub(crate) fn prefer_short_turns() {
     #[cfg(target_os = "linux")]

@@ -101,7 +101,7 @@ pub struct Peers {
     gathering: Option<Instant>,
 }
 
-/// How long the round loop is kept from looking at what is wished.
+/// How long the round loop is kept from looking for control requests.
 const SLICE: Duration = Duration::from_millis(100);
 
 fn broken(error: impl std::fmt::Display) -> TransportError {

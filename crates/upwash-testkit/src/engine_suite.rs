@@ -53,15 +53,15 @@ impl Observer for Witness {
 fn prepare(config: &str) -> (Experiment, CpuEngine) {
     let config = Config::parse(config, &[]).unwrap_or_else(|error| panic!("{error}"));
     let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
-    let fleet = experiment.cpu_engine(model(experiment.network.clone()));
-    (experiment, fleet)
+    let engine = experiment.cpu_engine(model(experiment.network.clone()));
+    (experiment, engine)
 }
 
 fn complete(config: &str) -> (Summary, State) {
-    let (experiment, mut fleet) = prepare(config);
+    let (experiment, mut engine) = prepare(config);
     let start = Progress::start(experiment.workers());
-    let outcome = run(&experiment, &mut fleet, start, &mut Witness::default()).unwrap();
-    (outcome.summary, fleet.state().unwrap())
+    let outcome = run(&experiment, &mut engine, start, &mut Witness::default()).unwrap();
+    (outcome.summary, engine.state().unwrap())
 }
 
 fn apart(a: &State, b: &State) -> f32 {
@@ -186,8 +186,8 @@ pub fn an_all_reduce_is_one_worker_with_the_joined_batch() {
 pub fn ad_psgd_in_virtual_time_conserves_the_mean() {
     let config = "[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 2\nlearning_rate = 1e-12\nmomentum = 0.0\n\
                   start = \"different\"\n[clock]\nnetwork = \"datacenter\"\n";
-    let (_, mut fleet) = prepare(config);
-    let before = fleet.state().unwrap();
+    let (_, mut engine) = prepare(config);
+    let before = engine.state().unwrap();
     let (summary, after) = complete(config);
     let width = before[0].1.len() / 8;
     let mean = |state: &State, column: usize| -> f32 {
@@ -280,23 +280,23 @@ pub fn a_run_that_was_stopped_goes_on_as_if_it_never_had() {
          decay = \"cosine\"\n",
     ] {
         let (whole, expected) = complete(config);
-        let (experiment, mut fleet) = prepare(config);
+        let (experiment, mut engine) = prepare(config);
         let mut witness = Witness {
             stop: Some(17),
             ..Default::default()
         };
-        let first = run(&experiment, &mut fleet, Progress::start(8), &mut witness)
+        let first = run(&experiment, &mut engine, Progress::start(8), &mut witness)
             .unwrap()
             .summary;
         assert_eq!(first.status, Status::Interrupted { round: 17 });
 
         let (progress, state) = witness.kept.unwrap();
-        let (experiment, mut fleet) = prepare(config);
-        fleet.restore(&state).unwrap();
-        let second = run(&experiment, &mut fleet, progress, &mut Witness::default())
+        let (experiment, mut engine) = prepare(config);
+        engine.restore(&state).unwrap();
+        let second = run(&experiment, &mut engine, progress, &mut Witness::default())
             .unwrap()
             .summary;
-        assert_eq!(fleet.state().unwrap(), expected);
+        assert_eq!(engine.state().unwrap(), expected);
         assert_eq!(second, whole);
     }
 }
@@ -381,24 +381,24 @@ pub fn every_algorithm_goes_on_as_if_it_never_had_stopped() {
     for config in every_algorithm() {
         let config = format!("{config}[training]\nepochs = 2\n[clock]\nnetwork = \"edge\"\n");
         let (whole, expected) = complete(&config);
-        let (experiment, mut fleet) = prepare(&config);
+        let (experiment, mut engine) = prepare(&config);
         let mut witness = Witness {
             stop: Some(13),
             ..Default::default()
         };
         let start = Progress::start(experiment.workers());
-        run(&experiment, &mut fleet, start, &mut witness).unwrap();
+        run(&experiment, &mut engine, start, &mut witness).unwrap();
         let (progress, state) = witness.kept.unwrap();
         // As a checkpoint has it.
         let text = serde_json::to_string(&progress).unwrap();
         let progress = serde_json::from_str(&text).unwrap();
-        let (experiment, mut fleet) = prepare(&config);
-        fleet.restore(&state).unwrap();
+        let (experiment, mut engine) = prepare(&config);
+        engine.restore(&state).unwrap();
         let rest = &mut Witness::default();
-        let second = run(&experiment, &mut fleet, progress, rest)
+        let second = run(&experiment, &mut engine, progress, rest)
             .unwrap()
             .summary;
-        assert!(fleet.state().unwrap() == expected, "{config}");
+        assert!(engine.state().unwrap() == expected, "{config}");
         assert_eq!(format!("{second:?}"), format!("{whole:?}"), "{config}");
     }
 }
@@ -406,9 +406,9 @@ pub fn every_algorithm_goes_on_as_if_it_never_had_stopped() {
 /// The written rule with the optimal alpha warns and diverges.
 pub fn the_written_rule_with_the_optimal_alpha_warns_and_diverges() {
     let config = "[algorithm]\nvariant = \"written\"\n[training]\nlearning_rate = 0.4\nmomentum = 0.0\nepochs = 200\n";
-    let (experiment, mut fleet) = prepare(config);
+    let (experiment, mut engine) = prepare(config);
     let mut witness = Witness::default();
-    let summary = run(&experiment, &mut fleet, Progress::start(8), &mut witness)
+    let summary = run(&experiment, &mut engine, Progress::start(8), &mut witness)
         .unwrap()
         .summary;
     assert!(
@@ -460,17 +460,17 @@ pub fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
     let config = "[training]\nepochs = 3\nlocal_train_loss = true\n";
     let (mut experiment, _) = prepare(config);
     Arc::get_mut(&mut experiment.data).unwrap().augmentation = Augmentation::CropAndFlip;
-    let mut fleet = experiment.cpu_engine(model(experiment.network.clone()));
+    let mut engine = experiment.cpu_engine(model(experiment.network.clone()));
     let mut events = Vec::new();
     let mut keep = |event: &Event| {
         events.push(event.clone());
         ControlFlow::Continue
     };
-    let summary = run(&experiment, &mut fleet, Progress::start(8), &mut keep)
+    let summary = run(&experiment, &mut engine, Progress::start(8), &mut keep)
         .unwrap()
         .summary;
     let model = model(experiment.network.clone());
-    let models = &fleet.state().unwrap()[0].1;
+    let models = &engine.state().unwrap()[0].1;
     for node in &summary.per_worker {
         let share = experiment.sampler.shares().images[node.id]
             .iter()
@@ -498,11 +498,11 @@ pub fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
 
 /// An engine of another size is refused.
 pub fn an_engine_of_another_size_is_refused() {
-    let (_, mut fleet) = prepare("[graph]\ntopology = \"ring:4\"\n");
+    let (_, mut engine) = prepare("[graph]\ntopology = \"ring:4\"\n");
     let (experiment, _) = prepare("");
     let error = run(
         &experiment,
-        &mut fleet,
+        &mut engine,
         Progress::start(8),
         &mut Witness::default(),
     );
@@ -574,8 +574,8 @@ fn together(
     let experiments: Vec<&Experiment> = prepared.iter().collect();
     let specs: Vec<EngineSpec> = prepared.iter().map(Experiment::engine_spec).collect();
     let spec = EngineSpec::join(&specs).unwrap();
-    let mut fleet = CpuEngine::new(model(spec.network.clone()), &spec);
-    let (owner, shares) = share(&specs, &fleet.layout().clone());
+    let mut engine = CpuEngine::new(model(spec.network.clone()), &spec);
+    let (owner, shares) = share(&specs, &engine.layout().clone());
     std::thread::scope(|scope| {
         let threads: Vec<_> = experiments
             .iter()
@@ -596,7 +596,7 @@ fn together(
                 })
             })
             .collect();
-        owner.serve(&mut fleet);
+        owner.serve(&mut engine);
         threads
             .into_iter()
             .map(|thread| thread.join().unwrap())
@@ -641,13 +641,13 @@ pub fn runs_that_share_an_engine_go_on_there() {
         .map(|seed| format!("seed = {seed}\nmodel = \"softmax\"\n{SHORT}"))
         .collect();
     let stop = |config: &String| {
-        let (experiment, mut fleet) = prepare(config);
+        let (experiment, mut engine) = prepare(config);
         let start = Progress::start(experiment.workers());
         let mut witness = Witness {
             stop: Some(20),
             ..Witness::default()
         };
-        run(&experiment, &mut fleet, start, &mut witness).unwrap();
+        run(&experiment, &mut engine, start, &mut witness).unwrap();
         witness.kept
     };
     let expected: Vec<_> = configs.iter().map(|config| complete(config)).collect();

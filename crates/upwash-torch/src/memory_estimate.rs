@@ -1,4 +1,4 @@
-//! How much of a GPU's memory a fleet will need.
+//! How much of a GPU's memory a engine will need.
 
 use crate::cuda::{CudaEngine, CudaOptions, Precision, SCORED_AT_ONCE};
 use crate::model::TorchModel;
@@ -110,8 +110,8 @@ impl MemoryEstimate {
             ));
             shim::release_memory()?;
             shim::forget_peak(options.device)?;
-            let fleet = CudaEngine::make(&few, model, options)?;
-            Ok((fleet.memory()?.peak as u64, Self::of(&few, options)))
+            let engine = CudaEngine::make(&few, model, options)?;
+            Ok((engine.memory()?.peak as u64, Self::of(&few, options)))
         };
         let (one, described_one) = peak(1)?;
         if described.workers == 1 {
