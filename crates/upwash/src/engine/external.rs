@@ -177,8 +177,11 @@ impl Engine for ExternalEngine<'_> {
         weights: &[Vec<(RowIndex, f64)>],
         remote_rows: Vec<Vec<f32>>,
     ) -> Result<(), EngineError> {
-        let rows = self.statistics.iter_mut().map(|row| &mut **row).collect();
-        mix_statistics(rows, weights, remote_rows);
+        // A loop whose model has none need not attach any.
+        if !self.statistics.is_empty() {
+            let rows = self.statistics.iter_mut().map(|row| &mut **row).collect();
+            mix_statistics(rows, weights, remote_rows);
+        }
         Ok(())
     }
 
