@@ -16,17 +16,12 @@ impl Algorithm for FollowTheBest {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let output = std::env::args()
-        .nth(1)
-        .unwrap_or("runs/own-algorithm".into());
+    let output = std::env::args().nth(1).unwrap_or("runs/own-algorithm".into());
     let summary = Trainer::new(Config::default()) // the digits, eight workers on the graph L1
         .engine(upwash_burn::engine)
         .algorithm(FollowTheBest(0.5))
         .output(&output)
         .run()?;
-    println!(
-        "{:.2} % right; upwash show {output}",
-        100.0 * summary.mean_accuracy
-    );
+    println!("{:.2} % right; upwash show {output}", 100.0 * summary.mean_accuracy);
     Ok(())
 }

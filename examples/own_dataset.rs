@@ -14,11 +14,7 @@ fn stripes(count: usize, mut noise: u32) -> Images {
         }
         labels.push(class as u8);
     }
-    Images {
-        shape: [1, 12, 12],
-        pixels,
-        labels,
-    }
+    Images { shape: [1, 12, 12], pixels, labels }
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,9 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::parse("model = \"mlp:16\"\n[training]\nepochs = 5\n", &[])?;
     let output = std::env::args().nth(1);
     let output = output.unwrap_or("runs/own-dataset".into());
-    let trainer = Trainer::new(config)
-        .dataset(data)
-        .engine(upwash_burn::engine);
+    let trainer = Trainer::new(config).dataset(data).engine(upwash_burn::engine);
     let summary = trainer.output(&output).run()?;
     println!("{:.2} % right", 100.0 * summary.mean_accuracy);
     Ok(())

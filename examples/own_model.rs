@@ -30,9 +30,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     let output = std::env::args().nth(1).unwrap_or("runs/own-model".into());
     let summary = Trainer::new(config).model(model).output(&output).run()?;
-    println!(
-        "{:.2} % right; upwash show {output}",
-        100.0 * summary.mean_accuracy
-    );
+    println!("{:.2} % right; upwash show {output}", 100.0 * summary.mean_accuracy);
     Ok(())
 }

@@ -21,17 +21,12 @@ impl Optimizer for Adagrad {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::parse("[training]\nepochs = 5\nlearning_rate = 0.02\n", &[])?;
-    let output = std::env::args()
-        .nth(1)
-        .unwrap_or("runs/own-optimizer".into());
+    let output = std::env::args().nth(1).unwrap_or("runs/own-optimizer".into());
     let summary = Trainer::new(config) // the digits, AL-DSGD on L1
         .engine(upwash_burn::engine)
         .optimizer(Adagrad)
         .output(&output)
         .run()?;
-    println!(
-        "{:.2} % right; upwash show {output}",
-        100.0 * summary.mean_accuracy
-    );
+    println!("{:.2} % right; upwash show {output}", 100.0 * summary.mean_accuracy);
     Ok(())
 }

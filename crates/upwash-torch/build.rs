@@ -23,12 +23,8 @@ fn shim() {
         .include(include.join("torch/csrc/api/include"))
         .file("cpp/shim.cpp");
     // PyPI's packages lie side by side; an installed toolkit has its usual place.
-    let packages = torch
-        .parent()
-        .map(|packages| packages.join("nvidia/cu13/include"));
-    let candidates = packages
-        .into_iter()
-        .chain(["/usr/local/cuda/include".into()]);
+    let packages = torch.parent().map(|packages| packages.join("nvidia/cu13/include"));
+    let candidates = packages.into_iter().chain(["/usr/local/cuda/include".into()]);
     let headers = candidates
         .filter(|folder| folder.join("cuda.h").exists() && folder.join("crt").exists())
         .find(|folder| folder.join("nvrtc.h").exists());

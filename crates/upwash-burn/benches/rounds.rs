@@ -21,10 +21,7 @@ const BATCH: usize = 32;
 fn main() {
     if cfg!(feature = "burn-threads") {
         let (seconds, images) = rounds("path:1", "dpsgd", 12);
-        println!(
-            "one model on all cores, Burn's threads: {:.1} images/s",
-            images / seconds
-        );
+        println!("one model on all cores, Burn's threads: {:.1} images/s", images / seconds);
         return;
     }
     let (dpsgd, images) = rounds("paper:L1", "dpsgd", 6);
@@ -38,9 +35,7 @@ fn main() {
 fn rounds(graph: &str, algorithm: &str, count: u64) -> (f64, f64) {
     let (experiment, mut engine) = prepare(graph, algorithm, count);
     let images = (count - 1) as usize * BATCH * engine.workers();
-    let best = (0..3)
-        .map(|_| once(&experiment, &mut engine))
-        .fold(f64::INFINITY, f64::min);
+    let best = (0..3).map(|_| once(&experiment, &mut engine)).fold(f64::INFINITY, f64::min);
     (best, images as f64)
 }
 

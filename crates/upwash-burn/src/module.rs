@@ -70,21 +70,9 @@ impl<M: Classifier> BurnModule<M> {
             fitting.filter_map(move |(found, role)| (*role == wanted).then_some(found))
         };
         let named = |found: &Found| (found.name.clone(), found.shape.clone());
-        let layout = Layout::new(
-            with(Role::Trained).map(named),
-            with(Role::Statistic).map(named),
-        );
-        let start_statistics = with(Role::Statistic)
-            .flat_map(|found| found.values.clone())
-            .collect();
-        Self {
-            make: Box::new(make),
-            template: Mutex::new(module),
-            layout,
-            roles,
-            start_statistics,
-            shape,
-        }
+        let layout = Layout::new(with(Role::Trained).map(named), with(Role::Statistic).map(named));
+        let start_statistics = with(Role::Statistic).flat_map(|found| found.values.clone()).collect();
+        Self { make: Box::new(make), template: Mutex::new(module), layout, roles, start_statistics, shape }
     }
 
     /// A module of its own with these numbers: clones would share their statistics.
@@ -92,11 +80,7 @@ impl<M: Classifier> BurnModule<M> {
         let template = self.template.lock().unwrap_or_else(PoisonError::into_inner);
         let copy = template.valid();
         drop(template);
-        let mut filler = Filler {
-            roles: self.roles.iter(),
-            parameters,
-            statistics,
-        };
+        let mut filler = Filler { roles: self.roles.iter(), parameters, statistics };
         let copy = copy.map(&mut filler);
         if training { copy.train() } else { copy }
     }
@@ -111,10 +95,7 @@ impl<M: Classifier> BurnModule<M> {
     fn statistics_of(&self, module: &M) -> Vec<f32> {
         let found = Tensors::of(&module.valid()).0;
         let statistics = found.into_iter().zip(&self.roles);
-        statistics
-            .filter(|(_, role)| **role == Role::Statistic)
-            .flat_map(|(found, _)| found.values)
-            .collect()
+        statistics.filter(|(_, role)| **role == Role::Statistic).flat_map(|(found, _)| found.values).collect()
     }
 }
 
@@ -140,13 +121,7 @@ impl<M: Classifier> Model for BurnModule<M> {
         self.start_statistics.clone()
     }
 
-    fn gradient(
-        &self,
-        parameters: &[f32],
-        statistics: &mut [f32],
-        batch: &Batch,
-        gradient: &mut [f32],
-    ) -> Score {
+    fn gradient(&self, parameters: &[f32], statistics: &mut [f32], batch: &Batch, gradient: &mut [f32]) -> Score {
         let device = Device::flex().autodiff();
         let module = self.filled(parameters, statistics, true);
         let logits = module.logits(self.images(batch, &device));
@@ -154,11 +129,8 @@ impl<M: Classifier> Model for BurnModule<M> {
         let (score, slope) = cross_entropy(&numbers(logits.clone()), &batch.labels, shape[1]);
         // d loss / d parameters = d (logits . slope) / d parameters.
         let slope = Tensor::<2>::from_data(TensorData::new(slope, shape), &device);
-        let mut slopes = Slopes {
-            gradients: (logits * slope).sum().backward(),
-            roles: self.roles.iter(),
-            rest: gradient,
-        };
+        let mut slopes =
+            Slopes { gradients: (logits * slope).sum().backward(), roles: self.roles.iter(), rest: gradient };
         module.visit(&mut slopes);
         statistics.copy_from_slice(&self.statistics_of(&module));
         score
@@ -185,11 +157,7 @@ impl<M: Classifier> Model for BurnModule<M> {
         let second = pass(&first);
         let batch = |(&p, &q): (&f32, &f32)| {
             let (p, q) = (f64::from(p), f64::from(q));
-            if p == 0.0 {
-                0.0
-            } else {
-                (p * p / (2.0 * p - q)) as f32
-            }
+            if p == 0.0 { 0.0 } else { (p * p / (2.0 * p - q)) as f32 }
         };
         first.iter().zip(&second).map(batch).collect()
     }
@@ -280,8 +248,7 @@ impl ModuleVisitor for Slopes<'_> {
             return;
         }
         let tensor = param.val();
-        let (own, rest) =
-            std::mem::take(&mut self.rest).split_at_mut(tensor.shape().num_elements());
+        let (own, rest) = std::mem::take(&mut self.rest).split_at_mut(tensor.shape().num_elements());
         match tensor.grad(&self.gradients) {
             Some(gradient) => own.copy_from_slice(&numbers(gradient)),
             // A parameter that has no part in the logits.

@@ -31,23 +31,12 @@ impl BurnNetwork {
         Self { network, layout }
     }
 
-    fn forward<'a>(
-        &'a self,
-        device: &Device,
-        leaves: Leaves,
-        mode: Mode<'a>,
-        batch: &Batch,
-    ) -> (Tensor<2>, Mode<'a>) {
+    fn forward<'a>(&'a self, device: &Device, leaves: Leaves, mode: Mode<'a>, batch: &Batch) -> (Tensor<2>, Mode<'a>) {
         let [channels, height, width] = self.network.input;
         let shape = [batch.labels.len(), channels, height, width];
         let data = TensorData::new(batch.pixels.clone(), shape);
         let image = Activation::Image(Tensor::from_data(data, device));
-        let mut pass = Pass {
-            leaves: leaves.0.into_iter(),
-            statistics: self.layout.statistics.iter(),
-            mode,
-            device,
-        };
+        let mut pass = Pass { leaves: leaves.0.into_iter(), statistics: self.layout.statistics.iter(), mode, device };
         match pass.layers(&self.network.layers, image) {
             Activation::Flat(logits) => (logits, pass.mode),
             Activation::Image(_) => unreachable!("networks end in a linear layer"),
@@ -55,22 +44,11 @@ impl BurnNetwork {
     }
 
     fn leaves(&self, device: &Device, parameters: &[f32]) -> Leaves {
-        Leaves(
-            self.layout
-                .parameters
-                .iter()
-                .map(|slot| Leaf::new(slot, parameters, device))
-                .collect(),
-        )
+        Leaves(self.layout.parameters.iter().map(|slot| Leaf::new(slot, parameters, device)).collect())
     }
 
     /// Logits without a gradient, row by row.
-    fn logits<'a>(
-        &'a self,
-        parameters: &[f32],
-        mode: Mode<'a>,
-        batch: &Batch,
-    ) -> (Vec<f32>, Mode<'a>) {
+    fn logits<'a>(&'a self, parameters: &[f32], mode: Mode<'a>, batch: &Batch) -> (Vec<f32>, Mode<'a>) {
         let device = Device::flex();
         let leaves = self.leaves(&device, parameters);
         let (logits, mode) = self.forward(&device, leaves, mode, batch);
@@ -91,29 +69,17 @@ impl Model for BurnNetwork {
         self.network.start_statistics()
     }
 
-    fn gradient(
-        &self,
-        parameters: &[f32],
-        statistics: &mut [f32],
-        batch: &Batch,
-        gradient: &mut [f32],
-    ) -> Score {
+    fn gradient(&self, parameters: &[f32], statistics: &mut [f32], batch: &Batch, gradient: &mut [f32]) -> Score {
         let device = Device::flex().autodiff();
         let leaves = self.leaves(&device, parameters).requiring_gradients();
-        let (logits, _) = self.forward(
-            &device,
-            leaves.clone(),
-            Mode::Train { moving: statistics },
-            batch,
-        );
+        let (logits, _) = self.forward(&device, leaves.clone(), Mode::Train { moving: statistics }, batch);
         let shape = logits.dims();
         let (score, slope) = cross_entropy(&numbers(logits.clone()), &batch.labels, shape[1]);
         // d loss / d parameters = d (logits . slope) / d parameters.
         let slope = Tensor::<2>::from_data(TensorData::new(slope, shape), &device);
         let gradients = (logits * slope).sum().backward();
         for (slot, leaf) in self.layout.parameters.iter().zip(leaves.0) {
-            slot.of_mut(gradient)
-                .copy_from_slice(&leaf.gradient(&gradients));
+            slot.of_mut(gradient).copy_from_slice(&leaf.gradient(&gradients));
         }
         score
     }
@@ -187,10 +153,7 @@ impl Leaf {
 }
 
 pub(crate) fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor
-        .into_data()
-        .try_to_vec()
-        .expect("floats of single precision")
+    tensor.into_data().try_to_vec().expect("floats of single precision")
 }
 
 enum Activation {
@@ -233,12 +196,7 @@ impl Pass<'_, '_> {
                 let (weight, bias) = (self.two(), self.one());
                 Activation::Flat(x.flat().matmul(weight.transpose()) + bias.unsqueeze())
             }
-            Layer::Conv {
-                stride,
-                padding,
-                bias,
-                ..
-            } => {
+            Layer::Conv { stride, padding, bias, .. } => {
                 let weight = self.four();
                 let bias = bias.then(|| self.one());
                 let options = ConvOptions::new([*stride; 2], [*padding; 2], [1; 2], 1);
@@ -275,19 +233,9 @@ impl Pass<'_, '_> {
         let (mean_slot, variance_slot) = slots.expect("two for every layer that normalises");
         if let Mode::Score { statistics } = &self.mode {
             let tensor = |slot: &Slot| {
-                Tensor::<1>::from_data(
-                    TensorData::new(slot.of(statistics).to_vec(), slot.shape.clone()),
-                    self.device,
-                )
+                Tensor::<1>::from_data(TensorData::new(slot.of(statistics).to_vec(), slot.shape.clone()), self.device)
             };
-            return batch_norm(
-                x,
-                weight,
-                bias,
-                tensor(mean_slot),
-                tensor(variance_slot),
-                Layer::NORM_EPSILON,
-            );
+            return batch_norm(x, weight, bias, tensor(mean_slot), tensor(variance_slot), Layer::NORM_EPSILON);
         }
         let [images, _, height, width] = x.dims();
         let count = (images * height * width) as f32;
@@ -298,18 +246,9 @@ impl Pass<'_, '_> {
         let variance = variance.into_iter().map(|v| v * unbiased);
         match &mut self.mode {
             Mode::Train { moving } => {
-                let towards =
-                    |old: &mut f32, new: f32| *old += (Layer::NORM_MOMENTUM as f32) * (new - *old);
-                mean_slot
-                    .of_mut(moving)
-                    .iter_mut()
-                    .zip(mean)
-                    .for_each(|(old, new)| towards(old, new));
-                variance_slot
-                    .of_mut(moving)
-                    .iter_mut()
-                    .zip(variance)
-                    .for_each(|(old, new)| towards(old, new));
+                let towards = |old: &mut f32, new: f32| *old += (Layer::NORM_MOMENTUM as f32) * (new - *old);
+                mean_slot.of_mut(moving).iter_mut().zip(mean).for_each(|(old, new)| towards(old, new));
+                variance_slot.of_mut(moving).iter_mut().zip(variance).for_each(|(old, new)| towards(old, new));
             }
             Mode::Collect(found) => {
                 found.extend(mean);

@@ -29,11 +29,7 @@ fn own_parts_are_trained_and_named() {
         assert!(config.contains(key), "{name}: {config}");
         let summary = Summary::read(&run).unwrap().unwrap();
         assert_eq!(summary.status, Status::Finished, "{name}");
-        assert!(
-            summary.mean_accuracy > least,
-            "{name}: {}",
-            summary.mean_accuracy
-        );
+        assert!(summary.mean_accuracy > least, "{name}: {}", summary.mean_accuracy);
         assert!(run.join("model.safetensors").exists(), "{name}");
         let lines = std::fs::read_to_string(format!("../../examples/{name}.rs")).unwrap();
         assert!(lines.lines().count() <= 40, "{name} has more than 40 lines");

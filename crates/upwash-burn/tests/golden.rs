@@ -11,11 +11,8 @@ use upwash_testkit::golden::{Bits, Trace, Traces, cases, check};
 #[test]
 fn golden_losses_on_the_digits() {
     for seed in [1, 2] {
-        let trace = |config: &str| {
-            Trace::of(config, |experiment| {
-                Arc::new(BurnNetwork::new(experiment.network.clone()))
-            })
-        };
+        let trace =
+            |config: &str| Trace::of(config, |experiment| Arc::new(BurnNetwork::new(experiment.network.clone())));
         let runs = cases(seed).into_iter();
         let found: Traces = runs.map(|(name, config)| (name, trace(&config))).collect();
         let file = format!("tests/golden/digits-seed-{seed}.json");

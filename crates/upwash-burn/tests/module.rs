@@ -44,14 +44,7 @@ fn own() -> BurnModule<Net> {
 }
 
 fn described() -> BurnNetwork {
-    let conv = Layer::Conv {
-        inputs: 1,
-        outputs: 4,
-        size: 3,
-        stride: 1,
-        padding: 0,
-        bias: true,
-    };
+    let conv = Layer::Conv { inputs: 1, outputs: 4, size: 3, stride: 1, padding: 0, bias: true };
     BurnNetwork::new(Network {
         input: [1, 8, 8],
         classes: 10,
@@ -60,10 +53,7 @@ fn described() -> BurnNetwork {
             Layer::BatchNorm { channels: 4 },
             Layer::Relu,
             Layer::Flatten,
-            Layer::Linear {
-                inputs: 144,
-                outputs: 10,
-            },
+            Layer::Linear { inputs: 144, outputs: 10 },
         ],
     })
 }
@@ -80,10 +70,7 @@ fn translated(own: &[f32]) -> Vec<f32> {
 
 fn batch() -> Batch {
     let mut stream = Stream::new(3, "test", &[]);
-    Batch {
-        pixels: (0..5 * 64).map(|_| stream.normal() as f32).collect(),
-        labels: vec![3, 1, 4, 1, 5],
-    }
+    Batch { pixels: (0..5 * 64).map(|_| stream.normal() as f32).collect(), labels: vec![3, 1, 4, 1, 5] }
 }
 
 fn assert_close(found: &[f32], known: &[f32]) {
@@ -96,25 +83,10 @@ fn assert_close(found: &[f32], known: &[f32]) {
 #[test]
 fn an_own_module_does_what_the_described_network_does() {
     let (own, described) = (own(), described());
-    let names: Vec<_> = own
-        .layout()
-        .parameters
-        .iter()
-        .map(|slot| slot.name.as_str())
-        .collect();
-    let known = [
-        "conv.weight",
-        "conv.bias",
-        "norm.gamma",
-        "norm.beta",
-        "linear.weight",
-        "linear.bias",
-    ];
+    let names: Vec<_> = own.layout().parameters.iter().map(|slot| slot.name.as_str()).collect();
+    let known = ["conv.weight", "conv.bias", "norm.gamma", "norm.beta", "linear.weight", "linear.bias"];
     assert_eq!(names, known);
-    assert_eq!(
-        own.layout().parameter_count(),
-        described.layout().parameter_count()
-    );
+    assert_eq!(own.layout().parameter_count(), described.layout().parameter_count());
     assert_eq!(own.start_statistics(), described.start_statistics());
 
     let parameters = own.start(7, 2);
@@ -126,10 +98,7 @@ fn an_own_module_does_what_the_described_network_does() {
     assert!((score.loss - known.loss).abs() < 1e-6);
     assert_close(&translated(&gradients[0]), &gradients[1]);
     assert_close(&moved[0][..4], &moved[1][..4]); // means; Burn keeps the biased variance
-    assert_close(
-        &own.batch_statistics(&parameters, &batch())[..4],
-        &described.batch_statistics(&ours, &batch())[..4],
-    );
+    assert_close(&own.batch_statistics(&parameters, &batch())[..4], &described.batch_statistics(&ours, &batch())[..4]);
     let tested = own.score(&parameters, &moved[1], &batch());
     assert!((tested.loss - described.score(&ours, &moved[1], &batch()).loss).abs() < 1e-6);
 }
@@ -145,13 +114,9 @@ fn starts_depend_on_seed_and_worker_only() {
 #[test]
 fn workers_have_statistics_of_their_own_and_threads_change_nothing() {
     let run = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
-            let text =
-                "[graph]\ntopology = \"path:3\"\n[training]\nmomentum = 0.0\nstart = \"equal\"\n";
+            let text = "[graph]\ntopology = \"path:3\"\n[training]\nmomentum = 0.0\nstart = \"equal\"\n";
             let config = Config::parse(text, &[]).unwrap();
             let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
             let turns = |batch| [Some(GradientTask { batch, rate: 0.1 }); 3];

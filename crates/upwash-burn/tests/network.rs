@@ -4,9 +4,7 @@
 
 use std::sync::Arc;
 use upwash::RowIndex;
-use upwash::algorithm::{
-    AlDsgd, Algorithm, Dpsgd, Exchange, ExchangeContext, Variant, WorkerStats,
-};
+use upwash::algorithm::{AlDsgd, Algorithm, Dpsgd, Exchange, ExchangeContext, Variant, WorkerStats};
 use upwash::config::Config;
 use upwash::data::Batch;
 use upwash::engine::MixOptions;
@@ -27,48 +25,21 @@ fn noise(seed: u64, count: usize) -> Vec<f32> {
 /// Every kind of layer at once, on images of 6x6; with or without those that have kinks.
 fn everything(kinks: bool) -> Network {
     let relu = || if kinks { vec![Layer::Relu] } else { vec![] };
-    let conv = |inputs, outputs, size, stride, bias| Layer::Conv {
-        inputs,
-        outputs,
-        size,
-        stride,
-        padding: size / 2,
-        bias,
-    };
-    let body = [
-        vec![Layer::BatchNorm { channels: 4 }],
-        relu(),
-        vec![conv(4, 6, 3, 2, true)],
-    ]
-    .concat();
+    let conv =
+        |inputs, outputs, size, stride, bias| Layer::Conv { inputs, outputs, size, stride, padding: size / 2, bias };
+    let body = [vec![Layer::BatchNorm { channels: 4 }], relu(), vec![conv(4, 6, 3, 2, true)]].concat();
     Network {
         input: [2, 6, 6],
         classes: 3,
         layers: [
             vec![
                 conv(2, 4, 3, 1, false),
-                Layer::Residual {
-                    body,
-                    shortcut: vec![conv(4, 6, 1, 2, true)],
-                },
-                Layer::Residual {
-                    body: vec![conv(6, 6, 1, 1, false)],
-                    shortcut: vec![],
-                },
+                Layer::Residual { body, shortcut: vec![conv(4, 6, 1, 2, true)] },
+                Layer::Residual { body: vec![conv(6, 6, 1, 1, false)], shortcut: vec![] },
             ],
             relu(),
-            if kinks {
-                vec![Layer::MaxPool { size: 3 }]
-            } else {
-                vec![]
-            },
-            vec![
-                Layer::GlobalAverage,
-                Layer::Linear {
-                    inputs: 6,
-                    outputs: 3,
-                },
-            ],
+            if kinks { vec![Layer::MaxPool { size: 3 }] } else { vec![] },
+            vec![Layer::GlobalAverage, Layer::Linear { inputs: 6, outputs: 3 }],
         ]
         .concat(),
     }
@@ -79,48 +50,24 @@ fn gradients_are_slopes() {
     // Where the loss has kinks the steps must be small, and single precision is then coarse.
     for (kinks, length, tolerance) in [(false, 1e-3, 1e-3), (true, 1e-4, 2e-2)] {
         let model = BurnNetwork::new(everything(kinks));
-        let batch = Batch {
-            pixels: noise(1, 5 * 72),
-            labels: vec![0, 1, 2, 1, 0],
-        };
+        let batch = Batch { pixels: noise(1, 5 * 72), labels: vec![0, 1, 2, 1, 0] };
         let parameters = model.start(3, 0);
         let loss = |parameters: &[f32]| {
             let mut scrap = vec![0.0; model.layout().parameter_count()];
-            model
-                .gradient(
-                    parameters,
-                    &mut model.start_statistics(),
-                    &batch,
-                    &mut scrap,
-                )
-                .loss
+            model.gradient(parameters, &mut model.start_statistics(), &batch, &mut scrap).loss
         };
         let mut gradient = vec![0.0; model.layout().parameter_count()];
-        model.gradient(
-            &parameters,
-            &mut model.start_statistics(),
-            &batch,
-            &mut gradient,
-        );
+        model.gradient(&parameters, &mut model.start_statistics(), &batch, &mut gradient);
         for seed in 0..20 {
             let direction = noise(100 + seed, parameters.len());
             let moved = |by: f32| {
                 let step = |(x, d): (&f32, &f32)| x + by * d;
-                loss(
-                    &parameters
-                        .iter()
-                        .zip(&direction)
-                        .map(step)
-                        .collect::<Vec<f32>>(),
-                )
+                loss(&parameters.iter().zip(&direction).map(step).collect::<Vec<f32>>())
             };
             let slope = (moved(length) - moved(-length)) / f64::from(2.0 * length);
             let product = |(g, d): (&f32, &f32)| f64::from(*g) * f64::from(*d);
             let found: f64 = gradient.iter().zip(&direction).map(product).sum();
-            assert!(
-                (slope - found).abs() < tolerance,
-                "{kinks} {seed}: {found}, not {slope}"
-            );
+            assert!((slope - found).abs() < tolerance, "{kinks} {seed}: {found}, not {slope}");
         }
     }
 }
@@ -128,34 +75,13 @@ fn gradients_are_slopes() {
 #[test]
 fn statistics_move_a_tenth_of_the_way_and_use_the_unbiased_variance() {
     // One normalising layer behind the identity: its batch is the image itself.
-    let identity = Layer::Conv {
-        inputs: 1,
-        outputs: 1,
-        size: 1,
-        stride: 1,
-        padding: 0,
-        bias: false,
-    };
-    let layers = vec![
-        identity,
-        Layer::BatchNorm { channels: 1 },
-        Layer::Flatten,
-        Layer::Linear {
-            inputs: 4,
-            outputs: 2,
-        },
-    ];
-    let model = BurnNetwork::new(Network {
-        input: [1, 2, 2],
-        classes: 2,
-        layers,
-    });
+    let identity = Layer::Conv { inputs: 1, outputs: 1, size: 1, stride: 1, padding: 0, bias: false };
+    let layers =
+        vec![identity, Layer::BatchNorm { channels: 1 }, Layer::Flatten, Layer::Linear { inputs: 4, outputs: 2 }];
+    let model = BurnNetwork::new(Network { input: [1, 2, 2], classes: 2, layers });
     let mut parameters = model.start(0, 0);
     parameters[0] = 1.0;
-    let batch = Batch {
-        pixels: vec![1.0, 2.0, 3.0, 4.0],
-        labels: vec![0],
-    };
+    let batch = Batch { pixels: vec![1.0, 2.0, 3.0, 4.0], labels: vec![0] };
     let mut statistics = model.start_statistics();
     assert_eq!(statistics, [0.0, 1.0]);
     let mut gradient = vec![0.0; model.layout().parameter_count()];
@@ -180,21 +106,13 @@ fn train(engine: &mut CpuEngine, algorithm: &dyn Algorithm, rounds: u64, rate: f
     let graph = "paper:L1".parse::<GraphSpec>().unwrap().build().unwrap();
     let schedule = Schedule::fixed(&graph, &Weights::Metropolis).unwrap();
     for batch in 0..rounds {
-        let scores = engine
-            .step(&vec![Some(GradientTask { batch, rate }); engine.workers()])
-            .unwrap();
+        let scores = engine.step(&vec![Some(GradientTask { batch, rate }); engine.workers()]).unwrap();
         let round = schedule.round(batch);
-        let report = |i: usize| WorkerStats {
-            loss: scores[i].map(|score| score.loss),
-            degree: round.degree(i),
-            number: 1.0,
-        };
+        let report =
+            |i: usize| WorkerStats { loss: scores[i].map(|score| score.loss), degree: round.degree(i), number: 1.0 };
         let reports: Vec<WorkerStats> = (0..engine.workers()).map(report).collect();
-        let parts =
-            Exchange::Neighbors.parts(algorithm, &ExchangeContext::new(&round, rate), &reports);
-        engine
-            .exchange(&row_plans(&parts), vec![], MixOptions::default())
-            .unwrap();
+        let parts = Exchange::Neighbors.parts(algorithm, &ExchangeContext::new(&round, rate), &reports);
+        engine.exchange(&row_plans(&parts), vec![], MixOptions::default()).unwrap();
     }
 }
 
@@ -205,10 +123,7 @@ fn al_dsgd_learns_the_digits() {
         let algorithm = AlDsgd::new(Box::new(Dpsgd::default()), Variant::Sound);
         train(&mut engine, &algorithm, rounds, 0.05);
         for worker in 0..8 {
-            let accuracy = engine
-                .score(RowIndex(worker), Split::Test)
-                .unwrap()
-                .accuracy();
+            let accuracy = engine.score(RowIndex(worker), Split::Test).unwrap().accuracy();
             assert!(accuracy > 0.93, "{model}, worker {worker}: {accuracy}");
         }
         let average = {
@@ -223,10 +138,7 @@ fn al_dsgd_learns_the_digits() {
 #[test]
 fn one_thread_and_two_give_the_same_bits() {
     let run = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let mut engine = engine("cnn");
             train(&mut engine, &Dpsgd::default(), 5, 0.1);

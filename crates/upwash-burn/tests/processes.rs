@@ -13,8 +13,7 @@ use upwash::engine::{Engine, State};
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{ControlFlow, Event, Progress, Summary, run, run_with};
 use upwash::transport::{
-    Capabilities, Collectives, Membership, Message, MessageExchange, Placement, RoundStart,
-    Traffic, TransportError,
+    Capabilities, Collectives, Membership, Message, MessageExchange, Placement, RoundStart, Traffic, TransportError,
 };
 use upwash_burn::BurnNetwork;
 use upwash_testkit::{Archive, distance, plain_steps};
@@ -44,10 +43,7 @@ struct Channels {
 impl Channels {
     fn all(workers: usize, processes: usize) -> Vec<Self> {
         let (to, from): (Vec<_>, Vec<_>) = (0..processes).map(|_| channel()).unzip();
-        let hall = Arc::new(Hall {
-            barrier: Barrier::new(processes),
-            sums: Mutex::default(),
-        });
+        let hall = Arc::new(Hall { barrier: Barrier::new(processes), sums: Mutex::default() });
         let one = |(this, from)| Self {
             placement: Placement::new(workers, processes, this),
             to: to.clone(),
@@ -83,11 +79,7 @@ impl Channels {
 
 impl Membership for Channels {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            survives_loss: self.poison.is_some(),
-            authenticated: false,
-            progresses: true,
-        }
+        Capabilities { survives_loss: self.poison.is_some(), authenticated: false, progresses: true }
     }
 
     fn placement(&self) -> &Placement {
@@ -101,11 +93,7 @@ impl Membership for Channels {
 
     fn may_begin(&mut self, round: u64, stop: bool) -> Result<RoundStart, TransportError> {
         self.round = round;
-        Ok(if stop {
-            RoundStart::Stop
-        } else {
-            RoundStart::Go
-        })
+        Ok(if stop { RoundStart::Stop } else { RoundStart::Go })
     }
 }
 
@@ -172,22 +160,16 @@ impl Collectives for Channels {
     fn all_reduce(&mut self, _: u32, numbers: &mut [f32]) -> Result<(), TransportError> {
         let wide: Vec<f64> = numbers.iter().map(|&x| f64::from(x)).collect();
         let sums = self.summed(&wide);
-        numbers
-            .iter_mut()
-            .zip(sums)
-            .for_each(|(x, sum)| *x = sum as f32);
+        numbers.iter_mut().zip(sums).for_each(|(x, sum)| *x = sum as f32);
         Ok(())
     }
 
     fn gather_scalars(&mut self, numbers: &mut [f64]) -> Result<(), TransportError> {
         let own = self.placement.own();
-        let known = numbers
-            .iter()
-            .enumerate()
-            .map(|(worker, x)| match own.contains(&worker) {
-                true => *x,
-                false => 0.0,
-            });
+        let known = numbers.iter().enumerate().map(|(worker, x)| match own.contains(&worker) {
+            true => *x,
+            false => 0.0,
+        });
         let known: Vec<f64> = known.collect();
         numbers.copy_from_slice(&self.summed(&known));
         Ok(())
@@ -241,15 +223,12 @@ fn apart(experiment: &Experiment, processes: usize) -> Vec<Result3> {
                         ControlFlow::Continue
                     };
                     let start = Progress::start(workers);
-                    let outcome =
-                        run_with(experiment, &mut engine, &mut transport, start, &mut watch);
+                    let outcome = run_with(experiment, &mut engine, &mut transport, start, &mut watch);
                     (losses, engine.state().unwrap(), outcome.unwrap().summary)
                 })
             })
             .collect();
-        all.into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
+        all.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
 
@@ -277,10 +256,7 @@ fn check(text: &str, processes: usize, exact: bool) {
             let found = found.find(|loss| !loss.is_nan()).unwrap_or(f64::NAN);
             let same = found == *known || found.is_nan() && known.is_nan();
             let near = (found - known).abs() <= 1e-5 * known.abs();
-            assert!(
-                same || !exact && near,
-                "{text}: worker {worker}, round {round}: {found} instead of {known}"
-            );
+            assert!(same || !exact && near, "{text}: worker {worker}, round {round}: {found} instead of {known}");
         }
     }
     let joined = joined(&all);
@@ -288,19 +264,13 @@ fn check(text: &str, processes: usize, exact: bool) {
         assert_eq!(array.len(), known.len(), "{name}");
         let worst = array.iter().zip(known).map(|(a, b)| (a - b).abs());
         let worst = worst.fold(0.0, f32::max);
-        assert!(
-            worst == 0.0 || !exact && worst < 1e-4,
-            "{text}: {name}: {worst}"
-        );
+        assert!(worst == 0.0 || !exact && worst < 1e-4, "{text}: {name}: {worst}");
     }
     for (_, _, found) in &all {
         assert_eq!(found.per_worker.len(), summary.per_worker.len());
         let near = |a: f64, b: f64| (a - b).abs() < 0.005 || a.is_nan() && b.is_nan();
         assert!(near(found.mean_accuracy, summary.mean_accuracy), "{text}");
-        let (a, b) = (
-            found.averaged_model_accuracy,
-            summary.averaged_model_accuracy,
-        );
+        let (a, b) = (found.averaged_model_accuracy, summary.averaged_model_accuracy);
         assert!(near(a, b), "{text}: {a} {b}");
         let (a, b) = (found.consensus_distance, summary.consensus_distance);
         assert!((a - b).abs() <= 1e-4 * b + 1e-5, "{text}: {a} {b}");
@@ -308,9 +278,7 @@ fn check(text: &str, processes: usize, exact: bool) {
 }
 
 fn config(algorithm: &str, more: &str) -> String {
-    let with_server = ["easgd", "parameter-server"]
-        .iter()
-        .any(|name| algorithm.contains(name));
+    let with_server = ["easgd", "parameter-server"].iter().any(|name| algorithm.contains(name));
     let graph = if with_server { "star:6" } else { "paper:L1" };
     let with = |copies: usize| {
         format!(
@@ -319,11 +287,7 @@ fn config(algorithm: &str, more: &str) -> String {
     };
     // Some want the same links in every round, some none.
     let changes = prepare(&with(1)).method.links() != Links::None;
-    with(if changes && !algorithm.contains("\"d2\"") {
-        2
-    } else {
-        1
-    })
+    with(if changes && !algorithm.contains("\"d2\"") { 2 } else { 1 })
 }
 
 #[test]
@@ -376,10 +340,7 @@ fn what_is_no_number_is_refused() {
                     let mut engine = CpuEngine::new(network, &experiment.engine_spec().only(&own));
                     let start = Progress::start(8);
                     let outcome = run_with(experiment, &mut engine, &mut transport, start, &mut ());
-                    assert_eq!(
-                        outcome.unwrap().summary.status,
-                        upwash::run::Status::Finished
-                    );
+                    assert_eq!(outcome.unwrap().summary.status, upwash::run::Status::Finished);
                     assert!(engine.state().unwrap()[0].1.iter().all(|x| x.is_finite()));
                     assert!(transport.refused.iter().all(|&worker| worker == 5));
                     transport.refused.len()
@@ -397,26 +358,17 @@ fn asynchronous_algorithms_learn_between_processes() {
     for name in ["ad-psgd", "gosgd", "async-easgd", "downpour"] {
         let with_server = matches!(name, "async-easgd" | "downpour");
         let graph = if with_server { "star:6" } else { "paper:L1" };
-        let text = format!(
-            "[graph]\ntopology = \"{graph}\"\n[algorithm]\nname = \"{name}\"\n[training]\nepochs = 30\n"
-        );
+        let text =
+            format!("[graph]\ntopology = \"{graph}\"\n[algorithm]\nname = \"{name}\"\n[training]\nepochs = 30\n");
         let experiment = prepare(&text);
         let workers = experiment.workers();
         for (losses, state, summary) in apart(&experiment, workers) {
             assert_eq!(summary.status, upwash::run::Status::Finished);
-            assert!(
-                summary.mean_accuracy > 0.9,
-                "{name}: {}",
-                summary.mean_accuracy
-            );
+            assert!(summary.mean_accuracy > 0.9, "{name}: {}", summary.mean_accuracy);
             let (mean, found) = (summary.averaged_model_accuracy, summary.per_worker.len());
             assert!(mean > 0.9, "{name}: {mean}");
             assert_eq!(found, workers);
-            assert!(
-                state
-                    .iter()
-                    .all(|(_, array)| array.iter().all(|x| x.is_finite()))
-            );
+            assert!(state.iter().all(|(_, array)| array.iter().all(|x| x.is_finite())));
             // A server's rounds are those of the others.
             assert_eq!(losses.len() as u64, experiment.rounds(), "{name}");
         }
@@ -426,11 +378,7 @@ fn asynchronous_algorithms_learn_between_processes() {
 /// Where nobody can do without the others, one that stops stops all, and all can go on.
 #[test]
 fn without_rounds_all_stop_together() {
-    for (name, graph) in [
-        ("ad-psgd", "ring:3"),
-        ("downpour", "star:3"),
-        ("async-easgd", "star:3"),
-    ] {
+    for (name, graph) in [("ad-psgd", "ring:3"), ("downpour", "star:3"), ("async-easgd", "star:3")] {
         let experiment = prepare(&format!(
             "[graph]\ntopology = \"{graph}\"\n[algorithm]\nname = \"{name}\"\n[training]\nepochs = 1000\n"
         ));
@@ -480,11 +428,7 @@ struct Alone(Placement);
 
 impl Membership for Alone {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            survives_loss: true,
-            authenticated: true,
-            progresses: true,
-        }
+        Capabilities { survives_loss: true, authenticated: true, progresses: true }
     }
 
     fn placement(&self) -> &Placement {

@@ -66,10 +66,7 @@ fn every_asynchronous_algorithm_learns_the_digits_on_threads() {
         let summary = complete(&experiment, Arc::new(model));
         assert_eq!(summary.status, Status::Finished, "{name}");
         assert!(summary.mean_accuracy > 0.95, "{name}: {summary:?}");
-        assert!(
-            summary.averaged_model_accuracy > 0.95,
-            "{name}: {summary:?}"
-        );
+        assert!(summary.averaged_model_accuracy > 0.95, "{name}: {summary:?}");
     }
 }
 
@@ -148,12 +145,7 @@ impl Model for Held {
 /// it kept its model to itself while it computes, that would never come to be.
 #[test]
 fn a_slow_worker_holds_up_nobody() {
-    for (name, more) in [
-        ("ad-psgd", ""),
-        ("gosgd", ""),
-        ("async-easgd", ""),
-        ("downpour", "staleness = 1000"),
-    ] {
+    for (name, more) in [("ad-psgd", ""), ("gosgd", ""), ("async-easgd", ""), ("downpour", "staleness = 1000")] {
         let experiment = prepare(name, more);
         let held = Arc::new(Held::new(&experiment, 3, 700));
         let summary = complete(&experiment, Arc::clone(&held) as Arc<dyn Model>);
@@ -172,10 +164,7 @@ fn bounded_staleness_holds_up_those_who_are_ahead() {
     assert_eq!(held.gave_up.load(Ordering::Relaxed), 0);
     assert_eq!(summary.status, Status::Finished);
     let mut engine = experiment.cpu_engine(held);
-    let mut witness = Witness {
-        stop: Some(4),
-        ..Default::default()
-    };
+    let mut witness = Witness { stop: Some(4), ..Default::default() };
     run(&experiment, &mut engine, Progress::start(9), &mut witness).unwrap();
     let steps = witness.kept.unwrap().0.asynchronous.unwrap().steps;
     let training: Vec<u64> = steps[1..].to_vec(); // the server, 0, has none
@@ -210,10 +199,7 @@ fn a_run_on_threads_that_was_stopped_goes_on() {
     let experiment = prepare("gosgd", "");
     let model = || Arc::new(BurnNetwork::new(experiment.network.clone()));
     let mut engine = experiment.cpu_engine(model());
-    let mut witness = Witness {
-        stop: Some(60),
-        ..Default::default()
-    };
+    let mut witness = Witness { stop: Some(60), ..Default::default() };
     let first = run(&experiment, &mut engine, Progress::start(8), &mut witness).unwrap();
     assert_eq!(first.summary.status, Status::Interrupted { round: 60 });
     let (progress, state) = witness.kept.unwrap();
@@ -222,9 +208,7 @@ fn a_run_on_threads_that_was_stopped_goes_on() {
     let mut engine = experiment.cpu_engine(model());
     engine.restore(&state).unwrap();
     let rest = &mut Witness::default();
-    let second = run(&experiment, &mut engine, progress, rest)
-        .unwrap()
-        .summary;
+    let second = run(&experiment, &mut engine, progress, rest).unwrap().summary;
     assert_eq!((second.status, second.rounds), (Status::Finished, 360));
     assert!(second.mean_accuracy > 0.95, "{}", second.mean_accuracy);
 }

@@ -3,8 +3,8 @@
 use anyhow::{Result, bail};
 use std::io::Write;
 use upwash::algorithm::{
-    Algorithm, Asynchronous, Definition, Exchange, ExchangeContext, LocalView, Method,
-    PairExchange, Registry, WorkerStats,
+    Algorithm, Asynchronous, Definition, Exchange, ExchangeContext, LocalView, Method, PairExchange, Registry,
+    WorkerStats,
 };
 use upwash::config::GraphConfig;
 use upwash_topology::Schedule;
@@ -19,14 +19,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     let registry = Registry::standard();
     if let Some(unknown) = args.names.iter().find(|name| registry.find(name).is_none()) {
         let names: Vec<&str> = registry.iter().map(|definition| definition.name).collect();
-        bail!(
-            "there is no algorithm `{unknown}`: there are {}",
-            names.join(", ")
-        );
+        bail!("there is no algorithm `{unknown}`: there are {}", names.join(", "));
     }
-    let asked = |definition: &&Definition| {
-        args.names.is_empty() || args.names.iter().any(|name| name == definition.name)
-    };
+    let asked =
+        |definition: &&Definition| args.names.is_empty() || args.names.iter().any(|name| name == definition.name);
     for definition in registry.iter().filter(asked) {
         let graph = GraphConfig::default();
         let (method, options) = registry.build(definition.name, &Default::default(), &graph)?;
@@ -58,19 +54,12 @@ fn synchronous(algorithm: &dyn Algorithm) -> String {
     let view = LocalView {
         worker: 0,
         context: ExchangeContext::new(&round, 0.1),
-        own: WorkerStats {
-            loss: None,
-            degree: 1,
-            number: 1.0,
-        },
+        own: WorkerStats { loss: None, degree: 1, number: 1.0 },
         received: &[],
     };
     let messages = algorithm.messages(&view);
     let compressed = messages.iter().any(|message| message.public_copy.is_some());
-    let (message, vectors) = (
-        count(messages.len(), "message"),
-        algorithm.state_vectors().len(),
-    );
+    let (message, vectors) = (count(messages.len(), "message"), algorithm.state_vectors().len());
     let mut kinds: Vec<Exchange> = (0..1000).flat_map(|k| algorithm.exchanges(k)).collect();
     kinds.dedup();
     let has = |wanted: &[Exchange]| kinds.iter().any(|kind| wanted.contains(kind));
@@ -81,10 +70,7 @@ fn synchronous(algorithm: &dyn Algorithm) -> String {
         (algorithm.has_server(), "with a server"),
         (neighbors, &format!("{message} to each neighbor")),
         (server, &format!("{message} to the server and back")),
-        (
-            has(&[Exchange::Chosen]),
-            "leaders' models to those they lead",
-        ),
+        (has(&[Exchange::Chosen]), "leaders' models to those they lead"),
         (has(&[Exchange::Mean]), "all-reduce"),
         (algorithm.supports_directed(), "directed links"),
         (compressed, "compressed"),

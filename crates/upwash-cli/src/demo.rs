@@ -71,7 +71,5 @@ pub(crate) fn run(out: &mut impl Write) -> Result<()> {
 fn free_folder(parent: &Path) -> PathBuf {
     let names = std::iter::once("demo".to_string()).chain((2..).map(|n| format!("demo-{n}")));
     let mut folders = names.map(|name| parent.join(name));
-    folders
-        .find(|folder| !folder.exists())
-        .unwrap_or_else(|| parent.join("demo"))
+    folders.find(|folder| !folder.exists()).unwrap_or_else(|| parent.join("demo"))
 }

@@ -129,16 +129,13 @@ impl EngineArgs {
             let network = TorchNetwork::new(spec.network.clone());
             let needs = MemoryEstimate::predicted(spec, &network, self.cuda_options(device))?;
             if self.precision != PrecisionName::Bf16 && !needs.measured {
-                crate::output::tell!(
-                    "note: in f32 and tf32 libraries can need much more; only a GPU can tell"
-                );
+                crate::output::tell!("note: in f32 and tf32 libraries can need much more; only a GPU can tell");
             }
             return Ok(needs.parts());
         }
         let workers = spec.starts.len() as u64;
         let layout = spec.network.layout();
-        let vectors =
-            2 + spec.optimizer.state_vectors().len() as u64 + spec.state_vectors.len() as u64;
+        let vectors = 2 + spec.optimizer.state_vectors().len() as u64 + spec.state_vectors.len() as u64;
         let numbers = vectors * layout.parameter_count() as u64 + layout.statistic_count() as u64;
         let images = [&spec.data.train, &spec.data.test];
         let data: usize = images.iter().map(|images| images.pixels.len()).sum();
@@ -147,10 +144,7 @@ impl EngineArgs {
         let activations = spec.network.activations() as u64 * 4;
         let batch = (spec.sampler.batch_size() as u64).max(256);
         Ok(vec![
-            (
-                "models, steps and what algorithms keep",
-                4 * workers * numbers,
-            ),
+            ("models, steps and what algorithms keep", 4 * workers * numbers),
             ("images", data as u64),
             ("gradients under way", threads * batch * activations),
         ])
@@ -158,10 +152,7 @@ impl EngineArgs {
 
     /// Whether a GPU computes.
     pub fn is_gpu(&self) -> bool {
-        matches!(
-            (self.engine, self.device),
-            (EngineName::Torch, DeviceName::Cuda(_))
-        )
+        matches!((self.engine, self.device), (EngineName::Torch, DeviceName::Cuda(_)))
     }
 
     /// As results are kept with it.

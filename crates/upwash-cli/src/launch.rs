@@ -106,10 +106,8 @@ fn peers(out: &Path, workers: usize) -> Result<Vec<PeerConfig>> {
     // which it could do before a peer listens there.
     let first = std::process::id().wrapping_mul(97) % 22_000;
     let ports = (0..22_000).map(|next| 10_000 + (first + next) % 22_000);
-    let free: Vec<_> = ports
-        .filter_map(|port| std::net::TcpListener::bind(("127.0.0.1", port as u16)).ok())
-        .take(workers)
-        .collect();
+    let free: Vec<_> =
+        ports.filter_map(|port| std::net::TcpListener::bind(("127.0.0.1", port as u16)).ok()).take(workers).collect();
     ensure!(free.len() == workers, "no free ports on this machine");
     let peer = |(worker, listener): (usize, &std::net::TcpListener)| {
         let file = key_file(out, worker);
@@ -121,10 +119,7 @@ fn peers(out: &Path, workers: usize) -> Result<Vec<PeerConfig>> {
                 key
             }
         };
-        Ok(PeerConfig {
-            address: listener.local_addr()?.to_string(),
-            key: key.fingerprint().to_string(),
-        })
+        Ok(PeerConfig { address: listener.local_addr()?.to_string(), key: key.fingerprint().to_string() })
     };
     free.iter().enumerate().map(peer).collect()
 }
@@ -229,8 +224,7 @@ fn table(args: &Args, ends: &[Option<ExitStatus>], out: &mut impl Write) -> Resu
         if !serves {
             accuracies.extend(accuracy);
         }
-        let accuracy =
-            accuracy.map_or("not tested".into(), |part| format!("{:.2} %", 100.0 * part));
+        let accuracy = accuracy.map_or("not tested".into(), |part| format!("{:.2} %", 100.0 * part));
         let note = match summary.status {
             Status::Diverged { round, .. } => {
                 diverged = true;

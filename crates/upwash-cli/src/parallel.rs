@@ -27,10 +27,7 @@ pub fn engine(args: &EngineArgs, experiments: &[&Experiment]) -> Result<Box<dyn 
 }
 
 /// Runs all of them with one progress bar: they go in step.
-pub fn execute(
-    engine: &mut dyn Engine,
-    runs: &mut [(&Experiment, RunDirectory)],
-) -> Vec<Result<Summary, RunError>> {
+pub fn execute(engine: &mut dyn Engine, runs: &mut [(&Experiment, RunDirectory)]) -> Vec<Result<Summary, RunError>> {
     let count = runs.len();
     let display = |index| match (count, index) {
         (1, _) => ProgressDisplay::new(false),

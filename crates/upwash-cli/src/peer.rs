@@ -2,9 +2,7 @@
 
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
-use crate::runs::{
-    end_cleanly_when_interrupted, exit_code, parse_config, read_config, stop_handle, use_threads,
-};
+use crate::runs::{end_cleanly_when_interrupted, exit_code, parse_config, read_config, stop_handle, use_threads};
 use anyhow::{Context, Result, bail, ensure};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -74,29 +72,16 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         peers.len(),
         experiment.config.graph.topology
     );
-    ensure!(
-        args.id < workers,
-        "--id {}: workers are numbered from 0 to {}",
-        args.id,
-        workers - 1
-    );
+    ensure!(args.id < workers, "--id {}: workers are numbered from 0 to {}", args.id, workers - 1);
     let default = PathBuf::from(format!("runs/peer-{}", args.id));
     let folder = args.out.as_deref().unwrap_or(&default);
     let key = Key::load(&args.key)?;
-    let mut engine = args
-        .engine
-        .build(&experiment.engine_spec().only(&[args.id]))?;
-    let state: usize = engine
-        .state()?
-        .iter()
-        .map(|(name, array)| name.len() + 4 * array.len())
-        .sum();
+    let mut engine = args.engine.build(&experiment.engine_spec().only(&[args.id]))?;
+    let state: usize = engine.state()?.iter().map(|(name, array)| name.len() + 4 * array.len()).sum();
     let layout = engine.layout();
     let messages = 4; // no algorithm sends more vectors at once
-    let limits = Limits {
-        message: messages * layout.parameter_count() + layout.statistic_count() + 1,
-        model: state + 1024,
-    };
+    let limits =
+        Limits { message: messages * layout.parameter_count() + layout.statistic_count() + 1, model: state + 1024 };
     let mut transport = Peers::new(PeersConfig {
         own: args.id,
         key,
@@ -108,27 +93,14 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         limits,
         timings: timings(&experiment)?,
     })?;
-    let location = RunLocation {
-        placement: transport.placement().clone(),
-        is_shared: false,
-    };
+    let location = RunLocation { placement: transport.placement().clone(), is_shared: false };
     // From now on something is left behind.
     end_cleanly_when_interrupted()?;
     let Some(mut results) = RunDirectory::open(folder, &experiment, &location)? else {
-        bail!(
-            "the run in {} is over: see its summary.json",
-            folder.display()
-        );
+        bail!("the run in {} is over: see its summary.json", folder.display());
     };
     let mut display = ProgressDisplay::new(false);
-    let summary = run_in(
-        &mut results,
-        &experiment,
-        &mut *engine,
-        &mut transport,
-        stop_handle(),
-        &mut display,
-    )?;
+    let summary = run_in(&mut results, &experiment, &mut *engine, &mut transport, stop_handle(), &mut display)?;
     print_end(args.id, folder, &summary, out)?;
     Ok(exit_code(&summary.status))
 }
@@ -148,13 +120,10 @@ fn print_end(worker: usize, folder: &Path, summary: &Summary, out: &mut impl Wri
             summary.sent.bytes_sent as f64 / 1e6,
             folder.display()
         )?,
-        Status::Diverged { round, .. } => {
-            writeln!(out, "worker {worker}: diverged in round {round}")?
+        Status::Diverged { round, .. } => writeln!(out, "worker {worker}: diverged in round {round}")?,
+        Status::Interrupted { round } => {
+            writeln!(out, "worker {worker}: interrupted before round {round}; the same command goes on from there")?
         }
-        Status::Interrupted { round } => writeln!(
-            out,
-            "worker {worker}: interrupted before round {round}; the same command goes on from there"
-        )?,
     }
     Ok(())
 }
@@ -175,17 +144,10 @@ fn timings(experiment: &Experiment) -> Result<Timings> {
 pub(crate) fn status(args: &StatusArgs, out: &mut impl Write) -> Result<ExitCode> {
     let config = parse_config(&args.config, &[])?;
     let (peers, key) = (listed(&config)?, Key::load(&args.key)?);
-    ensure!(
-        !peers.is_empty(),
-        "{} lists no network.peers",
-        args.config.display()
-    );
+    ensure!(!peers.is_empty(), "{} lists no network.peers", args.config.display());
     let answers = upwash_peers::status(&key, &peers, Duration::from_secs(5))?;
     let last = answers.iter().flatten().map(|answer| answer.round).max();
-    writeln!(
-        out,
-        "  worker  round  behind   sent MB   received MB  connected with"
-    )?;
+    writeln!(out, "  worker  round  behind   sent MB   received MB  connected with")?;
     let mut missing = false;
     for (worker, answer) in answers.iter().enumerate() {
         match answer {

@@ -22,11 +22,7 @@ impl ProgressDisplay {
             true => ProgressBar::new(0),
             false => ProgressBar::hidden(),
         };
-        Self {
-            bar,
-            epochs,
-            ..Self::none()
-        }
+        Self { bar, epochs, ..Self::none() }
     }
 
     /// The bar alone, for so many runs that go in step.
@@ -38,25 +34,12 @@ impl ProgressDisplay {
 
     /// Nothing is seen.
     pub fn none() -> Self {
-        Self {
-            bar: ProgressBar::hidden(),
-            epochs: false,
-            server: None,
-            runs: 1,
-        }
+        Self { bar: ProgressBar::hidden(), epochs: false, server: None, runs: 1 }
     }
 
     fn show(&mut self, event: &Event) {
         match event {
-            Event::Started {
-                algorithm,
-                rounds,
-                round,
-                workers,
-                server,
-                batch_size,
-                ..
-            } => {
+            Event::Started { algorithm, rounds, round, workers, server, batch_size, .. } => {
                 self.server = *server;
                 let training = workers - usize::from(server.is_some());
                 self.bar.set_style(style(self.runs * training * batch_size));
@@ -76,8 +59,7 @@ impl ProgressDisplay {
                     ControlRequest::Checkpoint => "checkpoint written",
                     ControlRequest::Stop => "stopping",
                 };
-                self.bar
-                    .suspend(|| tell!("before round {round}, as asked: {said}"));
+                self.bar.suspend(|| tell!("before round {round}, as asked: {said}"));
             }
             Event::Warning { message } => self.bar.suspend(|| tell!("warning: {message}")),
             Event::Peer { round, change } => {
@@ -96,21 +78,12 @@ impl ProgressDisplay {
             }
             Event::Round { round, .. } => self.bar.set_position(round + 1),
             Event::Epoch { .. } if !self.epochs => {}
-            Event::Epoch {
-                epoch,
-                train_losses,
-                test_accuracies,
-                local_train_losses,
-                consensus_distance,
-                sent,
-            } => {
+            Event::Epoch { epoch, train_losses, test_accuracies, local_train_losses, consensus_distance, sent } => {
                 let spread = |values: &[f64]| spread(values, self.server);
-                let tested = test_accuracies
-                    .as_ref()
-                    .map_or(String::new(), |accuracies| {
-                        let [mean, best, worst] = spread(accuracies).map(|part| 100.0 * part);
-                        format!(", test {mean:.2} % (worst {worst:.2}, best {best:.2})")
-                    });
+                let tested = test_accuracies.as_ref().map_or(String::new(), |accuracies| {
+                    let [mean, best, worst] = spread(accuracies).map(|part| 100.0 * part);
+                    format!(", test {mean:.2} % (worst {worst:.2}, best {best:.2})")
+                });
                 let shares = local_train_losses.as_ref().map_or(String::new(), |losses| {
                     let [mean, highest, lowest] = spread(losses);
                     format!(", on shares {mean:.4} ({lowest:.4} to {highest:.4})")
@@ -145,11 +118,9 @@ fn style(images: usize) -> ProgressStyle {
     let rate = move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
         let _ = write!(out, "{:.0}", state.per_sec() * images as f64);
     };
-    ProgressStyle::with_template(
-        "{prefix} {wide_bar} round {pos}/{len}, {images} images/s, {eta} left",
-    )
-    .unwrap_or_else(|_| ProgressStyle::default_bar())
-    .with_key("images", rate)
+    ProgressStyle::with_template("{prefix} {wide_bar} round {pos}/{len}, {images} images/s, {eta} left")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .with_key("images", rate)
 }
 
 /// Mean, largest, smallest of all but a server's.

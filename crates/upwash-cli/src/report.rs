@@ -81,10 +81,7 @@ pub(crate) fn print(args: &ShowArgs, out: &mut dyn Write) -> Result<()> {
 
 /// Writes numbers for other programs.
 pub(crate) fn export(args: &ExportArgs, out: &mut dyn Write) -> Result<()> {
-    ensure!(
-        args.csv.is_some() || args.tensorboard.is_some(),
-        "say what to write: --csv FILE or --tensorboard DIR"
-    );
+    ensure!(args.csv.is_some() || args.tensorboard.is_some(), "say what to write: --csv FILE or --tensorboard DIR");
     let runs = read(&args.runs)?;
     match &args.csv {
         Some(path) if path.as_os_str() == "-" => out.write_all(csv(&runs).as_bytes())?,

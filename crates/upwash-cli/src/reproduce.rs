@@ -8,11 +8,7 @@ use std::process::{Command, ExitCode};
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// What `upwash-reproduce` is asked for
-    #[arg(
-        value_name = "ARGUMENT",
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }
 

@@ -82,16 +82,9 @@ pub fn read_config(path: &Path, replacements: &[String]) -> Result<Experiment> {
 }
 
 /// The same, one of several.
-pub fn read_next_config(
-    path: &Path,
-    replacements: &[String],
-    cache: &mut DatasetCache,
-) -> Result<Experiment> {
+pub fn read_next_config(path: &Path, replacements: &[String], cache: &mut DatasetCache) -> Result<Experiment> {
     let config = parse_config(path, replacements)?;
-    let folders = DataPaths {
-        files: path.parent().unwrap_or(Path::new("")).to_owned(),
-        ..DataPaths::standard()
-    };
+    let folders = DataPaths { files: path.parent().unwrap_or(Path::new("")).to_owned(), ..DataPaths::standard() };
     let experiment = Experiment::prepare_next(config, &folders, cache);
     experiment.with_context(|| path.display().to_string())
 }

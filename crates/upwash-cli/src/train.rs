@@ -74,10 +74,7 @@ fn train(
 ) -> Result<ExitCode> {
     let placement = transport.placement().clone();
     let own: Vec<usize> = placement.own().collect();
-    let location = RunLocation {
-        placement,
-        is_shared: true,
-    };
+    let location = RunLocation { placement, is_shared: true };
     let mut engine = args.engine.build(&experiment.engine_spec().only(&own))?;
     let watched = args.watch.filter(|_| job.speaks());
     let place = watched.map(watch::take).transpose()?;
@@ -102,14 +99,7 @@ fn train(
         true => ProgressDisplay::new(true),
         false => ProgressDisplay::none(),
     };
-    let summary = run_in(
-        &mut results,
-        experiment,
-        &mut *engine,
-        transport,
-        stop_handle(),
-        &mut display,
-    )?;
+    let summary = run_in(&mut results, experiment, &mut *engine, transport, stop_handle(), &mut display)?;
     if job.speaks() {
         table(out, &summary)?;
         writeln!(out, "\nresults are in {}", args.out.display())?;
@@ -160,11 +150,7 @@ fn shares(out: &mut impl Write, experiment: &Experiment) -> Result<()> {
     const MOST: usize = 16;
     let (data, shares) = (&experiment.data, experiment.sampler.shares());
     let (partition, images) = (experiment.config.data.partition, data.train.len());
-    writeln!(
-        out,
-        "{}: {images} images, shared out by `{partition}`\n",
-        data.name
-    )?;
+    writeln!(out, "{}: {images} images, shared out by `{partition}`\n", data.name)?;
     let counts = shares.class_counts(&data.train, data.classes);
     let (each_class, classes) = (data.classes <= 10, 0..data.classes);
     match each_class {
@@ -190,21 +176,14 @@ fn shares(out: &mut impl Write, experiment: &Experiment) -> Result<()> {
     }
     let unused = images - shares.images.iter().map(Vec::len).sum::<usize>();
     if unused > 0 {
-        writeln!(
-            out,
-            "  {unused} images are left out, so that all have the same"
-        )?;
+        writeln!(out, "  {unused} images are left out, so that all have the same")?;
     }
     Ok(writeln!(out)?)
 }
 
 /// The paper's form: a row for each worker, then their mean and the averaged model.
 pub(crate) fn table(out: &mut impl Write, summary: &Summary) -> Result<()> {
-    writeln!(
-        out,
-        "{} on {}, {} rounds",
-        summary.algorithm, summary.graph, summary.rounds
-    )?;
+    writeln!(out, "{} on {}, {} rounds", summary.algorithm, summary.graph, summary.rounds)?;
     match summary.status {
         Status::Finished => {}
         Status::Diverged { worker, round } => {
@@ -215,16 +194,10 @@ pub(crate) fn table(out: &mut impl Write, summary: &Summary) -> Result<()> {
             )?;
         }
         Status::Interrupted { round } => {
-            writeln!(
-                out,
-                "interrupted before round {round}; --resume goes on from there"
-            )?;
+            writeln!(out, "interrupted before round {round}; --resume goes on from there")?;
         }
     }
-    let asked = summary
-        .per_worker
-        .iter()
-        .any(|worker| worker.local_train_loss.is_some());
+    let asked = summary.per_worker.iter().any(|worker| worker.local_train_loss.is_some());
     let share = if asked { "  share loss" } else { "" };
     writeln!(out, "\n  node  train loss{share}  test accuracy")?;
     let column = |loss: Option<f64>| loss.map_or(String::new(), |loss| format!("  {loss:>10.4}"));
@@ -241,12 +214,7 @@ pub(crate) fn table(out: &mut impl Write, summary: &Summary) -> Result<()> {
     let mean = |sum: f64| sum / training().count().max(1) as f64;
     let train_loss = mean(training().map(|worker| worker.train_loss).sum());
     let local_loss: Option<f64> = training().map(|worker| worker.local_train_loss).sum();
-    line(
-        "AVG",
-        train_loss,
-        local_loss.map(mean),
-        summary.mean_accuracy,
-    )?;
+    line("AVG", train_loss, local_loss.map(mean), summary.mean_accuracy)?;
     let averaged = percent(summary.averaged_model_accuracy);
     let model = match summary.server {
         Some(_) => "the server's model",

@@ -16,16 +16,7 @@ fn several_configurations_are_compared_and_nothing_is_run_twice() {
     write("plain.toml", "[algorithm]\nname = \"dpsgd\"\n");
     write("led.toml", "[graph]\ncopies = 3\n");
     write("lost.toml", "[training]\nlearning_rate = 1e30\n");
-    let compare = [
-        "compare",
-        "plain.toml",
-        "led.toml",
-        "lost.toml",
-        "--out",
-        "c",
-        "--set",
-        "training.epochs=2",
-    ];
+    let compare = ["compare", "plain.toml", "led.toml", "lost.toml", "--out", "c", "--set", "training.epochs=2"];
     let compared = || {
         let output = upwash(folder.path(), &compare);
         assert_eq!(output.status.code(), Some(3), "one diverges");
@@ -33,15 +24,9 @@ fn several_configurations_are_compared_and_nothing_is_run_twice() {
     };
     let table = compared();
     assert!(table.contains("plain: D-PSGD on paper:L1\n"), "{table}");
-    assert!(
-        table.contains("led: AL-DSGD (sound) over D-PSGD on paper:L1, 3 copies\n"),
-        "{table}"
-    );
+    assert!(table.contains("led: AL-DSGD (sound) over D-PSGD on paper:L1, 3 copies\n"), "{table}");
     assert!(table.contains("; diverged in round"), "{table}");
-    assert!(
-        table.lines().all(|line| line.chars().count() <= 80),
-        "{table}"
-    );
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     let events = |run: &str| {
         let path = folder.path().join("c").join(run).join("events.jsonl");
         std::fs::metadata(path).unwrap().modified().unwrap()
@@ -56,18 +41,12 @@ fn several_configurations_are_compared_and_nothing_is_run_twice() {
     compared();
     assert_eq!(outcome(&led), known);
 
-    let other = error(
-        folder.path(),
-        &["compare", "plain.toml", "--out", "c", "--set", "seed=5"],
-    );
+    let other = error(folder.path(), &["compare", "plain.toml", "--out", "c", "--set", "seed=5"]);
     assert!(other.contains("holds another run"), "{other}");
     std::fs::create_dir(folder.path().join("d")).unwrap();
     write("d/plain.toml", "");
     let twice = error(folder.path(), &["compare", "plain.toml", "d/plain.toml"]);
-    assert!(
-        twice.contains("two configurations are called plain"),
-        "{twice}"
-    );
+    assert!(twice.contains("two configurations are called plain"), "{twice}");
 }
 
 #[test]
@@ -80,14 +59,7 @@ fn runs_together_come_to_the_same_as_in_turn() {
     write("choco.toml", "seed = 2\n[algorithm]\nname = \"choco\"\n");
     write("lost.toml", "[training]\nlearning_rate = 1e30\n");
     let compare = |out: &str, more: &[&str]| {
-        let mut args = vec![
-            "compare",
-            "plain.toml",
-            "choco.toml",
-            "lost.toml",
-            "--out",
-            out,
-        ];
+        let mut args = vec!["compare", "plain.toml", "choco.toml", "lost.toml", "--out", out];
         args.extend(["--set", "training.epochs=2"]);
         args.extend(more);
         let output = upwash(folder.path(), &args);
@@ -104,25 +76,12 @@ fn runs_together_come_to_the_same_as_in_turn() {
     }
     assert!(table.contains("to a mean accuracy of 80 %"), "{table}");
     assert!(table.contains("lost               never"), "{table}");
-    assert!(
-        table.lines().all(|line| line.chars().count() <= 80),
-        "{table}"
-    );
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     // What cannot share an engine leaves nothing behind.
     write("other.toml", "model = \"softmax\"\n");
-    let args = [
-        "compare",
-        "plain.toml",
-        "other.toml",
-        "--out",
-        "no",
-        "--parallel-runs",
-    ];
+    let args = ["compare", "plain.toml", "other.toml", "--out", "no", "--parallel-runs"];
     let refused = error(folder.path(), &args);
-    assert!(
-        refused.contains("--parallel-runs: the model must be the same"),
-        "{refused}"
-    );
+    assert!(refused.contains("--parallel-runs: the model must be the same"), "{refused}");
     assert!(!folder.path().join("no").exists());
 }
 
@@ -137,10 +96,7 @@ fn runs_together_can_be_interrupted() {
     }
     let compare = |out: &'static str| ["compare", "s1.toml", "s2.toml", "s3.toml", "--out", out];
     said(folder.path(), &compare("apart"));
-    let together: Vec<&str> = compare("c")
-        .into_iter()
-        .chain(["--parallel-runs"])
-        .collect();
+    let together: Vec<&str> = compare("c").into_iter().chain(["--parallel-runs"]).collect();
     let has_begun = || {
         let events = std::fs::read_to_string(folder.path().join("c/s3/events.jsonl"));
         events.is_ok_and(|text| text.contains("epoch"))
@@ -148,10 +104,7 @@ fn runs_together_can_be_interrupted() {
     let stopped = interrupted(folder.path(), &together, has_begun);
     assert_eq!(stopped.status.code(), Some(130));
     let text = String::from_utf8_lossy(&stopped.stderr);
-    assert!(
-        text.contains("interrupted in s1: the same command goes on"),
-        "{text}"
-    );
+    assert!(text.contains("interrupted in s1: the same command goes on"), "{text}");
     said(folder.path(), &together);
     for run in ["s1", "s2", "s3"] {
         let [apart, together] = ["apart", "c"].map(|out| folder.path().join(out).join(run));

@@ -26,11 +26,7 @@ fn a_run_of_an_embedding_program_is_shown_under_its_own_names() {
     let here = folder.path();
     let text = "[training]\nepochs = 2\nlearning_rate = 0.1\n";
     let own = || Trainer::new(Config::parse(text, &[]).unwrap()).model(Quadratic::new(64));
-    own()
-        .algorithm(FollowTheBest)
-        .output(here.join("own"))
-        .run()
-        .unwrap();
+    own().algorithm(FollowTheBest).output(here.join("own")).run().unwrap();
     own().output(here.join("built-in")).run().unwrap();
     let shown = said(here, &["show", "own"]);
     assert!(shown.contains("own: FollowTheBest on paper:L1"), "{shown}");

@@ -27,10 +27,7 @@ fn traces(cases: &BTreeMap<String, String>, train: impl Fn(&Path)) -> Traces {
 
 #[test]
 fn golden_losses_of_four_peers() {
-    let (cases, file) = (
-        four_worker_cases(),
-        recorded("upwash-cli", "four-workers.json"),
-    );
+    let (cases, file) = (four_worker_cases(), recorded("upwash-cli", "four-workers.json"));
     let one = traces(&cases, |here| {
         said(here, &["train", "c.toml", "--out", "out"]);
     });

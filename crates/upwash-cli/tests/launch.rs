@@ -8,8 +8,7 @@ use common::{error, interrupted, outcome, said, summary, upwash};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-const RING: &str =
-    "model = \"softmax\"\n[graph]\ntopology = \"file:graph.txt\"\n[training]\nepochs = 2\n";
+const RING: &str = "model = \"softmax\"\n[graph]\ntopology = \"file:graph.txt\"\n[training]\nepochs = 2\n";
 
 /// A folder with a graph, a configuration on it, and one on another graph.
 fn folder() -> tempfile::TempDir {
@@ -17,10 +16,7 @@ fn folder() -> tempfile::TempDir {
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("graph.txt", "0 1\n1 2\n2 3\n3 0\n");
     write("ring.toml", RING);
-    write(
-        "pair.toml",
-        "model = \"softmax\"\n[graph]\ntopology = \"complete:2\"\n[training]\nepochs = 2\n",
-    );
+    write("pair.toml", "model = \"softmax\"\n[graph]\ntopology = \"complete:2\"\n[training]\nepochs = 2\n");
     folder
 }
 
@@ -41,24 +37,15 @@ fn a_folder_holds_one_run() {
         &["train", "ring.toml", "--out", "one"],
     ] {
         let said = error(here, other);
-        assert!(
-            said.contains("one holds a") && said.contains("--out"),
-            "{said}"
-        );
+        assert!(said.contains("one holds a") && said.contains("--out"), "{said}");
     }
     assert_eq!(std::fs::read(here.join("one/peers.toml")).unwrap(), before);
     // What is over is shown, not run.
     let again = said(here, &["launch", "ring.toml", "--out", "one"]);
     assert!(again.starts_with("the run in one is over"), "{again}");
-    assert!(
-        again.ends_with(table.split_once("\n\n").unwrap().1),
-        "{again}"
-    );
+    assert!(again.ends_with(table.split_once("\n\n").unwrap().1), "{again}");
     let resumed = error(here, &["train", "ring.toml", "--out", "one", "--resume"]);
-    assert!(
-        resumed.contains("`upwash launch` with the same --out"),
-        "{resumed}"
-    );
+    assert!(resumed.contains("`upwash launch` with the same --out"), "{resumed}");
     assert!(!here.join("one/events.jsonl").exists());
     said(here, &["train", "ring.toml", "--out", "whole"]);
     let said = error(here, &["launch", "ring.toml", "--out", "whole"]);
@@ -85,19 +72,11 @@ fn a_peer_that_fails_is_said_to() {
 fn a_centre_counts_for_what_it_is() {
     let folder = folder();
     let here = folder.path();
-    let set = [
-        "--set",
-        "graph.topology=star:4",
-        "--set",
-        "algorithm.name=downpour",
-    ];
+    let set = ["--set", "graph.topology=star:4", "--set", "algorithm.name=downpour"];
     let launch = ["launch", "pair.toml", "--out", "run"];
     let arguments: Vec<&str> = launch.into_iter().chain(set).collect();
     let table = said(here, &arguments);
-    let server = table
-        .lines()
-        .find(|line| line.ends_with("the server"))
-        .unwrap();
+    let server = table.lines().find(|line| line.ends_with("the server")).unwrap();
     let model = summary(&here.join("run/peer-0"));
     let accuracy = 100.0 * model["averaged_model_accuracy"].as_f64().unwrap();
     assert!(server.contains(&format!("{accuracy:.2} %")), "{table}");
@@ -109,17 +88,11 @@ fn a_centre_counts_for_what_it_is() {
         summary["bytes_sent"].as_u64().unwrap()
     };
     let csv = said(here, &["export", "run", "--csv", "-"]);
-    let shown: Vec<u64> = csv
-        .lines()
-        .skip(1)
-        .map(|line| line.split(',').nth(6).unwrap().parse().unwrap())
-        .collect();
+    let shown: Vec<u64> = csv.lines().skip(1).map(|line| line.split(',').nth(6).unwrap().parse().unwrap()).collect();
     let (last, all) = (*shown.last().unwrap(), (0..4).map(sent).sum::<u64>());
     // The last answers follow the last epoch's end.
     assert!(last <= all && last > sent(0) * 3 / 2, "{last} of {all}");
-    let epochs = events(&here.join("run/peer-0"))
-        .matches("\"event\":\"epoch\"")
-        .count();
+    let epochs = events(&here.join("run/peer-0")).matches("\"event\":\"epoch\"").count();
     assert_eq!(epochs, 2);
 }
 
@@ -142,25 +115,18 @@ fn a_centre_goes_on() {
     ]
     .into();
     let worker = here.join("run/peer-1");
-    let stopped = interrupted(here, &launch, || {
-        events(&worker).contains("\"event\":\"epoch\"")
-    });
+    let stopped = interrupted(here, &launch, || events(&worker).contains("\"event\":\"epoch\""));
     assert_eq!(stopped.status.code(), Some(130));
     for peer in ["peer-0", "peer-1", "peer-2"] {
         let summary = summary(&here.join("run").join(peer));
         assert_eq!(summary["status"], "interrupted", "{peer}");
     }
     let table = said(here, &launch);
-    assert!(
-        table.contains("the server") && table.contains("AVG"),
-        "{table}"
-    );
+    assert!(table.contains("the server") && table.contains("AVG"), "{table}");
     let rounds = |peer: &str| summary(&here.join("run").join(peer))["rounds"].clone();
     assert_eq!(rounds("peer-0"), rounds("peer-1"));
     let text = events(&here.join("run/peer-0"));
-    let mut starts = text
-        .lines()
-        .filter(|line| line.contains("\"event\":\"started\""));
+    let mut starts = text.lines().filter(|line| line.contains("\"event\":\"started\""));
     let last: serde_json::Value = serde_json::from_str(starts.next_back().unwrap()).unwrap();
     assert!(last["round"].as_u64().unwrap() > 0, "it began anew");
 }
@@ -169,14 +135,7 @@ fn a_centre_goes_on() {
 fn divergence_is_said() {
     let folder = folder();
     let here = folder.path();
-    let launch = [
-        "launch",
-        "pair.toml",
-        "--set",
-        "training.learning_rate=1e9",
-        "--out",
-        "run",
-    ];
+    let launch = ["launch", "pair.toml", "--set", "training.learning_rate=1e9", "--out", "run"];
     let output = upwash(here, &launch);
     let table = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(3), "{table}");
@@ -188,10 +147,7 @@ fn divergence_is_said() {
 fn a_closed_pipe_is_no_reason_to_stop() {
     let folder = folder();
     let here = folder.path();
-    for (name, arguments) in [
-        ("whole", ["train", "ring.toml"]),
-        ("peers", ["launch", "ring.toml"]),
-    ] {
+    for (name, arguments) in [("whole", ["train", "ring.toml"]), ("peers", ["launch", "ring.toml"])] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_upwash"))
             .args(arguments)
             .args(["--out", name])
@@ -227,18 +183,8 @@ fn who_is_missing_is_named() {
         ["peer", config, "--id", id, "--key", key, "--out", out]
     };
     for (out, id, key, why) in [
-        (
-            "a",
-            "0",
-            "run/peer-0.key",
-            "worker 1 is not there (Connection refused",
-        ),
-        (
-            "b",
-            "1",
-            "run/peer-1.key",
-            "worker 0 is not there (it has not called)",
-        ),
+        ("a", "0", "run/peer-0.key", "worker 1 is not there (Connection refused"),
+        ("b", "1", "run/peer-1.key", "worker 0 is not there (it has not called)"),
     ] {
         let output = upwash(here, &peer("soon.toml", out, id, key));
         let error = String::from_utf8_lossy(&output.stderr);

@@ -13,11 +13,7 @@ fn train(folder: &Path, arguments: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_upwash"));
     command.current_dir(folder).arg("train").args(arguments);
     let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn folder(config: &str) -> tempfile::TempDir {
@@ -31,32 +27,17 @@ fn what_is_stopped_goes_on_with_another_number_of_ranks() {
     let folder = folder("[training]\nepochs = 500\n");
     let here = folder.path();
     train(here, &["c.toml", "--out", "one"]);
-    let mut stopped = mpirun(here, 4, &["c.toml", "--out", "some"])
-        .spawn()
-        .unwrap();
+    let mut stopped = mpirun(here, 4, &["c.toml", "--out", "some"]).spawn().unwrap();
     wait_for_epoch(&here.join("some/rank-3"), 3);
     let id = stopped.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
     stopped.wait().unwrap();
     assert_eq!(summary(&here.join("some"))["status"], "interrupted");
     let output = finish(mpirun(here, 3, &["c.toml", "--out", "some", "--resume"]));
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let (one, all) = (summary(&here.join("one")), summary(&here.join("some")));
     assert_eq!(all["per_worker"], one["per_worker"]);
-    assert_eq!(
-        losses(&here.join("some")).last(),
-        losses(&here.join("one")).last()
-    );
+    assert_eq!(losses(&here.join("some")).last(), losses(&here.join("one")).last());
 }
 
 fn wait_for_epoch(rank: &Path, epoch: u64) {
@@ -76,18 +57,12 @@ fn one_rank_that_stops_stops_all() {
             "[graph]\ntopology = \"{graph}\"\n[algorithm]\nname = \"{algorithm}\"\n[training]\nepochs = 60\n"
         ));
         let here = folder.path();
-        let running = mpirun(here, 3, &["c.toml", "--out", "run"])
-            .spawn()
-            .unwrap();
+        let running = mpirun(here, 3, &["c.toml", "--out", "run"]).spawn().unwrap();
         wait_for_epoch(&here.join("run/rank-1"), 2);
         std::fs::write(here.join("run/rank-1/control-stop"), "").unwrap();
         let output = ended(running);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(
-            summary(&here.join("run"))["status"],
-            "interrupted",
-            "{text}"
-        );
+        assert_eq!(summary(&here.join("run"))["status"], "interrupted", "{text}");
         let output = finish(mpirun(here, 3, &["c.toml", "--out", "run", "--resume"]));
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{text}");
@@ -104,17 +79,11 @@ fn whoever_cannot_go_on_ends_the_job_with_its_reason() {
     let error = |ranks, arguments: &[&str]| {
         let output = finish(mpirun(here, ranks, arguments));
         assert!(!output.status.success());
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        )
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let (code, text) = error(9, &["c.toml"]);
     assert_eq!(code, Some(2));
-    assert!(
-        text.contains("9 ranks and 8 workers: start at most 8"),
-        "{text}"
-    );
+    assert!(text.contains("9 ranks and 8 workers: start at most 8"), "{text}");
     let (code, text) = error(2, &["c.toml", "--set", "training.learning_rate=1e9"]);
     assert_eq!(code, Some(3), "{text}");
     let summary = summary(&here.join("runs/train"));
@@ -131,10 +100,7 @@ fn whoever_cannot_go_on_ends_the_job_with_its_reason() {
 fn algorithms_without_rounds_run_with_a_worker_a_rank() {
     for (config, ranks) in [
         ("[algorithm]\nname = \"ad-psgd\"\n", 8),
-        (
-            "[graph]\ntopology = \"star:5\"\n[algorithm]\nname = \"downpour\"\n",
-            5,
-        ),
+        ("[graph]\ntopology = \"star:5\"\n[algorithm]\nname = \"downpour\"\n", 5),
     ] {
         let folder = folder(config);
         let here = folder.path();
@@ -143,20 +109,11 @@ fn algorithms_without_rounds_run_with_a_worker_a_rank() {
         assert!(output.status.success(), "{text}");
         let summary = summary(&here.join("all"));
         assert_eq!(summary["status"], "finished");
-        assert!(
-            summary["mean_accuracy"].as_f64().unwrap() > 0.9,
-            "{summary}"
-        );
-        assert!(
-            summary["averaged_model_accuracy"].as_f64().unwrap() > 0.9,
-            "{summary}"
-        );
+        assert!(summary["mean_accuracy"].as_f64().unwrap() > 0.9, "{summary}");
+        assert!(summary["averaged_model_accuracy"].as_f64().unwrap() > 0.9, "{summary}");
     }
     let folder = folder("[algorithm]\nname = \"ad-psgd\"\n");
     let output = finish(mpirun(folder.path(), 3, &["c.toml"]));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        text.contains("start as many processes as there are workers, or one"),
-        "{text}"
-    );
+    assert!(text.contains("start as many processes as there are workers, or one"), "{text}");
 }

@@ -40,10 +40,7 @@ impl Relay {
                 let Ok(callee) = TcpStream::connect(to) else {
                     continue;
                 };
-                streams
-                    .lock()
-                    .unwrap()
-                    .extend([caller.try_clone().unwrap(), callee.try_clone().unwrap()]);
+                streams.lock().unwrap().extend([caller.try_clone().unwrap(), callee.try_clone().unwrap()]);
                 for (from, to) in [(&caller, &callee), (&callee, &caller)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     std::thread::spawn(move || pass_on(from, to));
@@ -121,10 +118,7 @@ impl Skein {
             let mut text = format!("{config}\n[network]\n{network}\n");
             for (to, relay) in own.iter().enumerate() {
                 let address = relay.as_ref().map_or(addresses[to], |relay| relay.address);
-                text += &format!(
-                    "[[network.peers]]\naddress = \"{address}\"\nkey = \"{}\"\n",
-                    keys[to]
-                );
+                text += &format!("[[network.peers]]\naddress = \"{address}\"\nkey = \"{}\"\n", keys[to]);
             }
             std::fs::write(here.join(format!("{from}.toml")), text).unwrap();
             relays.push(own);
@@ -139,34 +133,16 @@ impl Skein {
             }
         }
         let children = (0..WORKERS).map(|_| None).collect();
-        Self {
-            folder,
-            relays,
-            children,
-        }
+        Self { folder, relays, children }
     }
 
     fn start(&mut self, worker: usize) {
         let here = self.folder.path();
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(here.join(format!("{worker}.log")))
-            .unwrap();
+        let log = std::fs::File::options().create(true).append(true).open(here.join(format!("{worker}.log"))).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_upwash"))
             .current_dir(here)
-            .args([
-                "peer",
-                &format!("{worker}.toml"),
-                "--id",
-                &worker.to_string(),
-            ])
-            .args([
-                "--key",
-                &format!("{worker}.key"),
-                "--out",
-                &format!("out-{worker}"),
-            ])
+            .args(["peer", &format!("{worker}.toml"), "--id", &worker.to_string()])
+            .args(["--key", &format!("{worker}.key"), "--out", &format!("out-{worker}")])
             .args(["--threads", "1"])
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -187,13 +163,7 @@ impl Skein {
 
     fn signal(&self, worker: usize, signal: &str) {
         let id = self.children[worker].as_ref().unwrap().id().to_string();
-        assert!(
-            Command::new("kill")
-                .args([signal, &id])
-                .status()
-                .unwrap()
-                .success()
-        );
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
     }
 
     /// Stops one politely.
@@ -225,18 +195,13 @@ impl Skein {
         let text = text.unwrap_or_default();
         // The last line may be half written.
         let lines = text.lines();
-        lines
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .collect()
+        lines.filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
     /// The last epoch that a worker has completed.
     fn epoch(&self, worker: usize) -> u64 {
         let events = self.events(worker);
-        let epochs = events
-            .iter()
-            .rev()
-            .filter_map(|event| event["epoch"].as_u64());
+        let epochs = events.iter().rev().filter_map(|event| event["epoch"].as_u64());
         epochs.max().unwrap_or(0)
     }
 
@@ -253,8 +218,7 @@ impl Skein {
     }
 
     fn log(&self, worker: usize) -> String {
-        std::fs::read_to_string(self.folder.path().join(format!("{worker}.log")))
-            .unwrap_or_default()
+        std::fs::read_to_string(self.folder.path().join(format!("{worker}.log"))).unwrap_or_default()
     }
 
     /// Waits for the end of all, but not for ever.
@@ -272,11 +236,7 @@ impl Skein {
                 std::thread::sleep(Duration::from_millis(10));
             }
             let status = child.wait().unwrap();
-            assert!(
-                status.success(),
-                "worker {worker}: {status}\n{}",
-                self.log(worker)
-            );
+            assert!(status.success(), "worker {worker}: {status}\n{}", self.log(worker));
         }
     }
 
@@ -309,10 +269,7 @@ fn check(skein: &Skein, config: &str) {
     let known = undisturbed(config);
     for worker in 0..WORKERS {
         let found = skein.accuracy(worker);
-        assert!(
-            found > known - 0.02,
-            "worker {worker}: {found} instead of {known}"
-        );
+        assert!(found > known - 0.02, "worker {worker}: {found} instead of {known}");
     }
 }
 
@@ -325,9 +282,7 @@ fn twenty_kills_do_no_harm() {
     skein.start_all();
     let mut random = 12345u64;
     for kill in 0..20 {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let worker = (random >> 33) as usize % WORKERS;
         let other = (worker + 1) % WORKERS;
         let epoch = skein.epoch(other);
@@ -353,11 +308,7 @@ fn who_is_lost_or_stopped_is_done_without() {
     skein.kill(5);
     let began = Instant::now();
     while !skein.has_news(1, "lost", 3) || !skein.has_news(1, "lost", 5) {
-        assert!(
-            began.elapsed() < Duration::from_secs(30),
-            "{}",
-            skein.log(1)
-        );
+        assert!(began.elapsed() < Duration::from_secs(30), "{}", skein.log(1));
         std::thread::sleep(Duration::from_millis(20));
     }
     let status = upwash_status(&skein);
@@ -368,19 +319,14 @@ fn who_is_lost_or_stopped_is_done_without() {
     let known = undisturbed(LONG);
     for worker in (0..WORKERS).filter(|&worker| worker != 5) {
         let found = skein.accuracy(worker);
-        assert!(
-            found > known - 0.02,
-            "worker {worker}: {found} instead of {known}"
-        );
+        assert!(found > known - 0.02, "worker {worker}: {found} instead of {known}");
     }
     assert!(skein.has_news(1, "joined", 3));
 }
 
 fn upwash_status(skein: &Skein) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_upwash"));
-    command
-        .current_dir(skein.folder.path())
-        .args(["status", "0.toml", "--key", "0.key"]);
+    command.current_dir(skein.folder.path()).args(["status", "0.toml", "--key", "0.key"]);
     String::from_utf8(command.output().unwrap().stdout).unwrap()
 }
 
@@ -409,15 +355,10 @@ fn links_that_are_cut_and_halves_that_are_split_find_each_other_again() {
     assert!(skein.has_news(0, "lost", 7) && skein.has_news(3, "lost", 1));
     let joined = |worker: usize, of: usize| {
         let events = skein.events(worker);
-        let joined = events
-            .iter()
-            .filter(|e| e["change"] == "joined" && e["worker"] == of);
+        let joined = events.iter().filter(|e| e["change"] == "joined" && e["worker"] == of);
         joined.count()
     };
-    assert!(
-        joined(0, 7) >= 2 && joined(3, 1) >= 2,
-        "they did not find each other again"
-    );
+    assert!(joined(0, 7) >= 2 && joined(3, 1) >= 2, "they did not find each other again");
 }
 
 #[test]
@@ -478,13 +419,7 @@ fn a_centre_has_time_for_those_who_come_back() {
     assert_eq!(skein.epoch(0), 400, "its epochs are the others'");
     let started = skein.events(2);
     let started = started.iter().filter(|event| event["event"] == "started");
-    assert!(
-        started
-            .filter_map(|event| event["round"].as_u64())
-            .max()
-            .unwrap()
-            > 0
-    );
+    assert!(started.filter_map(|event| event["round"].as_u64()).max().unwrap() > 0);
 }
 
 /// A server to whom nobody comes does not say that it has finished.
@@ -547,19 +482,12 @@ fn who_needs_everyone_says_so() {
         let mut child = skein.children[worker].take().unwrap();
         let began = Instant::now();
         while child.try_wait().unwrap().is_none() {
-            assert!(
-                began.elapsed() < Duration::from_secs(60),
-                "{}",
-                skein.log(worker)
-            );
+            assert!(began.elapsed() < Duration::from_secs(60), "{}", skein.log(worker));
             std::thread::sleep(Duration::from_millis(10));
         }
         assert_eq!(child.wait().unwrap().code(), Some(1));
         let said = skein.log(worker);
-        assert!(
-            said.contains("worker 0 is lost, and this algorithm needs everyone"),
-            "{said}"
-        );
+        assert!(said.contains("worker 0 is lost, and this algorithm needs everyone"), "{said}");
     }
 }
 
@@ -581,26 +509,15 @@ fn mistakes_are_named_with_their_remedy() {
     assert!(said.contains("network.peers lists 0 workers"), "{said}");
     assert!(said.contains("upwash launch -n 8"), "{said}");
     let said = error(&["launch", "-n", "5", "c.toml"]);
-    assert!(
-        said.contains("-n 5: the graph `paper:L1` has 8 workers"),
-        "{said}"
-    );
+    assert!(said.contains("-n 5: the graph `paper:L1` has 8 workers"), "{said}");
     let show = common::said(here, &["keys", "show"]);
     assert!(show.starts_with("sha256:"), "{show}");
     use std::os::unix::fs::PermissionsExt;
     let open = std::fs::Permissions::from_mode(0o644);
     std::fs::set_permissions(here.join("upwash.key"), open).unwrap();
     let said = error(&["keys", "show"]);
-    assert!(
-        said.contains("others can read it (mode 644): chmod 600 it"),
-        "{said}"
-    );
-    let said = error(&[
-        "train",
-        "c.toml",
-        "--set",
-        "network.failure_timeout_seconds=1",
-    ]);
+    assert!(said.contains("others can read it (mode 644): chmod 600 it"), "{said}");
+    let said = error(&["train", "c.toml", "--set", "network.failure_timeout_seconds=1"]);
     assert!(said.contains("at least three heartbeats"), "{said}");
     let text = "[[network.peers]]\naddress = \"127.0.0.1:1\"\nkey = \"abc\"\n";
     std::fs::write(here.join("k.toml"), text).unwrap();

@@ -13,31 +13,16 @@ fn a_run_can_be_looked_at() {
     said(here, &["train", "c.toml", "--out", "run"]);
     let before = std::fs::read_dir(here.join("run")).unwrap().count();
     let shown = said(here, &["show", "run"]);
-    assert!(
-        shown.contains("worker  train loss  test accuracy"),
-        "{shown}"
-    );
-    assert!(
-        shown.lines().all(|line| line.chars().count() <= 80),
-        "{shown}"
-    );
+    assert!(shown.contains("worker  train loss  test accuracy"), "{shown}");
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
     said(here, &["report", "run", "-o", "r.html"]);
     let page = std::fs::read_to_string(here.join("r.html")).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.contains("AL-DSGD"));
-    said(
-        here,
-        &["export", "run", "--csv", "r.csv", "--tensorboard", "tb"],
-    );
+    said(here, &["export", "run", "--csv", "r.csv", "--tensorboard", "tb"]);
     let table = std::fs::read_to_string(here.join("r.csv")).unwrap();
     assert_eq!(table.lines().count(), 1 + 2 * 8);
-    assert!(
-        here.join("tb/run/worker-7/events.out.tfevents.0.upwash")
-            .exists()
-    );
-    assert!(
-        here.join("tb/run/all/events.out.tfevents.0.upwash")
-            .exists()
-    );
+    assert!(here.join("tb/run/worker-7/events.out.tfevents.0.upwash").exists());
+    assert!(here.join("tb/run/all/events.out.tfevents.0.upwash").exists());
     // Nothing was added to the run.
     assert_eq!(std::fs::read_dir(here.join("run")).unwrap().count(), before);
 }
@@ -68,12 +53,8 @@ fn events_say_over_which_links_models_went_and_who_led() {
     std::fs::write(here.join("c.toml"), config).unwrap();
     said(here, &["train", "c.toml", "--out", "run"]);
     let text = std::fs::read_to_string(here.join("run/events.jsonl")).unwrap();
-    let events: Vec<Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    let pairs =
-        |value: &Value| -> Vec<(usize, usize)> { serde_json::from_value(value.clone()).unwrap() };
+    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let pairs = |value: &Value| -> Vec<(usize, usize)> { serde_json::from_value(value.clone()).unwrap() };
     let (graph, mut links) = (&events[1], vec![]);
     let mut leaders: Vec<Option<(usize, usize)>> = vec![];
     assert_eq!(graph["event"], "graph");
@@ -111,17 +92,11 @@ fn events_say_over_which_links_models_went_and_who_led() {
                 assert_eq!(closed, [worker], "it has neighbors, and follows nobody");
                 continue;
             };
-            let lowest = closed
-                .iter()
-                .min_by(|a, b| losses[**a].total_cmp(&losses[**b]));
+            let lowest = closed.iter().min_by(|a, b| losses[**a].total_cmp(&losses[**b]));
             let degree = |worker: usize| neighbors(worker).count();
             let most = closed.iter().map(|&other| degree(other)).max().unwrap();
             let first = closed.iter().find(|&&other| degree(other) == most);
-            assert_eq!(
-                (Some(&best), Some(&connected)),
-                (lowest, first),
-                "worker {worker}"
-            );
+            assert_eq!((Some(&best), Some(&connected)), (lowest, first), "worker {worker}");
             led_by_another += usize::from(best != worker);
         }
     }

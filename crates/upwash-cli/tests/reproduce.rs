@@ -10,9 +10,7 @@ use std::process::{Command, Output};
 fn alone(folder: &Path) -> PathBuf {
     let program = folder.join("upwash");
     let built = env!("CARGO_BIN_EXE_upwash");
-    std::fs::hard_link(built, &program)
-        .or_else(|_| std::fs::copy(built, &program).map(|_| ()))
-        .unwrap();
+    std::fs::hard_link(built, &program).or_else(|_| std::fs::copy(built, &program).map(|_| ())).unwrap();
     program
 }
 
@@ -37,10 +35,7 @@ fn it_is_found_beside_this_program_or_on_the_path() {
     let output = reproduce(&program, path.path(), &["table2"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
-    assert!(
-        error.contains("cargo build --release -p upwash-paper"),
-        "{error}"
-    );
+    assert!(error.contains("cargo build --release -p upwash-paper"), "{error}");
     for (folder, says) in [(&path, "path"), (&own, "beside")] {
         write_script(folder.path(), says);
         let arguments = ["table2", "--quick", "--help", "-x", "a b"];

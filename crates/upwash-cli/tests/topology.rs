@@ -6,10 +6,7 @@ use serde_json::Value;
 use std::process::{Command, Output};
 
 fn upwash(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_upwash"))
-        .args(args)
-        .output()
-        .unwrap()
+    Command::new(env!("CARGO_BIN_EXE_upwash")).args(args).output().unwrap()
 }
 
 fn stdout(args: &[&str]) -> String {
@@ -40,37 +37,20 @@ fn close(value: &Value, expected: f64) {
 #[test]
 fn the_list_has_an_example_of_every_graph_that_works() {
     let list = stdout(&["topology", "list"]);
-    let examples: Vec<&str> = list
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("try "))
-        .collect();
+    let examples: Vec<&str> = list.lines().filter_map(|line| line.trim().strip_prefix("try ")).collect();
     assert_eq!(examples.len(), 15);
-    for example in examples
-        .into_iter()
-        .filter(|example| !example.contains(".txt"))
-    {
+    for example in examples.into_iter().filter(|example| !example.contains(".txt")) {
         json(&["topology", "analyze", example, "--json"]);
     }
 }
 
 #[test]
 fn the_object_has_what_programs_rely_on() {
-    let all = [
-        "--budget",
-        "0.5",
-        "--rotate",
-        "2",
-        "--leaders",
-        "0.1,0.1",
-        "--json",
-    ];
+    let all = ["--budget", "0.5", "--rotate", "2", "--leaders", "0.1,0.1", "--json"];
     let object = json(&[&["topology", "analyze", "paper:L1"][..], &all].concat());
     assert_eq!(object["nodes"], 8);
     assert_eq!(object["edges"], 12);
-    assert_eq!(
-        object["degrees"],
-        serde_json::json!([3, 5, 2, 4, 1, 2, 3, 4])
-    );
+    assert_eq!(object["degrees"], serde_json::json!([3, 5, 2, 4, 1, 2, 3, 4]));
     assert_eq!(object["connected"], true);
     close(&object["lambda2"], 0.670023);
     close(&object["lambda_max"], 6.329977);
@@ -133,14 +113,7 @@ fn tables_fit_80_columns() {
 
 #[test]
 fn a_graph_in_pieces_is_no_error() {
-    let object = json(&[
-        "topology",
-        "analyze",
-        "paper:L1@5",
-        "--budget",
-        "0.5",
-        "--json",
-    ]);
+    let object = json(&["topology", "analyze", "paper:L1@5", "--budget", "0.5", "--json"]);
     assert_eq!(object["connected"], false);
     assert_eq!(object["dpsgd"]["rho"], 1.0);
     assert_eq!(object["matcha"]["rho"], 1.0);
@@ -153,13 +126,8 @@ fn a_graph_in_pieces_is_no_error() {
 #[test]
 fn the_optimum_is_printed_with_its_proof() {
     let table = stdout(&["topology", "optimize", "paper:L1", "--budget", "0.5"]);
-    assert!(
-        table.contains("lambda_2 of the expected graph is 0.561202"),
-        "{table}"
-    );
-    let object = json(&[
-        "topology", "optimize", "paper:L1", "--budget", "0.5", "--json",
-    ]);
+    assert!(table.contains("lambda_2 of the expected graph is 0.561202"), "{table}");
+    let object = json(&["topology", "optimize", "paper:L1", "--budget", "0.5", "--json"]);
     close(&object["matcha"]["lambda2_upper_bound"], 0.561202);
 }
 
@@ -182,29 +150,14 @@ fn pictures_are_written_whole_or_not_at_all() {
         std::os::unix::fs::symlink(&file, &link).unwrap();
         stdout(&["topology", "draw", "ring:4", "-o", link.to_str().unwrap()]);
         assert!(link.is_symlink());
-        assert_eq!(
-            std::fs::read_to_string(&file)
-                .unwrap()
-                .matches("<circle ")
-                .count(),
-            4
-        );
+        assert_eq!(std::fs::read_to_string(&file).unwrap().matches("<circle ").count(), 4);
         stdout(&["topology", "draw", "ring:4", "-o", "/dev/null"]);
         assert!(!std::path::Path::new("/dev/null").is_file());
     }
 
     let missing = folder.path().join("no/such/folder/x.svg");
-    let said = error(&[
-        "topology",
-        "draw",
-        "ring:4",
-        "-o",
-        missing.to_str().unwrap(),
-    ]);
-    assert!(
-        said.contains("cannot write") && said.contains("x.svg"),
-        "{said}"
-    );
+    let said = error(&["topology", "draw", "ring:4", "-o", missing.to_str().unwrap()]);
+    assert!(said.contains("cannot write") && said.contains("x.svg"), "{said}");
     let other = folder.path().join("other.svg");
     error(&["topology", "draw", "ring:x", "-o", other.to_str().unwrap()]);
     assert!(!other.exists());
@@ -219,35 +172,14 @@ fn bad_input_is_answered_with_the_place_and_the_remedy() {
         format!("file:{}", path.display())
     };
     let cases = [
-        (
-            file("loop.txt", b"0 1\n1 1\n"),
-            "loop.txt, line 2: node 1 is linked to itself",
-        ),
-        (
-            file("twice.txt", b"0 1\n1 2\n1 0\n"),
-            "twice.txt, line 3: nodes 0 and 1 are linked twice",
-        ),
-        (
-            file("word.txt", b"0 1\n1 two\n"),
-            "word.txt, line 2: `two` is not a node number",
-        ),
-        (
-            file("empty.txt", b"# nobody\n"),
-            "empty.txt: there is no link in it",
-        ),
-        (
-            file("binary.txt", &[0xff, 0, 1]),
-            "binary.txt: this is not a text file",
-        ),
-        (
-            file("range.txt", b"0 9\n") + ",nodes=4",
-            "range.txt, line 1: node 9 is out of range",
-        ),
+        (file("loop.txt", b"0 1\n1 1\n"), "loop.txt, line 2: node 1 is linked to itself"),
+        (file("twice.txt", b"0 1\n1 2\n1 0\n"), "twice.txt, line 3: nodes 0 and 1 are linked twice"),
+        (file("word.txt", b"0 1\n1 two\n"), "word.txt, line 2: `two` is not a node number"),
+        (file("empty.txt", b"# nobody\n"), "empty.txt: there is no link in it"),
+        (file("binary.txt", &[0xff, 0, 1]), "binary.txt: this is not a text file"),
+        (file("range.txt", b"0 9\n") + ",nodes=4", "range.txt, line 1: node 9 is out of range"),
         (file("from1.txt", b"1 2\n2 3\n"), "no link has node 0"),
-        (
-            "file:nowhere.txt".into(),
-            "cannot read nowhere.txt: No such file",
-        ),
+        ("file:nowhere.txt".into(), "cannot read nowhere.txt: No such file"),
         ("file:/dev/zero".into(), "/dev/zero: more than"),
         ("torus:1x8".into(), "a side of 1 is too short"),
         ("wheel:8".into(), "no graph is called `wheel`"),
@@ -259,21 +191,12 @@ fn bad_input_is_answered_with_the_place_and_the_remedy() {
         assert!(error.contains(said), "{graph}: {error}");
     }
     let dense = error(&["topology", "optimize", "complete:400", "--budget", "0.5"]);
-    assert!(
-        dense.contains("79800 links would take hours: at most 40000"),
-        "{dense}"
-    );
+    assert!(dense.contains("79800 links would take hours: at most 40000"), "{dense}");
     let word = error(&["topology", "optimize", "ring:8", "--budget", "half"]);
-    assert!(
-        word.contains("write a number above 0 and at most 1"),
-        "{word}"
-    );
+    assert!(word.contains("write a number above 0 and at most 1"), "{word}");
     for budget in ["0", "-0.5", "1.5", "nan"] {
         let error = error(&["topology", "optimize", "ring:8", "--budget", budget]);
-        assert!(
-            error.contains("is not above 0 and at most 1"),
-            "{budget}: {error}"
-        );
+        assert!(error.contains("is not above 0 and at most 1"), "{budget}: {error}");
     }
     for leaders in ["0.1", "0.6,0.6", "-0.1,0.1", "a,b"] {
         let error = error(&["topology", "analyze", "ring:8", "--leaders", leaders]);

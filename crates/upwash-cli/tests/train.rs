@@ -19,29 +19,13 @@ fn folder_with(config: &str) -> tempfile::TempDir {
 fn the_demo_compares_four_algorithms() {
     let folder = tempfile::tempdir().unwrap();
     let text = said(folder.path(), &["demo"]);
-    for name in [
-        "D-PSGD ",
-        "MATCHA (budget 0.5) ",
-        "AL-DSGD (sound) over D-PSGD",
-        "results are in runs/demo",
-    ] {
+    for name in ["D-PSGD ", "MATCHA (budget 0.5) ", "AL-DSGD (sound) over D-PSGD", "results are in runs/demo"] {
         assert!(text.contains(name), "{text}");
     }
-    assert!(
-        text.lines().all(|line| line.chars().count() <= 80),
-        "{text}"
-    );
-    for run in [
-        "dpsgd",
-        "matcha",
-        "al-dsgd-over-dpsgd",
-        "al-dsgd-over-matcha",
-    ] {
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    for run in ["dpsgd", "matcha", "al-dsgd-over-dpsgd", "al-dsgd-over-matcha"] {
         let summary = outcome(&folder.path().join("runs/demo").join(run));
-        assert!(
-            summary["worst_accuracy"].as_f64().unwrap() > 0.93,
-            "{run}: {summary}"
-        );
+        assert!(summary["worst_accuracy"].as_f64().unwrap() > 0.93, "{run}: {summary}");
     }
     assert!(said(folder.path(), &["demo"]).contains("results are in runs/demo-2"));
 }
@@ -49,62 +33,34 @@ fn the_demo_compares_four_algorithms() {
 #[test]
 fn a_run_leaves_what_programs_rely_on() {
     let folder = folder_with("[training]\nepochs = 2\n");
-    let text = said(
-        folder.path(),
-        &["train", "run.toml", "--out", "r", "--set", "seed=5"],
-    );
-    assert!(
-        text.contains("digits: 1442 images, shared out by `balanced`"),
-        "{text}"
-    );
+    let text = said(folder.path(), &["train", "run.toml", "--out", "r", "--set", "seed=5"]);
+    assert!(text.contains("digits: 1442 images, shared out by `balanced`"), "{text}");
     assert!(text.contains("   AVG  "), "{text}");
     let run = folder.path().join("r");
     let summary = outcome(&run);
     assert_eq!(summary["algorithm"], "AL-DSGD (sound) over D-PSGD");
     assert_eq!(summary["graph"], "paper:L1");
     assert_eq!(summary["status"], "finished");
-    assert_eq!(
-        (summary["workers"].as_u64(), summary["rounds"].as_u64()),
-        (Some(8), Some(24))
-    );
+    assert_eq!((summary["workers"].as_u64(), summary["rounds"].as_u64()), (Some(8), Some(24)));
     assert_eq!(summary["per_worker"].as_array().unwrap().len(), 8);
     let model = std::fs::read(run.join("model.safetensors")).unwrap();
     let model = safetensors::SafeTensors::deserialize(&model).unwrap();
     assert_eq!(model.tensor("1.weight").unwrap().shape(), [64, 64]);
     assert_eq!(model.len(), 4);
     assert!(summary["per_worker"][7]["train_loss"].is_f64());
-    for key in [
-        "mean_accuracy",
-        "worst_accuracy",
-        "averaged_model_accuracy",
-        "consensus_distance",
-    ] {
+    for key in ["mean_accuracy", "worst_accuracy", "averaged_model_accuracy", "consensus_distance"] {
         assert!(summary[key].is_f64(), "{key}");
     }
     // 24 messages a round of 4,810 numbers.
     assert_eq!(summary["bytes_sent"].as_u64(), Some(24 * 24 * 4810 * 4));
     let resolved = std::fs::read_to_string(run.join("config.toml")).unwrap();
-    assert!(
-        resolved.contains("seed = 5") && resolved.contains("momentum = 0.9"),
-        "{resolved}"
-    );
+    assert!(resolved.contains("seed = 5") && resolved.contains("momentum = 0.9"), "{resolved}");
     let events = std::fs::read_to_string(run.join("events.jsonl")).unwrap();
     let kinds: Vec<String> = events
         .lines()
-        .map(|line| {
-            serde_json::from_str::<Value>(line).unwrap()["event"]
-                .as_str()
-                .unwrap()
-                .into()
-        })
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["event"].as_str().unwrap().into())
         .collect();
-    assert_eq!(
-        (
-            kinds.first().unwrap().as_str(),
-            kinds.last().unwrap().as_str()
-        ),
-        ("started", "ended")
-    );
+    assert_eq!((kinds.first().unwrap().as_str(), kinds.last().unwrap().as_str()), ("started", "ended"));
     assert_eq!(kinds.iter().filter(|kind| *kind == "round").count(), 24);
     assert_eq!(kinds.iter().filter(|kind| *kind == "epoch").count(), 2);
 
@@ -116,94 +72,37 @@ fn a_run_leaves_what_programs_rely_on() {
 fn bad_configurations_are_answered_with_the_place_and_the_remedy() {
     for (config, said) in [
         ("[training]\nepoch = 3\n", "did you mean `epochs`?"),
-        (
-            "[training]\nlearning_rate = -1.0\n",
-            "training.learning_rate = -1: a finite number above 0",
-        ),
-        (
-            "model = \"mlp:99999999999999999\"\n",
-            "mlp:99999999999999999\": 8 workers of",
-        ),
-        (
-            "model = \"cnn\"\n[data]\nname = \"synthetic:shape=1x1x1\"\n",
-            "a layer has no inputs",
-        ),
-        (
-            "[graph]\nlinks = \"alternating\"\nweights = \"metropolis\"\n",
-            "graph.weights: with links that come in turn",
-        ),
-        (
-            "[graph]\ntopology = \"ring:2000\"\n",
-            "2000 workers cannot share 1442 images",
-        ),
-        (
-            "[graph]\ntopology = \"file:none.txt\"\n",
-            "/none.txt: No such file",
-        ),
-        (
-            "workers = 6\n[graph]\ntopology = \"ring:8\"\n",
-            "workers = 6, but the graph `ring:8` has 8",
-        ),
-        (
-            "[graph]\ncopies = 3\nfirst_copy = 3\n",
-            "graph.first_copy = 3: below graph.copies = 3",
-        ),
-        (
-            "[graph]\ncopies = 3\nfirst_copy = 1\norder = \"random\"\n",
-            "with graph.order = \"in-turn\" only",
-        ),
-        (
-            "[algorithm]\nvariant = \"released\"\noverlap = true\n",
-            "the released code exchanges after the step",
-        ),
-        (
-            "[data]\nname = \"synthetic:trian=5\"\n",
-            "synthetic:trian=5: write any of",
-        ),
+        ("[training]\nlearning_rate = -1.0\n", "training.learning_rate = -1: a finite number above 0"),
+        ("model = \"mlp:99999999999999999\"\n", "mlp:99999999999999999\": 8 workers of"),
+        ("model = \"cnn\"\n[data]\nname = \"synthetic:shape=1x1x1\"\n", "a layer has no inputs"),
+        ("[graph]\nlinks = \"alternating\"\nweights = \"metropolis\"\n", "graph.weights: with links that come in turn"),
+        ("[graph]\ntopology = \"ring:2000\"\n", "2000 workers cannot share 1442 images"),
+        ("[graph]\ntopology = \"file:none.txt\"\n", "/none.txt: No such file"),
+        ("workers = 6\n[graph]\ntopology = \"ring:8\"\n", "workers = 6, but the graph `ring:8` has 8"),
+        ("[graph]\ncopies = 3\nfirst_copy = 3\n", "graph.first_copy = 3: below graph.copies = 3"),
+        ("[graph]\ncopies = 3\nfirst_copy = 1\norder = \"random\"\n", "with graph.order = \"in-turn\" only"),
+        ("[algorithm]\nvariant = \"released\"\noverlap = true\n", "the released code exchanges after the step"),
+        ("[data]\nname = \"synthetic:trian=5\"\n", "synthetic:trian=5: write any of"),
         ("[data]\nname = \"mnits\"\n", "data `mnits` is unknown"),
         ("[data]\nname = \"cifar10\"\n", "upwash data get cifar10"),
-        (
-            "[algorithm]\nname = \"matcha\"\n[graph]\nlinks = \"alternating\"\n",
-            "MATCHA chooses the links",
-        ),
-        (
-            "[graph]\ntopology = \"ring:4\"\ncopies = 2\nrelabelings = \"paper\"\n",
-            "for 8 workers",
-        ),
+        ("[algorithm]\nname = \"matcha\"\n[graph]\nlinks = \"alternating\"\n", "MATCHA chooses the links"),
+        ("[graph]\ntopology = \"ring:4\"\ncopies = 2\nrelabelings = \"paper\"\n", "for 8 workers"),
         // What would be ignored is refused.
-        (
-            "[algorithm]\nname = \"sgp\"\n[graph]\nweights = \"alpha=0.9\"\n",
-            "graph.weights: SGP divides",
-        ),
-        (
-            "[algorithm]\nname = \"lsgd\"\ngroups = 100\n",
-            "algorithm.groups = 100: there are 8 workers",
-        ),
-        (
-            "[algorithm]\nname = \"all-reduce\"\n[graph]\ncopies = 3\n",
-            "does not go by links",
-        ),
-        (
-            "[algorithm]\nname = \"ad-psgd\"\n[graph]\nweights = \"metropolis\"\n",
-            "without rounds",
-        ),
+        ("[algorithm]\nname = \"sgp\"\n[graph]\nweights = \"alpha=0.9\"\n", "graph.weights: SGP divides"),
+        ("[algorithm]\nname = \"lsgd\"\ngroups = 100\n", "algorithm.groups = 100: there are 8 workers"),
+        ("[algorithm]\nname = \"all-reduce\"\n[graph]\ncopies = 3\n", "does not go by links"),
+        ("[algorithm]\nname = \"ad-psgd\"\n[graph]\nweights = \"metropolis\"\n", "without rounds"),
     ] {
         let folder = folder_with(config);
         let error = error(folder.path(), &["train", "run.toml", "--out", "r"]);
-        assert!(
-            error.contains(said) && error.contains("run.toml"),
-            "{config}: {error}"
-        );
+        assert!(error.contains(said) && error.contains("run.toml"), "{config}: {error}");
         assert!(!folder.path().join("r").exists(), "{config}");
     }
     let folder = folder_with("");
     assert!(error(folder.path(), &["train", "other.toml"]).contains("cannot read other.toml"));
     let set = error(folder.path(), &["train", "run.toml", "--set", "epochs"]);
     assert!(set.contains("write key=value"), "{set}");
-    let resume = error(
-        folder.path(),
-        &["train", "run.toml", "--out", "none", "--resume"],
-    );
+    let resume = error(folder.path(), &["train", "run.toml", "--out", "none", "--resume"]);
     assert!(resume.contains("no checkpoint to resume from"), "{resume}");
 }
 
@@ -219,16 +118,10 @@ fn resuming_gives_the_same_result_and_skips_damage() {
     let newest = run.join("checkpoint-000000030.upwash");
     let bytes = std::fs::read(&newest).unwrap();
     std::fs::write(&newest, &bytes[..bytes.len() - 100]).unwrap();
-    let output = upwash(
-        folder.path(),
-        &["train", "run.toml", "--out", "whole", "--resume"],
-    );
+    let output = upwash(folder.path(), &["train", "run.toml", "--out", "whole", "--resume"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    assert!(
-        said.contains("checkpoint-000000030.upwash is damaged"),
-        "{said}"
-    );
+    assert!(said.contains("checkpoint-000000030.upwash is damaged"), "{said}");
     assert_eq!(outcome(&run), whole);
     assert!(std::fs::read(run.join("model.safetensors")).unwrap() == first_model);
     std::fs::remove_file(run.join("summary.json")).unwrap();
@@ -242,14 +135,9 @@ fn resuming_gives_the_same_result_and_skips_damage() {
         .collect();
     assert_eq!(rounds, (0..36).collect::<Vec<_>>());
     let count = |kind: &str| events.matches(&format!("\"event\":\"{kind}\"")).count();
-    assert_eq!(
-        (count("epoch"), count("started"), count("ended")),
-        (3, 2, 1)
-    );
+    assert_eq!((count("epoch"), count("started"), count("ended")), (3, 2, 1));
 
-    let other = [
-        "train", "run.toml", "--out", "whole", "--resume", "--set", "seed=9",
-    ];
+    let other = ["train", "run.toml", "--out", "whole", "--resume", "--set", "seed=9"];
     assert!(error(folder.path(), &other).contains("another configuration"));
 }
 
@@ -268,24 +156,12 @@ fn a_full_disk_is_an_error_and_the_last_good_checkpoint_stays() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("cannot write r/events.jsonl") && said.contains("File too large"),
-        "{said}"
-    );
-    assert!(
-        said.contains("its last checkpoint is r/checkpoint-"),
-        "{said}"
-    );
+    assert!(said.contains("cannot write r/events.jsonl") && said.contains("File too large"), "{said}");
+    assert!(said.contains("its last checkpoint is r/checkpoint-"), "{said}");
     assert!(!run.join("summary.json").exists());
-    let resumed = upwash(
-        folder.path(),
-        &["train", "run.toml", "--out", "r", "--resume"],
-    );
+    let resumed = upwash(folder.path(), &["train", "run.toml", "--out", "r", "--resume"]);
     let said = String::from_utf8_lossy(&resumed.stderr);
-    assert!(
-        resumed.status.success() && !said.contains("damaged"),
-        "{said}"
-    );
+    assert!(resumed.status.success() && !said.contains("damaged"), "{said}");
     assert_eq!(outcome(&run)["rounds"].as_u64(), Some(4800));
 }
 
@@ -311,10 +187,7 @@ fn a_run_that_diverges_in_its_last_round_says_so() {
     let output = upwash(folder.path(), &["train", "run.toml", "--out", "r"]);
     assert_eq!(output.status.code(), Some(3));
     let summary = outcome(&folder.path().join("r"));
-    assert_eq!(
-        (&summary["status"], &summary["round"]),
-        (&"diverged".into(), &1.into())
-    );
+    assert_eq!((&summary["status"], &summary["round"]), (&"diverged".into(), &1.into()));
     assert!(summary["per_worker"][0]["train_loss"].as_f64().unwrap() > 1.0);
 }
 
@@ -325,49 +198,29 @@ fn what_cannot_be_resumed_is_told_with_a_remedy_that_works() {
     let resume = ["train", "run.toml", "--out", "r", "--resume"];
     assert!(error(folder.path(), &resume).contains("the run in r is finished"));
     let again = error(folder.path(), &["train", "run.toml", "--out", "r"]);
-    assert!(
-        again.contains("r holds a run already: remove it, or choose"),
-        "{again}"
-    );
+    assert!(again.contains("r holds a run already: remove it, or choose"), "{again}");
     std::fs::remove_file(folder.path().join("r/summary.json")).unwrap(); // as after a crash
     let nothing = error(folder.path(), &resume);
-    assert!(
-        nothing.contains("no checkpoint to resume from: remove it"),
-        "{nothing}"
-    );
+    assert!(nothing.contains("no checkpoint to resume from: remove it"), "{nothing}");
 
     std::fs::create_dir(folder.path().join("mine")).unwrap();
     std::fs::write(folder.path().join("mine/config.toml"), "# my notes\n").unwrap();
-    let mine = error(
-        folder.path(),
-        &["train", "mine/config.toml", "--out", "mine"],
-    );
+    let mine = error(folder.path(), &["train", "mine/config.toml", "--out", "mine"]);
     assert!(mine.contains("has a config.toml of its own"), "{mine}");
 }
 
 #[test]
 fn a_run_is_not_resumed_on_another_graph_of_the_same_name() {
-    let folder = folder_with(
-        "[graph]\ntopology = \"file:g.txt\"\n[training]\nepochs = 2\ncheckpoint_every = 5\n",
-    );
+    let folder = folder_with("[graph]\ntopology = \"file:g.txt\"\n[training]\nepochs = 2\ncheckpoint_every = 5\n");
     std::fs::write(folder.path().join("g.txt"), "0 1\n1 2\n2 3\n").unwrap();
     said(folder.path(), &["train", "run.toml", "--out", "r"]);
     std::fs::remove_file(folder.path().join("r/summary.json")).unwrap();
     // The resolved configuration is one, wherever it is read from.
-    said(
-        folder.path(),
-        &["train", "r/config.toml", "--out", "r", "--resume"],
-    );
+    said(folder.path(), &["train", "r/config.toml", "--out", "r", "--resume"]);
     std::fs::remove_file(folder.path().join("r/summary.json")).unwrap();
     std::fs::write(folder.path().join("g.txt"), "0 1\n1 2\n2 3\n0 3\n").unwrap();
-    let other = error(
-        folder.path(),
-        &["train", "run.toml", "--out", "r", "--resume"],
-    );
-    assert!(
-        other.contains("another configuration, graph or data"),
-        "{other}"
-    );
+    let other = error(folder.path(), &["train", "run.toml", "--out", "r", "--resume"]);
+    assert!(other.contains("another configuration, graph or data"), "{other}");
 
     // The same links in other matchings: other links are up in a round.
     let run = "[graph]\ntopology = \"matchings:m.txt\"\nlinks = \"alternating\"\n[training]\nepochs = 2\n\
@@ -386,8 +239,7 @@ fn a_run_is_not_resumed_on_another_graph_of_the_same_name() {
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_can_go_on() {
-    let folder =
-        folder_with("[training]\nepochs = 1000000\ntest_every = 1000000\ncheckpoint_every = 5\n");
+    let folder = folder_with("[training]\nepochs = 1000000\ntest_every = 1000000\ncheckpoint_every = 5\n");
     let run = folder.path().join("r");
     let has_begun = || {
         let events = std::fs::read_to_string(run.join("events.jsonl"));
@@ -443,24 +295,15 @@ fn a_run_that_was_interrupted_ends_as_if_it_had_not_been() {
     };
     let train = ["train", "run.toml", "--out", "part"];
     let stopped = interrupted(folder.path(), &train, has_begun).status;
-    assert_eq!(
-        stopped.code(),
-        Some(130),
-        "it had ended already: make it longer"
-    );
-    said(
-        folder.path(),
-        &["train", "run.toml", "--out", "part", "--resume"],
-    );
+    assert_eq!(stopped.code(), Some(130), "it had ended already: make it longer");
+    said(folder.path(), &["train", "run.toml", "--out", "part", "--resume"]);
     let whole = folder.path().join("whole");
     assert_eq!(outcome(&part), outcome(&whole));
     let model = |run: &Path| std::fs::read(run.join("model.safetensors")).unwrap();
     assert!(model(&part) == model(&whole));
     let rounds = |run: &Path| {
         let text = std::fs::read_to_string(run.join("events.jsonl")).unwrap();
-        let rounds = text
-            .lines()
-            .filter(|line| line.contains("\"event\":\"round\""));
+        let rounds = text.lines().filter(|line| line.contains("\"event\":\"round\""));
         rounds.map(String::from).collect::<Vec<_>>()
     };
     assert_eq!(rounds(&part), rounds(&whole));
@@ -485,22 +328,13 @@ fn data_is_taken_from_files_and_checked() {
     let short = error(folder.path(), &get);
     assert!(short.contains("153696926 bytes, not 153700000"), "{short}");
     write("train.bin", 50_000);
-    let zipped = Command::new("gzip")
-        .arg("-1")
-        .arg(from.join("test.bin"))
-        .status();
+    let zipped = Command::new("gzip").arg("-1").arg(from.join("test.bin")).status();
     assert!(zipped.unwrap().success());
     assert!(said(folder.path(), &get).contains("cifar100 is in"));
     assert!(said(folder.path(), &get).contains("already"));
     let list = said(folder.path(), &["data", "list"]);
-    let here = |name: &str| {
-        list.lines()
-            .any(|line| line.starts_with(name) && line.ends_with("here"))
-    };
-    assert!(
-        here("cifar100") && here("digits") && !here("mnist"),
-        "{list}"
-    );
+    let here = |name: &str| list.lines().any(|line| line.starts_with(name) && line.ends_with("here"));
+    assert!(here("cifar100") && here("digits") && !here("mnist"), "{list}");
 
     std::fs::write(
         folder.path().join("run.toml"),
@@ -519,14 +353,8 @@ fn data_is_taken_from_files_and_checked() {
     assert!(said(folder.path(), &["data", "get", "digits"]).contains("part of the program"));
     let unknown = error(folder.path(), &["data", "get", "imagenet"]);
     assert!(unknown.contains("data `imagenet` is unknown"), "{unknown}");
-    let nowhere = error(
-        folder.path(),
-        &["data", "get", "cifar10", "--from", "nowhere"],
-    );
-    assert!(
-        nowhere.contains("data_batch_1.bin is not in nowhere"),
-        "{nowhere}"
-    );
+    let nowhere = error(folder.path(), &["data", "get", "cifar10", "--from", "nowhere"]);
+    assert!(nowhere.contains("data_batch_1.bin is not in nowhere"), "{nowhere}");
 }
 
 #[test]
@@ -544,19 +372,14 @@ fn every_algorithm_is_listed_with_its_options() {
     let text = said(folder.path(), &["algorithms"]);
     for (name, said) in [
         ("al-dsgd", "w_best = 0.1"),
-        (
-            "gradient-tracking",
-            "2 messages to each neighbor, 2 extra vectors",
-        ),
+        ("gradient-tracking", "2 messages to each neighbor, 2 extra vectors"),
         ("choco", "compressed, 1 extra vector"),
         ("sgp", "directed links"),
         ("easgd", "with a server"),
         ("gosgd", "asynchronous, 1 message, one way"),
         ("downpour", "staleness = 8"),
     ] {
-        let at = text
-            .find(&format!("\n{name}\n"))
-            .or(text.starts_with(name).then_some(0));
+        let at = text.find(&format!("\n{name}\n")).or(text.starts_with(name).then_some(0));
         let rest = &text[at.unwrap_or_else(|| panic!("no {name} in {text}"))..];
         let entry = rest.split("\n\n").next().unwrap();
         assert!(entry.contains(said), "{entry}");

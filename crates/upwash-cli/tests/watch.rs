@@ -55,7 +55,8 @@ fn start(folder: &Path, arguments: &[&str]) -> (Running, String) {
 }
 
 /// Longer than any test.
-const LONG: &str = "[graph]\ncopies = 3\n[training]\nepochs = 1000000\nbatch_size = 32\ntest_every = 10\ncheckpoint_every = 0\n";
+const LONG: &str =
+    "[graph]\ncopies = 3\n[training]\nepochs = 1000000\nbatch_size = 32\ntest_every = 10\ncheckpoint_every = 0\n";
 
 #[test]
 fn a_run_is_watched_paused_kept_and_stopped() {
@@ -79,20 +80,16 @@ fn a_run_is_watched_paused_kept_and_stopped() {
     );
     // Links that are up, and leaders.
     let series = "upwash.charts[0].instance.getOption().series[0]";
-    browser.wait_for(&format!(
-        "{series}.links.filter((link) => link.symbol).length > 0"
-    ));
+    browser.wait_for(&format!("{series}.links.filter((link) => link.symbol).length > 0"));
     browser.wait_for(&format!(
         "{series}.links.filter((link) => !link.symbol && link.lineStyle.width > 4).length === upwash.runs[0].now.links.length"
     ));
-    let state =
-        |word: &str| format!("document.getElementById('state').textContent.includes('{word}')");
+    let state = |word: &str| format!("document.getElementById('state').textContent.includes('{word}')");
     browser.click("document.getElementById('pause')");
     browser.wait_for(&state("paused"));
     let paused = browser.evaluate(rounds);
     browser.click("document.getElementById('checkpoint')");
-    browser
-        .wait_for("document.getElementById('said').textContent.startsWith('Checkpoint written')");
+    browser.wait_for("document.getElementById('said').textContent.startsWith('Checkpoint written')");
     assert_eq!(browser.evaluate(rounds), paused);
     let checkpoints = || {
         let files = std::fs::read_dir(here.join("run")).unwrap();
@@ -111,10 +108,7 @@ fn a_run_is_watched_paused_kept_and_stopped() {
     let stopped = browser.evaluate(rounds);
     let address = url.trim_start_matches("http://").trim_end_matches('/');
     let again = format!("--watch={address}");
-    let (mut resumed, _) = start(
-        here,
-        &["train", "c.toml", "--out", "run", &again, "--resume"],
-    );
+    let (mut resumed, _) = start(here, &["train", "c.toml", "--out", "run", &again, "--resume"]);
     browser.wait_for(&format!("{rounds} > {stopped}"));
     browser.wait_for("!document.getElementById('stop').disabled");
     browser.click("document.getElementById('stop')");
@@ -131,11 +125,7 @@ fn a_run_is_watched_from_elsewhere_and_neither_changed_nor_locked() {
         let mut program = Command::new(env!("CARGO_BIN_EXE_upwash"));
         program.args(arguments).current_dir(here).output().unwrap()
     };
-    assert!(
-        upwash(&["train", "c.toml", "--out", "run"])
-            .status
-            .success()
-    );
+    assert!(upwash(&["train", "c.toml", "--out", "run"]).status.success());
     let content = || -> Vec<(String, Vec<u8>)> {
         let files = std::fs::read_dir(here.join("run")).unwrap();
         let mut all: Vec<_> = files
@@ -155,10 +145,7 @@ fn a_run_is_watched_from_elsewhere_and_neither_changed_nor_locked() {
         browser.open(&url.replace("THIS-MACHINE", "127.0.0.1"));
         let state = "document.getElementById('state').textContent";
         browser.wait_for(&format!("{state}.includes('finished')"));
-        assert_eq!(
-            browser.evaluate("document.getElementById('stop').disabled"),
-            true
-        );
+        assert_eq!(browser.evaluate("document.getElementById('stop').disabled"), true);
         assert_eq!(browser.complaints, Vec::<String>::new());
     }
     assert_eq!(content(), before);
@@ -175,21 +162,9 @@ fn what_cannot_be_watched_is_said() {
     let cases: [(&[&str], &str, &str); 5] = [
         (&["watch", "."], "", "is no run"),
         (&["watch", "nowhere"], "", "is no run"),
-        (
-            &["train", "c.toml", "--out", "run", &watch],
-            "",
-            "is in use",
-        ),
-        (
-            &["watch", ".", "--listen", "here"],
-            "",
-            "write ADDRESS:PORT",
-        ),
-        (
-            &["train", "c.toml", "--out", "run", "--watch=127.0.0.1:0"],
-            "short",
-            "16 to 128 letters",
-        ),
+        (&["train", "c.toml", "--out", "run", &watch], "", "is in use"),
+        (&["watch", ".", "--listen", "here"], "", "write ADDRESS:PORT"),
+        (&["train", "c.toml", "--out", "run", "--watch=127.0.0.1:0"], "short", "16 to 128 letters"),
     ];
     for (arguments, token, expected) in cases {
         let output = Command::new(env!("CARGO_BIN_EXE_upwash"))

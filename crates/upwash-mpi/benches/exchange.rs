@@ -47,15 +47,8 @@ mod with_mpi {
 
     impl Buffer {
         fn new(count: usize, work: Work) -> Self {
-            let slot = Slot {
-                name: "numbers".into(),
-                shape: vec![count],
-                offset: 0,
-            };
-            let layout = Layout {
-                parameters: vec![slot],
-                statistics: vec![],
-            };
+            let slot = Slot { name: "numbers".into(), shape: vec![count], offset: 0 };
+            let layout = Layout { parameters: vec![slot], statistics: vec![] };
             Self { layout, work }
         }
     }
@@ -75,18 +68,10 @@ mod with_mpi {
                 Work::Pieces(pieces) => work_for(pieces),
                 Work::Nap(time) => std::thread::sleep(time),
             }
-            Score {
-                loss: 1.0,
-                correct: 0,
-                examples: batch.labels.len(),
-            }
+            Score { loss: 1.0, correct: 0, examples: batch.labels.len() }
         }
         fn score(&self, _: &[f32], _: &[f32], batch: &Batch) -> Score {
-            Score {
-                loss: 1.0,
-                correct: 0,
-                examples: batch.labels.len(),
-            }
+            Score { loss: 1.0, correct: 0, examples: batch.labels.len() }
         }
         fn batch_statistics(&self, _: &[f32], _: &Batch) -> Vec<f32> {
             vec![]
@@ -146,51 +131,23 @@ mod with_mpi {
         let mixed = Assignment::mixed(Vector::Model, weights);
         let mut found = Vec::new();
         for round in 0..experiment.rounds() {
-            let report = WorkerStats {
-                loss: Some(1.0),
-                degree: neighbors.len(),
-                number: 1.0,
-            };
+            let report = WorkerStats { loss: Some(1.0), degree: neighbors.len(), number: 1.0 };
             let mut numbers = transport.allocate(count);
             numbers.copy_from_slice(&x);
-            let message = Message {
-                from: worker,
-                round,
-                exchange: 1,
-                report,
-                whole: true,
-                fresh: false,
-                numbers,
-            };
+            let message = Message { from: worker, round, exchange: 1, report, whole: true, fresh: false, numbers };
             transport.may_begin(round, false).expect("go");
             // Everyone has its message.
             transport.sum(0.0).expect("a barrier");
             let began = Instant::now();
             let outgoing = vec![(message, neighbors.clone())];
-            transport
-                .begin_exchange(outgoing, &neighbors)
-                .expect("sent");
+            transport.begin_exchange(outgoing, &neighbors).expect("sent");
             let messages = transport.finish_exchange(1).expect("received").into_iter();
-            let remote = |message: Message| RemoteRow {
-                messages: vec![message.numbers],
-            };
+            let remote = |message: Message| RemoteRow { messages: vec![message.numbers] };
             let remote_rows: Vec<RemoteRow> = messages.map(remote).collect();
-            let own = RowPlan {
-                row: RowIndex(0),
-                messages: vec![content.clone()],
-                plan: mixed.clone().into(),
-            };
+            let own = RowPlan { row: RowIndex(0), messages: vec![content.clone()], plan: mixed.clone().into() };
             let mut parts = vec![own];
-            parts.extend(
-                (1..)
-                    .zip(&remote_rows)
-                    .map(|(row, remote)| remote.part(RowIndex(row))),
-            );
-            let row = WorkerVectors {
-                model: &mut x,
-                step: &u,
-                state_vectors: vec![],
-            };
+            parts.extend((1..).zip(&remote_rows).map(|(row, remote)| remote.part(RowIndex(row))));
+            let row = WorkerVectors { model: &mut x, step: &u, state_vectors: vec![] };
             exchange(vec![row], &remote_rows, &parts, MixOptions::default());
             drop(remote_rows);
             found.push(began.elapsed().as_secs_f64() * 1e3);
@@ -235,15 +192,9 @@ mod with_mpi {
         work_for(probe);
         let piece = began.elapsed().as_secs_f64() * 1e3 / probe as f64;
         let work = Work::Pieces((exchange / piece) as u64);
-        let alone = timed(
-            &mut transport,
-            "name = \"local-sgd\"\nperiod = 1000000",
-            work,
-        );
+        let alone = timed(&mut transport, "name = \"local-sgd\"\nperiod = 1000000", work);
         if rank.number == 0 {
-            println!(
-                "{count} numbers: exchange alone {exchange:.0} ms, gradient alone {alone:.0} ms"
-            );
+            println!("{count} numbers: exchange alone {exchange:.0} ms, gradient alone {alone:.0} ms");
         }
         for (name, algorithm) in [
             ("D-PSGD", "name = \"dpsgd\""),
@@ -275,10 +226,7 @@ mod with_mpi {
         let number = |argument: &String| argument.parse::<usize>().expect("a number");
         let speaks = rank.number == 0;
         let patience = Duration::from_secs(120);
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(1)
-            .build_global()
-            .expect("a pool");
+        rayon::ThreadPoolBuilder::new().num_threads(1).build_global().expect("a pool");
         if let [_, count] = arguments.as_slice()
             && arguments[0] == "overlap"
         {
@@ -290,9 +238,7 @@ mod with_mpi {
             _ => vec![(500_000, 60), (25_000_000, 10)],
         };
         let reduced = sizes.clone().into_iter();
-        let reduced: Vec<f64> = reduced
-            .map(|(count, times)| all_reduce(count, times))
-            .collect();
+        let reduced: Vec<f64> = reduced.map(|(count, times)| all_reduce(count, times)).collect();
         let mut transport = Mpi::new(rank, 8, patience).expect("a transport");
         for ((count, times), reduced) in sizes.into_iter().zip(reduced) {
             let model = Arc::new(Buffer::new(count, Work::Pieces(0)));

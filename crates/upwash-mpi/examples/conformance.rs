@@ -13,10 +13,7 @@ fn main() {
     let count = cases.len();
     let refused = external_suite::check(cases, |_, drive| drive(&mut transport));
     if rank.number == 0 {
-        println!(
-            "{} algorithms agree, {refused:?} refuse",
-            count - refused.len()
-        );
+        println!("{} algorithms agree, {refused:?} refuse", count - refused.len());
     }
     drop(transport);
     upwash_mpi::leave();

@@ -30,17 +30,11 @@ const FAREWELL: Duration = Duration::from_secs(600);
 
 /// What the main thread wants done.
 pub(crate) enum CommRequest {
-    Post {
-        message: Message,
-        places: Vec<usize>,
-    },
+    Post { message: Message, places: Vec<usize> },
     Sum(Vec<f32>),
     SumWide(Vec<f64>),
     Stop,
-    Diverged {
-        worker: usize,
-        round: u64,
-    },
+    Diverged { worker: usize, round: u64 },
     Goodbye,
 }
 
@@ -189,8 +183,7 @@ impl CommThread {
         match request {
             CommRequest::Post { message, places } => {
                 let header = message.header();
-                let envelope =
-                    |address: [u8; Address::LENGTH]| Arc::new([&header[..], &address].concat());
+                let envelope = |address: [u8; Address::LENGTH]| Arc::new([&header[..], &address].concat());
                 let numbers = Arc::new(message.numbers);
                 let region: Option<&SharedRegion> = numbers.as_lent();
                 let (near, far): (Vec<usize>, Vec<usize>) = match region {
@@ -216,9 +209,7 @@ impl CommThread {
                 }
             }
             CommRequest::Sum(numbers) => self.sum = Some(self.group.reduce(numbers, false)),
-            CommRequest::SumWide(numbers) => {
-                self.sum_wide = Some(self.group.reduce(numbers, false))
-            }
+            CommRequest::SumWide(numbers) => self.sum_wide = Some(self.group.reduce(numbers, false)),
             CommRequest::Stop => self.stop(true),
             CommRequest::Diverged { worker, round } => {
                 self.tell_all(&[DIVERGED, worker as u64, round]);

@@ -19,8 +19,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use upwash::transport::{
-    Buffer, Capabilities, Collectives, Membership, Message, MessageExchange, Placement, RoundStart,
-    Traffic, TransportError, WireError,
+    Buffer, Capabilities, Collectives, Membership, Message, MessageExchange, Placement, RoundStart, Traffic,
+    TransportError, WireError,
 };
 
 /// This process's place in the job.
@@ -62,9 +62,7 @@ fn readers(rank: Rank) -> Vec<bool> {
     let machine = raw::Group::of_machine(rank.number);
     let ranks = machine.gather(rank.number as u64);
     let probe = Probe::new();
-    let own = probe
-        .address()
-        .map_or([0; Address::LENGTH], Address::to_bytes);
+    let own = probe.address().map_or([0; Address::LENGTH], Address::to_bytes);
     let all = machine.gather(u64::from_le_bytes(own));
     let address = |bytes: &u64| Address::from_bytes(bytes.to_le_bytes());
     let readable = all.iter().map(address).all(Probe::is_readable);
@@ -148,14 +146,12 @@ impl Mpi {
                 Err(TransportError::Diverged { worker, round })
             }
             Ok(signal) => Ok(signal),
-            Err(RecvTimeoutError::Timeout) => Err(TransportError::Silence {
-                from: for_whom,
-                round: self.round,
-                seconds: self.patience.as_secs(),
-            }),
-            Err(RecvTimeoutError::Disconnected) => Err(TransportError::Broken(
-                "the thread that talks to MPI is gone".into(),
-            )),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(TransportError::Silence { from: for_whom, round: self.round, seconds: self.patience.as_secs() })
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(TransportError::Broken("the thread that talks to MPI is gone".into()))
+            }
         }
     }
 
@@ -173,20 +169,13 @@ impl Mpi {
     }
 
     fn keep(&mut self, message: Message) {
-        self.waiting
-            .entry(message.from)
-            .or_default()
-            .push_back(message);
+        self.waiting.entry(message.from).or_default().push_back(message);
     }
 }
 
 impl Membership for Mpi {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            survives_loss: false,
-            authenticated: false,
-            progresses: true,
-        }
+        Capabilities { survives_loss: false, authenticated: false, progresses: true }
     }
 
     fn placement(&self) -> &Placement {
@@ -284,11 +273,7 @@ impl MessageExchange for Mpi {
         let deadline = Instant::now() + wait;
         loop {
             // The first may take its time; the rest is there or not.
-            let until = if found.is_empty() {
-                deadline
-            } else {
-                Instant::now()
-            };
+            let until = if found.is_empty() { deadline } else { Instant::now() };
             match self.listen(until, self.placement.this()) {
                 Ok(Signal::Message(message)) => found.push(message),
                 Ok(_) => {}

@@ -55,11 +55,7 @@ pub(crate) fn initialise() -> Result<Rank, String> {
         ffi::MPI_Comm_size(ffi::RSMPI_COMM_WORLD, &mut count);
     }
     let number = number.unsigned_abs() as usize;
-    Ok(Rank {
-        number,
-        count: count.unsigned_abs() as usize,
-        neighbors_here: Group::of_machine(number).gather(0).len(),
-    })
+    Ok(Rank { number, count: count.unsigned_abs() as usize, neighbors_here: Group::of_machine(number).gather(0).len() })
 }
 
 /// Asks the system to let this thread in soon after it wakes, for short turns; a hint, which older kernels (before
@@ -172,52 +168,24 @@ impl Group {
             let mut request = ffi::RSMPI_REQUEST_NULL;
             let place = numbers.as_ptr().cast::<c_void>();
             let count = numbers.len() as c_int;
-            ffi::MPI_Isend(
-                place,
-                count,
-                T::kind(),
-                to as c_int,
-                tag,
-                self.0,
-                &mut request,
-            );
+            ffi::MPI_Isend(place, count, T::kind(), to as c_int, tag, self.0, &mut request);
             request
         };
-        Sending {
-            request,
-            _what: what,
-        }
+        Sending { request, _what: what }
     }
 
     /// Begins to receive just so many numbers.
-    pub(crate) fn receive<T: Element>(
-        &self,
-        count: usize,
-        from: c_int,
-        tag: c_int,
-    ) -> Receiving<T> {
+    pub(crate) fn receive<T: Element>(&self, count: usize, from: c_int, tag: c_int) -> Receiving<T> {
         let mut numbers = vec![T::default(); count];
         // SAFETY: the buffer is kept in what is returned, on the heap, for as long as it takes.
         let request = unsafe {
             let mut request = ffi::RSMPI_REQUEST_NULL;
             let place = numbers.as_mut_ptr().cast::<c_void>();
-            ffi::MPI_Irecv(
-                place,
-                count as c_int,
-                T::kind(),
-                from,
-                tag,
-                self.0,
-                &mut request,
-            );
+            ffi::MPI_Irecv(place, count as c_int, T::kind(), from, tag, self.0, &mut request);
             request
         };
         let _own = vec![];
-        Receiving {
-            request,
-            numbers,
-            _own,
-        }
+        Receiving { request, numbers, _own }
     }
 
     /// Begins a sum (or the largest) over all ranks.
@@ -226,21 +194,13 @@ impl Group {
         // SAFETY: both buffers are kept in what is returned, on the heap, for as long as it takes.
         let request = unsafe {
             let mut request = ffi::RSMPI_REQUEST_NULL;
-            let operation = if largest {
-                ffi::RSMPI_MAX
-            } else {
-                ffi::RSMPI_SUM
-            };
+            let operation = if largest { ffi::RSMPI_MAX } else { ffi::RSMPI_SUM };
             let (from, to) = (own.as_ptr().cast(), numbers.as_mut_ptr().cast());
             let count = own.len() as c_int;
             ffi::MPI_Iallreduce(from, to, count, T::kind(), operation, self.0, &mut request);
             request
         };
-        Receiving {
-            request,
-            numbers,
-            _own: own,
-        }
+        Receiving { request, numbers, _own: own }
     }
 
     /// Begins to wait for everyone.
@@ -252,11 +212,7 @@ impl Group {
             request
         };
         let (numbers, _own) = (vec![], vec![]);
-        Receiving {
-            request,
-            numbers,
-            _own,
-        }
+        Receiving { request, numbers, _own }
     }
 }
 

@@ -40,10 +40,7 @@ impl Address {
 
     pub(crate) fn from_bytes(bytes: [u8; Self::LENGTH]) -> Self {
         let both = u64::from_le_bytes(bytes);
-        Self {
-            process: (both >> 32) as u32,
-            file: both as u32,
-        }
+        Self { process: (both >> 32) as u32, file: both as u32 }
     }
 }
 
@@ -111,10 +108,7 @@ impl OwnRegion {
     }
 
     fn address(&self) -> Address {
-        Address {
-            process: std::process::id(),
-            file: self.file.as_raw_fd().unsigned_abs(),
-        }
+        Address { process: std::process::id(), file: self.file.as_raw_fd().unsigned_abs() }
     }
 }
 
@@ -290,14 +284,7 @@ mod tests {
         assert_ne!(other, address);
         assert!(one.iter().all(|&x| x == 1.0));
         drop((one, two));
-        assert_eq!(
-            pages
-                .allocate(count)
-                .as_lent::<SharedRegion>()
-                .unwrap()
-                .address(),
-            address
-        );
+        assert_eq!(pages.allocate(count).as_lent::<SharedRegion>().unwrap().address(), address);
         // Who writes into what it reads writes into a copy.
         second.as_lent::<SharedRegion>().unwrap().lend(1);
         let mut heard = known.read(other, count).unwrap();
@@ -305,16 +292,11 @@ mod tests {
         assert_eq!((second[0], heard[0]), (2.0, 7.0));
         // Neither a length that is not its own, nor a file that there is not.
         assert!(known.read(address, count + 1).is_err());
-        let nowhere = Address {
-            process: address.process,
-            file: 1 << 20,
-        };
+        let nowhere = Address { process: address.process, file: 1 << 20 };
         assert!(known.read(nowhere, count).is_err());
         // The pool is bounded, and short messages need none.
         let held: Vec<Buffer> = (0..9).map(|_| pages.allocate(count)).collect();
-        let lent = held
-            .iter()
-            .filter(|n| n.as_lent::<SharedRegion>().is_some());
+        let lent = held.iter().filter(|n| n.as_lent::<SharedRegion>().is_some());
         assert!(lent.count() < SPARE);
         assert!(pages.allocate(10).as_lent::<SharedRegion>().is_none());
     }

@@ -19,9 +19,6 @@ fn mpi_passes_the_conformance_suites() {
             .expect("mpirun: install openmpi-bin");
         assert!(output.status.success(), "{ranks} ranks: {output:?}");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(
-            text.contains("\"qg-momentum\"] refuse"),
-            "{ranks} ranks: {text}"
-        );
+        assert!(text.contains("\"qg-momentum\"] refuse"), "{ranks} ranks: {text}");
     }
 }

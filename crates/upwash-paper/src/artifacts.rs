@@ -84,9 +84,7 @@ impl Artifact {
     /// All that it shows, each once.
     pub(crate) fn experiments(&self) -> Vec<PaperExperiment> {
         let columns = self.columns.iter().map(|column| column.experiment);
-        let mut all: Vec<PaperExperiment> = columns
-            .chain(self.claims.iter().flat_map(Claim::experiments))
-            .collect();
+        let mut all: Vec<PaperExperiment> = columns.chain(self.claims.iter().flat_map(Claim::experiments)).collect();
         all.sort();
         all.dedup();
         all
@@ -96,10 +94,6 @@ impl Artifact {
 impl Column {
     pub(crate) fn new(experiment: PaperExperiment, printed: Option<&'static PaperValues>) -> Self {
         let (name, details) = (experiment.algorithm.display_name(), experiment.details());
-        Self {
-            title: format!("{name}, D = {}{details}", experiment.links),
-            experiment,
-            printed,
-        }
+        Self { title: format!("{name}, D = {}{details}", experiment.links), experiment, printed }
     }
 }

@@ -63,32 +63,12 @@ fn yes() -> bool {
 #[derive(Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 enum ClaimEntry {
-    Higher {
-        one: String,
-        other: String,
-        sentence: Option<String>,
-    },
-    EveryRespect {
-        one: String,
-        other: String,
-    },
-    Across {
-        one: String,
-        other: String,
-        sentence: String,
-    },
-    Robust {
-        one: String,
-        other: String,
-    },
-    Slowest {
-        one: String,
-        worker: usize,
-    },
-    Worst {
-        one: String,
-        workers: Vec<usize>,
-    },
+    Higher { one: String, other: String, sentence: Option<String> },
+    EveryRespect { one: String, other: String },
+    Across { one: String, other: String, sentence: String },
+    Robust { one: String, other: String },
+    Slowest { one: String, worker: usize },
+    Worst { one: String, workers: Vec<usize> },
 }
 
 fn read(text: &str) -> Result<Vec<Artifact>> {
@@ -128,11 +108,7 @@ impl ArtifactEntry {
 impl ClaimEntry {
     fn read(&self, sentences: &Sentences) -> Result<Vec<Claim>> {
         Ok(match self {
-            Self::Higher {
-                one,
-                other,
-                sentence,
-            } => {
+            Self::Higher { one, other, sentence } => {
                 let sentence = sentence.as_ref().unwrap_or(&sentences.higher);
                 let claim = |pair| better(Measure::MeanAccuracy, sentence, pair);
                 pairs(one, other)?.into_iter().map(claim).collect()
@@ -145,16 +121,9 @@ impl ClaimEntry {
                 });
                 claims.collect()
             }
-            Self::Across {
-                one,
-                other,
-                sentence,
-            } => vec![Claim {
-                sentence: sentence.clone(),
-                kind: ClaimKind::Across {
-                    pairs: pairs(one, other)?,
-                },
-            }],
+            Self::Across { one, other, sentence } => {
+                vec![Claim { sentence: sentence.clone(), kind: ClaimKind::Across { pairs: pairs(one, other)? } }]
+            }
             Self::Robust { one, other } => {
                 let (one, other) = (exactly(one)?, exactly(other)?);
                 vec![Claim {
@@ -166,20 +135,14 @@ impl ClaimEntry {
                 let [experiment] = exactly(one)?;
                 vec![Claim {
                     sentence: filled(&sentences.slowest, &experiment, &experiment),
-                    kind: ClaimKind::Slowest {
-                        experiment,
-                        worker: *worker,
-                    },
+                    kind: ClaimKind::Slowest { experiment, worker: *worker },
                 }]
             }
             Self::Worst { one, workers } => {
                 let [experiment] = exactly(one)?;
                 vec![Claim {
                     sentence: filled(&sentences.worst, &experiment, &experiment),
-                    kind: ClaimKind::Worst {
-                        experiment,
-                        workers: workers.clone(),
-                    },
+                    kind: ClaimKind::Worst { experiment, workers: workers.clone() },
                 }]
             }
         })
@@ -187,14 +150,7 @@ impl ClaimEntry {
 }
 
 fn better(measure: Measure, sentence: &str, [one, other]: [PaperExperiment; 2]) -> Claim {
-    Claim {
-        sentence: filled(sentence, &one, &other),
-        kind: ClaimKind::Better {
-            measure,
-            one,
-            other,
-        },
-    }
+    Claim { sentence: filled(sentence, &one, &other), kind: ClaimKind::Better { measure, one, other } }
 }
 
 /// A sentence about two experiments.
@@ -221,10 +177,7 @@ fn pairs(one: &str, other: &str) -> Result<Vec<[PaperExperiment; 2]>> {
     if let [single] = others[..] {
         others = vec![single; ones.len()];
     }
-    ensure!(
-        ones.len() == others.len(),
-        "{one} and {other} are not as many"
-    );
+    ensure!(ones.len() == others.len(), "{one} and {other} are not as many");
     let pairs = ones.into_iter().zip(others);
     Ok(pairs.map(|(one, other)| [one, other]).collect())
 }
@@ -271,17 +224,9 @@ mod tests {
         let columns = |name: &str| {
             let found = all.iter().find(|artifact| artifact.name == name);
             let titles = found.unwrap().columns.iter();
-            titles
-                .map(|column| (column.title.as_str(), column.printed.is_some()))
-                .collect::<Vec<_>>()
+            titles.map(|column| (column.title.as_str(), column.printed.is_some())).collect::<Vec<_>>()
         };
-        assert_eq!(
-            columns("written")[1],
-            (
-                "AL-DSGD over D-PSGD, D = 13, 3 graphs, Metropolis weights",
-                false
-            )
-        );
+        assert_eq!(columns("written")[1], ("AL-DSGD over D-PSGD, D = 13, 3 graphs, Metropolis weights", false));
         let grid = columns("grid");
         assert_eq!(grid.len(), 60);
         assert_eq!(grid[4], ("D-PSGD, D = 11, 2 graphs", false));
@@ -292,32 +237,20 @@ mod tests {
 
     #[test]
     fn patterns_are_expanded_from_the_left() {
-        assert_eq!(
-            expanded("a{1,2}b{,-c}").unwrap(),
-            ["a1b", "a1b-c", "a2b", "a2b-c"]
-        );
+        assert_eq!(expanded("a{1,2}b{,-c}").unwrap(), ["a1b", "a1b-c", "a2b", "a2b-c"]);
         assert_eq!(expanded("a{1,2"), None);
         assert!(pairs("dpsgd-{13,11}x1", "matcha-{13,11,9}x1").is_err());
-        assert_eq!(
-            pairs("dpsgd-{13,11}x1", "matcha-13x1").unwrap()[1][1].links,
-            13
-        );
+        assert_eq!(pairs("dpsgd-{13,11}x1", "matcha-13x1").unwrap()[1][1].links, 13);
     }
 
     /// Every number that is printed belongs to a table that is made anew.
     #[test]
     fn all_printed_numbers_are_shown_somewhere() {
         for values in PaperValues::all() {
-            let shown = all()
-                .iter()
-                .filter(|artifact| artifact.name == values.table);
+            let shown = all().iter().filter(|artifact| artifact.name == values.table);
             let mut columns = shown.flat_map(|artifact| &artifact.columns);
             assert!(
-                columns.any(|column| {
-                    column
-                        .printed
-                        .is_some_and(|printed| std::ptr::eq(printed, values))
-                }),
+                columns.any(|column| { column.printed.is_some_and(|printed| std::ptr::eq(printed, values)) }),
                 "{}: {:?}",
                 values.table,
                 values.experiment

@@ -13,28 +13,15 @@ pub(crate) struct Claim {
 #[derive(Clone)]
 pub(crate) enum ClaimKind {
     /// One has more of something than the other.
-    Better {
-        measure: Measure,
-        one: PaperExperiment,
-        other: PaperExperiment,
-    },
+    Better { measure: Measure, one: PaperExperiment, other: PaperExperiment },
     /// This worker's training loss is the highest before the first cut of the rate.
-    Slowest {
-        experiment: PaperExperiment,
-        worker: usize,
-    },
+    Slowest { experiment: PaperExperiment, worker: usize },
     /// These workers are the worst, in every seed.
-    Worst {
-        experiment: PaperExperiment,
-        workers: Vec<usize>,
-    },
+    Worst { experiment: PaperExperiment, workers: Vec<usize> },
     /// In the mean over these pairs, the first has a higher mean accuracy than the second.
     Across { pairs: Vec<[PaperExperiment; 2]> },
     /// From the densest to the sparsest graph, one loses less than the other.
-    Robust {
-        one: [PaperExperiment; 2],
-        other: [PaperExperiment; 2],
-    },
+    Robust { one: [PaperExperiment; 2], other: [PaperExperiment; 2] },
 }
 
 /// Of a run. Before the first cut of the rate: in the second quarter of the epochs; at the end: in the last twentieth.
@@ -58,10 +45,7 @@ pub(crate) enum Measure {
 
 impl Measure {
     pub(crate) fn more_is_better(self) -> bool {
-        matches!(
-            self,
-            Self::MeanAccuracy | Self::WorstAccuracy | Self::AveragedAccuracy
-        )
+        matches!(self, Self::MeanAccuracy | Self::WorstAccuracy | Self::AveragedAccuracy)
     }
 
     /// Whether it is about epochs until a loss is low.

@@ -45,12 +45,7 @@ pub(crate) struct PaperExperiment {
 }
 
 impl Algorithm {
-    const ALL: [Self; 4] = [
-        Self::Dpsgd,
-        Self::AlDsgdOverDpsgd,
-        Self::Matcha,
-        Self::AlDsgdOverMatcha,
-    ];
+    const ALL: [Self; 4] = [Self::Dpsgd, Self::AlDsgdOverDpsgd, Self::Matcha, Self::AlDsgdOverMatcha];
 
     pub(crate) fn display_name(self) -> &'static str {
         match self {
@@ -102,13 +97,7 @@ impl FromStr for PaperExperiment {
                     Modification::Only(COEFFICIENTS.into_iter().find(|known| *known == part)?)
                 }
             };
-            Some(Self {
-                algorithm,
-                links: links.parse().ok()?,
-                copies: copies.parse().ok()?,
-                modification,
-                task,
-            })
+            Some(Self { algorithm, links: links.parse().ok()?, copies: copies.parse().ok()?, modification, task })
         };
         parts().ok_or_else(|| format!("{name} is no experiment's name"))
     }
@@ -192,12 +181,7 @@ impl PaperExperiment {
     pub(crate) fn config(&self, variant: Variant, scale: &Scale, seed: u64) -> String {
         let variant = self.resolved(variant);
         let (data, dataset) = scale.named_dataset(self.task);
-        let Dataset {
-            model,
-            train_examples,
-            learning_rate,
-            ..
-        } = dataset;
+        let Dataset { model, train_examples, learning_rate, .. } = dataset;
         let examples = match scale.quick {
             true => format!("train_examples = {train_examples}\n"),
             false => String::new(),
@@ -270,10 +254,7 @@ mod tests {
     #[test]
     fn names_tell_apart_what_differs() {
         let mut found = BTreeMap::new();
-        for experiment in catalog::all()
-            .iter()
-            .flat_map(|artifact| artifact.experiments())
-        {
+        for experiment in catalog::all().iter().flat_map(|artifact| artifact.experiments()) {
             for variant in VARIANTS {
                 let scale = Scale::new(false, None, None);
                 let place = (scale.directory(experiment.task), experiment.name(variant));
@@ -291,9 +272,7 @@ mod tests {
 
     #[test]
     fn names_are_read() {
-        let experiment: PaperExperiment = "cifar100-al-dsgd-matcha-5x2-only-lambda-best"
-            .parse()
-            .unwrap();
+        let experiment: PaperExperiment = "cifar100-al-dsgd-matcha-5x2-only-lambda-best".parse().unwrap();
         let expected = PaperExperiment {
             algorithm: Algorithm::AlDsgdOverMatcha,
             links: 5,

@@ -13,20 +13,11 @@ use upwash_report::{Figure, NamedLine, Run};
 
 /// Accuracies over epochs, a line for each experiment, the mean of its seeds: what the paper's figures are. And, where there
 /// are several graphs, what each came to in the end.
-pub(crate) fn draw(
-    folder: &Path,
-    artifact: &Artifact,
-    store: &Store,
-    variants: &[Variant],
-) -> Result<()> {
+pub(crate) fn draw(folder: &Path, artifact: &Artifact, store: &Store, variants: &[Variant]) -> Result<()> {
     if !artifact.name.starts_with("figure") {
         return Ok(());
     }
-    let links: BTreeSet<u8> = artifact
-        .columns
-        .iter()
-        .map(|column| column.experiment.links)
-        .collect();
+    let links: BTreeSet<u8> = artifact.columns.iter().map(|column| column.experiment.links).collect();
     for &variant in variants {
         let mut lines = Vec::new();
         for column in &artifact.columns {
@@ -37,11 +28,7 @@ pub(crate) fn draw(
             // A color for each graph, or each algorithm where there is one graph; AL-DSGD is dashed.
             let color = match links.len() {
                 1 => lines.len() / 2,
-                _ => links
-                    .iter()
-                    .rev()
-                    .position(|links| *links == column.experiment.links)
-                    .unwrap_or(0),
+                _ => links.iter().rev().position(|links| *links == column.experiment.links).unwrap_or(0),
             };
             lines.push(NamedLine {
                 name: title,
@@ -73,15 +60,10 @@ pub(crate) fn draw(
 fn over_links(artifact: &Artifact, store: &Store, variant: Variant) -> Vec<NamedLine> {
     let mut by_words: BTreeMap<String, Vec<PaperExperiment>> = BTreeMap::new();
     for column in &artifact.columns {
-        let experiments = by_words
-            .entry(column.experiment.display_name())
-            .or_default();
+        let experiments = by_words.entry(column.experiment.display_name()).or_default();
         experiments.push(column.experiment);
     }
-    let parts = [
-        ("mean", Measure::MeanAccuracy),
-        ("worst worker", Measure::WorstAccuracy),
-    ];
+    let parts = [("mean", Measure::MeanAccuracy), ("worst worker", Measure::WorstAccuracy)];
     let mut lines = Vec::new();
     for (words, mut experiments) in by_words {
         experiments.sort_by_key(|experiment| experiment.links);
@@ -97,9 +79,7 @@ fn over_links(artifact: &Artifact, store: &Store, variant: Variant) -> Vec<Named
                 name: format!("{words}, {part}"),
                 points: experiments.iter().filter_map(point).collect(),
                 color,
-                dashed: experiments
-                    .iter()
-                    .any(|experiment| experiment.algorithm.has_leaders()),
+                dashed: experiments.iter().any(|experiment| experiment.algorithm.has_leaders()),
             });
         }
     }
@@ -120,7 +100,5 @@ fn accuracies(runs: &[&Run]) -> Vec<(f64, f64)> {
     }
     by_epoch.retain(|_, all| all.len() == runs.len());
     let points = by_epoch.into_iter();
-    points
-        .map(|(epoch, all)| (epoch as f64, outcomes::mean(&all)))
-        .collect()
+    points.map(|(epoch, all)| (epoch as f64, outcomes::mean(&all))).collect()
 }

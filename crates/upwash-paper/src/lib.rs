@@ -124,10 +124,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     if args.show {
         let missing = chosen.iter().map(folder).find(|folder| !folder.is_dir());
         if let Some(folder) = missing {
-            bail!(
-                "{} is not there: without --show these runs are made; --out says where others are",
-                folder.display()
-            );
+            bail!("{} is not there: without --show these runs are made; --out says where others are", folder.display());
         }
     } else {
         let status = run_what_is_missing(args, &store, &chosen, &variants)?;
@@ -136,12 +133,8 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         }
     }
     for artifact in &chosen {
-        let renderer = Renderer {
-            store: &store,
-            variants: artifact.variants(&variants),
-            workers: &args.workers,
-            low: args.loss,
-        };
+        let renderer =
+            Renderer { store: &store, variants: artifact.variants(&variants), workers: &args.workers, low: args.loss };
         let text = renderer.text(artifact)?;
         writeln!(out, "{text}")?;
         // A part of a table is not kept as if it were the whole.
@@ -162,11 +155,7 @@ impl Args {
     /// How long and how large, if all numbers that were given can be.
     fn scale(&self) -> Result<Scale> {
         let scale = Scale::new(self.quick, self.epochs, self.batch.map(Into::into));
-        ensure!(
-            self.loss > 0.0 && self.loss.is_finite(),
-            "--loss {}: a training loss is above 0",
-            self.loss
-        );
+        ensure!(self.loss > 0.0 && self.loss.is_finite(), "--loss {}: a training loss is above 0", self.loss);
         if let Some(worker) = self.workers.iter().find(|worker| **worker >= WORKERS) {
             bail!("--workers {worker}: the paper's are 0 to {}", WORKERS - 1);
         }
@@ -204,19 +193,15 @@ impl Variants {
 fn choose(names: &[String], all: &[Artifact]) -> Result<Vec<Artifact>> {
     let known: Vec<&str> = all.iter().map(|artifact| artifact.name.as_str()).collect();
     let known = known.join(", ");
-    ensure!(
-        !names.is_empty(),
-        "say which: {known}, or all; --list says what they are"
-    );
+    ensure!(!names.is_empty(), "say which: {known}, or all; --list says what they are");
     let is = |artifact: &Artifact, name: &str| name == "all" || name == artifact.name;
     let mut runs: Vec<Artifact> = Vec::new();
     for name in names {
         if all.iter().any(|artifact| is(artifact, name)) {
             continue;
         }
-        let run = Artifact::of_run(name, all).with_context(|| {
-            format!("{name} is none of {known}, all, and no run of configs/paper")
-        })?;
+        let run = Artifact::of_run(name, all)
+            .with_context(|| format!("{name} is none of {known}, all, and no run of configs/paper"))?;
         if run.name != *name {
             tell!("note: {name} is the same run as {}", run.name);
         }
@@ -228,12 +213,7 @@ fn choose(names: &[String], all: &[Artifact]) -> Result<Vec<Artifact>> {
     Ok(all.iter().filter(asked).cloned().chain(runs).collect())
 }
 
-fn write_configs(
-    folder: &Path,
-    scale: &Scale,
-    all: &[Artifact],
-    out: &mut impl Write,
-) -> Result<()> {
+fn write_configs(folder: &Path, scale: &Scale, all: &[Artifact], out: &mut impl Write) -> Result<()> {
     files::make_folder(folder)?;
     let mut names = BTreeSet::new();
     for experiment in all.iter().flat_map(Artifact::experiments) {

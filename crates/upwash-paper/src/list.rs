@@ -14,12 +14,7 @@ use upwash::config::Config;
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{ControlFlow, Event, Progress, directory};
 
-pub(crate) fn print(
-    args: &Args,
-    scale: &Scale,
-    all: &[Artifact],
-    out: &mut impl Write,
-) -> Result<()> {
+pub(crate) fn print(args: &Args, scale: &Scale, all: &[Artifact], out: &mut impl Write) -> Result<()> {
     let variants = args.variants();
     let store = Store::new(&args.out, *scale);
     let data = scale.dataset(Task::Cifar10);
@@ -43,12 +38,9 @@ pub(crate) fn print(
     for artifact in all {
         let only = std::slice::from_ref(artifact);
         let seeds = args.seeds(only, &variants, &store);
-        let (here, also): (Vec<_>, Vec<_>) = needed(only, &variants, &store, seeds)
-            .into_iter()
-            .partition(|run| run.task == Task::Cifar10);
-        let missing = here
-            .iter()
-            .filter(|run| !directory::is_over(&run.directory));
+        let (here, also): (Vec<_>, Vec<_>) =
+            needed(only, &variants, &store, seeds).into_iter().partition(|run| run.task == Task::Cifar10);
+        let missing = here.iter().filter(|run| !directory::is_over(&run.directory));
         let missing = missing.count();
         let (name, label, caption) = (&artifact.name, &artifact.label, &artifact.caption);
         writeln!(out, "{name:<9} {label}: {caption}")?;
@@ -66,11 +58,7 @@ pub(crate) fn print(
         writeln!(out)?;
     }
     let names: Vec<&str> = variants.iter().map(|variant| variant.name()).collect();
-    writeln!(
-        out,
-        "\nwith --variant {}. Runs are shared: what one table has run, another need not.",
-        names.join(",")
-    )?;
+    writeln!(out, "\nwith --variant {}. Runs are shared: what one table has run, another need not.", names.join(","))?;
     Ok(())
 }
 
@@ -87,11 +75,7 @@ fn seconds_per_round(args: &Args, scale: &Scale) -> Result<f64> {
         false => (6, scale.batch.min(16)),
     };
     let experiment: PaperExperiment = "dpsgd-13x1".parse().map_err(|error| anyhow!("{error}"))?;
-    let scale_here = Scale {
-        epochs: 1,
-        batch,
-        ..*scale
-    };
+    let scale_here = Scale { epochs: 1, batch, ..*scale };
     let data = format!(
         "data.name=\"synthetic:train={},test=8,shape={}\"",
         WORKERS * batch * rounds,
@@ -111,11 +95,8 @@ fn seconds_per_round(args: &Args, scale: &Scale) -> Result<f64> {
     let progress = Progress::start(experiment.workers());
     upwash::run::run(&experiment, &mut *engine, progress, &mut watch)?;
     // The first rounds are those in which everything is done for the first time; of the others, the one in the middle.
-    let mut each: Vec<f64> = times
-        .windows(2)
-        .skip(times.len() / 4)
-        .map(|pair| (pair[1] - pair[0]).as_secs_f64())
-        .collect();
+    let mut each: Vec<f64> =
+        times.windows(2).skip(times.len() / 4).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
     each.sort_by(f64::total_cmp);
     let each = each.get(each.len() / 2).context("no round was run")?;
     Ok(each * scale.batch as f64 / batch as f64)

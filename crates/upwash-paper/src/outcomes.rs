@@ -45,23 +45,13 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn new(top: &Path, scale: Scale) -> Self {
-        Self {
-            top: top.to_owned(),
-            scale,
-            read: RefCell::default(),
-        }
+        Self { top: top.to_owned(), scale, read: RefCell::default() }
     }
 
     /// The directory of a run.
-    pub(crate) fn directory(
-        &self,
-        experiment: &PaperExperiment,
-        variant: Variant,
-        seed: u64,
-    ) -> PathBuf {
+    pub(crate) fn directory(&self, experiment: &PaperExperiment, variant: Variant, seed: u64) -> PathBuf {
         let runs = self.top.join(self.scale.directory(experiment.task));
-        runs.join(experiment.name(variant))
-            .join(format!("seed-{seed}"))
+        runs.join(experiment.name(variant)).join(format!("seed-{seed}"))
     }
 
     /// All of an experiment's runs that are over, as they were when it was first asked for.
@@ -69,9 +59,7 @@ impl Store {
         let mut runs = self.directory(experiment, variant, 1);
         runs.pop();
         let mut known = self.read.borrow_mut();
-        let found = known
-            .entry(runs)
-            .or_insert_with_key(|runs| Rc::new(Outcome::all_in(runs)));
+        let found = known.entry(runs).or_insert_with_key(|runs| Rc::new(Outcome::all_in(runs)));
         Rc::clone(found)
     }
 }
@@ -221,9 +209,8 @@ pub(crate) fn deviation(values: &[f64]) -> Option<f64> {
 pub(crate) fn margin(values: &[f64]) -> Option<f64> {
     /// For 1 to 30 degrees of freedom.
     const T: [f64; 30] = [
-        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-        2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
-        2.052, 2.048, 2.045, 2.042,
+        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+        2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
     ];
     let count = values.len();
     let quantile = T.get(count.checked_sub(2)?).copied().unwrap_or(2.042);

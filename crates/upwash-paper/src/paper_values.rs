@@ -35,10 +35,7 @@ impl PaperValues {
     }
 
     /// What is printed of an experiment in one of these tables.
-    pub(crate) fn in_tables(
-        tables: &[String],
-        experiment: &PaperExperiment,
-    ) -> Option<&'static Self> {
+    pub(crate) fn in_tables(tables: &[String], experiment: &PaperExperiment) -> Option<&'static Self> {
         let mut all = Self::all().iter();
         all.find(|values| tables.contains(&values.table) && values.experiment == *experiment)
     }
@@ -66,11 +63,7 @@ pub(super) fn claimed<'a>(
     printed: impl Fn(&PaperExperiment) -> Option<&'a PaperValues>,
 ) -> Option<String> {
     let difference = match &claim.kind {
-        ClaimKind::Better {
-            measure,
-            one,
-            other,
-        } => {
+        ClaimKind::Better { measure, one, other } => {
             let (one, other) = (printed(one)?, printed(other)?);
             match measure {
                 Measure::MeanAccuracy => one.average() - other.average(),
@@ -79,9 +72,8 @@ pub(super) fn claimed<'a>(
             }
         }
         ClaimKind::Robust { one, other } => {
-            let gain = |[dense, sparse]: &[PaperExperiment; 2]| {
-                Some(printed(sparse)?.average() - printed(dense)?.average())
-            };
+            let gain =
+                |[dense, sparse]: &[PaperExperiment; 2]| Some(printed(sparse)?.average() - printed(dense)?.average());
             gain(one)? - gain(other)?
         }
         ClaimKind::Slowest { .. } | ClaimKind::Worst { .. } | ClaimKind::Across { .. } => {
@@ -120,8 +112,7 @@ mod tests {
             ("table10", "matcha-13x1", "93.52, not 93.65"),
             ("table10", "al-dsgd-matcha-13x3", "93.82, not 93.94"),
         ];
-        let expected =
-            expected.map(|(table, name, numbers)| (table, name.parse().unwrap(), numbers.into()));
+        let expected = expected.map(|(table, name, numbers)| (table, name.parse().unwrap(), numbers.into()));
         assert_eq!(wrong, expected);
     }
 
@@ -129,10 +120,7 @@ mod tests {
     fn sentences_are_not_what_the_tables_say() {
         let dpsgd = |links: u8| values("table3", &format!("dpsgd-{links}x1"));
         let led = |links: u8| values("table4", &format!("al-dsgd-dpsgd-{links}x3"));
-        let (matcha, over_matcha) = (
-            values("table5", "matcha-11x1"),
-            values("table6", "al-dsgd-matcha-5x3"),
-        );
+        let (matcha, over_matcha) = (values("table5", "matcha-11x1"), values("table6", "al-dsgd-matcha-5x3"));
         // "D-PSGD performs poorly even when the degree is only decreased to 84 %."
         assert!(dpsgd(11).average() > dpsgd(13).average());
         // "AL-DSGD with 38 % of degree is even better than D-PSGD with 84 %": so it is there,
@@ -143,8 +131,8 @@ mod tests {
         // "increased by 5.8 % and 16.7 % in the worst-performance worker and by 2.1 % and 5.5 % in the final averaged
         // model", on CIFAR-10 and CIFAR-100: the numbers for CIFAR-100 are those of the table, the others are not.
         let gains = |data: &str| {
-            let [one, other] = ["al-dsgd-dpsgd-13x3", "dpsgd-13x1"]
-                .map(|name| values("table2", &format!("{data}{name}")));
+            let [one, other] =
+                ["al-dsgd-dpsgd-13x3", "dpsgd-13x1"].map(|name| values("table2", &format!("{data}{name}")));
             let gains = [one.worst() - other.worst(), one.average() - other.average()];
             gains.map(|gain| format!("{gain:.2}"))
         };
@@ -185,22 +173,15 @@ mod tests {
         };
         let (one, two) = (of(1), of(2));
         assert_eq!((one.len(), two.len()), (4, 4));
-        assert!(
-            one.iter()
-                .all(|high| two.iter().all(|low| high - low > 0.08))
-        );
-        let numbers = |of: &dyn Fn(usize) -> usize| -> Vec<f64> {
-            (0..8).map(|worker| of(worker) as f64).collect()
-        };
+        assert!(one.iter().all(|high| two.iter().all(|low| high - low > 0.08)));
+        let numbers = |of: &dyn Fn(usize) -> usize| -> Vec<f64> { (0..8).map(|worker| of(worker) as f64).collect() };
         let by_degree = rank_correlation(&numbers(&|worker| whole[worker]), losses);
         let by_matchings = rank_correlation(&numbers(&degree), losses);
         assert_eq!(format!("{by_degree:.2}, {by_matchings:.2}"), "-0.75, -0.88");
         // Apart from 0 and 6, more links in the graph are more in the matchings.
         let apart = |a: usize, b: usize| whole[a] <= whole[b] && degree(a) > degree(b);
-        let pairs: Vec<(usize, usize)> = (0..8)
-            .flat_map(|a| (0..8).map(move |b| (a, b)))
-            .filter(|&(a, b)| apart(a, b))
-            .collect();
+        let pairs: Vec<(usize, usize)> =
+            (0..8).flat_map(|a| (0..8).map(move |b| (a, b))).filter(|&(a, b)| apart(a, b)).collect();
         assert_eq!(pairs, [(6, 0)]);
     }
 
@@ -212,18 +193,9 @@ mod tests {
             let pairs = pairs.map(|(worker, (a, b))| (worker, *a, *b));
             pairs.filter(|(_, a, b)| a != b).collect()
         };
-        assert_eq!(
-            differ("matcha-13x1", "table5", "table10"),
-            [(3, 93.91, 92.91)]
-        );
-        assert_eq!(
-            differ("al-dsgd-matcha-13x3", "table6", "table10"),
-            [(1, 94.42, 93.42)]
-        );
-        assert_eq!(
-            differ("matcha-13x1", "table1", "table5"),
-            [(2, 93.76, 92.76)]
-        );
+        assert_eq!(differ("matcha-13x1", "table5", "table10"), [(3, 93.91, 92.91)]);
+        assert_eq!(differ("al-dsgd-matcha-13x3", "table6", "table10"), [(1, 94.42, 93.42)]);
+        assert_eq!(differ("matcha-13x1", "table1", "table5"), [(2, 93.76, 92.76)]);
         assert_eq!(differ("dpsgd-13x1", "table1", "table2"), []);
     }
 

@@ -29,12 +29,7 @@ type OpenRun = (PlannedRun, Experiment, RunDirectory);
 
 /// All runs that artifacts need, each once: task by task, and there seed by seed, so that something of everything is there
 /// early.
-pub(crate) fn needed(
-    artifacts: &[Artifact],
-    variants: &[Variant],
-    store: &Store,
-    seeds: u64,
-) -> Vec<PlannedRun> {
+pub(crate) fn needed(artifacts: &[Artifact], variants: &[Variant], store: &Store, seeds: u64) -> Vec<PlannedRun> {
     let (mut seen, mut all) = (BTreeSet::new(), Vec::new());
     for seed in 1..=seeds {
         for artifact in artifacts {
@@ -94,9 +89,8 @@ pub(crate) fn run_what_is_missing(
             let location = RunLocation::local(&experiment);
             match RunDirectory::open(&run.directory, &experiment, &location)? {
                 Some(directory) => {
-                    let from = directory.round().map_or(String::new(), |round| {
-                        format!(", goes on after round {round}")
-                    });
+                    let from =
+                        directory.round().map_or(String::new(), |round| format!(", goes on after round {round}"));
                     tell!("run {} of {count}: {}{from}", number + 1, run.name);
                     open.push((run, experiment, directory));
                 }
@@ -129,8 +123,7 @@ fn run_parallel(args: &Args, open: Vec<OpenRun>) -> Result<Option<String>> {
         let goes_on = directory.round().is_some();
         provenance.clone().write(&run.directory, goes_on)?;
     }
-    let mut open: Vec<(&Experiment, RunDirectory)> =
-        experiments.into_iter().zip(directories).collect();
+    let mut open: Vec<(&Experiment, RunDirectory)> = experiments.into_iter().zip(directories).collect();
     let ended = parallel::execute(&mut *engine, &mut open);
     drop(open);
     let (mut stopped, mut failure) = (None, None);
@@ -157,10 +150,7 @@ fn run_parallel(args: &Args, open: Vec<OpenRun>) -> Result<Option<String>> {
 fn compact(directory: &Path) -> Result<()> {
     let events = directory.join("events.jsonl");
     let text = files::read(&events)?;
-    let kept: String = text
-        .split_inclusive('\n')
-        .filter(|line| !line.starts_with("{\"event\":\"round\""))
-        .collect();
+    let kept: String = text.split_inclusive('\n').filter(|line| !line.starts_with("{\"event\":\"round\"")).collect();
     if kept.len() < text.len() {
         files::write(&events, kept.as_bytes())?;
     }
@@ -168,8 +158,7 @@ fn compact(directory: &Path) -> Result<()> {
         let path = entry.path();
         let kind = path.extension().and_then(|kind| kind.to_str());
         if matches!(kind, Some("upwash" | "safetensors")) {
-            std::fs::remove_file(&path)
-                .with_context(|| format!("cannot remove {}", path.display()))?;
+            std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
     }
     Ok(())

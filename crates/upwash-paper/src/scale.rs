@@ -38,9 +38,8 @@ struct Datasets {
     cifar100: Dataset,
 }
 
-static DATASETS: LazyLock<Datasets> = LazyLock::new(|| {
-    toml::from_str(include_str!("../data/datasets.toml")).expect("datasets.toml is tested")
-});
+static DATASETS: LazyLock<Datasets> =
+    LazyLock::new(|| toml::from_str(include_str!("../data/datasets.toml")).expect("datasets.toml is tested"));
 
 /// How long, and how large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +55,7 @@ impl Scale {
             true => &DATASETS.digits,
             false => &DATASETS.cifar10,
         };
-        Self {
-            quick,
-            epochs: epochs.unwrap_or(usual.epochs),
-            batch: batch.unwrap_or(usual.batch),
-        }
+        Self { quick, epochs: epochs.unwrap_or(usual.epochs), batch: batch.unwrap_or(usual.batch) }
     }
 
     /// What stands for a task at this scale, and its name.

@@ -31,12 +31,7 @@ impl Runs {
 
 impl Renderer<'_> {
     /// The tables of the columns that there are runs of.
-    pub(crate) fn tables(
-        &self,
-        text: &mut String,
-        artifact: &Artifact,
-        columns: &[(&Column, Found)],
-    ) -> Result<()> {
+    pub(crate) fn tables(&self, text: &mut String, artifact: &Artifact, columns: &[(&Column, Found)]) -> Result<()> {
         if artifact.by_worker {
             for (column, found) in columns {
                 writeln!(text, "### {}\n", column.title)?;
@@ -73,13 +68,7 @@ impl Renderer<'_> {
     }
 
     /// A row for each worker.
-    fn by_worker(
-        &self,
-        text: &mut String,
-        found: &Found,
-        paper: Option<&PaperValues>,
-        losses: bool,
-    ) -> Result<()> {
+    fn by_worker(&self, text: &mut String, found: &Found, paper: Option<&PaperValues>, losses: bool) -> Result<()> {
         let outcomes = found.values().flat_map(Runs::own);
         let count = outcomes.map(|outcome| outcome.accuracies.len()).max();
         let is_shown = |worker: &usize| self.workers.is_empty() || self.workers.contains(worker);
@@ -92,31 +81,20 @@ impl Renderer<'_> {
         };
         for &worker in &workers {
             let printed = paper.and_then(|paper| paper.accuracies.get(worker));
-            rows.add(
-                &worker.to_string(),
-                number(printed.copied(), 2),
-                2,
-                &|outcome| outcome.accuracies.get(worker).copied(),
-            );
+            rows.add(&worker.to_string(), number(printed.copied(), 2), 2, &|outcome| {
+                outcome.accuracies.get(worker).copied()
+            });
         }
         // What is in brackets is not printed there.
         let printed = paper.map_or(String::new(), |paper| match paper.average {
             Some(printed) => number(Some(printed), 2),
             None => format!("({})", number(Some(paper.average()), 2)),
         });
-        rows.add("mean", printed, 2, &|outcome| {
-            Some(mean(&outcome.accuracies))
-        });
+        rows.add("mean", printed, 2, &|outcome| Some(mean(&outcome.accuracies)));
         let printed = number(paper.map(PaperValues::worst), 2);
-        rows.add("worst", printed, 2, &|outcome| {
-            outcome.accuracies.iter().copied().reduce(f64::min)
-        });
-        rows.add(&self.averaged_name(found), String::new(), 2, &|outcome| {
-            Some(100.0 * outcome.run.averaged_accuracy?)
-        });
-        rows.add("GB sent by all", String::new(), 1, &|outcome| {
-            Some(outcome.gigabytes)
-        });
+        rows.add("worst", printed, 2, &|outcome| outcome.accuracies.iter().copied().reduce(f64::min));
+        rows.add(&self.averaged_name(found), String::new(), 2, &|outcome| Some(100.0 * outcome.run.averaged_accuracy?));
+        rows.add("GB sent by all", String::new(), 1, &|outcome| Some(outcome.gigabytes));
         if losses {
             self.losses(&mut rows, &workers, paper);
         }
@@ -133,15 +111,11 @@ impl Renderer<'_> {
             for &worker in workers {
                 let printed = printed.and_then(|all| all.get(worker)).copied();
                 let name = format!("{worker}, loss in epoch {epoch}");
-                rows.add(&name, number(printed, 3), 3, &|outcome| {
-                    outcome.losses(epoch)?.get(worker).copied()
-                });
+                rows.add(&name, number(printed, 3), 3, &|outcome| outcome.losses(epoch)?.get(worker).copied());
             }
             let printed = number(printed.map(|all| mean(all)), 3);
             let name = format!("mean loss in epoch {epoch}");
-            rows.add(&name, printed, 3, &|outcome| {
-                outcome.losses(epoch).map(|losses| mean(&losses))
-            });
+            rows.add(&name, printed, 3, &|outcome| outcome.losses(epoch).map(|losses| mean(&losses)));
         }
     }
 
@@ -195,21 +169,13 @@ impl Renderer<'_> {
     }
 
     /// A row for each algorithm, the graphs across, as the paper has it: all workers' mean, and the worst one.
-    fn by_links(
-        &self,
-        text: &mut String,
-        artifact: &Artifact,
-        columns: &[(&Column, Found)],
-    ) -> Result<()> {
+    fn by_links(&self, text: &mut String, artifact: &Artifact, columns: &[(&Column, Found)]) -> Result<()> {
         // How many seeds there are, if everywhere as many.
         let counts = columns.iter().flat_map(|(_, found)| found.values());
         let counts: BTreeSet<usize> = counts.map(|runs| runs.own().len()).collect();
         let mut counts = counts.into_iter().filter(|count| *count > 0);
         let alike = counts.next().filter(|_| counts.next().is_none());
-        let links: BTreeSet<_> = columns
-            .iter()
-            .map(|(column, _)| column.experiment.links)
-            .collect();
+        let links: BTreeSet<_> = columns.iter().map(|(column, _)| column.experiment.links).collect();
         let mut names: Vec<String> = Vec::new();
         for (column, _) in columns {
             let name = column.experiment.display_name();
@@ -236,10 +202,7 @@ impl Renderer<'_> {
             ("worst worker", PaperValues::worst, Measure::WorstAccuracy),
         ];
         for (what, printed, measure) in of {
-            if columns
-                .iter()
-                .any(|(column, _)| self.printed(column).is_some())
-            {
+            if columns.iter().any(|(column, _)| self.printed(column).is_some()) {
                 table(format!("{what}, paper"), &|name, links| {
                     let mut all = artifact.columns.iter();
                     let found = all.find(|column| is(column, name, links));
@@ -272,9 +235,7 @@ impl Renderer<'_> {
 
     /// A row for each experiment.
     fn means(&self, text: &mut String, columns: &[(&Column, Found)]) -> Result<()> {
-        let has_paper = columns
-            .iter()
-            .any(|(column, _)| self.printed(column).is_some());
+        let has_paper = columns.iter().any(|(column, _)| self.printed(column).is_some());
         let mut rows = vec![self.heading("mean test accuracy", has_paper)];
         for (column, found) in columns {
             let mut cells = vec![column.title.clone()];
@@ -306,13 +267,7 @@ struct WorkerRows<'a> {
 }
 
 impl WorkerRows<'_> {
-    fn add(
-        &mut self,
-        name: &str,
-        printed: String,
-        digits: usize,
-        value: &dyn Fn(&Outcome) -> Option<f64>,
-    ) {
+    fn add(&mut self, name: &str, printed: String, digits: usize, value: &dyn Fn(&Outcome) -> Option<f64>) {
         let mut cells = vec![name.to_owned()];
         cells.extend(self.has_paper.then_some(printed));
         let variants = self.variants.iter();

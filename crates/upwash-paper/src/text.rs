@@ -27,10 +27,7 @@ impl Renderer<'_> {
     pub(crate) fn text(&self, artifact: &Artifact) -> Result<String> {
         let mut text = format!("## {}: {}\n\n", artifact.label, artifact.caption);
         let words = self.store.scale.display_name(artifact.task());
-        let is_printed = artifact
-            .columns
-            .iter()
-            .any(|column| column.printed.is_some());
+        let is_printed = artifact.columns.iter().any(|column| column.printed.is_some());
         let other = match is_printed && !self.store.scale.is_the_paper_s() {
             true => " The paper's numbers are of another scale, and left out.",
             false => "",
@@ -61,18 +58,12 @@ impl Renderer<'_> {
     }
 
     /// What the paper prints of an experiment, there or elsewhere.
-    fn printed_of(
-        &self,
-        experiment: &PaperExperiment,
-        artifact: &Artifact,
-    ) -> Option<&'static PaperValues> {
+    fn printed_of(&self, experiment: &PaperExperiment, artifact: &Artifact) -> Option<&'static PaperValues> {
         let columns = artifact.columns.iter();
         let mut columns = columns.filter(|column| column.experiment == *experiment);
         let is_comparable = self.store.scale.is_the_paper_s();
         let found = columns.find_map(|column| column.printed);
-        found
-            .or_else(|| PaperValues::anywhere(experiment))
-            .filter(|_| is_comparable)
+        found.or_else(|| PaperValues::anywhere(experiment)).filter(|_| is_comparable)
     }
 
     /// What is claimed or asked, and whether it is so.

@@ -11,12 +11,7 @@ use upwash::algorithm::Variant;
 const ENOUGH: usize = 3;
 
 /// What is said of a claim: a line for each variant of which there are runs.
-pub(crate) fn verdicts(
-    claim: &Claim,
-    store: &Store,
-    variants: &[Variant],
-    low: f64,
-) -> Vec<String> {
+pub(crate) fn verdicts(claim: &Claim, store: &Store, variants: &[Variant], low: f64) -> Vec<String> {
     // Some variants are the same runs.
     let mut groups: Vec<(Vec<String>, Vec<Variant>)> = Vec::new();
     for &variant in variants {
@@ -46,16 +41,11 @@ fn verdict(claim: &Claim, store: &Store, variant: Variant, low: f64) -> Option<S
     };
     let accuracies = |experiment: &PaperExperiment| by_seed(experiment, Measure::MeanAccuracy);
     match &claim.kind {
-        ClaimKind::Better {
-            measure,
-            one,
-            other,
-        } => compare(&by_seed(one, *measure), &by_seed(other, *measure), *measure),
+        ClaimKind::Better { measure, one, other } => {
+            compare(&by_seed(one, *measure), &by_seed(other, *measure), *measure)
+        }
         ClaimKind::Across { pairs } => {
-            let all: Vec<[BySeed; 2]> = pairs
-                .iter()
-                .map(|pair| pair.each_ref().map(accuracies))
-                .collect();
+            let all: Vec<[BySeed; 2]> = pairs.iter().map(|pair| pair.each_ref().map(accuracies)).collect();
             let [one, other] = means(&all);
             compare(&one, &other, Measure::MeanAccuracy)
         }
@@ -66,13 +56,8 @@ fn verdict(claim: &Claim, store: &Store, variant: Variant, low: f64) -> Option<S
             });
             compare(&gain, &other_gain, Measure::MeanAccuracy)
         }
-        ClaimKind::Worst {
-            experiment,
-            workers,
-        } => worst(&store.outcomes(experiment, variant), workers),
-        ClaimKind::Slowest { experiment, worker } => {
-            slowest(&store.outcomes(experiment, variant), *worker)
-        }
+        ClaimKind::Worst { experiment, workers } => worst(&store.outcomes(experiment, variant), workers),
+        ClaimKind::Slowest { experiment, worker } => slowest(&store.outcomes(experiment, variant), *worker),
     }
 }
 
@@ -119,17 +104,9 @@ fn compare(one: &BySeed, other: &BySeed, measure: Measure) -> Option<String> {
     let (won, lost) = (alone(one, other), alone(other, one));
     let neither = pairs.len() - differences.len() - won - lost;
     let mut rest = String::new();
-    for (count, who) in [
-        (won, "the first alone"),
-        (lost, "the second alone"),
-        (neither, "neither"),
-    ] {
+    for (count, who) in [(won, "the first alone"), (lost, "the second alone"), (neither, "neither")] {
         if count > 0 {
-            let _ = write!(
-                rest,
-                "; {who} got there in {count} of {} seeds",
-                pairs.len()
-            );
+            let _ = write!(rest, "; {who} got there in {count} of {} seeds", pairs.len());
         }
     }
     if differences.is_empty() {
@@ -137,14 +114,9 @@ fn compare(one: &BySeed, other: &BySeed, measure: Measure) -> Option<String> {
     }
     let sign = if measure.more_is_better() { 1.0 } else { -1.0 };
     let (middle, count) = (mean(&differences), differences.len());
-    let so = differences
-        .iter()
-        .filter(|difference| sign * **difference > 0.0)
-        .count();
+    let so = differences.iter().filter(|difference| sign * **difference > 0.0).count();
     let Some(margin) = margin(&differences).filter(|_| count >= ENOUGH) else {
-        return Some(format!(
-            "{middle:+.digits$} {unit}, so in {so} of {count} seeds{rest}: too few seeds to say"
-        ));
+        return Some(format!("{middle:+.digits$} {unit}, so in {so} of {count} seeds{rest}: too few seeds to say"));
     };
     // What is counted in whole epochs is not known better than that.
     let enough = margin.max(least);
@@ -173,14 +145,10 @@ fn counted(so: usize, count: usize) -> &'static str {
 /// Whether each of these workers is worse than all others, seed by seed.
 fn worst(outcomes: &Outcomes, workers: &[usize]) -> Option<String> {
     let mut gaps = Vec::new();
-    for outcome in outcomes
-        .values()
-        .filter(|outcome| outcome.diverged().is_none())
-    {
+    for outcome in outcomes.values().filter(|outcome| outcome.diverged().is_none()) {
         let of = |inside: bool| {
             let all = outcome.accuracies.iter().enumerate();
-            all.filter(move |(worker, _)| workers.contains(worker) == inside)
-                .map(|(_, accuracy)| *accuracy)
+            all.filter(move |(worker, _)| workers.contains(worker) == inside).map(|(_, accuracy)| *accuracy)
         };
         let highest = of(true).reduce(f64::max)?;
         gaps.push(highest - of(false).reduce(f64::min)?);
@@ -207,14 +175,9 @@ fn side(size: String, unit: &str, gap: f64) -> String {
 
 /// Whether a worker's training loss before the first cut is the highest, seed by seed.
 fn slowest(outcomes: &Outcomes, worker: usize) -> Option<String> {
-    let behind = outcomes
-        .values()
-        .filter_map(|outcome| outcome.behind(worker));
+    let behind = outcomes.values().filter_map(|outcome| outcome.behind(worker));
     let behind: Vec<[f64; 2]> = behind.collect();
-    let (count, so) = (
-        behind.len(),
-        behind.iter().filter(|gaps| gaps[0] > 0.0).count(),
-    );
+    let (count, so) = (behind.len(), behind.iter().filter(|gaps| gaps[0] > 0.0).count());
     let gaps: Vec<f64> = behind.iter().map(|gaps| gaps[1]).collect();
     let (gap, verdict) = (mean(&gaps), counted(so, count));
     (count > 0).then(|| {
@@ -240,9 +203,7 @@ mod tests {
 
     fn by_seed(values: &[f64]) -> BySeed {
         // What is no number was never reached.
-        let known = values
-            .iter()
-            .map(|value| value.is_finite().then_some(*value));
+        let known = values.iter().map(|value| value.is_finite().then_some(*value));
         (1..).zip(known).collect()
     }
 
@@ -252,20 +213,11 @@ mod tests {
         let said = |one: &[f64], measure| compare(&by_seed(one), &none, measure);
         // The interval is scipy's, as in the test of the margin.
         let higher = said(&[1.0, 2.0, 3.0, 4.0, 5.0], Measure::MeanAccuracy).unwrap();
-        assert_eq!(
-            higher,
-            "+3.00 points (95 % interval +1.04 to +4.96), so in 5 of 5 seeds: **holds**"
-        );
+        assert_eq!(higher, "+3.00 points (95 % interval +1.04 to +4.96), so in 5 of 5 seeds: **holds**");
         let slower = said(&[1.0, 2.0, 3.0, 4.0, 5.0], Measure::LossBefore).unwrap();
-        assert!(
-            slower.ends_with("so in 0 of 5 seeds: **the opposite holds**"),
-            "{slower}"
-        );
+        assert!(slower.ends_with("so in 0 of 5 seeds: **the opposite holds**"), "{slower}");
         let noise = said(&[-1.0, 2.0, -3.0, 4.0, -1.0], Measure::MeanAccuracy).unwrap();
-        assert!(
-            noise.ends_with("so in 2 of 5 seeds: **cannot be told from noise**"),
-            "{noise}"
-        );
+        assert!(noise.ends_with("so in 2 of 5 seeds: **cannot be told from noise**"), "{noise}");
         // An epoch is the smallest step that can be counted.
         let step = said(&[-1.0; 5], Measure::EpochsOfMean).unwrap();
         assert!(step.ends_with("**cannot be told from noise**"), "{step}");
@@ -273,18 +225,13 @@ mod tests {
         assert!(few.ends_with("too few seeds to say"), "{few}");
         // Whoever has lost some is not better.
         let lost = said(&[1.0, 1.1, 1.2, f64::NAN], Measure::MeanAccuracy).unwrap();
-        assert!(
-            lost.ends_with("the second alone got there in 1 of 4 seeds: **cannot be told**"),
-            "{lost}"
-        );
+        assert!(lost.ends_with("the second alone got there in 1 of 4 seeds: **cannot be told**"), "{lost}");
     }
 
     #[test]
     fn many_pairs_are_one_number_a_seed() {
-        let pairs = [
-            [by_seed(&[1.0, 2.0, 3.0]), by_seed(&[0.0, 0.0, 0.0])],
-            [by_seed(&[3.0, f64::NAN]), by_seed(&[1.0, 1.0])],
-        ];
+        let pairs =
+            [[by_seed(&[1.0, 2.0, 3.0]), by_seed(&[0.0, 0.0, 0.0])], [by_seed(&[3.0, f64::NAN]), by_seed(&[1.0, 1.0])]];
         let [one, other] = means(&pairs);
         assert_eq!(one, [(1, Some(2.0)), (2, None)].into());
         assert_eq!(other, [(1, Some(0.5)), (2, Some(0.5))].into());

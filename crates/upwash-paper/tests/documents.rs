@@ -17,12 +17,8 @@ fn the_configurations_are_those_of_the_program() {
     let folder = tempfile::tempdir().unwrap();
     REPRODUCE.said(folder.path(), &["--configs", "."]);
     let read = |path: &Path| -> Vec<(String, String)> {
-        let files = std::fs::read_dir(path)
-            .unwrap()
-            .map(|file| file.unwrap().path());
-        let mut all: Vec<_> = files
-            .map(|path| (name(&path), std::fs::read_to_string(&path).unwrap()))
-            .collect();
+        let files = std::fs::read_dir(path).unwrap().map(|file| file.unwrap().path());
+        let mut all: Vec<_> = files.map(|path| (name(&path), std::fs::read_to_string(&path).unwrap())).collect();
         all.sort();
         all
     };
@@ -65,8 +61,7 @@ fn results_are_what_their_names_say() {
         for experiment in folders(&scale) {
             let file = format!("{prefix}{}.toml", name(&experiment));
             let text = std::fs::read_to_string(configs.join(file));
-            let text =
-                text.unwrap_or_else(|_| panic!("{}: no such experiment", experiment.display()));
+            let text = text.unwrap_or_else(|_| panic!("{}: no such experiment", experiment.display()));
             for run in folders(&experiment) {
                 let seed = name(&run).replace("seed-", "seed=");
                 let mut changes = vec![seed];
@@ -85,11 +80,7 @@ fn results_are_what_their_names_say() {
                     serde_json::from_str(&text).unwrap()
                 };
                 let status = json("summary.json")["status"].clone();
-                assert!(
-                    status == "finished" || status == "diverged",
-                    "{}",
-                    run.display()
-                );
+                assert!(status == "finished" || status == "diverged", "{}", run.display());
                 let commit = json("run.json")["commit"].as_str().unwrap().to_owned();
                 assert_eq!(commit.len(), 40, "{}: {commit}", run.display());
                 runs += 1;
@@ -115,11 +106,7 @@ fn the_document_says_what_the_results_are() {
             true => format!("#{line}\n"),
             false => format!("{line}\n"),
         };
-        let made: String = REPRODUCE
-            .said(&project(), &all)
-            .lines()
-            .map(deeper)
-            .collect();
+        let made: String = REPRODUCE.said(&project(), &all).lines().map(deeper).collect();
         let lines = |text: &str| -> Vec<String> {
             let kept = text.lines().filter(|line| !line.is_empty());
             kept.map(str::to_owned).collect()
@@ -150,9 +137,7 @@ fn numbers(text: &str) -> Vec<(f64, usize)> {
 /// Tables of single runs, `<!-- seeds FOLDER -->` to `<!-- end -->`, have what the runs came to.
 fn single_runs(text: &str) -> Vec<&str> {
     let tables = text.split("<!-- seeds ").skip(1);
-    tables
-        .map(|part| part.split_once("<!-- end -->").unwrap().0)
-        .collect()
+    tables.map(|part| part.split_once("<!-- end -->").unwrap().0).collect()
 }
 
 #[test]
@@ -188,8 +173,7 @@ fn the_reading_has_its_numbers_from_the_tables() {
     assert!(said.len() > 5, "{said:?}");
     for (number, digits) in said {
         let half = 0.5 / 10_f64.powi(digits as i32) + 1e-9;
-        let is =
-            |(known, behind): &(f64, usize)| *behind >= digits && (known - number).abs() <= half;
+        let is = |(known, behind): &(f64, usize)| *behind >= digits && (known - number).abs() <= half;
         assert!(known.iter().any(is), "{number} is in no table");
     }
 }
@@ -197,9 +181,7 @@ fn the_reading_has_its_numbers_from_the_tables() {
 /// Everyone's training losses in an epoch of a stored run.
 fn losses(run: &Path, epoch: u64) -> Vec<f64> {
     let text = std::fs::read_to_string(run.join("events.jsonl")).unwrap();
-    let events = text
-        .lines()
-        .map(|line| -> serde_json::Value { serde_json::from_str(line).unwrap() });
+    let events = text.lines().map(|line| -> serde_json::Value { serde_json::from_str(line).unwrap() });
     let mut found = events.filter(|event| event["event"] == "epoch" && event["epoch"] == epoch);
     let losses = found.next().unwrap()["train_losses"].clone();
     serde_json::from_value(losses).unwrap()
@@ -222,10 +204,7 @@ fn the_printed_losses_are_not_those_of_batch_128() {
     assert!(runs >= 21, "{runs}");
     let run = "cifar10-200-epochs-batch-16/al-dsgd-dpsgd-released-13x3/seed-1";
     let found = losses(&results.join(run), 100);
-    assert!(
-        found.iter().all(|loss| (0.42..0.59).contains(loss)),
-        "{found:?}"
-    );
+    assert!(found.iter().all(|loss| (0.42..0.59).contains(loss)), "{found:?}");
 }
 
 /// Every test that the findings name is there.
@@ -238,10 +217,7 @@ fn findings_have_their_tests() {
     for (file, item) in named.filter_map(|name| name.split_once("::")) {
         let source = std::fs::read_to_string(project().join(file)).unwrap();
         let there = [format!("fn {item}("), format!("enum {item} ")];
-        assert!(
-            there.iter().any(|item| source.contains(item)),
-            "{file}::{item}"
-        );
+        assert!(there.iter().any(|item| source.contains(item)), "{file}::{item}");
         found += 1;
     }
     assert!(found >= 12, "{found}");

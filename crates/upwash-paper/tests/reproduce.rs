@@ -6,42 +6,22 @@ mod common;
 use common::{REPRODUCE, folders, name};
 
 /// A table of eight short runs.
-const QUICK: [&str; 7] = [
-    "table2",
-    "--quick",
-    "--epochs",
-    "4",
-    "--seeds",
-    "2",
-    "--compact",
-];
+const QUICK: [&str; 7] = ["table2", "--quick", "--epochs", "4", "--seeds", "2", "--compact"];
 
 #[test]
 fn a_small_table_is_run_once_and_shown_again() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let text = REPRODUCE.said(here, &QUICK);
-    for expected in [
-        "### D-PSGD, D = 13",
-        "### AL-DSGD over D-PSGD, D = 13, 3 graphs",
-        "| worker ",
-        "| mean ",
-        "of 2 seeds",
-    ] {
+    for expected in
+        ["### D-PSGD, D = 13", "### AL-DSGD over D-PSGD, D = 13, 3 graphs", "| worker ", "| mean ", "of 2 seeds"]
+    {
         assert!(text.contains(expected), "{expected}: {text}");
     }
     assert!(!text.contains("D = 13, CIFAR-100"), "{text}");
     let runs = here.join("runs/paper/digits-4-epochs");
-    assert_eq!(
-        std::fs::read_to_string(runs.join("table2.md")).unwrap(),
-        text[..text.len() - 1]
-    );
-    let all = [
-        "al-dsgd-dpsgd-released-13x3",
-        "al-dsgd-dpsgd-sound-13x3",
-        "dpsgd-released-13x1",
-        "dpsgd-sound-13x1",
-    ];
+    assert_eq!(std::fs::read_to_string(runs.join("table2.md")).unwrap(), text[..text.len() - 1]);
+    let all = ["al-dsgd-dpsgd-released-13x3", "al-dsgd-dpsgd-sound-13x3", "dpsgd-released-13x1", "dpsgd-sound-13x1"];
     let found: Vec<String> = folders(&runs).iter().map(|path| name(path)).collect();
     assert_eq!(found, all);
     let files = || -> Vec<(String, Vec<u8>)> {
@@ -56,31 +36,14 @@ fn a_small_table_is_run_once_and_shown_again() {
     };
     let before = files();
     let names: Vec<&str> = before.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(
-        names,
-        ["config.toml", "events.jsonl", "run.json", "summary.json"]
-    );
+    assert_eq!(names, ["config.toml", "events.jsonl", "run.json", "summary.json"]);
     let events = std::fs::read_to_string(runs.join("dpsgd-sound-13x1/seed-2/events.jsonl"));
     assert!(!events.unwrap().contains("\"event\":\"round\""));
     // What is done is not run again; what is shown is the same.
     assert_eq!(REPRODUCE.said(here, &QUICK), text);
     assert_eq!(files(), before);
-    let shown = REPRODUCE.said(
-        here,
-        &[
-            "table2",
-            "--quick",
-            "--epochs",
-            "4",
-            "--show",
-            "--workers",
-            "0,4",
-        ],
-    );
-    assert!(
-        shown.contains("\n| 4 ") && !shown.contains("\n| 3 "),
-        "{shown}"
-    );
+    let shown = REPRODUCE.said(here, &["table2", "--quick", "--epochs", "4", "--show", "--workers", "0,4"]);
+    assert!(shown.contains("\n| 4 ") && !shown.contains("\n| 3 "), "{shown}");
 }
 
 /// On one engine at the same time they come to the same; and a run can be asked for by itself.
@@ -89,14 +52,9 @@ fn parallel_and_single_runs_are_the_same_runs() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let text = REPRODUCE.said(here, &QUICK);
-    let parallel: Vec<&str> = QUICK
-        .into_iter()
-        .chain(["--parallel-runs", "3", "--out", "other"])
-        .collect();
+    let parallel: Vec<&str> = QUICK.into_iter().chain(["--parallel-runs", "3", "--out", "other"]).collect();
     let results = |text: &str| -> Vec<String> {
-        let rows = text
-            .lines()
-            .filter(|line| line.starts_with("| ") && !line.starts_with("| seeds"));
+        let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| seeds"));
         let cells = rows.flat_map(|row| row.split('|').map(|cell| cell.trim().to_owned()));
         cells.collect()
     };
@@ -107,10 +65,7 @@ fn parallel_and_single_runs_are_the_same_runs() {
     let shown = REPRODUCE.said(here, &run);
     let row = |text: &str| -> Vec<String> {
         let line = text.lines().find(|line| line.starts_with("| mean"));
-        line.unwrap()
-            .split('|')
-            .map(|cell| cell.trim().to_owned())
-            .collect()
+        line.unwrap().split('|').map(|cell| cell.trim().to_owned()).collect()
     };
     assert_eq!(row(&shown)[2], row(&text)[2]);
     assert!(!shown.contains("sound"), "{shown}");
@@ -136,16 +91,7 @@ fn workers_0_and_4_are_worse_in_the_released_baseline_alone() {
 fn an_interrupted_table_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let table = [
-        "table5",
-        "--quick",
-        "--seeds",
-        "1",
-        "--epochs",
-        "80",
-        "--variant",
-        "sound",
-    ];
+    let table = ["table5", "--quick", "--seeds", "1", "--epochs", "80", "--variant", "sound"];
     let first = here.join("runs/paper/digits-80-epochs/matcha-sound-5x1/seed-1");
     let has_begun = || {
         let events = std::fs::read_to_string(first.join("events.jsonl"));
@@ -158,38 +104,21 @@ fn an_interrupted_table_goes_on() {
         let text = std::fs::read_to_string(first.join("run.json")).unwrap();
         serde_json::from_str(&text).unwrap()
     };
-    assert_eq!(
-        (&json()["together"], &json()["before"]),
-        (&5.into(), &serde_json::Value::Null)
-    );
+    assert_eq!((&json()["together"], &json()["before"]), (&5.into(), &serde_json::Value::Null));
     let five = json();
     // MATCHA was released as it was written.
-    let run = [
-        "matcha-released-5x1",
-        "--quick",
-        "--seeds",
-        "1",
-        "--epochs",
-        "80",
-    ];
+    let run = ["matcha-released-5x1", "--quick", "--seeds", "1", "--epochs", "80"];
     let output = REPRODUCE.output(here, &run);
     assert!(output.status.success());
     let error = String::from_utf8_lossy(&output.stderr);
-    for expected in [
-        "matcha-released-5x1 is the same run as matcha-sound-5x1",
-        "matcha-sound-5x1, seed 1, goes on after round ",
-    ] {
+    for expected in
+        ["matcha-released-5x1 is the same run as matcha-sound-5x1", "matcha-sound-5x1, seed 1, goes on after round "]
+    {
         assert!(error.contains(expected), "{error}");
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        text.contains("| seeds ") && !text.contains("s each"),
-        "{text}"
-    );
-    assert_eq!(
-        (&json()["together"], &json()["before"]),
-        (&1.into(), &serde_json::json!([five]))
-    );
+    assert!(text.contains("| seeds ") && !text.contains("s each"), "{text}");
+    assert_eq!((&json()["together"], &json()["before"]), (&1.into(), &serde_json::json!([five])));
     assert!(first.join("model.safetensors").is_file());
     let compact: Vec<&str> = run.into_iter().chain(["--compact"]).collect();
     REPRODUCE.said(here, &compact);
@@ -201,16 +130,7 @@ fn an_interrupted_table_goes_on() {
 fn figures_are_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let figure = [
-        "figure9",
-        "--quick",
-        "--epochs",
-        "1",
-        "--seeds",
-        "1",
-        "--variant",
-        "sound",
-    ];
+    let figure = ["figure9", "--quick", "--epochs", "1", "--seeds", "1", "--variant", "sound"];
     REPRODUCE.said(here, &figure);
     let drawn = |name: &str| {
         let path = here.join("runs/paper/digits-1-epochs").join(name);
@@ -219,11 +139,7 @@ fn figures_are_drawn() {
     let epochs = drawn("figure9-sound");
     assert!(epochs.contains("D-PSGD, D = 5 (1 seed)"), "{epochs}");
     let links = drawn("figure9-sound-links");
-    for name in [
-        "D-PSGD, mean",
-        "AL-DSGD over D-PSGD, 3 graphs, worst worker",
-        "links of the graph (D)",
-    ] {
+    for name in ["D-PSGD, mean", "AL-DSGD over D-PSGD, 3 graphs, worst worker", "links of the graph (D)"] {
         assert!(links.contains(name), "{name}: {links}");
     }
 }
@@ -240,10 +156,7 @@ fn mistakes_are_named() {
         (&["table2", "--batch", "6251"], "6250 images"),
         (&["table2", "--show"], "is not there"),
         (&["--list", "--batch", "6251"], "6250 images"),
-        (
-            &["cifar100-dpsgd-sound-13x1", "--quick"],
-            "--quick is on the digits alone",
-        ),
+        (&["cifar100-dpsgd-sound-13x1", "--quick"], "--quick is on the digits alone"),
         (&["table2", "--variant", "good"], "possible values"),
     ] {
         let output = REPRODUCE.output(folder.path(), arguments);
@@ -272,8 +185,5 @@ fn what_can_be_made_is_listed_with_what_it_takes() {
     }
     assert!(text.contains("batch 8, 60 epochs of 7 rounds"), "{text}");
     let text = REPRODUCE.said(folder.path(), &["table10", "--list", "--quick"]);
-    assert!(
-        text.contains("Tab:10:") && !text.contains("Tab:1:"),
-        "{text}"
-    );
+    assert!(text.contains("Tab:10:") && !text.contains("Tab:1:"), "{text}");
 }

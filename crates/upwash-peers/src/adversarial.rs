@@ -31,11 +31,7 @@ pub(crate) fn message(from: usize, round: u64, width: usize) -> Message {
         from,
         round,
         exchange: 1,
-        report: WorkerStats {
-            loss: Some(1.0),
-            degree: 1,
-            number: 1.0,
-        },
+        report: WorkerStats { loss: Some(1.0), degree: 1, number: 1.0 },
         whole: true,
         fresh: false,
         numbers: vec![1.0; width].into(),
@@ -61,10 +57,7 @@ fn config(own: usize, keys: &[Key], listed: &[(String, Fingerprint)]) -> PeersCo
         neighbors: (0..3).filter(|&other| other != own).collect(),
         run: RUN,
         rounds: 1 << 41,
-        limits: Limits {
-            message: WIDTH,
-            model: 4 * WIDTH,
-        },
+        limits: Limits { message: WIDTH, model: 4 * WIDTH },
         timings: timings(),
     }
 }
@@ -72,9 +65,7 @@ fn config(own: usize, keys: &[Key], listed: &[(String, Fingerprint)]) -> PeersCo
 /// Keys, and a free port for each.
 fn listed(count: usize) -> (Vec<Key>, Vec<(String, Fingerprint)>) {
     let keys: Vec<Key> = (0..count).map(|_| Key::generate()).collect();
-    let ports: Vec<_> = (0..count)
-        .map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap())
-        .collect();
+    let ports: Vec<_> = (0..count).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let address = |port: &std::net::TcpListener| port.local_addr().unwrap().to_string();
     let listed = ports.iter().zip(&keys);
     let listed = listed.map(|(port, key)| (address(port), key.fingerprint()));
@@ -87,10 +78,7 @@ pub(crate) fn two(width: usize) -> [PeersConfig; 2] {
     let (keys, listed) = listed(2);
     [0, 1].map(|own| PeersConfig {
         neighbors: vec![1 - own],
-        limits: Limits {
-            message: width,
-            model: 4 * width,
-        },
+        limits: Limits { message: width, model: 4 * width },
         timings: Timings::default(),
         ..config(own, &keys, &listed)
     })
@@ -99,10 +87,7 @@ pub(crate) fn two(width: usize) -> [PeersConfig; 2] {
 impl Scene {
     fn new() -> Self {
         let (keys, listed) = listed(3);
-        let (rounds, stop) = (
-            Arc::new(AtomicU64::new(0)),
-            Arc::new(AtomicBool::new(false)),
-        );
+        let (rounds, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let news: Arc<Mutex<Vec<MembershipEvent>>> = Arc::default();
         let threads = (0..2)
             .map(|own| {
@@ -120,9 +105,7 @@ impl Scene {
                             news.lock().unwrap().extend(transport.membership_events());
                         }
                         let mine = message(own, round, WIDTH);
-                        transport
-                            .begin_exchange(vec![(mine, vec![1 - own])], &[1 - own])
-                            .unwrap();
+                        transport.begin_exchange(vec![(mine, vec![1 - own])], &[1 - own]).unwrap();
                         let found = transport.finish_exchange(1).unwrap();
                         if own == 0 && !found.is_empty() {
                             rounds.fetch_add(1, Ordering::SeqCst);
@@ -133,15 +116,7 @@ impl Scene {
                 })
             })
             .collect();
-        let scene = Self {
-            address: listed[0].0.clone(),
-            keys,
-            listed,
-            rounds,
-            news,
-            stop,
-            threads,
-        };
+        let scene = Self { address: listed[0].0.clone(), keys, listed, rounds, news, stop, threads };
         scene.goes_on();
         scene
     }
@@ -171,10 +146,7 @@ impl Scene {
             if said.iter().any(|said| said.contains(what)) {
                 return;
             }
-            assert!(
-                began.elapsed() < Duration::from_secs(10),
-                "`{what}` was not refused, but {said:?}"
-            );
+            assert!(began.elapsed() < Duration::from_secs(10), "`{what}` was not refused, but {said:?}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -185,9 +157,7 @@ impl Scene {
         let name = "upwash".try_into().unwrap();
         let connection = rustls::ClientConnection::new(config, name).unwrap();
         let stream = TcpStream::connect(&self.address).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(5)))
-            .unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         rustls::StreamOwned::new(connection, stream)
     }
 
@@ -213,12 +183,7 @@ impl Drop for Scene {
 
 fn hello(worker: u32) -> Vec<u8> {
     let version = VERSION;
-    Hello {
-        version,
-        worker,
-        run: RUN,
-    }
-    .to_bytes()
+    Hello { version, worker, run: RUN }.to_bytes()
 }
 
 fn frame(kind: Kind, content: &[u8]) -> Vec<u8> {
@@ -235,10 +200,7 @@ fn message_frame(message: &Message) -> Vec<u8> {
 
 fn memory_in_use() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = text
-        .split(' ')
-        .nth(1)
-        .and_then(|pages| pages.parse::<usize>().ok());
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
     pages.unwrap_or(0) * 4096
 }
 
@@ -249,9 +211,7 @@ fn whoever_misbehaves_is_refused_and_training_goes_on() {
 
     // Not TLS at all.
     let mut stream = TcpStream::connect(&scene.address).unwrap();
-    stream
-        .write_all(b"GET / HTTP/1.1\r\nHost: there\r\n\r\n")
-        .unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: there\r\n\r\n").unwrap();
     scene.refused("a connection from 127.0.0.1");
     scene.goes_on();
 
@@ -263,10 +223,7 @@ fn whoever_misbehaves_is_refused_and_training_goes_on() {
     // A key that nobody knows. The handshake may seem to succeed: what counts is that nothing is said.
     let mut stream = scene.connect(&Key::generate());
     let _ = stream.write_all(&frame(Kind::Hello, &hello(2)));
-    assert!(
-        stream.read_exact(&mut [0; 1]).is_err(),
-        "a stranger was answered"
-    );
+    assert!(stream.read_exact(&mut [0; 1]).is_err(), "a stranger was answered");
     scene.refused("a connection from 127.0.0.1");
 
     // A known key that speaks as another, in its hello and in a message.
@@ -274,22 +231,14 @@ fn whoever_misbehaves_is_refused_and_training_goes_on() {
     stream.write_all(&frame(Kind::Hello, &hello(1))).unwrap();
     scene.refused("the key of worker 2 spoke as worker 1");
     let mut stream = scene.connect_as_two();
-    stream
-        .write_all(&message_frame(&message(1, 0, 10)))
-        .unwrap();
+    stream.write_all(&message_frame(&message(1, 0, 10))).unwrap();
     scene.refused("it spoke as worker 1");
     scene.goes_on();
 
     // Another run, another version.
     for (wrong, said) in [
-        (
-            [1, 0, 2, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9],
-            "another configuration",
-        ),
-        (
-            [9, 0, 2, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0],
-            "speaks version 9",
-        ),
+        ([1, 0, 2, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9], "another configuration"),
+        ([9, 0, 2, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0], "speaks version 9"),
     ] {
         let mut stream = scene.connect(&scene.keys[2]);
         stream.write_all(&frame(Kind::Hello, &wrong)).unwrap();
@@ -298,9 +247,7 @@ fn whoever_misbehaves_is_refused_and_training_goes_on() {
 
     // A round that there is not, which would end our run; and a model that nobody asked for.
     let mut stream = scene.connect_as_two();
-    stream
-        .write_all(&frame(Kind::Offer, &(1u64 << 62).to_le_bytes()))
-        .unwrap();
+    stream.write_all(&frame(Kind::Offer, &(1u64 << 62).to_le_bytes())).unwrap();
     scene.refused("it is in round 4611686018427387904");
     let mut stream = scene.connect_as_two();
     let model = crate::model_to_bytes(0, &vec![("models".into(), vec![0.0; 10])]);
@@ -313,21 +260,13 @@ fn whoever_misbehaves_is_refused_and_training_goes_on() {
     scene.refused("garbage instead of a frame");
     for kind in [Kind::Message, Kind::Model, Kind::Beat] {
         let mut stream = scene.connect_as_two();
-        let huge = FrameHeader {
-            kind,
-            length: 1 << 63,
-            checksum: 0,
-        };
+        let huge = FrameHeader { kind, length: 1 << 63, checksum: 0 };
         stream.write_all(&huge.to_bytes()).unwrap();
         scene.refused("a frame of 9223372036854775808 bytes");
     }
     // A message that says it is as long as is allowed, and then does not come.
     let mut stream = scene.connect_as_two();
-    let long = FrameHeader {
-        kind: Kind::Message,
-        length: (64 + 4 * WIDTH) as u64,
-        checksum: 0,
-    };
+    let long = FrameHeader { kind: Kind::Message, length: (64 + 4 * WIDTH) as u64, checksum: 0 };
     stream.write_all(&long.to_bytes()).unwrap();
     scene.refused("nothing was heard for 0.6 seconds");
     // Changed on its way.
@@ -348,30 +287,19 @@ fn whoever_misbehaves_is_refused_and_training_goes_on() {
     let mut stream = scene.connect_as_two();
     let beat = frame(Kind::Beat, &0u64.to_le_bytes());
     let many = beat.repeat(1000);
-    let sent = (0..1000)
-        .take_while(|_| stream.write_all(&many).is_ok())
-        .count();
+    let sent = (0..1000).take_while(|_| stream.write_all(&many).is_ok()).count();
     assert!(sent < 1000, "a million frames were taken");
     scene.refused("small frames in a second");
     // Messages of rounds that are far away are kept, but only a few.
     let mut stream = scene.connect_as_two();
-    stream
-        .sock
-        .set_write_timeout(Some(Duration::from_millis(500)))
-        .unwrap();
+    stream.sock.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let kept = (0..2000u64)
-        .take_while(|k| {
-            stream
-                .write_all(&message_frame(&message(2, (1 << 40) + k, WIDTH)))
-                .is_ok()
-        })
+        .take_while(|k| stream.write_all(&message_frame(&message(2, (1 << 40) + k, WIDTH))).is_ok())
         .count();
     assert!(kept < 2000, "400 MB of messages were taken");
     drop(stream);
     // Many who say nothing.
-    let idle: Vec<TcpStream> = (0..200)
-        .filter_map(|_| TcpStream::connect(&scene.address).ok())
-        .collect();
+    let idle: Vec<TcpStream> = (0..200).filter_map(|_| TcpStream::connect(&scene.address).ok()).collect();
     scene.goes_on();
     drop(idle);
     let grown = memory_in_use().saturating_sub(before);

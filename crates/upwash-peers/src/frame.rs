@@ -96,11 +96,7 @@ impl FrameHeader {
     pub fn of(kind: Kind, content: &[&[u8]]) -> Self {
         let mut hash = crc32fast::Hasher::new();
         content.iter().for_each(|piece| hash.update(piece));
-        Self {
-            kind,
-            length: content.iter().map(|piece| piece.len() as u64).sum(),
-            checksum: hash.finalize(),
-        }
+        Self { kind, length: content.iter().map(|piece| piece.len() as u64).sum(), checksum: hash.finalize() }
     }
 
     /// As bytes.
@@ -136,11 +132,7 @@ impl FrameHeader {
         if length > most {
             return Err(FrameError::TooLong { length, most });
         }
-        Ok(Self {
-            kind,
-            length,
-            checksum,
-        })
+        Ok(Self { kind, length, checksum })
     }
 
     /// Whether this is its content.
@@ -238,9 +230,7 @@ pub fn parse_model(bytes: &[u8]) -> Result<(u64, State), FrameError> {
         let length = take(1)?[0];
         let name = String::from_utf8(take(length.into())?.to_vec());
         let numbers = u64::from_le_bytes(array(take(8)?));
-        let size = numbers
-            .checked_mul(4)
-            .and_then(|size| usize::try_from(size).ok());
+        let size = numbers.checked_mul(4).and_then(|size| usize::try_from(size).ok());
         let numbers = take(size.ok_or(FrameError::Garbage)?)?;
         let number = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes);
         let numbers: Vec<f32> = numbers.as_chunks::<4>().0.iter().map(number).collect();
@@ -260,10 +250,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const LIMITS: Limits = Limits {
-        message: 100,
-        model: 1000,
-    };
+    const LIMITS: Limits = Limits { message: 100, model: 1000 };
 
     #[test]
     fn what_is_written_is_read() {
@@ -272,16 +259,9 @@ mod tests {
         assert_eq!(FrameHeader::parse(&header.to_bytes(), &LIMITS), Ok(header));
         assert_eq!(header.check(b"abc"), Ok(()));
         assert_eq!(header.check(b"abd"), Err(FrameError::Checksum));
-        let hello = Hello {
-            version: VERSION,
-            worker: 3,
-            run: 99,
-        };
+        let hello = Hello { version: VERSION, worker: 3, run: 99 };
         assert_eq!(Hello::parse(&hello.to_bytes()), Ok(hello));
-        let state = vec![
-            ("models".to_string(), vec![1.0, 2.0]),
-            ("empty".into(), vec![]),
-        ];
+        let state = vec![("models".to_string(), vec![1.0, 2.0]), ("empty".into(), vec![])];
         let bytes = model_to_bytes(7, &state);
         assert_eq!(parse_model(&bytes), Ok((7, state)));
         for length in 0..bytes.len() {
@@ -291,26 +271,15 @@ mod tests {
 
     #[test]
     fn what_is_too_long_is_refused_before_it_comes() {
-        for (kind, most) in [
-            (Kind::Message, 64 + 400),
-            (Kind::Model, 1000),
-            (Kind::Beat, SMALL as u64),
-        ] {
+        for (kind, most) in [(Kind::Message, 64 + 400), (Kind::Model, 1000), (Kind::Beat, SMALL as u64)] {
             for (length, right) in [(most, true), (most + 1, false), (1 << 63, false)] {
                 let checksum = 0;
-                let header = FrameHeader {
-                    kind,
-                    length,
-                    checksum,
-                };
+                let header = FrameHeader { kind, length, checksum };
                 let read = FrameHeader::parse(&header.to_bytes(), &LIMITS);
                 assert_eq!(read.is_ok(), right, "{kind:?} {length}");
             }
         }
-        assert_eq!(
-            FrameHeader::parse(b"GET / HTTP/1.1\r\n", &LIMITS),
-            Err(FrameError::Garbage)
-        );
+        assert_eq!(FrameHeader::parse(b"GET / HTTP/1.1\r\n", &LIMITS), Err(FrameError::Garbage));
     }
 
     #[test]

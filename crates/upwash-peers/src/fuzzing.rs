@@ -11,10 +11,7 @@ use std::time::Duration;
 use upwash::compress::Compression;
 use upwash::transport::{Encoding, Pool};
 
-const LIMITS: Limits = Limits {
-    message: 256,
-    model: 2048,
-};
+const LIMITS: Limits = Limits { message: 256, model: 2048 };
 
 /// What a peer that has proved who it is can send. Panics are what is looked for.
 pub fn receive(bytes: &[u8]) {
@@ -40,16 +37,11 @@ pub fn receive(bytes: &[u8]) {
         let (outbox, _frames) = tokio::sync::mpsc::unbounded_channel();
         let under_way = Arc::new(AtomicU64::new(0));
         let id = context.table.new_id();
-        let connection = Connection {
-            id,
-            outbox,
-            under_way,
-        };
+        let connection = Connection { id, outbox, under_way };
         context.table.connected(1, connection);
         // Who has sent as many messages as are kept waits for someone to read them: nobody does here.
         let heard = hear(&context, 1, id, bytes);
-        let _ =
-            runtime.block_on(async { tokio::time::timeout(Duration::from_millis(1), heard).await });
+        let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_millis(1), heard).await });
     });
 }
 
@@ -62,12 +54,7 @@ pub fn decode(bytes: &[u8]) {
     let Some((&[count, which], rest)) = bytes.split_first_chunk() else {
         return;
     };
-    let units: Vec<f32> = rest
-        .as_chunks()
-        .0
-        .iter()
-        .map(|four| f32::from_le_bytes(*four))
-        .collect();
+    let units: Vec<f32> = rest.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
     let encoding = match which % 6 {
         0 => Encoding::F32,
         1 => Encoding::Bf16,

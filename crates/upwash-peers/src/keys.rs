@@ -66,9 +66,7 @@ impl std::str::FromStr for Fingerprint {
 #[non_exhaustive]
 pub enum KeyError {
     /// Not a fingerprint.
-    #[error(
-        "`{0}` is no fingerprint: write sha256: and 64 hexadecimal digits, as `upwash keys show` does"
-    )]
+    #[error("`{0}` is no fingerprint: write sha256: and 64 hexadecimal digits, as `upwash keys show` does")]
     Fingerprint(String),
     /// The file cannot be read or written.
     #[error("key {}: {source}", path.display())]
@@ -124,11 +122,7 @@ impl Key {
     fn from_private(private: Vec<u8>) -> Option<Self> {
         let signing = any_eddsa_type(&PrivatePkcs8KeyDer::from(private.clone())).ok()?;
         let public = signing.public_key()?.to_vec();
-        Some(Self {
-            private,
-            signing,
-            public,
-        })
+        Some(Self { private, signing, public })
     }
 
     /// How others know it.
@@ -138,10 +132,7 @@ impl Key {
 
     /// Writes it to a new file that only its owner can read.
     pub fn save(&self, path: &Path) -> Result<(), KeyError> {
-        let failed = |source| KeyError::Io {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| KeyError::Io { path: path.to_owned(), source };
         let mut options = std::fs::File::options();
         options.write(true).create_new(true);
         #[cfg(unix)]
@@ -154,18 +145,11 @@ impl Key {
 
     /// Reads it, if only its owner can.
     pub fn load(path: &Path) -> Result<Self, KeyError> {
-        let failed = |source| KeyError::Io {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| KeyError::Io { path: path.to_owned(), source };
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            let mode = std::fs::metadata(path)
-                .map_err(failed)?
-                .permissions()
-                .mode()
-                & 0o777;
+            let mode = std::fs::metadata(path).map_err(failed)?.permissions().mode() & 0o777;
             if mode & 0o077 != 0 {
                 let path = path.to_owned();
                 return Err(KeyError::Open { path, mode });
@@ -174,9 +158,7 @@ impl Key {
         let text = std::fs::read(path).map_err(failed)?;
         let found = pem::parse(text).ok().filter(|found| found.tag() == LABEL);
         let key = found.and_then(|found| Self::from_private(found.into_contents()));
-        key.ok_or_else(|| KeyError::NotAKey {
-            path: path.to_owned(),
-        })
+        key.ok_or_else(|| KeyError::NotAKey { path: path.to_owned() })
     }
 }
 
@@ -197,33 +179,20 @@ mod tests {
         {
             use std::os::unix::fs::PermissionsExt;
             let mode = |mode| std::fs::Permissions::from_mode(mode);
-            assert_eq!(
-                std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-                0o600
-            );
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
             std::fs::set_permissions(&path, mode(0o640)).unwrap();
             let said = Key::load(&path).unwrap_err().to_string();
             assert!(said.contains("others can read it (mode 640)"), "{said}");
             std::fs::set_permissions(&path, mode(0o600)).unwrap();
         }
-        std::fs::write(
-            &path,
-            "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
-        )
-        .unwrap();
+        std::fs::write(&path, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n").unwrap();
         assert!(matches!(Key::load(&path), Err(KeyError::NotAKey { .. })));
     }
 
     #[test]
     fn fingerprints_are_spelled_in_one_way() {
         let text = Key::generate().fingerprint().to_string();
-        for wrong in [
-            "",
-            "sha256:12",
-            &text[7..],
-            &format!("{text}0"),
-            &text.replace("sha", "md"),
-        ] {
+        for wrong in ["", "sha256:12", &text[7..], &format!("{text}0"), &text.replace("sha", "md")] {
             assert!(wrong.parse::<Fingerprint>().is_err(), "{wrong}");
         }
     }

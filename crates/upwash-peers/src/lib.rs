@@ -30,8 +30,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use upwash::engine::State;
 use upwash::transport::{
-    Buffer, Capabilities, Collectives, Membership, MembershipEvent, Message, MessageExchange,
-    Placement, Pool, RoundStart, Traffic, TransportError,
+    Buffer, Capabilities, Collectives, Membership, MembershipEvent, Message, MessageExchange, Placement, Pool,
+    RoundStart, Traffic, TransportError,
 };
 
 /// How long to wait for what. A heartbeat must be several times shorter than `failure_timeout`, and that shorter than
@@ -111,17 +111,7 @@ fn broken(error: impl std::fmt::Display) -> TransportError {
 impl Peers {
     /// Takes its address; with the first round it begins to answer and to call.
     pub fn new(config: PeersConfig) -> Result<Self, TransportError> {
-        let PeersConfig {
-            own,
-            key,
-            peers,
-            listen,
-            neighbors,
-            run,
-            rounds,
-            limits,
-            timings,
-        } = config;
+        let PeersConfig { own, key, peers, listen, neighbors, run, rounds, limits, timings } = config;
         let workers = peers.len();
         let (addresses, keys): (Vec<String>, Vec<Fingerprint>) = peers.into_iter().unzip();
         if keys.get(own) != Some(&key.fingerprint()) {
@@ -151,14 +141,12 @@ impl Peers {
             .build()
             .map_err(broken)?;
         let address = listen.unwrap_or_else(|| context.addresses[own].clone());
-        let listener = runtime
-            .block_on(tokio::net::TcpListener::bind(&address))
-            .map_err(|error| {
-                broken(format!(
-                    "cannot listen on {address}: {error} (is this peer running already? --listen takes \
+        let listener = runtime.block_on(tokio::net::TcpListener::bind(&address)).map_err(|error| {
+            broken(format!(
+                "cannot listen on {address}: {error} (is this peer running already? --listen takes \
                      another address)"
-                ))
-            })?;
+            ))
+        })?;
         let acceptor = tokio_rustls::TlsAcceptor::from(server);
         Ok(Self {
             door: Some((listener, acceptor)),
@@ -182,11 +170,7 @@ impl Peers {
         context.table.start_with(round);
         runtime.spawn(link::listen(Arc::clone(context), listener, acceptor));
         // Of two, the one with the lower number calls.
-        for &worker in self
-            .neighbors
-            .iter()
-            .filter(|&&worker| worker > context.own)
-        {
+        for &worker in self.neighbors.iter().filter(|&&worker| worker > context.own) {
             runtime.spawn(link::call(Arc::clone(context), worker));
         }
         self.gathering = Some(Instant::now() + context.timings.startup_timeout);
@@ -216,19 +200,13 @@ impl Peers {
             let Some(connection) = &self.held[worker] else {
                 continue;
             };
-            match self
-                .context
-                .table
-                .wait_for(worker, connection, turn, deadline)
-            {
+            match self.context.table.wait_for(worker, connection, turn, deadline) {
                 Awaited::Message(message) => messages.push(message),
                 Awaited::Missing => {}
                 Awaited::Late => {
                     let seconds = self.context.timings.message_timeout.as_secs_f64();
                     let why = format!("no message of round {} within {seconds} seconds", turn.0);
-                    self.context
-                        .table
-                        .drop_connection(worker, connection.id, why);
+                    self.context.table.drop_connection(worker, connection.id, why);
                 }
             }
         }
@@ -243,9 +221,7 @@ impl Peers {
             };
             if !self.context.table.post(worker, connection, &message) {
                 let why = "it takes messages too slowly".to_string();
-                self.context
-                    .table
-                    .drop_connection(worker, connection.id, why);
+                self.context.table.drop_connection(worker, connection.id, why);
             }
         }
     }
@@ -258,17 +234,13 @@ pub fn status(
     peers: &[(String, Fingerprint)],
     message_timeout: Duration,
 ) -> Result<Vec<Result<StatusReport, String>>, TransportError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(broken)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(broken)?;
     Ok(runtime.block_on(async {
         let mut asked = Vec::new();
         for (address, theirs) in peers {
             let (key, address, theirs) = (key.clone(), address.clone(), *theirs);
             asked.push(tokio::spawn(async move {
-                let answer =
-                    tokio::time::timeout(message_timeout, link::ask(&key, &address, theirs)).await;
+                let answer = tokio::time::timeout(message_timeout, link::ask(&key, &address, theirs)).await;
                 let answer = answer.map_err(|_| "no answer".to_string())?;
                 let answer = answer.map_err(|error| error.to_string())?;
                 serde_json::from_slice(&answer).map_err(|error| error.to_string())
@@ -284,11 +256,7 @@ pub fn status(
 
 impl Membership for Peers {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            survives_loss: true,
-            authenticated: true,
-            progresses: true,
-        }
+        Capabilities { survives_loss: true, authenticated: true, progresses: true }
     }
 
     fn placement(&self) -> &Placement {
@@ -336,9 +304,7 @@ impl Membership for Peers {
         self.context.table.tell(MembershipEvent::Refused { what });
         self.held[worker] = None;
         if let Some(connection) = self.context.table.connection(worker) {
-            self.context
-                .table
-                .drop_connection(worker, connection.id, why);
+            self.context.table.drop_connection(worker, connection.id, why);
         }
     }
 
@@ -409,11 +375,7 @@ impl Collectives for Peers {
             from: self.context.own,
             round,
             exchange,
-            report: upwash::algorithm::WorkerStats {
-                loss: None,
-                degree: 0,
-                number: 1.0,
-            },
+            report: upwash::algorithm::WorkerStats { loss: None, degree: 0, number: 1.0 },
             whole: true,
             fresh: false,
             numbers: numbers.to_vec().into(),
@@ -432,10 +394,7 @@ impl Collectives for Peers {
         sums.insert(self.context.own, numbers.to_vec().into());
         numbers.fill(0.0);
         for theirs in sums.into_values() {
-            numbers
-                .iter_mut()
-                .zip(theirs.iter())
-                .for_each(|(sum, x)| *sum += x);
+            numbers.iter_mut().zip(theirs.iter()).for_each(|(sum, x)| *sum += x);
         }
         Ok(())
     }
@@ -456,8 +415,7 @@ impl Drop for Peers {
             // What was said last is to arrive.
             runtime.block_on(async {
                 let deadline = Instant::now() + Duration::from_secs(5);
-                while !self.context.table.status().connected.is_empty() && Instant::now() < deadline
-                {
+                while !self.context.table.status().connected.is_empty() && Instant::now() < deadline {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             });

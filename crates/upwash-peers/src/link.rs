@@ -1,8 +1,7 @@
 //! Connections: who may speak, for how long it may be silent, and what it says.
 
 use crate::frame::{
-    FRAME_HEADER, FrameError, FrameHeader, Hello, Kind, Limits, SMALL, VERSION, parse_message,
-    parse_model, parse_round,
+    FRAME_HEADER, FrameError, FrameHeader, Hello, Kind, Limits, SMALL, VERSION, parse_message, parse_model, parse_round,
 };
 use crate::keys::{Fingerprint, Key};
 use crate::membership::{Connection, MembershipTable, OutboundFrame};
@@ -70,51 +69,31 @@ impl AsyncRead for Counted {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         let count = (buffer.filled().len() - before) as u64;
-        self.context
-            .table
-            .received
-            .fetch_add(count, Ordering::Relaxed);
+        self.context.table.received.fetch_add(count, Ordering::Relaxed);
         read
     }
 }
 
 impl AsyncWrite for Counted {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         if let Poll::Ready(Ok(count)) = written {
-            self.context
-                .table
-                .sent
-                .fetch_add(count as u64, Ordering::Relaxed);
+            self.context.table.sent.fetch_add(count as u64, Ordering::Relaxed);
         }
         written
     }
 
-    fn poll_flush(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<std::io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
-    fn poll_shutdown(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<std::io::Result<()>> {
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 
 /// Answers whoever calls.
-pub(crate) async fn listen(
-    context: Arc<PeerContext>,
-    listener: TcpListener,
-    acceptor: TlsAcceptor,
-) {
+pub(crate) async fn listen(context: Arc<PeerContext>, listener: TcpListener, acceptor: TlsAcceptor) {
     let strangers = Arc::new(Semaphore::new(MAX_UNAUTHENTICATED));
     loop {
         let Ok(permit) = Arc::clone(&strangers).acquire_owned().await else {
@@ -137,10 +116,7 @@ pub(crate) async fn listen(
                 }
                 Ok(Ok(None)) => return,
                 Ok(Err(error)) => error.to_string(),
-                Err(_) => format!(
-                    "it did not say who it is within {} seconds",
-                    deadline.as_secs_f64()
-                ),
+                Err(_) => format!("it did not say who it is within {} seconds", deadline.as_secs_f64()),
             };
             let what = format!("a connection from {address}: {refused}");
             context.table.tell(MembershipEvent::Refused { what });
@@ -156,16 +132,9 @@ async fn answer(
 ) -> Result<Option<(usize, TlsStream<Counted>)>, LinkError> {
     stream.set_nodelay(true)?;
     let house_too = Arc::clone(context);
-    let counted = Counted {
-        stream,
-        context: house_too,
-    };
+    let counted = Counted { stream, context: house_too };
     let stream = acceptor.accept(counted).await?;
-    let presented = stream
-        .get_ref()
-        .1
-        .peer_certificates()
-        .and_then(|keys| keys.first());
+    let presented = stream.get_ref().1.peer_certificates().and_then(|keys| keys.first());
     let presented = presented.map(|key| Fingerprint::of(key));
     let worker = presented.and_then(|key| context.keys.iter().position(|known| *known == key));
     let worker = worker.ok_or_else(|| LinkError::Refused("its key is not listed".into()))?;
@@ -183,18 +152,12 @@ async fn answer(
             write(&mut stream, Kind::Hello, &[&hello(context)]).await?;
             Ok(Some((worker, stream)))
         }
-        _ => Err(LinkError::Refused(format!(
-            "worker {worker} began with {kind:?}"
-        ))),
+        _ => Err(LinkError::Refused(format!("worker {worker} began with {kind:?}"))),
     }
 }
 
 fn hello(context: &PeerContext) -> Vec<u8> {
-    let hello = Hello {
-        version: VERSION,
-        worker: context.own as u32,
-        run: context.run,
-    };
+    let hello = Hello { version: VERSION, worker: context.own as u32, run: context.run };
     hello.to_bytes()
 }
 
@@ -209,15 +172,10 @@ fn check_hello(context: &PeerContext, worker: usize, content: &[u8]) -> Result<(
         ));
     }
     if said.worker as usize != worker {
-        return refuse(format!(
-            "the key of worker {worker} spoke as worker {}",
-            said.worker
-        ));
+        return refuse(format!("the key of worker {worker} spoke as worker {}", said.worker));
     }
     if said.run != context.run {
-        return refuse(format!(
-            "worker {worker} runs another configuration, or has other data"
-        ));
+        return refuse(format!("worker {worker} runs another configuration, or has other data"));
     }
     Ok(())
 }
@@ -230,11 +188,7 @@ pub(crate) async fn call(context: Arc<PeerContext>, worker: usize) {
     let connector = TlsConnector::from(config);
     let mut pause = Duration::from_millis(50);
     loop {
-        let called = timeout(
-            context.timings.handshake,
-            reach(&context, worker, &connector),
-        )
-        .await;
+        let called = timeout(context.timings.handshake, reach(&context, worker, &connector)).await;
         match called {
             Ok(Ok(stream)) => {
                 pause = Duration::from_millis(50);
@@ -251,9 +205,7 @@ pub(crate) async fn call(context: Arc<PeerContext>, worker: usize) {
                 pause = (2 * pause).min(Duration::from_secs(2));
             }
             Err(_) => {
-                context
-                    .table
-                    .unreachable(worker, "it does not answer".into());
+                context.table.unreachable(worker, "it does not answer".into());
                 pause = (2 * pause).min(Duration::from_secs(2));
             }
         }
@@ -268,18 +220,13 @@ async fn reach(
 ) -> Result<TlsStream<Counted>, LinkError> {
     let stream = TcpStream::connect(&context.addresses[worker]).await?;
     stream.set_nodelay(true)?;
-    let counted = Counted {
-        stream,
-        context: Arc::clone(context),
-    };
+    let counted = Counted { stream, context: Arc::clone(context) };
     let mut stream = TlsStream::from(connector.connect(server_name()?, counted).await?);
     write(&mut stream, Kind::Hello, &[&hello(context)]).await?;
     // A key that is not listed there is known by its silence: connecting alone proves nothing.
     let (kind, content) = read_small(&mut stream).await?;
     if kind != Kind::Hello {
-        return Err(LinkError::Refused(format!(
-            "worker {worker} answered with {kind:?}"
-        )));
+        return Err(LinkError::Refused(format!("worker {worker} answered with {kind:?}")));
     }
     check_hello(context, worker, &content)?;
     Ok(stream)
@@ -292,21 +239,12 @@ fn server_name() -> Result<ServerName<'static>, LinkError> {
 }
 
 /// Asks a peer how things are, with any listed key.
-pub(crate) async fn ask(
-    key: &Key,
-    address: &str,
-    theirs: Fingerprint,
-) -> Result<Vec<u8>, LinkError> {
+pub(crate) async fn ask(key: &Key, address: &str, theirs: Fingerprint) -> Result<Vec<u8>, LinkError> {
     let config = tls::client(key, theirs).map_err(|e| LinkError::Refused(e.to_string()))?;
     let stream = TcpStream::connect(address).await?;
-    let mut stream = TlsConnector::from(config)
-        .connect(server_name()?, stream)
-        .await?;
+    let mut stream = TlsConnector::from(config).connect(server_name()?, stream).await?;
     write(&mut stream, Kind::Ask, &[]).await?;
-    let limits = Limits {
-        message: 0,
-        model: 0,
-    };
+    let limits = Limits { message: 0, model: 0 };
     let header = read_header(&mut stream, &limits).await?;
     let mut content = vec![0; header.length as usize];
     stream.read_exact(&mut content).await?;
@@ -319,14 +257,7 @@ async fn converse(context: &Arc<PeerContext>, worker: usize, stream: TlsStream<C
     let (outbox, frames) = mpsc::unbounded_channel();
     let under_way = Arc::new(AtomicU64::new(0));
     let id = context.table.new_id();
-    context.table.connected(
-        worker,
-        Connection {
-            id,
-            outbox,
-            under_way: Arc::clone(&under_way),
-        },
-    );
+    context.table.connected(worker, Connection { id, outbox, under_way: Arc::clone(&under_way) });
     let (reader, writer) = tokio::io::split(stream);
     let ended = tokio::select! {
         ended = hear(context, worker, id, reader) => ended,
@@ -440,10 +371,7 @@ pub(crate) async fn hear(
     }
 }
 
-async fn read_header(
-    stream: &mut (impl AsyncRead + Unpin),
-    limits: &Limits,
-) -> Result<FrameHeader, LinkError> {
+async fn read_header(stream: &mut (impl AsyncRead + Unpin), limits: &Limits) -> Result<FrameHeader, LinkError> {
     let mut bytes = [0; FRAME_HEADER];
     stream.read_exact(&mut bytes).await?;
     Ok(FrameHeader::parse(&bytes, limits)?)
@@ -451,10 +379,7 @@ async fn read_header(
 
 /// A frame from someone who has not said who it is.
 async fn read_small(stream: &mut (impl AsyncRead + Unpin)) -> Result<(Kind, Vec<u8>), LinkError> {
-    let limits = Limits {
-        message: 0,
-        model: 0,
-    };
+    let limits = Limits { message: 0, model: 0 };
     let header = read_header(stream, &limits).await?;
     let mut content = vec![0; (header.length as usize).min(SMALL)];
     stream.read_exact(&mut content).await?;
@@ -516,11 +441,7 @@ async fn read_message(
     Ok(message)
 }
 
-async fn write(
-    stream: &mut (impl AsyncWrite + Unpin),
-    kind: Kind,
-    content: &[&[u8]],
-) -> Result<(), LinkError> {
+async fn write(stream: &mut (impl AsyncWrite + Unpin), kind: Kind, content: &[&[u8]]) -> Result<(), LinkError> {
     let header = FrameHeader::of(kind, content);
     stream.write_all(&header.to_bytes()).await?;
     for piece in content {

@@ -141,10 +141,7 @@ pub(crate) enum Awaited {
 
 impl MembershipTable {
     pub(crate) fn new(workers: usize, own: usize) -> Self {
-        let state = State {
-            peers: (0..workers).map(|_| Peer::default()).collect(),
-            ..State::default()
-        };
+        let state = State { peers: (0..workers).map(|_| Peer::default()).collect(), ..State::default() };
         Self {
             own,
             state: Mutex::new(state),
@@ -203,11 +200,7 @@ impl MembershipTable {
     pub(crate) fn disconnected(&self, worker: usize, id: u64, why: String) {
         let mut state = self.lock();
         let peer = &mut state.peers[worker];
-        if peer
-            .connection
-            .as_ref()
-            .is_none_or(|connection| connection.id != id)
-        {
+        if peer.connection.as_ref().is_none_or(|connection| connection.id != id) {
             return;
         }
         (peer.connection, peer.promise) = (None, None);
@@ -221,10 +214,7 @@ impl MembershipTable {
     /// The state of a worker, if it is still over this connection.
     fn on(state: &mut State, worker: usize, id: u64) -> Option<&mut Peer> {
         let peer = &mut state.peers[worker];
-        let is_on = peer
-            .connection
-            .as_ref()
-            .is_some_and(|connection| connection.id == id);
+        let is_on = peer.connection.as_ref().is_some_and(|connection| connection.id == id);
         is_on.then_some(peer)
     }
 
@@ -256,12 +246,7 @@ impl MembershipTable {
     }
 
     /// A message has come; those of one sender come in their order, each once.
-    pub(crate) fn message(
-        &self,
-        worker: usize,
-        id: u64,
-        message: Message,
-    ) -> Result<(), WireError> {
+    pub(crate) fn message(&self, worker: usize, id: u64, message: Message) -> Result<(), WireError> {
         let mut state = self.lock();
         let next = state.next;
         if let Some(peer) = Self::on(&mut state, worker, id) {
@@ -320,9 +305,7 @@ impl MembershipTable {
         StatusReport {
             worker: self.own,
             round: state.next.saturating_sub(1),
-            connected: connected
-                .map(|(worker, peer)| (worker, peer.round))
-                .collect(),
+            connected: connected.map(|(worker, peer)| (worker, peer.round)).collect(),
             bytes_sent: self.sent.load(Ordering::Relaxed),
             bytes_received: self.received.load(Ordering::Relaxed),
         }
@@ -345,9 +328,7 @@ impl MembershipTable {
         loop {
             let is_connected = |peer: &Peer| peer.connection.is_some() && peer.promise.is_some();
             let missing = workers.iter().copied();
-            let missing: Vec<usize> = missing
-                .filter(|&worker| !is_connected(&state.peers[worker]))
-                .collect();
+            let missing: Vec<usize> = missing.filter(|&worker| !is_connected(&state.peers[worker])).collect();
             let left = until.saturating_duration_since(Instant::now());
             if missing.is_empty() || left.is_zero() {
                 return missing;
@@ -380,16 +361,10 @@ impl MembershipTable {
         let state = self.lock();
         let there = |peer: &Peer| peer.connection.as_ref().and(peer.promise);
         let peers = state.peers.iter().enumerate();
-        let held: Vec<(u64, usize)> = peers
-            .filter_map(|(worker, peer)| Some((there(peer)?, worker)))
-            .collect();
+        let held: Vec<(u64, usize)> = peers.filter_map(|(worker, peer)| Some((there(peer)?, worker))).collect();
         let held_from = |peer: &Peer| peer.held_from().is_some_and(|from| from <= round);
         let any = state.peers.iter().any(held_from);
-        (
-            held.into_iter()
-                .max_by_key(|(from, worker)| (*from, usize::MAX - worker)),
-            any,
-        )
+        (held.into_iter().max_by_key(|(from, worker)| (*from, usize::MAX - worker)), any)
     }
 
     /// Begins a round: the connections over which links are held in it.
@@ -420,11 +395,7 @@ impl MembershipTable {
     }
 
     /// Asks a worker for its model, and waits for it.
-    pub(crate) fn ask(
-        &self,
-        worker: usize,
-        message_timeout: Duration,
-    ) -> Option<(u64, EngineState)> {
+    pub(crate) fn ask(&self, worker: usize, message_timeout: Duration) -> Option<(u64, EngineState)> {
         let mut state = self.lock();
         (state.asked, state.adopted) = (Some(worker), None);
         let connection = state.peers[worker].connection.clone()?;
@@ -460,12 +431,7 @@ impl MembershipTable {
     }
 
     /// Hands a message to a connection, if that is still the one to its worker; whether it can keep up.
-    pub(crate) fn post(
-        &self,
-        worker: usize,
-        connection: &Connection,
-        message: &Arc<Message>,
-    ) -> bool {
+    pub(crate) fn post(&self, worker: usize, connection: &Connection, message: &Arc<Message>) -> bool {
         if Self::on(&mut self.lock(), worker, connection.id).is_none() {
             return true;
         }
@@ -514,10 +480,7 @@ impl MembershipTable {
             let (round, _) = turn;
             // What it has sent before its end counts.
             let peer = &mut state.peers[worker];
-            let is_on = peer
-                .connection
-                .as_ref()
-                .is_some_and(|c| c.id == connection.id);
+            let is_on = peer.connection.as_ref().is_some_and(|c| c.id == connection.id);
             while let Some(message) = peer.messages.front() {
                 let found = (message.round, message.exchange);
                 if found > turn {
@@ -544,8 +507,7 @@ impl MembershipTable {
 
     /// Ends a connection.
     pub(crate) fn drop_connection(&self, worker: usize, id: u64, why: String) {
-        let connection =
-            Self::on(&mut self.lock(), worker, id).and_then(|peer| peer.connection.clone());
+        let connection = Self::on(&mut self.lock(), worker, id).and_then(|peer| peer.connection.clone());
         if let Some(connection) = connection {
             connection.send(OutboundFrame::Close);
         }

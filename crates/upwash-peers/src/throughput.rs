@@ -29,9 +29,7 @@ fn messages() -> f64 {
                 let mut mine = message(own, round, 0);
                 mine.numbers = transport.allocate(WIDTH);
                 mine.numbers.copy_from_slice(&numbers);
-                transport
-                    .begin_exchange(vec![(mine, vec![1 - own])], &[1 - own])
-                    .unwrap();
+                transport.begin_exchange(vec![(mine, vec![1 - own])], &[1 - own]).unwrap();
                 assert_eq!(transport.finish_exchange(1).unwrap().len(), 1);
                 if round == 0 {
                     began = Instant::now();
@@ -96,9 +94,6 @@ fn throughput() {
     let moved = (2 * 4 * WIDTH * TIMES) as f64 / 1e9;
     for _ in 0..3 {
         let (plain, messages) = (moved / plain(), moved / messages());
-        println!(
-            "rustls alone {plain:.2} GB/s, peers {messages:.2} GB/s: {:.0} %",
-            100.0 * messages / plain
-        );
+        println!("rustls alone {plain:.2} GB/s, peers {messages:.2} GB/s: {:.0} %", 100.0 * messages / plain);
     }
 }

@@ -3,16 +3,14 @@
 use crate::keys::{Fingerprint, Key};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
-use rustls::crypto::{
-    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key,
-};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::AlwaysResolvesServerRawPublicKeys;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
-    SignatureScheme, version::TLS13,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme,
+    version::TLS13,
 };
 use std::sync::Arc;
 
@@ -51,8 +49,7 @@ impl ServerCertVerifier for Listed {
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.check(presented)
-            .map(|()| ServerCertVerified::assertion())
+        self.check(presented).map(|()| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -93,8 +90,7 @@ impl ClientCertVerifier for Listed {
         _: &[CertificateDer<'_>],
         _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.check(presented)
-            .map(|()| ClientCertVerified::assertion())
+        self.check(presented).map(|()| ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -134,10 +130,7 @@ fn certified(key: &Key) -> Arc<CertifiedKey> {
 }
 
 fn listed(keys: Vec<Fingerprint>, provider: &CryptoProvider) -> Arc<Listed> {
-    Arc::new(Listed {
-        keys,
-        algorithms: provider.signature_verification_algorithms,
-    })
+    Arc::new(Listed { keys, algorithms: provider.signature_verification_algorithms })
 }
 
 /// For who is called: any of these keys may.
@@ -147,9 +140,7 @@ pub(crate) fn server(key: &Key, keys: Vec<Fingerprint>) -> Result<Arc<ServerConf
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(listed)
-        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(
-            key,
-        ))));
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(key))));
     // Sessions are not resumed: every connection proves its key.
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
@@ -163,9 +154,7 @@ pub(crate) fn client(key: &Key, theirs: Fingerprint) -> Result<Arc<ClientConfig>
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(listed)
-        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified(
-            key,
-        ))));
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified(key))));
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
     Ok(Arc::new(config))

@@ -14,14 +14,10 @@ const WORKERS: usize = 4;
 fn peers(run: u64, rounds: u64) -> Vec<PeersConfig> {
     let keys: Vec<Key> = (0..WORKERS).map(|_| Key::generate()).collect();
     // All at once, so that no two get the same.
-    let ports: Vec<TcpListener> = (0..WORKERS)
-        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-        .collect();
+    let ports: Vec<TcpListener> = (0..WORKERS).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let address = |port: &TcpListener| port.local_addr().unwrap().to_string();
     let listed = ports.iter().zip(&keys);
-    let listed: Vec<_> = listed
-        .map(|(port, key)| (address(port), key.fingerprint()))
-        .collect();
+    let listed: Vec<_> = listed.map(|(port, key)| (address(port), key.fingerprint())).collect();
     let config = |own: usize| PeersConfig {
         own,
         key: keys[own].clone(),
@@ -30,14 +26,8 @@ fn peers(run: u64, rounds: u64) -> Vec<PeersConfig> {
         neighbors: (0..WORKERS).filter(|&other| other != own).collect(),
         run,
         rounds,
-        limits: Limits {
-            message: 200_000,
-            model: 1 << 20,
-        },
-        timings: Timings {
-            startup_timeout: Duration::from_secs(20),
-            ..Timings::default()
-        },
+        limits: Limits { message: 200_000, model: 1 << 20 },
+        timings: Timings { startup_timeout: Duration::from_secs(20), ..Timings::default() },
     };
     (0..WORKERS).map(config).collect()
 }
@@ -51,10 +41,7 @@ impl Rendezvous {
         let turn = self.0.fetch_add(1, Ordering::SeqCst) / WORKERS + 1;
         let deadline = Instant::now() + Duration::from_secs(60);
         while self.0.load(Ordering::SeqCst) < turn * WORKERS {
-            assert!(
-                Instant::now() < deadline,
-                "another peer has not come so far"
-            );
+            assert!(Instant::now() < deadline, "another peer has not come so far");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -92,9 +79,7 @@ fn peers_are_a_transport() {
 #[test]
 fn a_loop_of_ones_own_runs_between_peers() {
     let cases = golden::four_worker_cases();
-    let all: Vec<Vec<PeersConfig>> = (0..cases.len())
-        .map(|run| peers(run as u64, 10_000))
-        .collect();
+    let all: Vec<Vec<PeersConfig>> = (0..cases.len()).map(|run| peers(run as u64, 10_000)).collect();
     let done = Rendezvous::default();
     everywhere(|own| {
         let mut runs = all.iter();

@@ -15,13 +15,8 @@ pub(crate) struct Drawing {
 }
 
 /// As on the page: from dark to bright, which is seen in print as well.
-const SCALE: [(u8, u8, u8); 5] = [
-    (0x44, 0x01, 0x54),
-    (0x3b, 0x52, 0x8b),
-    (0x21, 0x91, 0x8c),
-    (0x5e, 0xc9, 0x62),
-    (0xfd, 0xe7, 0x25),
-];
+const SCALE: [(u8, u8, u8); 5] =
+    [(0x44, 0x01, 0x54), (0x3b, 0x52, 0x8b), (0x21, 0x91, 0x8c), (0x5e, 0xc9, 0x62), (0xfd, 0xe7, 0x25)];
 
 impl Drawing {
     /// All there are of a run, with what they are called: the graph, and copies that differ from it.
@@ -36,9 +31,7 @@ impl Drawing {
                 all.push((format!("graph-copy-{}", copy + 1), Self::new(run, places)));
             }
         }
-        all.into_iter()
-            .filter_map(|(name, drawing)| Some((name, drawing?)))
-            .collect()
+        all.into_iter().filter_map(|(name, drawing)| Some((name, drawing?))).collect()
     }
 
     fn new(run: &Run, places: &[usize]) -> Option<Self> {
@@ -58,10 +51,7 @@ impl Drawing {
         }
         let accuracies = run.last_accuracies();
         let known = || accuracies.iter().map(|entry| entry.1);
-        let (low, high) = (
-            known().fold(f64::INFINITY, f64::min),
-            known().fold(f64::NEG_INFINITY, f64::max),
-        );
+        let (low, high) = (known().fold(f64::INFINITY, f64::min), known().fold(f64::NEG_INFINITY, f64::max));
         let color = |worker: usize| {
             let found = accuracies.iter().find(|entry| entry.0 == worker);
             let part = found.map(|entry| (entry.1 - low) / (high - low).max(1e-12));
@@ -80,11 +70,7 @@ impl Drawing {
             links,
             words: match accuracies.is_empty() {
                 true => String::new(),
-                false => format!(
-                    "test accuracy from {:.2} % (dark) to {:.2} % (bright)",
-                    100.0 * low,
-                    100.0 * high
-                ),
+                false => format!("test accuracy from {:.2} % (dark) to {:.2} % (bright)", 100.0 * low, 100.0 * high),
             },
         })
     }
@@ -99,30 +85,20 @@ impl Drawing {
         let (width, height) = area.dim_in_pixel();
         let unit = f64::from(scale);
         let font = |size: u32, horizontal| {
-            ("sans-serif", (size * scale) as i32)
-                .into_font()
-                .color(&BLACK)
-                .pos(Pos::new(horizontal, VPos::Center))
+            ("sans-serif", (size * scale) as i32).into_font().color(&BLACK).pos(Pos::new(horizontal, VPos::Center))
         };
         let middle = width as i32 / 2;
         let line = |y: u32| (middle, (y * scale) as i32);
         area.draw(&Text::new(title, line(20), font(15, HPos::Center)))?;
         let below = (middle, height as i32 - (20 * scale) as i32);
-        area.draw(&Text::new(
-            self.words.as_str(),
-            below,
-            font(12, HPos::Center),
-        ))?;
+        area.draw(&Text::new(self.words.as_str(), below, font(12, HPos::Center)))?;
         // As large as it fits, in the middle, with room for words.
         let range = |axis: usize| {
             let all = || self.workers.iter().map(|worker| worker.0[axis]);
             (all().fold(1.0, f64::min), all().fold(0.0, f64::max))
         };
         let ((left, right), (top, bottom)) = (range(0), range(1));
-        let room = [
-            f64::from(width) - 120.0 * unit,
-            f64::from(height) - 120.0 * unit,
-        ];
+        let room = [f64::from(width) - 120.0 * unit, f64::from(height) - 120.0 * unit];
         let size = (room[0] / (right - left).max(0.1)).min(room[1] / (bottom - top).max(0.1));
         let at = |[x, y]: [f64; 2]| {
             let centre = [f64::from(width) / 2.0, f64::from(height) / 2.0];

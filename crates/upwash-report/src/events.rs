@@ -114,16 +114,7 @@ impl Run {
     /// Takes an event into account, or says why it cannot be one of this run.
     pub(crate) fn apply(&mut self, event: Event, source: Source) -> Result<(), String> {
         match event {
-            Event::Started {
-                algorithm,
-                graph,
-                workers,
-                server,
-                parameters,
-                rounds,
-                rounds_per_epoch,
-                ..
-            } => {
+            Event::Started { algorithm, graph, workers, server, parameters, rounds, rounds_per_epoch, .. } => {
                 if workers > MOST_WORKERS {
                     return Err(format!("{workers} workers are too many"));
                 }
@@ -134,23 +125,14 @@ impl Run {
                 (self.per_worker, self.averaged_accuracy) = (vec![], None);
                 (self.now.paused, self.now.stopping, self.now.checkpoint) = (false, false, None);
             }
-            Event::Graph {
-                matchings,
-                relabelings,
-            } => {
+            Event::Graph { matchings, relabelings } => {
                 if self.graph.is_none() {
                     self.graph = Graph::new(self.workers, matchings, relabelings);
                 }
             }
             Event::Control { round, request } => self.now.control(round, request),
             Event::Warning { message } => self.warn(message),
-            Event::Round {
-                round,
-                losses,
-                links,
-                leaders,
-                ..
-            } => {
+            Event::Round { round, losses, links, leaders, .. } => {
                 self.rounds_run = self.rounds_run.max(round.saturating_add(1));
                 let losses = known(losses);
                 self.batches.add(round, &losses);
@@ -158,14 +140,7 @@ impl Run {
                 self.now.follow(leaders, source);
                 self.now.links = links.or(self.now.links.take());
             }
-            Event::Epoch {
-                epoch,
-                train_losses,
-                test_accuracies,
-                consensus_distance,
-                sent,
-                ..
-            } => {
+            Event::Epoch { epoch, train_losses, test_accuracies, consensus_distance, sent, .. } => {
                 let rounds = epoch.saturating_mul(self.rounds_per_epoch);
                 self.rounds_run = self.rounds_run.max(rounds);
                 self.add_epoch(

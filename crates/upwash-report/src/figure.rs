@@ -70,13 +70,7 @@ struct Line {
 impl Line {
     /// The line with this number of several.
     fn new(name: String, points: Vec<(f64, f64)>, number: usize) -> Self {
-        Self {
-            name,
-            points,
-            color: COLORS[number % COLORS.len()],
-            dashed: number / COLORS.len() % 2 == 1,
-            wide: false,
-        }
+        Self { name, points, color: COLORS[number % COLORS.len()], dashed: number / COLORS.len() % 2 == 1, wide: false }
     }
 }
 
@@ -111,21 +105,14 @@ fn figures_of(run: &Run, suffix: &str) -> Vec<Figure> {
     });
     let mut figures: Vec<Figure> = drawings.collect();
     let loss: WorkerValue = |epoch, worker| *epoch.losses.get(worker)?;
-    let accuracy: WorkerValue =
-        |epoch, worker| Some(100.0 * (*epoch.accuracies.as_ref()?.get(worker)?)?);
-    for (name, up, log, value) in [
-        ("loss", "training loss", true, loss),
-        ("accuracy", "test accuracy, %", false, accuracy),
-    ] {
+    let accuracy: WorkerValue = |epoch, worker| Some(100.0 * (*epoch.accuracies.as_ref()?.get(worker)?)?);
+    for (name, up, log, value) in
+        [("loss", "training loss", true, loss), ("accuracy", "test accuracy, %", false, accuracy)]
+    {
         figures.push(Figure {
             name: format!("{name}{suffix}"),
             title: title.clone(),
-            content: Content::Chart(Chart {
-                across: "epoch",
-                up,
-                log,
-                lines: worker_lines(run, value),
-            }),
+            content: Content::Chart(Chart { across: "epoch", up, log, lines: worker_lines(run, value) }),
         });
     }
     figures
@@ -143,13 +130,7 @@ fn worker_lines(run: &Run, value: WorkerValue) -> Vec<Line> {
         Line::new(format!("worker {worker}"), points, worker)
     };
     let mut lines: Vec<Line> = workers.map(line).collect();
-    lines.push(Line {
-        name: "mean".into(),
-        points: mean(&lines),
-        color: BLACK,
-        dashed: false,
-        wide: true,
-    });
+    lines.push(Line { name: "mean".into(), points: mean(&lines), color: BLACK, dashed: false, wide: true });
     lines
 }
 
@@ -164,27 +145,13 @@ struct Comparison {
 }
 
 impl Comparison {
-    const fn accuracy(
-        name: &'static str,
-        across: &'static str,
-        point: fn(&Run, &Epoch) -> Option<(f64, f64)>,
-    ) -> Self {
-        Self {
-            name,
-            title: "",
-            across,
-            up: "mean test accuracy, %",
-            log: false,
-            point,
-        }
+    const fn accuracy(name: &'static str, across: &'static str, point: fn(&Run, &Epoch) -> Option<(f64, f64)>) -> Self {
+        Self { name, title: "", across, up: "mean test accuracy, %", log: false, point }
     }
 
     fn figure(&self, runs: &[Run]) -> Figure {
         let line = |(number, run): (usize, &Run)| {
-            let points = run
-                .epochs
-                .iter()
-                .filter_map(|epoch| (self.point)(run, epoch));
+            let points = run.epochs.iter().filter_map(|epoch| (self.point)(run, epoch));
             Line::new(run.name.clone(), points.collect(), number)
         };
         Figure {
@@ -224,12 +191,8 @@ const COMPARISONS: [Comparison; 6] = [
     Comparison::accuracy("accuracy-rounds", "rounds", |run, e| {
         Some(((e.epoch * run.rounds_per_epoch) as f64, accuracy(run, e)?))
     }),
-    Comparison::accuracy("accuracy-bytes", "GB sent", |run, e| {
-        Some((e.bytes as f64 / 1e9, accuracy(run, e)?))
-    }),
-    Comparison::accuracy("accuracy-time", "simulated seconds", |run, e| {
-        Some((e.seconds, accuracy(run, e)?))
-    }),
+    Comparison::accuracy("accuracy-bytes", "GB sent", |run, e| Some((e.bytes as f64 / 1e9, accuracy(run, e)?))),
+    Comparison::accuracy("accuracy-time", "simulated seconds", |run, e| Some((e.seconds, accuracy(run, e)?))),
     Comparison {
         name: "consensus",
         title: "",
@@ -241,10 +204,7 @@ const COMPARISONS: [Comparison; 6] = [
 ];
 
 fn known<'a>(run: &'a Run, values: &'a [Option<f64>]) -> impl Iterator<Item = f64> + 'a {
-    let trains = values
-        .iter()
-        .enumerate()
-        .filter(|(worker, _)| Some(*worker) != run.server);
+    let trains = values.iter().enumerate().filter(|(worker, _)| Some(*worker) != run.server);
     trains.filter_map(|(_, value)| *value)
 }
 
@@ -260,9 +220,7 @@ fn mean(lines: &[Line]) -> Vec<(f64, f64)> {
         let sum = sums.entry(x as u64).or_default();
         *sum = (sum.0 + y, sum.1 + 1);
     }
-    sums.into_iter()
-        .map(|(x, (sum, count))| (x as f64, sum / count as f64))
-        .collect()
+    sums.into_iter().map(|(x, (sum, count))| (x as f64, sum / count as f64)).collect()
 }
 
 /// A line of a chart.
@@ -280,12 +238,7 @@ pub struct NamedLine {
 
 impl Figure {
     /// A chart of these lines; none where there is nothing to draw.
-    pub fn of_lines(
-        name: &str,
-        title: &str,
-        [across, up]: [&'static str; 2],
-        lines: Vec<NamedLine>,
-    ) -> Option<Self> {
+    pub fn of_lines(name: &str, title: &str, [across, up]: [&'static str; 2], lines: Vec<NamedLine>) -> Option<Self> {
         let lines: Vec<Line> = lines
             .into_iter()
             .map(|line| Line {
@@ -296,19 +249,11 @@ impl Figure {
                 wide: false,
             })
             .collect();
-        lines
-            .iter()
-            .any(|line| !line.points.is_empty())
-            .then(|| Self {
-                name: name.into(),
-                title: title.into(),
-                content: Content::Chart(Chart {
-                    across,
-                    up,
-                    log: false,
-                    lines,
-                }),
-            })
+        lines.iter().any(|line| !line.points.is_empty()).then(|| Self {
+            name: name.into(),
+            title: title.into(),
+            content: Content::Chart(Chart { across, up, log: false, lines }),
+        })
     }
 
     /// As SVG.
@@ -330,9 +275,7 @@ impl Figure {
         let mut bytes = Vec::new();
         let mut encoder = png::Encoder::new(&mut bytes, width, height);
         encoder.set_color(png::ColorType::Rgb);
-        let written = encoder
-            .write_header()
-            .and_then(|mut writer| writer.write_image_data(&dots));
+        let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(&dots));
         written.map_err(|error| error.to_string())?;
         Ok(bytes)
     }

@@ -48,16 +48,11 @@ impl Follower {
     /// Finds a run; nothing of it is read yet.
     pub fn open(folder: &Path) -> Result<Self, ReadError> {
         let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-        let name = whole
-            .file_name()
-            .map(|name| crate::read::printable(&name.to_string_lossy()));
+        let name = whole.file_name().map(|name| crate::read::printable(&name.to_string_lossy()));
         let follower = Self {
             folder: folder.to_owned(),
             parts: vec![],
-            run: Run {
-                name: name.unwrap_or_else(|| "run".into()),
-                ..Run::default()
-            },
+            run: Run { name: name.unwrap_or_else(|| "run".into()), ..Run::default() },
             restarts: 0,
             lean: false,
         };
@@ -108,9 +103,7 @@ impl Follower {
     fn newest(&self) -> impl Iterator<Item = &Part> {
         let newest = self.parts.iter().max_by_key(|part| part.started);
         let alone = newest.is_some_and(|part| part.source.alone);
-        self.parts
-            .iter()
-            .filter(move |part| part.source.alone == alone)
+        self.parts.iter().filter(move |part| part.source.alone == alone)
     }
 
     /// Reads what was added; whether anything was.
@@ -131,10 +124,7 @@ impl Follower {
                 *part = Part::new(part.folder.clone(), part.source);
             }
             let name = std::mem::take(&mut self.run.name);
-            self.run = Run {
-                name,
-                ..Run::default()
-            };
+            self.run = Run { name, ..Run::default() };
             self.restarts += 1;
         }
         let mut news = gone;
@@ -153,11 +143,9 @@ impl Follower {
 
     /// What all processes say together.
     fn settle(&mut self) {
-        let endings: Option<Vec<&Status>> =
-            self.newest().map(|part| part.ending.as_ref()).collect();
+        let endings: Option<Vec<&Status>> = self.newest().map(|part| part.ending.as_ref()).collect();
         let worst = |endings: Vec<&Status>| {
-            let found =
-                |kind: fn(&Status) -> bool| endings.iter().find(|ending| kind(ending)).copied();
+            let found = |kind: fn(&Status) -> bool| endings.iter().find(|ending| kind(ending)).copied();
             found(|ending| matches!(ending, Status::Diverged { .. }))
                 .or(found(|ending| matches!(ending, Status::Interrupted { .. })))
                 .or(endings.first().copied())
@@ -196,10 +184,8 @@ impl Follower {
         if self.run.ending.is_none() || !self.run.per_worker.is_empty() {
             return false;
         }
-        let own: Vec<(PathBuf, Source, Option<Status>)> = self
-            .newest()
-            .map(|part| (part.folder.clone(), part.source, part.ending.clone()))
-            .collect();
+        let own: Vec<(PathBuf, Source, Option<Status>)> =
+            self.newest().map(|part| (part.folder.clone(), part.source, part.ending.clone())).collect();
         for (folder, source, ending) in own {
             self.run.read_summary(&folder, source.peer, &ending);
         }
@@ -224,9 +210,7 @@ impl Follower {
         for part in self.parts.iter().filter(|part| !part.rest.is_empty()) {
             let place = part.folder.join("events.jsonl");
             let what = "the last line is cut; what is before it is shown";
-            self.run
-                .notices
-                .push(format!("{}: {what}", place.display()));
+            self.run.notices.push(format!("{}: {what}", place.display()));
         }
         Ok(self.run)
     }
@@ -287,10 +271,7 @@ impl Part {
     /// Reads whole lines that were added; whether there were any.
     fn read(&mut self, run: &mut Run) -> Result<bool, ReadError> {
         let path = self.folder.join("events.jsonl");
-        let failed = |error| ReadError::Io {
-            path: path.clone(),
-            error,
-        };
+        let failed = |error| ReadError::Io { path: path.clone(), error };
         let mut file = File::open(&path).map_err(failed)?;
         file.seek(SeekFrom::Start(self.offset)).map_err(failed)?;
         let mut reader = BufReader::with_capacity(1 << 20, file);
@@ -366,10 +347,8 @@ impl Part {
         match self.unreadable {
             0 => {}
             1 => all.push(format!("{place}, {}; it is left out", self.mistake)),
-            more => all.push(format!(
-                "{place}: {more} lines cannot be read and are left out, the first is {}",
-                self.mistake
-            )),
+            more => all
+                .push(format!("{place}: {more} lines cannot be read and are left out, the first is {}", self.mistake)),
         }
         if self.unknown > 0 {
             all.push(format!(
@@ -393,12 +372,7 @@ impl Run {
         self.rounds_run = self.rounds_run.max(summary.rounds);
         summary.per_worker.retain(|worker| worker.id < self.workers);
         match peer {
-            Some(worker) => self.per_worker.extend(
-                summary
-                    .per_worker
-                    .into_iter()
-                    .filter(|found| found.id == worker),
-            ),
+            Some(worker) => self.per_worker.extend(summary.per_worker.into_iter().filter(|found| found.id == worker)),
             None => {
                 self.per_worker = summary.per_worker;
                 self.averaged_accuracy = some(summary.averaged_model_accuracy);

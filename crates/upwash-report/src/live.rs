@@ -65,9 +65,7 @@ impl Viewer {
         let run = follower.run();
         if run.workers == 0 {
             self.seen = None;
-            let wait = Waiting {
-                notices: &run.notices,
-            };
+            let wait = Waiting { notices: &run.notices };
             return ("wait", json(wait, live_status));
         }
         let shape = Shape {
@@ -93,9 +91,7 @@ impl Viewer {
             },
         });
         match (seen, new) {
-            (Some(seen), Some(new)) if goes_on => {
-                ("more", json(More::new(run, new, seen.round), live_status))
-            }
+            (Some(seen), Some(new)) if goes_on => ("more", json(More::new(run, new, seen.round), live_status)),
             _ => ("view", json(View::new(run), live_status)),
         }
     }
@@ -108,9 +104,5 @@ fn since(run: &Run, epoch: u64) -> Vec<&Epoch> {
 }
 
 fn json(content: impl Serialize, live_status: LiveStatus) -> String {
-    serde_json::to_string(&LiveUpdate {
-        content,
-        live_status,
-    })
-    .unwrap_or_else(|_| "{}".into())
+    serde_json::to_string(&LiveUpdate { content, live_status }).unwrap_or_else(|_| "{}".into())
 }

@@ -159,24 +159,16 @@ impl<'a> More<'a> {
     pub(crate) fn new(run: &'a Run, epochs: Vec<&Epoch>, first: u64) -> Self {
         let (trains, drawn) = (trains(run), drawn(run));
         let mut ends = vec![None; run.workers];
-        run.last_accuracies()
-            .into_iter()
-            .for_each(|(worker, accuracy)| ends[worker] = Some(accuracy)); // only workers that there are
+        run.last_accuracies().into_iter().for_each(|(worker, accuracy)| ends[worker] = Some(accuracy)); // only workers that there are
         let of = |workers: &[usize], values: &[Option<f64>]| -> Vec<Option<f64>> {
-            workers
-                .iter()
-                .map(|&worker| values.get(worker).copied().flatten())
-                .collect()
+            workers.iter().map(|&worker| values.get(worker).copied().flatten()).collect()
         };
         let row = |epoch: &Epoch| Row {
             epoch: epoch.epoch,
             losses: of(&drawn, &epoch.losses),
             accuracies: epoch.accuracies.as_ref().map(|all| of(&drawn, all)),
             loss: Spread::of(&of(&trains, &epoch.losses)),
-            accuracy: epoch
-                .accuracies
-                .as_ref()
-                .and_then(|all| Spread::of(&of(&trains, all))),
+            accuracy: epoch.accuracies.as_ref().and_then(|all| Spread::of(&of(&trains, all))),
             consensus: epoch.consensus,
             bytes: epoch.bytes,
             seconds: epoch.seconds,
@@ -203,9 +195,7 @@ impl<'a> More<'a> {
 
 /// All but a server.
 fn trains(run: &Run) -> Vec<usize> {
-    (0..run.workers)
-        .filter(|worker| Some(*worker) != run.server)
-        .collect()
+    (0..run.workers).filter(|worker| Some(*worker) != run.server).collect()
 }
 
 /// Whose lines are drawn.

@@ -27,9 +27,7 @@ pub enum ReadError {
         error: std::io::Error,
     },
     /// A run that has not begun.
-    #[error(
-        "{0} has no event yet: the run has not begun, or its events are of a later version of upwash"
-    )]
+    #[error("{0} has no event yet: the run has not begun, or its events are of a later version of upwash")]
     Empty(PathBuf),
 }
 
@@ -143,8 +141,7 @@ impl Run {
 
     /// Reads several, and names each by as much of its path as it takes to tell them apart.
     pub fn read_all(folders: &[PathBuf]) -> Result<Vec<Self>, ReadError> {
-        let runs: Result<Vec<Self>, ReadError> =
-            folders.iter().map(|folder| Self::read(folder)).collect();
+        let runs: Result<Vec<Self>, ReadError> = folders.iter().map(|folder| Self::read(folder)).collect();
         let mut runs = runs?;
         let whole = |folder: &PathBuf| folder.canonicalize().unwrap_or_else(|_| folder.clone());
         let whole: Vec<PathBuf> = folders.iter().map(whole).collect();
@@ -196,21 +193,14 @@ impl Run {
             found.extend(some(worker.test_accuracy).map(|accuracy| (worker.id, accuracy)));
         }
         let counts = |worker: &usize| *worker < self.workers && Some(*worker) != self.server;
-        found
-            .into_iter()
-            .filter(|(worker, _)| counts(worker))
-            .collect()
+        found.into_iter().filter(|(worker, _)| counts(worker)).collect()
     }
 }
 
 /// A name that does nothing to a terminal.
 pub(crate) fn printable(name: &str) -> String {
     let letter = |letter: char| {
-        if letter.is_control() {
-            '\u{fffd}'
-        } else {
-            letter
-        }
+        if letter.is_control() { '\u{fffd}' } else { letter }
     };
     name.chars().map(letter).collect()
 }
@@ -236,11 +226,7 @@ impl Epoch {
 
 impl Graph {
     /// From its links, if they are a graph's.
-    pub(crate) fn new(
-        workers: usize,
-        matchings: Vec<Vec<Edge>>,
-        relabelings: Vec<Vec<usize>>,
-    ) -> Option<Self> {
+    pub(crate) fn new(workers: usize, matchings: Vec<Vec<Edge>>, relabelings: Vec<Vec<usize>>) -> Option<Self> {
         let links = matchings.iter().flatten().copied();
         let built = upwash_topology::Graph::new(workers, links).ok()?;
         let everyone = |copy: &Vec<usize>| {

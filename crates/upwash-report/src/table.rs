@@ -5,9 +5,8 @@ use std::fmt::Write;
 
 /// Every epoch of every worker, a line each.
 pub fn csv(runs: &[Run]) -> String {
-    let mut text = String::from(
-        "run,epoch,worker,train_loss,test_accuracy,consensus_distance,bytes_sent,simulated_seconds\n",
-    );
+    let mut text =
+        String::from("run,epoch,worker,train_loss,test_accuracy,consensus_distance,bytes_sent,simulated_seconds\n");
     let number = |number: Option<f64>| number.map_or(String::new(), |number| number.to_string());
     for run in runs {
         for epoch in &run.epochs {

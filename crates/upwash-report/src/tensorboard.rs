@@ -75,9 +75,7 @@ impl Records {
 }
 
 fn masked(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
-        .rotate_right(15)
-        .wrapping_add(0xa282_ead8)
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 fn varint(to: &mut Vec<u8>, mut number: u64) {

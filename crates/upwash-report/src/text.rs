@@ -25,10 +25,7 @@ pub fn show(run: &Run) -> String {
     }
     if let Some(last) = run.epochs.last() {
         let (gigabytes, seconds) = (last.bytes as f64 / 1e9, last.seconds);
-        let _ = writeln!(
-            text,
-            "  {gigabytes:.3} GB sent, {seconds:.1} simulated seconds"
-        );
+        let _ = writeln!(text, "  {gigabytes:.3} GB sent, {seconds:.1} simulated seconds");
     }
     text
 }
@@ -44,11 +41,7 @@ fn header(run: &Run) -> String {
         Some(Status::Interrupted { round }) => format!("stopped before round {round}"),
         None => "going on, or cut off".into(),
     };
-    let _ = writeln!(
-        text,
-        "{} of {} rounds, {} numbers a model: {state}",
-        run.rounds_run, run.rounds, run.parameters
-    );
+    let _ = writeln!(text, "{} of {} rounds, {} numbers a model: {state}", run.rounds_run, run.rounds, run.parameters);
     for notice in &run.notices {
         let _ = writeln!(text, "note: {notice}");
     }
@@ -64,11 +57,7 @@ fn table(run: &Run) -> String {
     };
     let workers = (0..run.workers).filter(|worker| Some(*worker) != run.server);
     let all: Vec<(usize, Vec<f64>)> = workers.map(losses).collect();
-    let finite = || {
-        all.iter()
-            .flat_map(|entry| &entry.1)
-            .filter(|loss| loss.is_finite())
-    };
+    let finite = || all.iter().flat_map(|entry| &entry.1).filter(|loss| loss.is_finite());
     let lowest = finite().copied().fold(f64::INFINITY, f64::min);
     let highest = finite().copied().fold(0.0, f64::max);
     let accuracies = run.last_accuracies();
@@ -98,11 +87,7 @@ fn chart(losses: &[f64], lowest: f64, highest: f64) -> String {
         if !mean.is_finite() {
             return ' ';
         }
-        let height = if high > low {
-            (mean.max(1e-9).ln() - low) / (high - low)
-        } else {
-            1.0
-        };
+        let height = if high > low { (mean.max(1e-9).ln() - low) / (high - low) } else { 1.0 };
         BARS[(height * 7.99).clamp(0.0, 7.0) as usize]
     };
     (0..columns).map(bar).collect()

@@ -14,23 +14,14 @@ fn folder(parent: &std::path::Path, name: &str) -> PathBuf {
     folder_of(parent, name, "paper:L1", WORKERS, 10)
 }
 
-fn folder_of(
-    parent: &std::path::Path,
-    name: &str,
-    graph: &str,
-    workers: usize,
-    epochs: u32,
-) -> PathBuf {
+fn folder_of(parent: &std::path::Path, name: &str, graph: &str, workers: usize, epochs: u32) -> PathBuf {
     let folder = parent.join(name);
     std::fs::create_dir_all(&folder).unwrap();
     let mut lines = vec![format!(
         r#"{{"event":"started","version":1,"round":0,"algorithm":"D-PSGD","graph":"{graph}","workers":{workers},"parameters":10,"rounds":100,"rounds_per_epoch":10,"batch_size":8}}"#
     )];
     let built = graph.parse::<GraphSpec>().unwrap().build().unwrap();
-    let event = Event::Graph {
-        matchings: built.matchings().to_vec(),
-        relabelings: vec![],
-    };
+    let event = Event::Graph { matchings: built.matchings().to_vec(), relabelings: vec![] };
     lines.push(serde_json::to_string(&event).unwrap());
     for epoch in 1..=epochs {
         let number = |worker: usize| (1.0 + worker as f64 / workers as f64) / f64::from(epoch);
@@ -41,19 +32,13 @@ fn folder_of(
         ));
     }
     std::fs::write(folder.join("events.jsonl"), lines.join("\n") + "\n").unwrap();
-    std::fs::write(
-        folder.join("config.toml"),
-        format!("[graph]\ntopology = \"{graph}\"\n"),
-    )
-    .unwrap();
+    std::fs::write(folder.join("config.toml"), format!("[graph]\ntopology = \"{graph}\"\n")).unwrap();
     folder
 }
 
 /// Lines that are drawn in a chart: what is not filled and has bent corners.
 fn drawn(chart: &str) -> String {
-    format!(
-        "document.querySelectorAll('#{chart} svg path[fill=\"none\"][stroke-linejoin=\"bevel\"]').length"
-    )
+    format!("document.querySelectorAll('#{chart} svg path[fill=\"none\"][stroke-linejoin=\"bevel\"]').length")
 }
 
 #[test]
@@ -68,10 +53,7 @@ fn a_report_opens_from_disk_and_answers_to_the_mouse() {
     std::fs::write(&file, page(&runs)).unwrap();
     browser.open(&format!("file://{}", file.display()));
     // Two graphs, losses and accuracies of two runs, six charts of both.
-    assert_eq!(
-        browser.evaluate("document.querySelectorAll('.chart svg').length"),
-        12
-    );
+    assert_eq!(browser.evaluate("document.querySelectorAll('.chart svg').length"), 12);
     // A line for each worker, and the mean.
     let lines = browser.evaluate(&drawn("loss-0"));
     assert_eq!(lines, WORKERS + 1);
@@ -83,15 +65,9 @@ fn a_report_opens_from_disk_and_answers_to_the_mouse() {
     // Twelve links, and names that are only text.
     let links = "upwash.charts[0].instance.getOption().series[0].links.length";
     assert_eq!(browser.evaluate(links), 12);
-    assert_eq!(
-        browser.evaluate("document.querySelectorAll('#table th')[2].textContent"),
-        "<script>alert(1)<x>"
-    );
+    assert_eq!(browser.evaluate("document.querySelectorAll('#table th')[2].textContent"), "<script>alert(1)<x>");
     // Each can be saved as SVG.
-    assert_eq!(
-        browser.evaluate("document.querySelectorAll('.panel .save').length"),
-        12
-    );
+    assert_eq!(browser.evaluate("document.querySelectorAll('.panel .save').length"), 12);
     let picture = browser.evaluate("decodeURIComponent(upwash.charts[2].picture())");
     let picture = picture.as_str().unwrap();
     assert!(picture.starts_with("data:image/svg+xml") && picture.contains("worker 3"));
@@ -99,8 +75,7 @@ fn a_report_opens_from_disk_and_answers_to_the_mouse() {
     browser.click("document.querySelector('#by-rounds svg')");
     browser.wait_for("[...document.querySelectorAll('#by-rounds > div')].some((e) => e.textContent.includes('first'))");
     // No wider than a phone.
-    let size =
-        serde_json::json!({ "width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": false });
+    let size = serde_json::json!({ "width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": false });
     browser.call("Emulation.setDeviceMetricsOverride", size);
     browser.wait_for("document.documentElement.scrollWidth <= 390");
     assert_eq!(browser.complaints, Vec::<String>::new());

@@ -9,8 +9,7 @@ use upwash_report::{Follower, ReadError, Run, csv, figures, page, show};
 
 const STARTED: &str = r#"{"event":"started","version":1,"round":0,"algorithm":"D-PSGD","graph":"ring:3","workers":3,"parameters":10,"rounds":4,"rounds_per_epoch":2,"batch_size":8}"#;
 
-const GRAPH: &str =
-    r#"{"event":"graph","matchings":[[[0,1]],[[1,2]],[[0,2]]],"relabelings":[[0,1,2],[1,2,0]]}"#;
+const GRAPH: &str = r#"{"event":"graph","matchings":[[[0,1]],[[1,2]],[[0,2]]],"relabelings":[[0,1,2],[1,2,0]]}"#;
 
 fn epoch(number: u64, losses: [Option<f64>; 3], tested: bool, bytes: u64) -> String {
     let numbers = |all: [Option<f64>; 3]| serde_json::to_string(&all).unwrap();
@@ -51,23 +50,13 @@ fn a_run_is_read_and_shown() {
     assert_eq!((run.workers, run.rounds_run, run.epochs.len()), (3, 4, 2));
     assert_eq!(run.ending, Some(Status::Finished));
     assert_eq!(run.graph.as_ref().unwrap().relabelings.len(), 2);
-    let links: usize = run
-        .graph
-        .as_ref()
-        .unwrap()
-        .matchings
-        .iter()
-        .map(Vec::len)
-        .sum();
+    let links: usize = run.graph.as_ref().unwrap().matchings.iter().map(Vec::len).sum();
     assert_eq!(links, 3);
     let accuracies: Vec<f64> = run.last_accuracies().iter().map(|entry| entry.1).collect();
     assert_eq!(accuracies, [0.6, 0.8, 0.9]);
     let text = show(&run);
     assert!(text.contains("mean 76.67 %, worst 60.00 %"), "{text}");
-    assert!(
-        text.lines().all(|line| line.chars().count() <= 80),
-        "{text}"
-    );
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     let table = csv(&[run]);
     assert_eq!(table.lines().count(), 1 + 2 * 3);
     assert!(table.contains(",2,1,0.2,0.8,,200,0.5"), "{table}");
@@ -86,10 +75,7 @@ fn a_line_that_is_cut_and_events_of_later_versions_are_left_out_with_a_notice() 
     assert_eq!((run.epochs.len(), &run.ending), (2, &None));
     let notices = run.notices.join("\n");
     assert!(notices.contains("the last line is cut"), "{notices}");
-    assert!(
-        notices.contains("1 events of a kind that this version"),
-        "{notices}"
-    );
+    assert!(notices.contains("1 events of a kind that this version"), "{notices}");
     assert!(notices.contains("line 3"), "{notices}");
     assert!(show(&run).contains("going on, or cut off"));
 }
@@ -126,16 +112,9 @@ fn what_is_no_run_is_said_to_be_none() {
 fn runs_of_the_same_name_are_told_apart_and_names_are_only_text() {
     let folder = tempfile::tempdir().unwrap();
     let folders: Vec<PathBuf> = ["a</script><script>alert(1)</script>", "b"]
-        .map(|name| {
-            folder
-                .path()
-                .join(name.replace('/', "\u{2215}"))
-                .join("seed-1")
-        })
+        .map(|name| folder.path().join(name.replace('/', "\u{2215}")).join("seed-1"))
         .into();
-    folders
-        .iter()
-        .for_each(|folder| write(folder, &events(), "\n"));
+    folders.iter().for_each(|folder| write(folder, &events(), "\n"));
     let runs = Run::read_all(&folders).unwrap();
     assert_eq!(runs[1].name, "b/seed-1");
     let page = page(&runs);
@@ -167,10 +146,7 @@ fn figures_have_a_line_for_each_worker() {
     let graph = figures[0].svg().unwrap();
     assert_eq!(graph.matches("<circle").count(), 6, "{graph}");
     assert_eq!(graph.matches("<polyline").count(), 3, "{graph}");
-    assert!(
-        graph.contains("60.00 % (dark) to 90.00 % (bright)"),
-        "{graph}"
-    );
+    assert!(graph.contains("60.00 % (dark) to 90.00 % (bright)"), "{graph}");
     let svg = figures[2].svg().unwrap();
     let named = |name: &str| svg.contains(name);
     assert!(named("worker 0") && named("worker 2") && named("mean") && named("training loss"));
@@ -197,11 +173,7 @@ fn summary_of(workers: &str, status: &str, accuracy: f64) -> String {
 fn summary(folder: &Path, status: &str, accuracy: f64) {
     let node = |id: usize| format!(r#"{{"id":{id},"train_loss":0.1,"test_accuracy":{accuracy}}}"#);
     let workers = [0, 1, 2].map(node).join(",");
-    fs::write(
-        folder.join("summary.json"),
-        summary_of(&workers, status, accuracy),
-    )
-    .unwrap();
+    fs::write(folder.join("summary.json"), summary_of(&workers, status, accuracy)).unwrap();
 }
 
 const STOPPED: &str = r#""status":"interrupted","round":2"#;
@@ -258,34 +230,20 @@ fn a_run_of_peers_ends_when_all_have_ended() {
     }
     let mut follower = Follower::open(folder.path()).unwrap();
     follower.read().unwrap();
-    assert_eq!(
-        (&follower.run().ending, follower.run().processes),
-        (&None, 3)
-    );
+    assert_eq!((&follower.run().ending, follower.run().processes), (&None, 3));
     let going: Vec<PathBuf> = follower.going_on().map(Path::to_owned).collect();
     assert_eq!(going, [place(1), place(2)]);
     // Everyone's own last accuracy; what a peer had sent stays sent.
     let accuracies = [(0, 0.5), (1, 0.75), (2, 0.75)];
     assert_eq!(follower.run().last_accuracies(), accuracies);
-    let bytes: Vec<u64> = follower
-        .run()
-        .epochs
-        .iter()
-        .map(|epoch| epoch.bytes)
-        .collect();
+    let bytes: Vec<u64> = follower.run().epochs.iter().map(|epoch| epoch.bytes).collect();
     assert_eq!(bytes, [300, 500]);
     for worker in 1..3 {
-        let mut events = fs::File::options()
-            .append(true)
-            .open(place(worker).join("events.jsonl"))
-            .unwrap();
+        let mut events = fs::File::options().append(true).open(place(worker).join("events.jsonl")).unwrap();
         writeln!(events, "{}", ended(FINISHED)).unwrap();
     }
     assert!(follower.read().unwrap());
-    assert_eq!(
-        follower.run().ending,
-        Some(Status::Interrupted { round: 2 })
-    );
+    assert_eq!(follower.run().ending, Some(Status::Interrupted { round: 2 }));
 }
 
 #[test]
@@ -293,21 +251,13 @@ fn one_process_can_go_on_with_what_several_began() {
     let folder = tempfile::tempdir().unwrap();
     for rank in 0..2 {
         let losses = [[Some(0.5), None, None], [None, Some(0.5), Some(0.5)]][rank];
-        let lines = [
-            STARTED.to_string(),
-            epoch(1, losses, false, 100),
-            ended(STOPPED),
-        ];
+        let lines = [STARTED.to_string(), epoch(1, losses, false, 100), ended(STOPPED)];
         write(&folder.path().join(format!("rank-{rank}")), &lines, "\n");
     }
     let ranks = Run::read(folder.path()).unwrap();
     assert_eq!((ranks.epochs[0].bytes, ranks.processes), (200, 2));
     assert!(ranks.epochs[0].losses.iter().all(Option::is_some));
-    let lines = [
-        STARTED.replace("\"round\":0", "\"round\":2"),
-        epoch(2, [Some(0.25); 3], true, 400),
-        ended(FINISHED),
-    ];
+    let lines = [STARTED.replace("\"round\":0", "\"round\":2"), epoch(2, [Some(0.25); 3], true, 400), ended(FINISHED)];
     write(folder.path(), &lines, "\n");
     let run = Run::read(folder.path()).unwrap();
     assert_eq!((run.epochs.len(), run.processes), (2, 1));
@@ -322,25 +272,14 @@ fn nonsense_is_said_once_and_ends_nothing() {
     let bad = (0..1000).map(|number| format!(r#"{{"event":"epoch","epoch":"{number}"}}"#));
     lines.splice(1..1, bad);
     // More accuracies than workers, and a worker that there is not.
-    let long = lines[1001].replace(
-        r#""test_accuracies":null"#,
-        r#""test_accuracies":[0.1,0.2,0.3,0.4]"#,
-    );
+    let long = lines[1001].replace(r#""test_accuracies":null"#, r#""test_accuracies":[0.1,0.2,0.3,0.4]"#);
     lines[1001] = long;
     write(folder.path(), &lines, "\n");
-    let text = summary_of(
-        r#"{"id":9,"train_loss":0.1,"test_accuracy":0.5}"#,
-        FINISHED,
-        0.5,
-    );
+    let text = summary_of(r#"{"id":9,"train_loss":0.1,"test_accuracy":0.5}"#, FINISHED, 0.5);
     fs::write(folder.path().join("summary.json"), text).unwrap();
     let run = Run::read(folder.path()).unwrap();
     assert_eq!(run.notices.len(), 1, "{:?}", run.notices);
-    assert!(
-        run.notices[0].contains("1000 lines cannot be read"),
-        "{:?}",
-        run.notices
-    );
+    assert!(run.notices[0].contains("1000 lines cannot be read"), "{:?}", run.notices);
     assert_eq!(run.last_accuracies().len(), 3);
     assert!(page(&[run]).len() < 2 << 20);
     let many = STARTED.replace("\"workers\":3", "\"workers\":99999999999");
@@ -374,9 +313,5 @@ fn of_many_epochs_those_with_tests_are_still_seen() {
     // Watched, no more are kept than can be seen.
     let mut follower = Follower::open(folder.path()).unwrap().lean();
     follower.read().unwrap();
-    assert!(
-        follower.run().epochs.len() < 1000,
-        "{}",
-        follower.run().epochs.len()
-    );
+    assert!(follower.run().epochs.len() < 1000, "{}", follower.run().epochs.len());
 }

@@ -28,29 +28,14 @@ impl Browser {
         let names = ["chromium", "chromium-browser", "google-chrome"];
         let given = std::env::var("UPWASH_BROWSER").ok();
         let has = |name: &&str| Command::new(name).arg("--version").output().is_ok();
-        let Some(name) = given.or_else(|| {
-            names
-                .iter()
-                .find(|name| has(name))
-                .map(|name| name.to_string())
-        }) else {
+        let Some(name) = given.or_else(|| names.iter().find(|name| has(name)).map(|name| name.to_string())) else {
             eprintln!("no browser here: install chromium to have pages tested");
             return None;
         };
         let profile = tempfile::tempdir().unwrap();
         let process = Command::new(&name)
-            .args([
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--remote-debugging-port=0",
-                "--no-first-run",
-            ])
-            .args([
-                "--disable-background-networking",
-                "--disable-component-update",
-                "--hide-scrollbars",
-            ])
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--no-first-run"])
+            .args(["--disable-background-networking", "--disable-component-update", "--hide-scrollbars"])
             .arg(format!("--window-size={width},{height}"))
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .arg("about:blank")
@@ -61,26 +46,16 @@ impl Browser {
         let process = Running(process);
         let began = Instant::now();
         let port = loop {
-            assert!(
-                began.elapsed() < Duration::from_secs(30),
-                "{name} does not start"
-            );
+            assert!(began.elapsed() < Duration::from_secs(30), "{name} does not start");
             let text = std::fs::read_to_string(profile.path().join("DevToolsActivePort"));
-            if let Some(port) = text
-                .ok()
-                .and_then(|text| text.lines().next()?.parse::<u16>().ok())
-            {
+            if let Some(port) = text.ok().and_then(|text| text.lines().next()?.parse::<u16>().ok()) {
                 break port;
             }
             std::thread::sleep(Duration::from_millis(20));
         };
         let address = loop {
-            assert!(
-                began.elapsed() < Duration::from_secs(30),
-                "{name} has no page"
-            );
-            let targets: Vec<Value> =
-                serde_json::from_str(&get(port, "/json/list")).unwrap_or_default();
+            assert!(began.elapsed() < Duration::from_secs(30), "{name} has no page");
+            let targets: Vec<Value> = serde_json::from_str(&get(port, "/json/list")).unwrap_or_default();
             if let Some(page) = targets.iter().find(|target| target["type"] == "page") {
                 break page["webSocketDebuggerUrl"].as_str().unwrap().to_string();
             }
@@ -88,18 +63,14 @@ impl Browser {
         };
         let (socket, _) = tungstenite::connect(address).unwrap();
         if let MaybeTlsStream::Plain(stream) = socket.get_ref() {
-            stream
-                .set_read_timeout(Some(Duration::from_secs(30)))
-                .unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         }
         let mut browser = Self {
             _process: process,
             socket,
             next: 0,
             complaints: vec![],
-            allowed: ["file:", "data:", "blob:", "about:"]
-                .map(String::from)
-                .into(),
+            allowed: ["file:", "data:", "blob:", "about:"].map(String::from).into(),
             _profile: profile,
         };
         for domain in ["Page", "Runtime", "Log", "Network"] {
@@ -115,10 +86,7 @@ impl Browser {
         let call = json!({ "id": id, "method": method, "params": params }).to_string();
         self.socket.send(Message::text(call)).unwrap();
         loop {
-            let message = self
-                .socket
-                .read()
-                .unwrap_or_else(|error| panic!("{method}: {error}"));
+            let message = self.socket.read().unwrap_or_else(|error| panic!("{method}: {error}"));
             let Message::Text(text) = message else {
                 continue;
             };
@@ -134,9 +102,7 @@ impl Browser {
     fn note(&mut self, event: &Value) {
         let params = &event["params"];
         let complaint = match event["method"].as_str() {
-            Some("Runtime.exceptionThrown" | "Log.entryAdded" | "Runtime.consoleAPICalled") => {
-                params.to_string()
-            }
+            Some("Runtime.exceptionThrown" | "Log.entryAdded" | "Runtime.consoleAPICalled") => params.to_string(),
             Some("Network.requestWillBeSent") => {
                 let url = params["request"]["url"].as_str().unwrap_or("");
                 match self.allowed.iter().any(|place| url.starts_with(place)) {
@@ -151,10 +117,7 @@ impl Browser {
 
     /// Opens a page and waits until all of it is drawn.
     pub fn open(&mut self, url: &str) {
-        if let Some((server, _)) = url
-            .strip_prefix("http://")
-            .and_then(|url| url.split_once('/'))
-        {
+        if let Some((server, _)) = url.strip_prefix("http://").and_then(|url| url.split_once('/')) {
             self.allowed.push(format!("http://{server}/"));
         }
         self.call("Page.navigate", json!({ "url": url }));
@@ -170,14 +133,9 @@ impl Browser {
 
     /// What an expression comes to.
     pub fn evaluate(&mut self, expression: &str) -> Value {
-        let params =
-            json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
+        let params = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let result = self.call("Runtime.evaluate", params);
-        assert!(
-            result["exceptionDetails"].is_null(),
-            "{expression}: {}",
-            result["exceptionDetails"]
-        );
+        assert!(result["exceptionDetails"].is_null(), "{expression}: {}", result["exceptionDetails"]);
         result["result"]["value"].clone()
     }
 
@@ -185,10 +143,7 @@ impl Browser {
     pub fn wait_for(&mut self, expression: &str) {
         let began = Instant::now();
         while self.evaluate(expression) != true {
-            assert!(
-                began.elapsed() < Duration::from_secs(20),
-                "never true: {expression}"
-            );
+            assert!(began.elapsed() < Duration::from_secs(20), "never true: {expression}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -219,13 +174,10 @@ impl Drop for Running {
 fn get(port: u16, path: &str) -> String {
     let mut answer = String::new();
     if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) {
-        let request =
-            format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n");
         let _ = stream.write_all(request.as_bytes());
         let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
         let _ = stream.read_to_string(&mut answer);
     }
-    answer
-        .split_once("\r\n\r\n")
-        .map_or(String::new(), |(_, body)| body.to_string())
+    answer.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.to_string())
 }

@@ -67,10 +67,7 @@ fn complete(config: &str) -> (Summary, State) {
 fn apart(a: &State, b: &State) -> f32 {
     let (a, b) = (&a[0].1, &b[0].1);
     assert_eq!(a.len(), b.len());
-    a.iter()
-        .zip(b)
-        .map(|(x, y)| (x - y).abs())
-        .fold(0.0, f32::max)
+    a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
 }
 
 const SHORT: &str = "[training]\nepochs = 2\n";
@@ -80,26 +77,17 @@ pub fn al_dsgd_without_pull_is_its_base() {
     let none = "w_best = 0.0\nw_degree = 0.0\nlambda_best = 0.0\nlambda_degree = 0.0\n";
     for (base, alone) in [("dpsgd", "dpsgd"), ("matcha", "matcha")] {
         for variant in ["sound", "released"] {
-            let led = format!(
-                "[algorithm]\nname = \"al-dsgd\"\nbase = \"{base}\"\nvariant = \"{variant}\"\n{none}{SHORT}"
-            );
-            let plain =
-                format!("[algorithm]\nname = \"{alone}\"\nvariant = \"{variant}\"\n{SHORT}");
-            assert_eq!(
-                complete(&led).1,
-                complete(&plain).1,
-                "{variant} over {base}"
-            );
+            let led =
+                format!("[algorithm]\nname = \"al-dsgd\"\nbase = \"{base}\"\nvariant = \"{variant}\"\n{none}{SHORT}");
+            let plain = format!("[algorithm]\nname = \"{alone}\"\nvariant = \"{variant}\"\n{SHORT}");
+            assert_eq!(complete(&led).1, complete(&plain).1, "{variant} over {base}");
         }
     }
 }
 
 /// Matcha with the whole budget is dpsgd.
 pub fn matcha_with_the_whole_budget_is_dpsgd() {
-    let matcha = complete(&format!(
-        "[algorithm]\nname = \"matcha\"\nbudget = 1.0\n{SHORT}"
-    ))
-    .1;
+    let matcha = complete(&format!("[algorithm]\nname = \"matcha\"\nbudget = 1.0\n{SHORT}")).1;
     let dpsgd = complete(&format!("[algorithm]\nname = \"dpsgd\"\n{SHORT}")).1;
     assert!(apart(&matcha, &dpsgd) < 1e-4, "{}", apart(&matcha, &dpsgd));
 }
@@ -112,11 +100,7 @@ pub fn the_complete_graph_is_an_all_reduce() {
          {SHORT}start = \"equal\"\nmomentum = 0.0\n"
     );
     let (summary, state) = complete(&config);
-    assert!(
-        summary.consensus_distance < 1e-5,
-        "{}",
-        summary.consensus_distance
-    );
+    assert!(summary.consensus_distance < 1e-5, "{}", summary.consensus_distance);
 
     let (experiment, _) = prepare(&config);
     let model = model(experiment.network.clone());
@@ -127,45 +111,28 @@ pub fn the_complete_graph_is_an_all_reduce() {
             let batch = experiment.sampler.batch(&experiment.data, worker, round);
             let mut gradient = vec![0.0; x.len()];
             model.gradient(&x, &mut [], &batch, &mut gradient);
-            mean.iter_mut()
-                .zip(gradient)
-                .for_each(|(sum, g)| *sum += g / 4.0);
+            mean.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g / 4.0);
         }
         x.iter_mut().zip(mean).for_each(|(x, g)| *x -= 0.05 * g);
     }
     let found = &state[0].1[..x.len()];
-    let worst = x
-        .iter()
-        .zip(found)
-        .map(|(a, b)| (a - b).abs())
-        .fold(0.0, f32::max);
+    let worst = x.iter().zip(found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(worst < 1e-4, "{worst}");
 }
 
 /// From equal starts, every worker is what one model becomes with the batches of all joined.
 pub fn an_all_reduce_is_one_worker_with_the_joined_batch() {
-    let config = format!(
-        "[graph]\ntopology = \"path:4\"\n[algorithm]\nname = \"all-reduce\"\n{SHORT}momentum = 0.5\n"
-    );
+    let config = format!("[graph]\ntopology = \"path:4\"\n[algorithm]\nname = \"all-reduce\"\n{SHORT}momentum = 0.5\n");
     let (_, state) = complete(&config);
     let (experiment, _) = prepare(&config);
     let model = model(experiment.network.clone());
-    let (mut x, mut v) = (
-        model.start(1, 0),
-        vec![0.0; model.layout().parameter_count()],
-    );
+    let (mut x, mut v) = (model.start(1, 0), vec![0.0; model.layout().parameter_count()]);
     for round in 0..experiment.rounds() {
         let batch = |worker| experiment.sampler.batch(&experiment.data, worker, round);
         let batches = [0, 1, 2, 3].map(batch);
         let joined = Batch {
-            pixels: batches
-                .iter()
-                .flat_map(|batch| batch.pixels.clone())
-                .collect(),
-            labels: batches
-                .iter()
-                .flat_map(|batch| batch.labels.clone())
-                .collect(),
+            pixels: batches.iter().flat_map(|batch| batch.pixels.clone()).collect(),
+            labels: batches.iter().flat_map(|batch| batch.labels.clone()).collect(),
         };
         let mut gradient = vec![0.0; x.len()];
         model.gradient(&x, &mut [], &joined, &mut gradient);
@@ -198,11 +165,7 @@ pub fn ad_psgd_in_virtual_time_conserves_the_mean() {
         let apart = (mean(&before, column) - mean(&after, column)).abs();
         assert!(apart < 1e-6, "{apart}");
     }
-    assert!(
-        summary.consensus_distance < 0.05,
-        "{}",
-        summary.consensus_distance
-    );
+    assert!(summary.consensus_distance < 0.05, "{}", summary.consensus_distance);
 }
 
 /// What is sent, by hand: 24 messages a round on L1 (12 links), 4,810 parameters, 12 rounds.
@@ -225,10 +188,7 @@ pub fn messages_and_bytes_are_counted() {
     assert_eq!(sent(slow), (3 * 14 * 8, 3 * 14 * vector));
     let server = (12 * 16, 12 * 16 * vector);
     assert_eq!(sent(&format!("name = \"easgd\"\n{star}")), server);
-    assert_eq!(
-        sent(&format!("name = \"parameter-server\"\n{star}")),
-        server
-    );
+    assert_eq!(sent(&format!("name = \"parameter-server\"\n{star}")), server);
     // The leaders of two groups to three others each, and one of them to the other group too: of
     // every pull (rounds 4, 8 and 12) 3 + 3 + 4 messages, fewer where a leader leads twice.
     let (messages, _) = sent("name = \"lsgd\"");
@@ -251,10 +211,7 @@ pub fn one_worker_is_plain_sgd() {
     let (_, state) = complete(config);
     let (experiment, _) = prepare(config);
     let model = model(experiment.network.clone());
-    let (mut x, mut v) = (
-        model.start(1, 0),
-        vec![0.0f32; model.layout().parameter_count()],
-    );
+    let (mut x, mut v) = (model.start(1, 0), vec![0.0f32; model.layout().parameter_count()]);
     for round in 0..experiment.rounds() {
         let batch = experiment.sampler.batch(&experiment.data, 0, round);
         let mut gradient = vec![0.0; x.len()];
@@ -264,11 +221,7 @@ pub fn one_worker_is_plain_sgd() {
             *x -= 0.05 * *v;
         }
     }
-    let worst = x
-        .iter()
-        .zip(&state[0].1)
-        .map(|(a, b)| (a - b).abs())
-        .fold(0.0, f32::max);
+    let worst = x.iter().zip(&state[0].1).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(worst < 1e-5, "{worst}");
 }
 
@@ -281,21 +234,14 @@ pub fn a_run_that_was_stopped_goes_on_as_if_it_never_had() {
     ] {
         let (whole, expected) = complete(config);
         let (experiment, mut engine) = prepare(config);
-        let mut witness = Witness {
-            stop: Some(17),
-            ..Default::default()
-        };
-        let first = run(&experiment, &mut engine, Progress::start(8), &mut witness)
-            .unwrap()
-            .summary;
+        let mut witness = Witness { stop: Some(17), ..Default::default() };
+        let first = run(&experiment, &mut engine, Progress::start(8), &mut witness).unwrap().summary;
         assert_eq!(first.status, Status::Interrupted { round: 17 });
 
         let (progress, state) = witness.kept.unwrap();
         let (experiment, mut engine) = prepare(config);
         engine.restore(&state).unwrap();
-        let second = run(&experiment, &mut engine, progress, &mut Witness::default())
-            .unwrap()
-            .summary;
+        let second = run(&experiment, &mut engine, progress, &mut Witness::default()).unwrap().summary;
         assert_eq!(engine.state().unwrap(), expected);
         assert_eq!(second, whole);
     }
@@ -305,21 +251,11 @@ pub fn a_run_that_was_stopped_goes_on_as_if_it_never_had() {
 fn every_algorithm() -> Vec<String> {
     let with_server = ["easgd", "parameter-server", "async-easgd", "downpour"];
     let graph = |name: &str| {
-        if with_server.contains(&name) {
-            "[graph]\ntopology = \"star:9\"\n"
-        } else {
-            ""
-        }
+        if with_server.contains(&name) { "[graph]\ntopology = \"star:9\"\n" } else { "" }
     };
     Registry::standard()
         .iter()
-        .map(|known| {
-            format!(
-                "[algorithm]\nname = \"{}\"\n{}",
-                known.name,
-                graph(known.name)
-            )
-        })
+        .map(|known| format!("[algorithm]\nname = \"{}\"\n{}", known.name, graph(known.name)))
         .collect()
 }
 
@@ -353,11 +289,7 @@ pub fn every_algorithm_and_variant_learns_the_digits() {
         .map(String::from),
     );
     for base in ["dpsgd", "matcha"] {
-        for (variant, weights) in [
-            ("sound", "optimal"),
-            ("released", "optimal"),
-            ("written", "metropolis"),
-        ] {
+        for (variant, weights) in [("sound", "optimal"), ("released", "optimal"), ("written", "metropolis")] {
             configs.push(format!(
                 "[algorithm]\nbase = \"{base}\"\nvariant = \"{variant}\"\n[graph]\ncopies = 3\n\
                  weights = \"{weights}\"\n"
@@ -382,10 +314,7 @@ pub fn every_algorithm_goes_on_as_if_it_never_had_stopped() {
         let config = format!("{config}[training]\nepochs = 2\n[clock]\nnetwork = \"edge\"\n");
         let (whole, expected) = complete(&config);
         let (experiment, mut engine) = prepare(&config);
-        let mut witness = Witness {
-            stop: Some(13),
-            ..Default::default()
-        };
+        let mut witness = Witness { stop: Some(13), ..Default::default() };
         let start = Progress::start(experiment.workers());
         run(&experiment, &mut engine, start, &mut witness).unwrap();
         let (progress, state) = witness.kept.unwrap();
@@ -395,9 +324,7 @@ pub fn every_algorithm_goes_on_as_if_it_never_had_stopped() {
         let (experiment, mut engine) = prepare(&config);
         engine.restore(&state).unwrap();
         let rest = &mut Witness::default();
-        let second = run(&experiment, &mut engine, progress, rest)
-            .unwrap()
-            .summary;
+        let second = run(&experiment, &mut engine, progress, rest).unwrap().summary;
         assert!(engine.state().unwrap() == expected, "{config}");
         assert_eq!(format!("{second:?}"), format!("{whole:?}"), "{config}");
     }
@@ -408,19 +335,9 @@ pub fn the_written_rule_with_the_optimal_alpha_warns_and_diverges() {
     let config = "[algorithm]\nvariant = \"written\"\n[training]\nlearning_rate = 0.4\nmomentum = 0.0\nepochs = 200\n";
     let (experiment, mut engine) = prepare(config);
     let mut witness = Witness::default();
-    let summary = run(&experiment, &mut engine, Progress::start(8), &mut witness)
-        .unwrap()
-        .summary;
-    assert!(
-        witness.warnings[0].contains("workers [1, 3, 7]"),
-        "{:?}",
-        witness.warnings
-    );
-    assert!(
-        matches!(summary.status, Status::Diverged { .. }),
-        "{:?}",
-        summary.status
-    );
+    let summary = run(&experiment, &mut engine, Progress::start(8), &mut witness).unwrap().summary;
+    assert!(witness.warnings[0].contains("workers [1, 3, 7]"), "{:?}", witness.warnings);
+    assert!(matches!(summary.status, Status::Diverged { .. }), "{:?}", summary.status);
 }
 
 /// From equal starts, averaging keeps the workers' statistics nearer to each other.
@@ -447,8 +364,7 @@ pub fn averaged_statistics_agree_while_local_ones_do_not() {
 /// Averaged statistics are counted as sent.
 pub fn averaged_statistics_are_counted_as_sent() {
     let bytes = |statistics: &str| {
-        let config =
-            format!("model = \"cnn\"\n[training]\nepochs = 1\nstatistics = \"{statistics}\"\n");
+        let config = format!("model = \"cnn\"\n[training]\nepochs = 1\nstatistics = \"{statistics}\"\n");
         complete(&config).0.sent.bytes_sent
     };
     // 12 rounds of 24 messages, each with 2 x (16 + 32) statistics.
@@ -466,33 +382,21 @@ pub fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
         events.push(event.clone());
         ControlFlow::Continue
     };
-    let summary = run(&experiment, &mut engine, Progress::start(8), &mut keep)
-        .unwrap()
-        .summary;
+    let summary = run(&experiment, &mut engine, Progress::start(8), &mut keep).unwrap().summary;
     let model = model(experiment.network.clone());
     let models = &engine.state().unwrap()[0].1;
     for node in &summary.per_worker {
-        let share = experiment.sampler.shares().images[node.id]
-            .iter()
-            .map(|&image| Pick::whole(image));
+        let share = experiment.sampler.shares().images[node.id].iter().map(|&image| Pick::whole(image));
         let batch = experiment.data.scaling.batch(&experiment.data.train, share);
         let width = model.layout().parameter_count();
-        let known = model
-            .score(&models[node.id * width..][..width], &[], &batch)
-            .loss;
+        let known = model.score(&models[node.id * width..][..width], &[], &batch).loss;
         assert!((node.local_train_loss.unwrap() - known).abs() < 1e-6);
     }
     let last = events.iter().rev().find_map(|event| match event {
-        Event::Epoch {
-            local_train_losses, ..
-        } => local_train_losses.clone(),
+        Event::Epoch { local_train_losses, .. } => local_train_losses.clone(),
         _ => None,
     });
-    let losses: Vec<f64> = summary
-        .per_worker
-        .iter()
-        .map(|node| node.local_train_loss.unwrap())
-        .collect();
+    let losses: Vec<f64> = summary.per_worker.iter().map(|node| node.local_train_loss.unwrap()).collect();
     assert_eq!(last, Some(losses));
 }
 
@@ -500,30 +404,17 @@ pub fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
 pub fn an_engine_of_another_size_is_refused() {
     let (_, mut engine) = prepare("[graph]\ntopology = \"ring:4\"\n");
     let (experiment, _) = prepare("");
-    let error = run(
-        &experiment,
-        &mut engine,
-        Progress::start(8),
-        &mut Witness::default(),
-    );
+    let error = run(&experiment, &mut engine, Progress::start(8), &mut Witness::default());
     let said = error.unwrap_err().to_string();
-    assert!(
-        said.contains("8 workers are in this process, and the engine has 4"),
-        "{said}"
-    );
+    assert!(said.contains("8 workers are in this process, and the engine has 4"), "{said}");
 }
 
 /// Warnings are about the whole schedule.
 pub fn warnings_are_about_the_whole_schedule() {
     let warnings = |config: &str| prepare(config).0.warnings;
     for seed in 1..5 {
-        let config =
-            format!("seed = {seed}\n[algorithm]\nvariant = \"written\"\nbase = \"matcha\"\n");
-        assert!(
-            warnings(&config)[0].contains("[0, 1, 7]"),
-            "{:?}",
-            warnings(&config)
-        );
+        let config = format!("seed = {seed}\n[algorithm]\nvariant = \"written\"\nbase = \"matcha\"\n");
+        assert!(warnings(&config)[0].contains("[0, 1, 7]"), "{:?}", warnings(&config));
     }
     let rotating = "[algorithm]\nvariant = \"written\"\n[graph]\ncopies = 3\n";
     assert!(warnings(rotating)[0].contains("weigh their own model 0 or less"));
@@ -545,10 +436,7 @@ pub fn warnings_are_about_the_whole_schedule() {
         };
         let so = format!("which meet in averages of all only, first after round {round}");
         let warned = warnings(&averages);
-        assert!(
-            warned.iter().any(|warning| warning.contains(&so)),
-            "{name}: {warned:?}"
-        );
+        assert!(warned.iter().any(|warning| warning.contains(&so)), "{name}: {warned:?}");
         let alone = |warning: &String| warning.contains("for themselves");
         assert!(!warned.iter().any(alone), "{name}: {warned:?}");
     }
@@ -558,17 +446,11 @@ pub fn warnings_are_about_the_whole_schedule() {
 /// The written rule diverges at the default rate too.
 pub fn the_written_rule_diverges_at_the_default_rate_too() {
     let (summary, _) = complete("[algorithm]\nvariant = \"written\"\n");
-    assert!(
-        matches!(summary.status, Status::Diverged { .. }),
-        "{summary:?}"
-    );
+    assert!(matches!(summary.status, Status::Diverged { .. }), "{summary:?}");
 }
 
 /// Runs that share an engine, each on a thread of its own, from the beginning or from where they were stopped.
-fn together(
-    configs: &[String],
-    mut stopped: Vec<Option<(Progress, State)>>,
-) -> Vec<(Summary, State)> {
+fn together(configs: &[String], mut stopped: Vec<Option<(Progress, State)>>) -> Vec<(Summary, State)> {
     stopped.resize(configs.len(), None);
     let prepared: Vec<Experiment> = configs.iter().map(|config| prepare(config).0).collect();
     let experiments: Vec<&Experiment> = prepared.iter().collect();
@@ -597,10 +479,7 @@ fn together(
             })
             .collect();
         owner.serve(&mut engine);
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
 
@@ -630,23 +509,16 @@ pub fn runs_that_share_an_engine_come_out_as_apart() {
 fn bits(state: &State) -> Vec<(String, Vec<u32>)> {
     let bits = |array: &Vec<f32>| array.iter().map(|x| x.to_bits()).collect();
     let arrays = state.iter();
-    arrays
-        .map(|(name, array)| (name.clone(), bits(array)))
-        .collect()
+    arrays.map(|(name, array)| (name.clone(), bits(array))).collect()
 }
 
 /// All take up their models at the same time: nobody's are lost.
 pub fn runs_that_share_an_engine_go_on_there() {
-    let configs: Vec<String> = (1..=6)
-        .map(|seed| format!("seed = {seed}\nmodel = \"softmax\"\n{SHORT}"))
-        .collect();
+    let configs: Vec<String> = (1..=6).map(|seed| format!("seed = {seed}\nmodel = \"softmax\"\n{SHORT}")).collect();
     let stop = |config: &String| {
         let (experiment, mut engine) = prepare(config);
         let start = Progress::start(experiment.workers());
-        let mut witness = Witness {
-            stop: Some(20),
-            ..Witness::default()
-        };
+        let mut witness = Witness { stop: Some(20), ..Witness::default() };
         run(&experiment, &mut engine, start, &mut witness).unwrap();
         witness.kept
     };
@@ -664,19 +536,10 @@ pub fn runs_that_share_an_engine_go_on_there() {
 pub fn what_cannot_share_an_engine_is_told() {
     for (other, said) in [
         ("model = \"mlp:8\"\n", "the model must be the same"),
-        (
-            "[training]\nbatch_size = 8\n",
-            "training.batch_size must be the same",
-        ),
+        ("[training]\nbatch_size = 8\n", "training.batch_size must be the same"),
         ("[training]\nmomentum = 0.5\n", "momentum"),
-        (
-            "[data]\ntrain_examples = 900\n",
-            "the data must be the same",
-        ),
-        (
-            "[algorithm]\nname = \"ad-psgd\"\n",
-            "an algorithm without rounds",
-        ),
+        ("[data]\ntrain_examples = 900\n", "the data must be the same"),
+        ("[algorithm]\nname = \"ad-psgd\"\n", "an algorithm without rounds"),
     ] {
         let (first, second) = (prepare("").0, prepare(other).0);
         let error = EngineSpec::join(&[first.engine_spec(), second.engine_spec()]).unwrap_err();

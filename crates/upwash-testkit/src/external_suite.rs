@@ -29,13 +29,7 @@ impl<'a> OwnLoop<'a> {
         let (model, spec) = (Quadratic::new(WIDTH), experiment.engine_spec());
         let starts = spec.starts[own.clone()].iter();
         let models: Vec<Vec<f32>> = starts.map(|&(seed, w)| model.start(seed, w)).collect();
-        Self {
-            experiment,
-            model,
-            first: own.start,
-            velocities: vec![vec![0.0; WIDTH]; models.len()],
-            models,
-        }
+        Self { experiment, model, first: own.start, velocities: vec![vec![0.0; WIDTH]; models.len()], models }
     }
 
     fn rows(&mut self) -> Vec<&mut [f32]> {
@@ -46,9 +40,7 @@ impl<'a> OwnLoop<'a> {
     fn step(&mut self, row: usize, task: GradientTask) -> Score {
         let (experiment, mut gradient) = (self.experiment, vec![0.0; WIDTH]);
         let worker = self.first + row;
-        let batch = experiment
-            .sampler
-            .batch(&experiment.data, worker, task.batch);
+        let batch = experiment.sampler.batch(&experiment.data, worker, task.batch);
         let model = &mut self.models[row];
         let score = self.model.gradient(model, &mut [], &batch, &mut gradient);
         let sgd = experiment.config.training.sgd();
@@ -59,11 +51,7 @@ impl<'a> OwnLoop<'a> {
         score
     }
 
-    fn drive(
-        &mut self,
-        transport: &mut dyn Transport,
-        observer: &mut dyn Observer,
-    ) -> Result<(), RunError> {
+    fn drive(&mut self, transport: &mut dyn Transport, observer: &mut dyn Observer) -> Result<(), RunError> {
         let experiment = self.experiment;
         let own: Vec<usize> = transport.placement().own().collect();
         let spec = experiment.engine_spec().only(&own);
@@ -101,10 +89,7 @@ impl<'a> OwnLoop<'a> {
         assert_eq!(status, Status::Finished);
         let mut engine = external.attach(self.rows(), vec![])?;
         let summary = node.end(status, &mut engine)?.summary;
-        assert!(
-            summary.mean_accuracy.is_nan(),
-            "evaluation is the loop's own affair"
-        );
+        assert!(summary.mean_accuracy.is_nan(), "evaluation is the loop's own affair");
         Ok(())
     }
 }

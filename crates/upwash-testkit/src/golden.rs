@@ -50,10 +50,7 @@ impl Trace {
         }
         let ends = rounds.chunks_exact(rounds_per_epoch);
         let ends = ends.filter_map(|epoch| Some(epoch.last()?.iter().map(number).collect()));
-        Self {
-            checksum: format!("{:08x}", hash.finalize()),
-            losses: ends.collect(),
-        }
+        Self { checksum: format!("{:08x}", hash.finalize()), losses: ends.collect() }
     }
 
     /// Of a run of this configuration in one process, with gradients by `model`.
@@ -79,11 +76,7 @@ impl Trace {
         if shape(self) != shape(other) {
             return f64::INFINITY;
         }
-        let pairs = self
-            .losses
-            .iter()
-            .flatten()
-            .zip(other.losses.iter().flatten());
+        let pairs = self.losses.iter().flatten().zip(other.losses.iter().flatten());
         let distance = |pair: (&Option<f64>, &Option<f64>)| match pair {
             (Some(a), Some(b)) => (a - b).abs() / b.abs().max(1e-9),
             (None, None) => 0.0,
@@ -100,10 +93,7 @@ impl Trace {
             true => self.checksum == known.checksum,
             false => distance < 1e-5,
         };
-        assert!(
-            same,
-            "{name}: losses differ from the recorded ones by {distance:.1e}"
-        );
+        assert!(same, "{name}: losses differ from the recorded ones by {distance:.1e}");
     }
 }
 
@@ -127,11 +117,7 @@ pub fn check_another_way(file: &Path, found: &Traces) {
 /// If they differ; says which, and by how much.
 pub fn check(file: &Path, engine: &str, bits: Bits, found: &Traces) {
     if std::env::var_os("UPWASH_RECORD").is_some() {
-        let recording = Recording {
-            engine: engine.into(),
-            processor: processor(),
-            runs: found.clone(),
-        };
+        let recording = Recording { engine: engine.into(), processor: processor(), runs: found.clone() };
         let text = serde_json::to_string_pretty(&recording).expect("JSON");
         let text = compact_arrays(&text) + "\n";
         std::fs::write(file, text).expect("a file that can be written");
@@ -183,8 +169,7 @@ fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |key: &str| {
         let line = text.lines().find(|line| line.starts_with(key));
-        line.and_then(|line| line.split_once(':'))
-            .map_or("", |(_, value)| value.trim())
+        line.and_then(|line| line.split_once(':')).map_or("", |(_, value)| value.trim())
     };
     let (name, family, model) = (field("model name"), field("cpu family"), field("model\t"));
     format!("{} {name} {family}/{model}", std::env::consts::ARCH)
@@ -200,74 +185,34 @@ const CASES: [(&str, &str, &str); 38] = [
     ("dpsgd", L1, "name = \"dpsgd\""),
     ("dpsgd-overlap", L1, "name = \"dpsgd\"\noverlap = true"),
     ("matcha", L1_PLAIN, "name = \"matcha\""),
-    (
-        "matcha-overlap",
-        L1_PLAIN,
-        "name = \"matcha\"\noverlap = true",
-    ),
+    ("matcha-overlap", L1_PLAIN, "name = \"matcha\"\noverlap = true"),
     ("gossip-pga", L1, "name = \"gossip-pga\"\nperiod = 4"),
     ("choco-top-k", L1, "name = \"choco\""),
-    (
-        "choco-random-k",
-        L1,
-        "name = \"choco\"\ncompressor = \"random-k\"",
-    ),
+    ("choco-random-k", L1, "name = \"choco\"\ncompressor = \"random-k\""),
     ("choco-sign", L1, "name = \"choco\"\ncompressor = \"sign\""),
-    (
-        "choco-eight-bit",
-        L1,
-        "name = \"choco\"\ncompressor = \"eight-bit\"",
-    ),
+    ("choco-eight-bit", L1, "name = \"choco\"\ncompressor = \"eight-bit\""),
     ("d2", L1, "name = \"d2\""),
     ("gradient-tracking", L1, "name = \"gradient-tracking\""),
     ("sgp", L1_PLAIN, "name = \"sgp\""),
-    (
-        "sgp-exponential",
-        "[graph]\nlinks = \"exponential\"\n",
-        "name = \"sgp\"",
-    ),
+    ("sgp-exponential", "[graph]\nlinks = \"exponential\"\n", "name = \"sgp\""),
     ("qg-momentum", L1, "name = \"qg-momentum\""),
     ("all-reduce", L1_PLAIN, "name = \"all-reduce\""),
     ("local-sgd", L1_PLAIN, "name = \"local-sgd\"\nperiod = 4"),
     ("slowmo", L1_PLAIN, "name = \"slowmo\"\nslow_period = 5"),
-    (
-        "slowmo-dpsgd",
-        L1,
-        "name = \"slowmo\"\nbase = \"dpsgd\"\nslow_period = 5",
-    ),
-    (
-        "slowmo-d2",
-        L1,
-        "name = \"slowmo\"\nbase = \"d2\"\nslow_period = 5",
-    ),
+    ("slowmo-dpsgd", L1, "name = \"slowmo\"\nbase = \"dpsgd\"\nslow_period = 5"),
+    ("slowmo-d2", L1, "name = \"slowmo\"\nbase = \"d2\"\nslow_period = 5"),
     ("parameter-server", STAR, "name = \"parameter-server\""),
     ("easgd", STAR, "name = \"easgd\"\nperiod = 2"),
     ("lsgd", L1_PLAIN, "name = \"lsgd\"\nperiod = 2"),
     ("al-dsgd-sound", L1, "variant = \"sound\""),
     ("al-dsgd-written", L1, "variant = \"written\""),
     ("al-dsgd-released", L1_PLAIN, "variant = \"released\""),
-    (
-        "al-dsgd-sound-matcha",
-        L1_PLAIN,
-        "variant = \"sound\"\nbase = \"matcha\"",
-    ),
-    (
-        "al-dsgd-written-matcha",
-        L1_PLAIN,
-        "variant = \"written\"\nbase = \"matcha\"",
-    ),
-    (
-        "al-dsgd-released-matcha",
-        L1_PLAIN,
-        "variant = \"released\"\nbase = \"matcha\"",
-    ),
+    ("al-dsgd-sound-matcha", L1_PLAIN, "variant = \"sound\"\nbase = \"matcha\""),
+    ("al-dsgd-written-matcha", L1_PLAIN, "variant = \"written\"\nbase = \"matcha\""),
+    ("al-dsgd-released-matcha", L1_PLAIN, "variant = \"released\"\nbase = \"matcha\""),
     ("al-dsgd-overlap", L1, "overlap = true"),
     ("al-dsgd-neighbors-only", L1, "leaders = \"neighbors-only\""),
-    (
-        "al-dsgd-gossip-pga",
-        L1,
-        "base = \"gossip-pga\"\nperiod = 4",
-    ),
+    ("al-dsgd-gossip-pga", L1, "base = \"gossip-pga\"\nperiod = 4"),
     ("al-dsgd-choco", L1, "base = \"choco\""),
     ("al-dsgd-qg-momentum", L1, "base = \"qg-momentum\""),
     (
@@ -305,15 +250,8 @@ pub fn four_worker_cases() -> BTreeMap<String, String> {
 pub const ASYNCHRONOUS: [&str; 4] = ["ad-psgd", "gosgd", "async-easgd", "downpour"];
 
 /// Those in which a sum over all workers may be taken in another order elsewhere.
-pub const AVERAGING: [&str; 7] = [
-    "all-reduce",
-    "al-dsgd-gossip-pga",
-    "gossip-pga",
-    "local-sgd",
-    "slowmo",
-    "slowmo-d2",
-    "slowmo-dpsgd",
-];
+pub const AVERAGING: [&str; 7] =
+    ["all-reduce", "al-dsgd-gossip-pga", "gossip-pga", "local-sgd", "slowmo", "slowmo-d2", "slowmo-dpsgd"];
 
 fn configurations(seed: u64, graph_of: impl Fn(&str) -> String) -> BTreeMap<String, String> {
     let case = |(name, graph, algorithm): &(&str, &str, &str)| {

@@ -18,10 +18,7 @@ impl Program {
     /// In a folder, with a store of data of its own: tests leave no trace in the user's.
     fn command(self, folder: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.0);
-        command
-            .env("UPWASH_DATA", folder.join("data"))
-            .args(arguments)
-            .current_dir(folder);
+        command.env("UPWASH_DATA", folder.join("data")).args(arguments).current_dir(folder);
         command
     }
 
@@ -46,18 +43,9 @@ impl Program {
     }
 
     /// Begins it, interrupts it once it has `ready`, and gives what it says at its end.
-    pub fn interrupted(
-        self,
-        folder: &Path,
-        arguments: &[&str],
-        ready: impl Fn() -> bool,
-    ) -> Output {
+    pub fn interrupted(self, folder: &Path, arguments: &[&str], ready: impl Fn() -> bool) -> Output {
         let mut command = self.command(folder, arguments);
-        let child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         while !ready() {
             assert!(Instant::now() < deadline, "{arguments:?} did not start");

@@ -16,16 +16,9 @@ pub struct Quadratic {
 impl Quadratic {
     /// For images of this many numbers.
     pub fn new(size: usize) -> Self {
-        let slot = Slot {
-            name: "x".into(),
-            shape: vec![size],
-            offset: 0,
-        };
+        let slot = Slot { name: "x".into(), shape: vec![size], offset: 0 };
         Self {
-            layout: Layout {
-                parameters: vec![slot],
-                statistics: vec![],
-            },
+            layout: Layout { parameters: vec![slot], statistics: vec![] },
             curvature: (0..size).map(|k| 0.25 + (k % 4) as f32 * 0.25).collect(),
         }
     }
@@ -39,11 +32,7 @@ impl Quadratic {
                 sum += f64::from(a * distance * distance) / 2.0;
             }
         }
-        Score {
-            loss: sum / batch.labels.len() as f64,
-            correct: 0,
-            examples: batch.labels.len(),
-        }
+        Score { loss: sum / batch.labels.len() as f64, correct: 0, examples: batch.labels.len() }
     }
 }
 
@@ -62,13 +51,7 @@ impl Model for Quadratic {
         vec![]
     }
 
-    fn gradient(
-        &self,
-        parameters: &[f32],
-        _: &mut [f32],
-        batch: &Batch,
-        gradient: &mut [f32],
-    ) -> Score {
+    fn gradient(&self, parameters: &[f32], _: &mut [f32], batch: &Batch, gradient: &mut [f32]) -> Score {
         gradient.fill(0.0);
         for image in batch.pixels.chunks_exact(self.curvature.len()) {
             let pairs = parameters.iter().zip(image).zip(&self.curvature);

@@ -26,15 +26,9 @@ pub fn plain_steps(engine: &mut dyn Engine, steps: u64, rate: f64) -> Vec<State>
     let step = |batch| {
         let tasks = [Some(GradientTask { batch, rate })];
         engine.step(&tasks).expect("a step");
-        let plan = RowPlan {
-            row: RowIndex(0),
-            messages: vec![],
-            plan: Plan::alone(),
-        };
+        let plan = RowPlan { row: RowIndex(0), messages: vec![], plan: Plan::alone() };
         let options = MixOptions::default();
-        engine
-            .exchange(&[plan], vec![], options)
-            .expect("a step taken");
+        engine.exchange(&[plan], vec![], options).expect("a step taken");
         engine.state().expect("a state")
     };
     (0..steps).map(step).collect()

@@ -20,11 +20,7 @@ fn message(transport: &mut dyn Transport, from: usize, round: u64, length: usize
         from,
         round,
         exchange: 1,
-        report: WorkerStats {
-            loss: (from != 0).then_some(from as f64 / 8.0),
-            degree: from + 1,
-            number: 0.5,
-        },
+        report: WorkerStats { loss: (from != 0).then_some(from as f64 / 8.0), degree: from + 1, number: 0.5 },
         whole: true,
         fresh: from == 1,
         numbers,
@@ -76,9 +72,7 @@ fn check_collectives(transport: &mut dyn Transport) {
     transport.all_reduce(7, &mut numbers).unwrap();
     assert_eq!(numbers, [processes, processes * (processes - 1.0) / 2.0]);
     let mut scalars = vec![f64::NAN; placement.workers()];
-    placement
-        .own()
-        .for_each(|worker| scalars[worker] = worker as f64);
+    placement.own().for_each(|worker| scalars[worker] = worker as f64);
     transport.gather_scalars(&mut scalars).unwrap();
     let sum = transport.sum(1.0).unwrap();
     for (worker, scalar) in scalars.into_iter().enumerate() {

@@ -14,8 +14,7 @@ fn main() {
 fn graph(nodes: usize) -> Graph {
     let p = 7.8 / (nodes as f64 - 1.0).max(8.0);
     let spec = format!("erdos-renyi:{nodes},p={p},seed=1,connected").parse::<GraphSpec>();
-    spec.and_then(|spec| spec.build())
-        .expect("a connected graph of this size")
+    spec.and_then(|spec| spec.build()).expect("a connected graph of this size")
 }
 
 #[divan::bench(args = SIZES)]

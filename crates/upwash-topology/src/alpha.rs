@@ -41,10 +41,7 @@ pub(crate) fn minimise(mean: MatRef<'_, f64>, square: MatRef<'_, f64>) -> (f64, 
         if rho < best.1 {
             best = (alpha, rho);
         }
-        parabolas.push(Parabola {
-            linear: form(mean, &v),
-            square: form(square, &v),
-        });
+        parabolas.push(Parabola { linear: form(mean, &v), square: form(square, &v) });
         let (next, bound) = lowest(&parabolas);
         if best.1 - bound < 1e-12 {
             break;
@@ -56,26 +53,17 @@ pub(crate) fn minimise(mean: MatRef<'_, f64>, square: MatRef<'_, f64>) -> (f64, 
 
 /// v'Mv.
 fn form(matrix: MatRef<'_, f64>, v: &[f64]) -> f64 {
-    (0..v.len())
-        .map(|j| v[j] * matrix.col(j).iter().zip(v).map(|(a, b)| a * b).sum::<f64>())
-        .sum()
+    (0..v.len()).map(|j| v[j] * matrix.col(j).iter().zip(v).map(|(a, b)| a * b).sum::<f64>()).sum()
 }
 
 /// Where the maximum of the parabolas is lowest, and its value there. The maximum is convex and the
 /// minimum lies between the parabolas' own lowest points.
 fn lowest(parabolas: &[Parabola]) -> (f64, f64) {
-    let bottoms = parabolas
-        .iter()
-        .map(|parabola| parabola.linear / parabola.square);
-    let (mut low, mut high) = bottoms.fold((f64::INFINITY, 0.0f64), |(low, high), x| {
-        (low.min(x), high.max(x))
-    });
+    let bottoms = parabolas.iter().map(|parabola| parabola.linear / parabola.square);
+    let (mut low, mut high) = bottoms.fold((f64::INFINITY, 0.0f64), |(low, high), x| (low.min(x), high.max(x)));
     let highest = |x: f64| {
         let by_value = |a: &&Parabola, b: &&Parabola| a.at(x).total_cmp(&b.at(x));
-        parabolas
-            .iter()
-            .max_by(by_value)
-            .map(|p| (p.at(x), p.square * x - p.linear))
+        parabolas.iter().max_by(by_value).map(|p| (p.at(x), p.square * x - p.linear))
     };
     // Bisection on the slope of the parabola that is highest.
     for _ in 0..200 {

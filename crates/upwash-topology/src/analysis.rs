@@ -4,9 +4,7 @@ use crate::leaders::{LeaderWeights, Leaders};
 use crate::published::{Theorem1, step_limits};
 use crate::spectrum::{Spectrum, disagreement, norm};
 use crate::worst::safe_total_weight;
-use crate::{
-    Graph, Matcha, MatchaError, Matching, Mixing, Order, Rotation, RotationError, Schedule, Weights,
-};
+use crate::{Graph, Matcha, MatchaError, Matching, Mixing, Order, Rotation, RotationError, Schedule, Weights};
 use faer::Mat;
 
 /// What to look at beside the graph itself.
@@ -45,9 +43,7 @@ pub enum AnalysisError {
     #[error(transparent)]
     Rotation(#[from] RotationError),
     /// The spectra of so many workers would take too long.
-    #[error(
-        "{nodes} workers are too many to analyse: at most {MAX_NODES}, whose spectra take some minutes"
-    )]
+    #[error("{nodes} workers are too many to analyse: at most {MAX_NODES}, whose spectra take some minutes")]
     TooLarge {
         /// How many there are.
         nodes: usize,
@@ -273,36 +269,20 @@ impl Analysis {
     /// ```
     pub fn of(graph: &Graph, options: AnalysisOptions) -> Result<Self, AnalysisError> {
         if graph.nodes() > MAX_NODES {
-            return Err(AnalysisError::TooLarge {
-                nodes: graph.nodes(),
-            });
+            return Err(AnalysisError::TooLarge { nodes: graph.nodes() });
         }
         let pieces = graph.pieces();
         let connected = pieces.len() == 1;
         let spectrum = Spectrum::of(graph);
-        let [optimal, metropolis, uniform] =
-            [Weights::Optimal, Weights::Metropolis, Weights::Uniform].map(|weights| {
-                weights
-                    .mixing(graph)
-                    .expect("these weights fit every graph")
-            });
-        let alpha = if connected {
-            spectrum.best_alpha()
-        } else {
-            largest_alpha(&optimal, &pieces)
-        };
+        let [optimal, metropolis, uniform] = [Weights::Optimal, Weights::Metropolis, Weights::Uniform]
+            .map(|weights| weights.mixing(graph).expect("these weights fit every graph"));
+        let alpha = if connected { spectrum.best_alpha() } else { largest_alpha(&optimal, &pieces) };
         let contraction = |mixing: &Mixing, alpha| {
             let rho = if connected { mixing.contraction() } else { 1.0 };
             Contraction::new(alpha, rho, mixing.without_positive_diagonal())
         };
-        let matcha = options
-            .budget
-            .map(|budget| Matcha::solve(graph, budget))
-            .transpose()?;
-        let rotation = options
-            .rotate
-            .map(|copies| Rotation::balance(graph, copies))
-            .transpose()?;
+        let matcha = options.budget.map(|budget| Matcha::solve(graph, budget)).transpose()?;
+        let rotation = options.rotate.map(|copies| Rotation::balance(graph, copies)).transpose()?;
         Ok(Self {
             nodes: graph.nodes(),
             edges: graph.edges().len(),
@@ -315,11 +295,8 @@ impl Analysis {
             metropolis: contraction(&metropolis, None),
             uniform: contraction(&uniform, None),
             matcha: matcha.map(|matcha| MatchaAnalysis::new(&matcha, options.leaders)),
-            rotation: rotation
-                .map(|rotation| RotationAnalysis::new(graph, &rotation, options.leaders)),
-            al_dsgd: options
-                .leaders
-                .map(|weights| LeaderAnalysis::new(graph, &optimal, weights, alpha)),
+            rotation: rotation.map(|rotation| RotationAnalysis::new(graph, &rotation, options.leaders)),
+            al_dsgd: options.leaders.map(|weights| LeaderAnalysis::new(graph, &optimal, weights, alpha)),
             pieces: if connected { vec![] } else { pieces },
         })
     }
@@ -327,10 +304,7 @@ impl Analysis {
 
 fn largest_alpha(mixing: &Mixing, pieces: &[Vec<usize>]) -> f64 {
     let largest = pieces.iter().max_by_key(|piece| piece.len());
-    let worker = largest
-        .and_then(|piece| piece.first())
-        .copied()
-        .unwrap_or(0);
+    let worker = largest.and_then(|piece| piece.first()).copied().unwrap_or(0);
     let link = mixing.row(worker).iter().find(|entry| entry.0 != worker);
     link.map_or(0.0, |entry| entry.1)
 }
@@ -355,13 +329,7 @@ impl Contraction {
             _ => None,
         };
         let spectral_gap = (1.0 - rho.sqrt()).max(0.0);
-        Self {
-            alpha,
-            rho,
-            spectral_gap,
-            mixing_rounds,
-            without_positive_diagonal,
-        }
+        Self { alpha, rho, spectral_gap, mixing_rounds, without_positive_diagonal }
     }
 }
 
@@ -401,9 +369,8 @@ impl MatchaLeaders {
             for set in 0..1u32 << undecided.len() {
                 let chosen = |bit: usize| set >> bit & 1 == 1;
                 let mut chance = 1.0;
-                let mut up: Vec<usize> = (0..matcha.matchings().len())
-                    .filter(|&j| matcha.probabilities()[j] >= 1.0 - 1e-9)
-                    .collect();
+                let mut up: Vec<usize> =
+                    (0..matcha.matchings().len()).filter(|&j| matcha.probabilities()[j] >= 1.0 - 1e-9).collect();
                 for (bit, &j) in undecided.iter().enumerate() {
                     let p = matcha.probabilities()[j];
                     chance *= if chosen(bit) { p } else { 1.0 - p };
@@ -419,11 +386,7 @@ impl MatchaLeaders {
             }
         }
         let most_candidates = matcha.graph().degrees().into_iter().max().unwrap_or(0) + 1;
-        Self {
-            rho_random: norm(sum.as_ref()),
-            exact,
-            w_safe: safe_total_weight(matcha.rho(), most_candidates),
-        }
+        Self { rho_random: norm(sum.as_ref()), exact, w_safe: safe_total_weight(matcha.rho(), most_candidates) }
     }
 }
 
@@ -434,17 +397,10 @@ impl RotationAnalysis {
             .expect("a rotation of this graph");
         let turn = |weights: LeaderWeights| {
             let copy = |(index, places): (usize, &Vec<usize>)| {
-                let graph = graph
-                    .relabelled(places)
-                    .expect("a relabeling of this graph");
+                let graph = graph.relabelled(places).expect("a relabeling of this graph");
                 Leaders::new(&graph, schedule.round(index as u64).mixing(), weights)
             };
-            let rounds: Vec<Leaders> = rotation
-                .relabelings()
-                .iter()
-                .enumerate()
-                .map(copy)
-                .collect();
+            let rounds: Vec<Leaders> = rotation.relabelings().iter().enumerate().map(copy).collect();
             Leaders::contraction_of_turn(&rounds)
         };
         Self {
@@ -452,10 +408,7 @@ impl RotationAnalysis {
             expected_degrees: rotation.expected_degrees().to_vec(),
             degree_variance: rotation.degree_variance(),
             lambda2_mean: rotation.lambda2_mean(),
-            rho: turn(LeaderWeights {
-                best: 0.0,
-                degree: 0.0,
-            }),
+            rho: turn(LeaderWeights { best: 0.0, degree: 0.0 }),
             rho_random: leaders.map(turn),
         }
     }

@@ -39,10 +39,8 @@ pub(crate) fn round_robin(nodes: usize) -> Vec<Matching> {
             let pairs = (1..seats / 2)
                 .map(|step| ((round + step) % others, (round + others - step) % others))
                 .chain([(round, others)]);
-            let mut matching: Vec<Edge> = pairs
-                .filter(|&(u, v)| u.max(v) < nodes)
-                .map(|(u, v)| (u.min(v), u.max(v)))
-                .collect();
+            let mut matching: Vec<Edge> =
+                pairs.filter(|&(u, v)| u.max(v) < nodes).map(|(u, v)| (u.min(v), u.max(v))).collect();
             matching.sort_unstable();
             matching
         })

@@ -4,9 +4,7 @@ use crate::{Graph, GraphError, layout};
 use std::fmt::Write;
 
 /// Okabe and Ito's colors, which color-blind people can tell apart, without black and yellow.
-const COLOURS: [&str; 6] = [
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00",
-];
+const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
 /// Matchings beyond the sixth repeat the colors with another dash.
 const DASHES: [&str; 4] = ["", "7 4", "2 4", "10 3 2 3"];
 /// Nodes of a smaller radius have no number in them.
@@ -37,16 +35,9 @@ pub fn draw(graph: &Graph, title: &str) -> String {
 /// assert_eq!(svg.matches("<circle ").count(), 3 * 8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn draw_rotation(
-    graph: &Graph,
-    title: &str,
-    relabelings: &[Vec<usize>],
-) -> Result<String, GraphError> {
+pub fn draw_rotation(graph: &Graph, title: &str, relabelings: &[Vec<usize>]) -> Result<String, GraphError> {
     let worker_at = |places: &Vec<usize>| crate::graph::inverse(places, graph.nodes());
-    let labels = relabelings
-        .iter()
-        .map(worker_at)
-        .collect::<Result<Vec<_>, _>>()?;
+    let labels = relabelings.iter().map(worker_at).collect::<Result<Vec<_>, _>>()?;
     Ok(picture(graph, title, &labels))
 }
 
@@ -68,11 +59,7 @@ fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
     let inner = panel - 2.0 * margin;
     let panel_height = (height_used * inner + 2.0 * margin).max(120.0);
     let legend_columns = (panel * columns as f64 / 170.0) as usize;
-    let legend_rows = if matchings.len() <= MAX_LEGEND {
-        matchings.len().div_ceil(legend_columns)
-    } else {
-        1
-    };
+    let legend_rows = if matchings.len() <= MAX_LEGEND { matchings.len().div_ceil(legend_columns) } else { 1 };
     let caption = if copies.len() > 1 { 22.0 } else { 0.0 };
     let width = panel * columns as f64;
     let height = header + rows as f64 * (panel_height + caption) + 20.0 * legend_rows as f64 + 16.0;
@@ -101,10 +88,7 @@ fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
             let [x, y] = places[node];
             (
                 panel * column as f64 + margin + x * inner,
-                header
-                    + (panel_height + caption) * row as f64
-                    + panel_height / 2.0
-                    + (y - 0.5) * inner,
+                header + (panel_height + caption) * row as f64 + panel_height / 2.0 + (y - 0.5) * inner,
             )
         };
         for (j, matching) in matchings.iter().enumerate() {
@@ -125,12 +109,7 @@ fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
             );
         }
     }
-    legend(
-        out,
-        matchings,
-        height - 20.0 * legend_rows as f64,
-        legend_columns,
-    );
+    legend(out, matchings, height - 20.0 * legend_rows as f64, legend_columns);
     svg.push_str("</svg>\n");
     svg
 }
@@ -161,10 +140,7 @@ fn legend(out: &mut String, matchings: &[Vec<crate::Edge>], top: f64, columns: u
         return;
     }
     for (j, matching) in matchings.iter().enumerate() {
-        let (x, y) = (
-            16.0 + 170.0 * (j % columns) as f64,
-            top + 20.0 * (j / columns) as f64,
-        );
+        let (x, y) = (16.0 + 170.0 * (j % columns) as f64, top + 20.0 * (j / columns) as f64);
         line(out, [x, y, x + 22.0, y], j, 2.6);
         let links = if matching.len() == 1 { "link" } else { "links" };
         let _ = writeln!(
@@ -180,11 +156,7 @@ fn legend(out: &mut String, matchings: &[Vec<crate::Edge>], top: f64, columns: u
 fn line(out: &mut String, [x1, y1, x2, y2]: [f64; 4], matching: usize, stroke: f64) {
     let color = COLOURS[matching % COLOURS.len()];
     let dash = DASHES[matching / COLOURS.len() % DASHES.len()];
-    let dash = if dash.is_empty() {
-        String::new()
-    } else {
-        format!(r#" stroke-dasharray="{dash}""#)
-    };
+    let dash = if dash.is_empty() { String::new() } else { format!(r#" stroke-dasharray="{dash}""#) };
     let _ = writeln!(
         out,
         r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{color}" stroke-width="{stroke:.1}"{dash}/>"#
@@ -198,20 +170,13 @@ fn count(n: usize, thing: &str) -> String {
 
 /// The least distance between two nodes.
 fn nearest(places: &[[f64; 2]]) -> f64 {
-    let distance =
-        |(i, j): (usize, usize)| (places[i][0] - places[j][0]).hypot(places[i][1] - places[j][1]);
+    let distance = |(i, j): (usize, usize)| (places[i][0] - places[j][0]).hypot(places[i][1] - places[j][1]);
     let pairs = (0..places.len()).flat_map(|i| (0..i).map(move |j| (i, j)));
     pairs.map(distance).fold(1.0, f64::min)
 }
 
 /// Text for SVG, which has no control characters.
 fn escape(text: &str) -> String {
-    let plain: String = text
-        .chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect();
-    plain
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    let plain: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    plain.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

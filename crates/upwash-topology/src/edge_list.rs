@@ -17,10 +17,7 @@ pub(crate) struct Problem {
 
 impl Problem {
     fn at(line: usize, message: impl Into<String>) -> Self {
-        Self {
-            line,
-            message: message.into(),
-        }
+        Self { line, message: message.into() }
     }
 }
 
@@ -59,18 +56,13 @@ pub(crate) fn matchings(text: &str, nodes: Option<usize>) -> Result<Graph, Probl
     let mut matchings: Vec<Matching> = Vec::new();
     let mut matching_lines = Vec::new();
     for (line, content) in lines(text) {
-        let matching = content
-            .split_whitespace()
-            .map(|pair| match pair.split_once('-') {
-                Some((u, v)) => links.add(line, u, v),
-                None => Err(Problem::at(
-                    line,
-                    format!(
-                        "`{}` is not a link: write `0-1`, with blanks between links",
-                        shorten(pair)
-                    ),
-                )),
-            });
+        let matching = content.split_whitespace().map(|pair| match pair.split_once('-') {
+            Some((u, v)) => links.add(line, u, v),
+            None => Err(Problem::at(
+                line,
+                format!("`{}` is not a link: write `0-1`, with blanks between links", shorten(pair)),
+            )),
+        });
         matchings.push(matching.collect::<Result<_, _>>()?);
         matching_lines.push(line);
     }
@@ -91,59 +83,34 @@ struct Links {
 
 impl Links {
     fn new(nodes: Option<usize>) -> Self {
-        Self {
-            nodes,
-            seen: Default::default(),
-        }
+        Self { nodes, seen: Default::default() }
     }
 
     fn add(&mut self, line: usize, u: &str, v: &str) -> Result<Edge, Problem> {
         let (u, v) = (self.node(line, u)?, self.node(line, v)?);
         let edge = (u.min(v), u.max(v));
         if u == v {
-            return Err(Problem::at(
-                line,
-                GraphError::SelfLoop { node: u }.to_string(),
-            ));
+            return Err(Problem::at(line, GraphError::SelfLoop { node: u }.to_string()));
         }
         if let Some(first) = self.seen.insert(edge, line) {
-            let error = GraphError::DoubledEdge {
-                u: edge.0,
-                v: edge.1,
-            };
-            return Err(Problem::at(
-                line,
-                format!("{error} (first in line {first})"),
-            ));
+            let error = GraphError::DoubledEdge { u: edge.0, v: edge.1 };
+            return Err(Problem::at(line, format!("{error} (first in line {first})")));
         }
         if self.seen.len() > MAX_EDGES {
-            return Err(Problem::at(
-                line,
-                format!("more than {MAX_EDGES} links are too many"),
-            ));
+            return Err(Problem::at(line, format!("more than {MAX_EDGES} links are too many")));
         }
         Ok(edge)
     }
 
     fn node(&self, line: usize, text: &str) -> Result<usize, Problem> {
         let node: usize = text.parse().map_err(|_| {
-            Problem::at(
-                line,
-                format!(
-                    "`{}` is not a node number: nodes are 0, 1, 2, ...",
-                    shorten(text)
-                ),
-            )
+            Problem::at(line, format!("`{}` is not a node number: nodes are 0, 1, 2, ...", shorten(text)))
         })?;
         match self.nodes {
-            Some(nodes) if node >= nodes => Err(Problem::at(
-                line,
-                GraphError::OutOfRange { node, nodes }.to_string(),
-            )),
-            None if node >= MAX_NODES => Err(Problem::at(
-                line,
-                format!("node {node} is too large: at most {}", MAX_NODES - 1),
-            )),
+            Some(nodes) if node >= nodes => Err(Problem::at(line, GraphError::OutOfRange { node, nodes }.to_string())),
+            None if node >= MAX_NODES => {
+                Err(Problem::at(line, format!("node {node} is too large: at most {}", MAX_NODES - 1)))
+            }
             _ => Ok(node),
         }
     }
@@ -151,10 +118,7 @@ impl Links {
     /// How many nodes there are, once every link has been read.
     fn count(&self) -> Result<usize, Problem> {
         if self.seen.is_empty() {
-            return Err(Problem::at(
-                0,
-                "there is no link in it: write one a line, as `0 1`",
-            ));
+            return Err(Problem::at(0, "there is no link in it: write one a line, as `0 1`"));
         }
         if let Some(nodes) = self.nodes {
             return Ok(nodes);
@@ -180,11 +144,7 @@ impl Links {
 }
 
 fn shorten(text: &str) -> String {
-    let mut short: String = text
-        .chars()
-        .take(24)
-        .flat_map(char::escape_default)
-        .collect();
+    let mut short: String = text.chars().take(24).flat_map(char::escape_default).collect();
     if text.chars().count() > 24 {
         short.push_str("...");
     }
@@ -211,11 +171,7 @@ mod tests {
     fn names_the_line_of_every_mistake() {
         let cases: [(&str, usize, &str); 9] = [
             ("0 1\n1 1\n", 2, "linked to itself"),
-            (
-                "0 1\n\n1 0\n",
-                3,
-                "linked twice: keep one of the two (first in line 1)",
-            ),
+            ("0 1\n\n1 0\n", 3, "linked twice: keep one of the two (first in line 1)"),
             ("0 1\n0 x\n", 2, "`x` is not a node number"),
             ("0 1\n0 -1\n", 2, "`-1` is not a node number"),
             ("0 1 0.5\n", 1, "found 3 in `0 1 0.5`"),

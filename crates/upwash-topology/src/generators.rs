@@ -13,9 +13,7 @@ use std::f64::consts::{PI, TAU};
 
 pub(crate) fn ring(n: usize) -> Result<Graph, GraphError> {
     // Two nodes have one link between them, not two.
-    let edges = (0..n)
-        .map(|i| (i, (i + 1) % n))
-        .take(if n == 2 { 1 } else { n });
+    let edges = (0..n).map(|i| (i, (i + 1) % n)).take(if n == 2 { 1 } else { n });
     Ok(Graph::new(n, edges)?.with_positions(circle(n)))
 }
 
@@ -59,16 +57,10 @@ fn lattice(rows: usize, columns: usize, wrapped: bool) -> Result<Graph, GraphErr
     }
     // A torus drawn as a square has its wrapping links on top of the others: bend the lattice.
     let bend = |i: usize, n: usize| {
-        if wrapped {
-            0.22 * (PI * i as f64 / (n - 1) as f64).sin()
-        } else {
-            0.0
-        }
+        if wrapped { 0.22 * (PI * i as f64 / (n - 1) as f64).sin() } else { 0.0 }
     };
     let place = |r: usize, c: usize| [c as f64 + bend(r, rows), r as f64 + bend(c, columns)];
-    let positions = (0..rows * columns)
-        .map(|i| place(i / columns, i % columns))
-        .collect();
+    let positions = (0..rows * columns).map(|i| place(i / columns, i % columns)).collect();
     Ok(Graph::new(rows * columns, edges)?.with_positions(positions))
 }
 
@@ -77,13 +69,11 @@ pub(crate) fn hypercube(n: usize) -> Result<Graph, GraphError> {
     let edges = (0..n).flat_map(|i| (0..dimensions).map(move |d| (i, i ^ (1 << d))));
     // Every dimension has a direction and a length of its own, so that no two nodes coincide.
     let place = |i: usize| {
-        (0..dimensions)
-            .filter(|d| i & (1 << d) != 0)
-            .fold([0.0, 0.0], |[x, y], d| {
-                let angle = PI * f64::from(d) / f64::from(dimensions);
-                let length = 1.3f64.powi(d as i32);
-                [x + length * angle.cos(), y - length * angle.sin()]
-            })
+        (0..dimensions).filter(|d| i & (1 << d) != 0).fold([0.0, 0.0], |[x, y], d| {
+            let angle = PI * f64::from(d) / f64::from(dimensions);
+            let length = 1.3f64.powi(d as i32);
+            [x + length * angle.cos(), y - length * angle.sin()]
+        })
     };
     Ok(Graph::new(n, edges.filter(|(u, v)| u < v))?.with_positions((0..n).map(place).collect()))
 }
@@ -93,11 +83,7 @@ pub(crate) fn exponential(n: usize) -> Result<Graph, GraphError> {
     let mut edges: Vec<Edge> = Vec::new();
     let mut hop = 1;
     while hop < n {
-        edges.extend(
-            (0..n)
-                .map(|i| (i, (i + hop) % n))
-                .map(|(u, v)| (u.min(v), u.max(v))),
-        );
+        edges.extend((0..n).map(|i| (i, (i + hop) % n)).map(|(u, v)| (u.min(v), u.max(v))));
         hop *= 2;
     }
     edges.sort_unstable();
@@ -117,9 +103,7 @@ pub(crate) fn regular(n: usize, degree: usize, seed: u64) -> Result<Graph, Graph
     let mut stream = Stream::new(seed, "regular graph", &[]);
     let sparse = degree.min(n - 1 - degree);
     // A sparse draw succeeds with a probability that does not fall with n: restarts are few.
-    let links = std::iter::repeat_with(|| draw_regular(n, sparse, &mut stream))
-        .flatten()
-        .next();
+    let links = std::iter::repeat_with(|| draw_regular(n, sparse, &mut stream)).flatten().next();
     let links = links.unwrap_or_default();
     if sparse == degree {
         return Graph::new(n, links);
@@ -131,9 +115,7 @@ pub(crate) fn regular(n: usize, degree: usize, seed: u64) -> Result<Graph, Graph
 /// and Wormald); none where the ends left over are of nodes that are linked already.
 fn draw_regular(n: usize, degree: usize, stream: &mut Stream) -> Option<BTreeSet<Edge>> {
     let mut edges = BTreeSet::<Edge>::new();
-    let mut free: Vec<usize> = (0..n)
-        .flat_map(|i| std::iter::repeat_n(i, degree))
-        .collect();
+    let mut free: Vec<usize> = (0..n).flat_map(|i| std::iter::repeat_n(i, degree)).collect();
     while !free.is_empty() {
         let before = free.len();
         stream.shuffle(&mut free);
@@ -173,9 +155,7 @@ pub(crate) fn barabasi_albert(n: usize, links: usize, seed: u64) -> Result<Graph
 /// Nodes at random places in the unit square, linked where they are closer than `radius`.
 pub(crate) fn geometric(n: usize, radius: f64, seed: u64) -> Result<Graph, GraphError> {
     let mut stream = Stream::new(seed, "geometric graph", &[]);
-    let positions: Vec<[f64; 2]> = (0..n)
-        .map(|_| [stream.uniform(), stream.uniform()])
-        .collect();
+    let positions: Vec<[f64; 2]> = (0..n).map(|_| [stream.uniform(), stream.uniform()]).collect();
     let near = |&(u, v): &Edge| {
         let [dx, dy] = [0, 1].map(|axis| positions[u][axis] - positions[v][axis]);
         dx * dx + dy * dy < radius * radius

@@ -39,9 +39,7 @@ pub struct Graph {
 impl PartialEq for Graph {
     fn eq(&self, other: &Self) -> bool {
         let parts = |graph: &Self| (graph.nodes(), graph.own_matchings.clone());
-        self.edges == other.edges
-            && parts(self) == parts(other)
-            && self.positions == other.positions
+        self.edges == other.edges && parts(self) == parts(other) && self.positions == other.positions
     }
 }
 
@@ -58,9 +56,7 @@ pub enum GraphError {
     #[error("the graph has no nodes: give it at least one")]
     NoNodes,
     /// More nodes or links than can be worked with.
-    #[error(
-        "a graph of {nodes} nodes and {edges} links is too large: at most {MAX_NODES} nodes and {MAX_EDGES} links"
-    )]
+    #[error("a graph of {nodes} nodes and {edges} links is too large: at most {MAX_NODES} nodes and {MAX_EDGES} links")]
     TooLarge {
         /// How many nodes were asked for.
         nodes: usize,
@@ -68,9 +64,7 @@ pub enum GraphError {
         edges: usize,
     },
     /// A link from a node to itself.
-    #[error(
-        "node {node} is linked to itself: remove the link (every worker keeps its own model anyway)"
-    )]
+    #[error("node {node} is linked to itself: remove the link (every worker keeps its own model anyway)")]
     SelfLoop {
         /// The node.
         node: usize,
@@ -124,10 +118,7 @@ impl Graph {
             return Err(GraphError::NoNodes);
         }
         if nodes > MAX_NODES || edges.len() > MAX_EDGES {
-            return Err(GraphError::TooLarge {
-                nodes,
-                edges: edges.len(),
-            });
+            return Err(GraphError::TooLarge { nodes, edges: edges.len() });
         }
         edges.sort_unstable();
         let mut neighbors = vec![Vec::new(); nodes];
@@ -147,13 +138,7 @@ impl Graph {
             neighbors[v].push(u);
         }
         neighbors.iter_mut().for_each(|list| list.sort_unstable());
-        Ok(Self {
-            edges,
-            neighbors,
-            own_matchings: None,
-            coloring: OnceLock::new(),
-            positions: None,
-        })
+        Ok(Self { edges, neighbors, own_matchings: None, coloring: OnceLock::new(), positions: None })
     }
 
     /// A graph that comes with its own matchings; [`Graph::matchings`] returns them as they are,
@@ -165,26 +150,16 @@ impl Graph {
     /// assert_eq!(ring.matchings()[1], [(1, 2), (0, 3)]);
     /// # Ok::<(), upwash_topology::GraphError>(())
     /// ```
-    pub fn from_matchings(
-        nodes: usize,
-        matchings: impl IntoIterator<Item = Matching>,
-    ) -> Result<Self, GraphError> {
-        let ordered = |matching: Matching| -> Matching {
-            matching
-                .into_iter()
-                .map(|(u, v)| (u.min(v), u.max(v)))
-                .collect()
-        };
+    pub fn from_matchings(nodes: usize, matchings: impl IntoIterator<Item = Matching>) -> Result<Self, GraphError> {
+        let ordered =
+            |matching: Matching| -> Matching { matching.into_iter().map(|(u, v)| (u.min(v), u.max(v))).collect() };
         let matchings: Vec<Matching> = matchings.into_iter().map(ordered).collect();
         let mut graph = Self::new(nodes, matchings.iter().flatten().copied())?;
         for (index, matching) in matchings.iter().enumerate() {
             let mut used = vec![false; nodes];
             for node in matching.iter().flat_map(|&(u, v)| [u, v]) {
                 if std::mem::replace(&mut used[node], true) {
-                    return Err(GraphError::NotAMatching {
-                        matching: index,
-                        node,
-                    });
+                    return Err(GraphError::NotAMatching { matching: index, node });
                 }
             }
         }
@@ -330,17 +305,12 @@ impl Graph {
         let worker_at = inverse(places, self.nodes())?;
         let moved = |&(u, v): &Edge| (worker_at[u], worker_at[v]);
         let mut graph = match &self.own_matchings {
-            Some(own) => Self::from_matchings(
-                self.nodes(),
-                own.iter()
-                    .map(|matching| matching.iter().map(moved).collect()),
-            )?,
+            Some(own) => {
+                Self::from_matchings(self.nodes(), own.iter().map(|matching| matching.iter().map(moved).collect()))?
+            }
             None => Self::new(self.nodes(), self.edges.iter().map(moved))?,
         };
-        graph.positions = self
-            .positions
-            .as_ref()
-            .map(|here| places.iter().map(|&place| here[place]).collect());
+        graph.positions = self.positions.as_ref().map(|here| places.iter().map(|&place| here[place]).collect());
         Ok(graph)
     }
 
@@ -358,14 +328,9 @@ impl Graph {
 }
 
 /// The Laplacian of weighted links.
-pub(crate) fn weighted_laplacian(
-    nodes: usize,
-    edges: impl IntoIterator<Item = (Edge, f64)>,
-) -> Mat<f64> {
+pub(crate) fn weighted_laplacian(nodes: usize, edges: impl IntoIterator<Item = (Edge, f64)>) -> Mat<f64> {
     let mut laplacian = Mat::zeros(nodes, nodes);
-    edges
-        .into_iter()
-        .for_each(|(edge, weight)| add_link(&mut laplacian, edge, weight));
+    edges.into_iter().for_each(|(edge, weight)| add_link(&mut laplacian, edge, weight));
     laplacian
 }
 

@@ -26,15 +26,10 @@ pub fn layout(graph: &Graph) -> Vec<[f64; 2]> {
 fn fitted(positions: Vec<[f64; 2]>) -> Vec<[f64; 2]> {
     let range = |axis: usize| {
         let values = positions.iter().map(|position| position[axis]);
-        values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| {
-            (low.min(x), high.max(x))
-        })
+        values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)))
     };
     let ranges = [range(0), range(1)];
-    let size = ranges
-        .iter()
-        .map(|(low, high)| high - low)
-        .fold(0.0, f64::max);
+    let size = ranges.iter().map(|(low, high)| high - low).fold(0.0, f64::max);
     let scale = if size > 0.0 { 1.0 / size } else { 0.0 };
     let fit = |position: [f64; 2]| {
         [0, 1].map(|axis| {
@@ -56,19 +51,11 @@ fn majorized(graph: &Graph) -> Vec<[f64; 2]> {
             Stream::new(start, "layout", &[]).shuffle(&mut order);
         }
         let places = settled(&hops, &order);
-        let flaws = if starts > 1 {
-            flaws(graph, &places)
-        } else {
-            0.0
-        };
+        let flaws = if starts > 1 { flaws(graph, &places) } else { 0.0 };
         (flaws, stress(&hops, &places), places)
     };
-    let by_quality =
-        |a: &(f64, f64, _), b: &(f64, f64, _)| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1));
-    (0..starts)
-        .map(candidate)
-        .min_by(by_quality)
-        .map_or(vec![], |(_, _, places)| places)
+    let by_quality = |a: &(f64, f64, _), b: &(f64, f64, _)| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1));
+    (0..starts).map(candidate).min_by(by_quality).map_or(vec![], |(_, _, places)| places)
 }
 
 /// How much a link that runs through a node counts beside one that crosses another link.
@@ -84,15 +71,13 @@ fn flaws(graph: &Graph, places: &[[f64; 2]]) -> f64 {
     for (index, &(a, b)) in graph.edges().iter().enumerate() {
         for &(c, d) in &graph.edges()[..index] {
             let apart = a != c && a != d && b != c && b != d;
-            let crossing =
-                turn(a, b, c) * turn(a, b, d) < 0.0 && turn(c, d, a) * turn(c, d, b) < 0.0;
+            let crossing = turn(a, b, c) * turn(a, b, d) < 0.0 && turn(c, d, a) * turn(c, d, b) < 0.0;
             flaws += f64::from(u8::from(apart && crossing));
         }
         let [dx, dy] = [0, 1].map(|axis| places[b][axis] - places[a][axis]);
         let length = dx.hypot(dy).max(1e-9);
         for node in (0..graph.nodes()).filter(|&node| node != a && node != b) {
-            let along =
-                (places[node][0] - places[a][0]) * dx + (places[node][1] - places[a][1]) * dy;
+            let along = (places[node][0] - places[a][0]) * dx + (places[node][1] - places[a][1]) * dy;
             let beside = (0.0..length * length).contains(&along);
             if beside && turn(a, b, node).abs() / length < 0.25 {
                 flaws += HIDDEN_LINK;
@@ -108,10 +93,7 @@ fn stress(hops: &[Vec<f64>], places: &[[f64; 2]]) -> f64 {
         let apart = (places[i][0] - places[j][0]).hypot(places[i][1] - places[j][1]);
         (apart / hops[i][j] - 1.0).powi(2)
     };
-    (0..hops.len())
-        .flat_map(|i| (0..i).map(move |j| (i, j)))
-        .map(|(i, j)| pair(i, j))
-        .sum()
+    (0..hops.len()).flat_map(|i| (0..i).map(move |j| (i, j))).map(|(i, j)| pair(i, j)).sum()
 }
 
 /// Lowers the stress by moving every node to where its distances to all others want it, from a
@@ -122,10 +104,7 @@ fn settled(hops: &[Vec<f64>], order: &[usize]) -> Vec<[f64; 2]> {
     let steps = (40_000_000 / (n * n + 1)).clamp(30, 300);
     let radius = hops.iter().flatten().copied().fold(0.0f64, f64::max) / 2.0;
     let circle = circle(n);
-    let mut places: Vec<[f64; 2]> = order
-        .iter()
-        .map(|&k| circle[k].map(|x| x * radius))
-        .collect();
+    let mut places: Vec<[f64; 2]> = order.iter().map(|&k| circle[k].map(|x| x * radius)).collect();
     for _ in 0..steps {
         for i in 0..n {
             let (mut sum, mut total) = ([0.0, 0.0], 0.0);
@@ -163,12 +142,7 @@ fn distances(graph: &Graph) -> Vec<Vec<f64>> {
             }
         }
     }
-    let longest = hops
-        .iter()
-        .flatten()
-        .copied()
-        .filter(|hop| hop.is_finite())
-        .fold(1.0, f64::max);
+    let longest = hops.iter().flatten().copied().filter(|hop| hop.is_finite()).fold(1.0, f64::max);
     for hop in hops.iter_mut().flatten().filter(|hop| hop.is_infinite()) {
         *hop = longest + 1.0;
     }

@@ -52,9 +52,7 @@ impl LeaderWeights {
 /// assert!(error.to_string().contains("their sum at most 1"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is not w_best,w_degree: write two numbers, as 0.1,0.1, both at least 0 and their sum at most 1"
-)]
+#[error("`{0}` is not w_best,w_degree: write two numbers, as 0.1,0.1, both at least 0 and their sum at most 1")]
 pub struct LeaderWeightsError(
     /// What was written.
     pub String,
@@ -64,15 +62,10 @@ impl std::str::FromStr for LeaderWeights {
     type Err = LeaderWeightsError;
 
     fn from_str(text: &str) -> Result<Self, LeaderWeightsError> {
-        let numbers: Option<Vec<f64>> = text
-            .split(',')
-            .map(|number| number.trim().parse().ok())
-            .collect();
+        let numbers: Option<Vec<f64>> = text.split(',').map(|number| number.trim().parse().ok()).collect();
         let fits = |weight: f64| (0.0..=1.0).contains(&weight);
         match numbers.as_deref() {
-            Some(&[best, degree]) if fits(best) && fits(degree) && best + degree <= 1.0 => {
-                Ok(Self { best, degree })
-            }
+            Some(&[best, degree]) if fits(best) && fits(degree) && best + degree <= 1.0 => Ok(Self { best, degree }),
             _ => Err(LeaderWeightsError(text.into())),
         }
     }
@@ -115,20 +108,9 @@ impl Leaders {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(graph: &Graph, base: &Mixing, weights: LeaderWeights) -> Self {
-        assert_eq!(
-            graph.nodes(),
-            base.nodes(),
-            "a mixing matrix of another graph"
-        );
-        let candidates = (0..graph.nodes())
-            .map(|i| graph.closed_neighborhood(i))
-            .collect();
-        Self {
-            candidates,
-            pieces: graph.pieces(),
-            base: base.to_dense(),
-            weights,
-        }
+        assert_eq!(graph.nodes(), base.nodes(), "a mixing matrix of another graph");
+        let candidates = (0..graph.nodes()).map(|i| graph.closed_neighborhood(i)).collect();
+        Self { candidates, pieces: graph.pieces(), base: base.to_dense(), weights }
     }
 
     pub(crate) fn nodes(&self) -> usize {
@@ -260,9 +242,7 @@ impl Leaders {
     pub fn contraction_of_turn(rounds: &[Self]) -> f64 {
         let nodes = rounds.first().expect("at least one round").nodes();
         let last_to_first = rounds.iter().rev();
-        let moment = last_to_first.fold(disagreement(nodes), |middle, round| {
-            round.second_moment(&middle)
-        });
+        let moment = last_to_first.fold(disagreement(nodes), |middle, round| round.second_moment(&middle));
         norm(moment.as_ref()).powf(1.0 / rounds.len() as f64)
     }
 
@@ -278,9 +258,7 @@ impl Leaders {
             let (u, v) = (&self.candidates[a], &self.candidates[b]);
             let factor = square * middle[(a, b)];
             let independent = 1.0 / (u.len() * v.len()) as f64;
-            joint(u, v, |j, l, together| {
-                moment[(j, l)] += factor * (together - independent)
-            });
+            joint(u, v, |j, l, together| moment[(j, l)] += factor * (together - independent));
         }
         moment
     }
@@ -288,10 +266,8 @@ impl Leaders {
     /// Ordered pairs of workers that have a candidate in common, each with itself included.
     fn overlapping_pairs(&self) -> Vec<(usize, usize)> {
         let reach = |a: usize| {
-            let mut near: Vec<usize> = self.candidates[a]
-                .iter()
-                .flat_map(|&j| self.candidates[j].iter().copied())
-                .collect();
+            let mut near: Vec<usize> =
+                self.candidates[a].iter().flat_map(|&j| self.candidates[j].iter().copied()).collect();
             near.sort_unstable();
             near.dedup();
             near.into_iter().map(move |b| (a, b))
@@ -305,9 +281,7 @@ impl Leaders {
         for (i, leader) in self.degree_leaders().into_iter().enumerate() {
             mean[(i, leader)] += self.weights.degree;
             let share = self.weights.best / self.candidates[i].len() as f64;
-            self.candidates[i]
-                .iter()
-                .for_each(|&j| mean[(i, j)] += share);
+            self.candidates[i].iter().for_each(|&j| mean[(i, j)] += share);
         }
         mean
     }
@@ -318,9 +292,7 @@ impl Leaders {
 /// other's.
 fn joint(u: &[usize], v: &[usize], mut visit: impl FnMut(usize, usize, f64)) {
     let outside = |list: &[usize], other: &[usize]| -> Vec<bool> {
-        list.iter()
-            .map(|member| other.binary_search(member).is_err())
-            .collect()
+        list.iter().map(|member| other.binary_search(member).is_err()).collect()
     };
     let (u_only, v_only) = (outside(u, v), outside(v, u));
     let union = (u.len() + v_only.iter().filter(|&&only| only).count()) as f64;

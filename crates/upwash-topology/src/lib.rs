@@ -53,8 +53,8 @@ mod weights;
 mod worst;
 
 pub use analysis::{
-    Analysis, AnalysisError, AnalysisOptions, Contraction, LeaderAnalysis, MatchaAnalysis,
-    MatchaLeaders, RotationAnalysis,
+    Analysis, AnalysisError, AnalysisOptions, Contraction, LeaderAnalysis, MatchaAnalysis, MatchaLeaders,
+    RotationAnalysis,
 };
 pub use draw::{draw, draw_rotation};
 pub use graph::{Edge, Graph, GraphError, Matching};

@@ -53,9 +53,7 @@ pub enum MatchaError {
     )]
     Budget(f64),
     /// So many links that the probabilities would take hours.
-    #[error(
-        "probabilities for {0} links would take hours: at most {MAX_LINKS} (a budget of 1 needs none)"
-    )]
+    #[error("probabilities for {0} links would take hours: at most {MAX_LINKS} (a budget of 1 needs none)")]
     TooManyLinks(usize),
 }
 
@@ -84,21 +82,14 @@ impl Matcha {
         }
         let matchings = graph.matchings();
         // Workers without a link have nothing to decide.
-        let pieces: Vec<Vec<usize>> = graph
-            .pieces()
-            .into_iter()
-            .filter(|piece| piece.len() > 1)
-            .collect();
+        let pieces: Vec<Vec<usize>> = graph.pieces().into_iter().filter(|piece| piece.len() > 1).collect();
         let cap = budget * matchings.len() as f64;
         let (probabilities, upper_bound) = if budget == 1.0 || matchings.is_empty() {
             (vec![1.0; matchings.len()], None)
         } else {
             let (matchings, pieces) = without_loners(matchings, &pieces, graph.nodes());
             let solution = probabilities::maximise(&matchings, &pieces, cap);
-            (
-                tidy(solution.probabilities, cap),
-                Some(solution.upper_bound),
-            )
+            (tidy(solution.probabilities, cap), Some(solution.upper_bound))
         };
 
         let mut solved = Self {
@@ -116,16 +107,10 @@ impl Matcha {
         let square = &mean * &mean + solved.weighted_laplacian(|p| 2.0 * p * (1.0 - p));
         let mut largest = 0;
         for piece in &pieces {
-            let part = |matrix: &Mat<f64>| {
-                Mat::from_fn(piece.len(), piece.len(), |i, j| {
-                    matrix[(piece[i], piece[j])]
-                })
-            };
+            let part = |matrix: &Mat<f64>| Mat::from_fn(piece.len(), piece.len(), |i, j| matrix[(piece[i], piece[j])]);
             let (mean, square) = (part(&mean), part(&square));
             let (alpha, rho) = alpha::minimise(mean.as_ref(), square.as_ref());
-            piece
-                .iter()
-                .for_each(|&worker| solved.alphas[worker] = alpha);
+            piece.iter().for_each(|&worker| solved.alphas[worker] = alpha);
             solved.lambda2 = solved.lambda2.min(eigenvalues(mean.as_ref())[1]);
             if piece.len() > largest {
                 (largest, solved.alpha) = (piece.len(), alpha);
@@ -143,14 +128,10 @@ impl Matcha {
 
     /// sum_j weight(p_j) L_j.
     pub(crate) fn weighted_laplacian(&self, weight: impl Fn(f64) -> f64) -> Mat<f64> {
-        let links = self
-            .matchings()
-            .iter()
-            .zip(&self.probabilities)
-            .flat_map(|(links, &p)| {
-                let weight = weight(p);
-                links.iter().map(move |&edge| (edge, weight))
-            });
+        let links = self.matchings().iter().zip(&self.probabilities).flat_map(|(links, &p)| {
+            let weight = weight(p);
+            links.iter().map(move |&edge| (edge, weight))
+        });
         weighted_laplacian(self.graph.nodes(), links)
     }
 
@@ -263,37 +244,20 @@ impl Matcha {
 }
 
 /// The same problem with the workers that have links numbered 0, 1, 2, ...
-fn without_loners(
-    matchings: &[Matching],
-    pieces: &[Vec<usize>],
-    nodes: usize,
-) -> (Vec<Matching>, Vec<Vec<usize>>) {
+fn without_loners(matchings: &[Matching], pieces: &[Vec<usize>], nodes: usize) -> (Vec<Matching>, Vec<Vec<usize>>) {
     let mut new = vec![usize::MAX; nodes];
-    pieces
-        .iter()
-        .flatten()
-        .enumerate()
-        .for_each(|(index, &node)| new[node] = index);
+    pieces.iter().flatten().enumerate().for_each(|(index, &node)| new[node] = index);
     let matching = |links: &Matching| links.iter().map(|&(u, v)| (new[u], new[v])).collect();
     let piece = |members: &Vec<usize>| members.iter().map(|&node| new[node]).collect();
-    (
-        matchings.iter().map(matching).collect(),
-        pieces.iter().map(piece).collect(),
-    )
+    (matchings.iter().map(matching).collect(), pieces.iter().map(piece).collect())
 }
 
 /// Rounds to six digits of the largest without going over the cap: what lies behind is the
 /// solver's noise.
 fn tidy(probabilities: Vec<f64>, cap: f64) -> Vec<f64> {
-    let largest = probabilities
-        .iter()
-        .copied()
-        .fold(f64::MIN_POSITIVE, f64::max);
+    let largest = probabilities.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
     let steps_to_one = 10f64.powi(6 - largest.log10().ceil() as i32);
-    let mut steps: Vec<f64> = probabilities
-        .iter()
-        .map(|p| (p * steps_to_one).round())
-        .collect();
+    let mut steps: Vec<f64> = probabilities.iter().map(|p| (p * steps_to_one).round()).collect();
     let mut over = steps.iter().sum::<f64>() - (cap * steps_to_one + 1e-3).floor();
     // Rounding moves the sum by half a step a matching at most; take the excess off the largest.
     while over > 0.0 {
@@ -302,8 +266,5 @@ fn tidy(probabilities: Vec<f64>, cap: f64) -> Vec<f64> {
         steps[largest] -= 1.0;
         over -= 1.0;
     }
-    steps
-        .into_iter()
-        .map(|count| count / steps_to_one)
-        .collect()
+    steps.into_iter().map(|count| count / steps_to_one).collect()
 }

@@ -73,10 +73,7 @@ impl Leaders {
     pub fn mean_shift(&self, best: &[usize], degree: &[usize], steps: &[f64]) -> MeanShift {
         let a = self.matrix(best, degree);
         let column = |j: usize| a.col(j).iter().sum::<f64>();
-        let mean_drift = (0..self.nodes())
-            .map(|j| (column(j) - 1.0).powi(2))
-            .sum::<f64>()
-            .sqrt();
+        let mean_drift = (0..self.nodes()).map(|j| (column(j) - 1.0).powi(2)).sum::<f64>().sqrt();
         MeanShift::new(influence(&a, self.pieces()), steps, mean_drift)
     }
 
@@ -106,32 +103,17 @@ impl Leaders {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn written_steps(&self) -> Vec<f64> {
-        (0..self.nodes())
-            .map(|i| (1.0 - self.weights().total()) * self.base()[(i, i)])
-            .collect()
+        (0..self.nodes()).map(|i| (1.0 - self.weights().total()) * self.base()[(i, i)]).collect()
     }
 }
 
 impl MeanShift {
     fn new(influence: Vec<f64>, steps: &[f64], mean_drift: f64) -> Self {
-        let parts: Vec<f64> = influence
-            .iter()
-            .zip(steps)
-            .map(|(share, step)| share * step)
-            .collect();
+        let parts: Vec<f64> = influence.iter().zip(steps).map(|(share, step)| share * step).collect();
         let step_factor: f64 = parts.iter().sum();
         let squares: f64 = parts.iter().map(|part| part * part).sum();
-        let effective_workers = if squares > 0.0 {
-            step_factor * step_factor / squares
-        } else {
-            0.0
-        };
-        Self {
-            influence,
-            step_factor,
-            effective_workers,
-            mean_drift,
-        }
+        let effective_workers = if squares > 0.0 { step_factor * step_factor / squares } else { 0.0 };
+        Self { influence, step_factor, effective_workers, mean_drift }
     }
 
     /// The same when worker i keeps `steps[i]` of its step.
@@ -170,9 +152,7 @@ fn influence(a: &Mat<f64>, pieces: &[Vec<usize>]) -> Vec<f64> {
 fn stationary(a: &Mat<f64>) -> Vec<f64> {
     let n = a.nrows();
     // (A' - I + 1 1'/n) pi = 1/n: the last term makes the system regular and pi sum to 1.
-    let system = Mat::from_fn(n, n, |i, j| {
-        a[(j, i)] - if i == j { 1.0 } else { 0.0 } + 1.0 / n as f64
-    });
+    let system = Mat::from_fn(n, n, |i, j| a[(j, i)] - if i == j { 1.0 } else { 0.0 } + 1.0 / n as f64);
     let right = Mat::from_fn(n, 1, |_, _| 1.0 / n as f64);
     let solution = system.partial_piv_lu().solve(&right);
     let found: Vec<f64> = solution.col(0).iter().copied().collect();
@@ -184,7 +164,5 @@ fn stationary(a: &Mat<f64>) -> Vec<f64> {
     let half = |i: usize, j: usize| 0.5 * (a[(i, j)] + if i == j { 1.0 } else { 0.0 });
     let mut power = Mat::from_fn(n, n, half);
     (0..30).for_each(|_| power = &power * &power);
-    (0..n)
-        .map(|j| power.col(j).iter().sum::<f64>() / n as f64)
-        .collect()
+    (0..n).map(|j| power.col(j).iter().sum::<f64>() / n as f64).collect()
 }

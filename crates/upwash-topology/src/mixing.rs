@@ -29,10 +29,7 @@ impl Mixing {
     }
 
     /// From the weight of every link; the diagonal is what is left to 1.
-    pub(crate) fn symmetric(
-        nodes: usize,
-        links: impl IntoIterator<Item = (usize, usize, f64)>,
-    ) -> Self {
+    pub(crate) fn symmetric(nodes: usize, links: impl IntoIterator<Item = (usize, usize, f64)>) -> Self {
         let mut rows: Vec<Vec<(usize, f64)>> = (0..nodes).map(|i| vec![(i, 1.0)]).collect();
         for (u, v, weight) in links {
             rows[u].push((v, weight));
@@ -47,9 +44,7 @@ impl Mixing {
 
     /// From rows whose columns are in order; the caller has checked them.
     pub(crate) fn from_rows(rows: Vec<Vec<(usize, f64)>>) -> Self {
-        Self {
-            rows: rows.into_iter().map(Arc::from).collect(),
-        }
+        Self { rows: rows.into_iter().map(Arc::from).collect() }
     }
 
     pub(crate) fn set_row(&mut self, worker: usize, row: Vec<(usize, f64)>) {
@@ -64,9 +59,7 @@ impl Mixing {
     /// ```
     pub fn average(nodes: usize) -> Self {
         let row: Arc<[_]> = (0..nodes).map(|j| (j, 1.0 / nodes as f64)).collect();
-        Self {
-            rows: vec![row; nodes],
-        }
+        Self { rows: vec![row; nodes] }
     }
 
     /// How many workers there are.
@@ -100,8 +93,7 @@ impl Mixing {
     /// ```
     pub fn weight(&self, to: usize, from: usize) -> f64 {
         let row = &self.rows[to];
-        row.binary_search_by_key(&from, |entry| entry.0)
-            .map_or(0.0, |found| row[found].1)
+        row.binary_search_by_key(&from, |entry| entry.0).map_or(0.0, |found| row[found].1)
     }
 
     /// (I + W) / 2: no eigenvalue is negative any more, at the price of slower mixing.
@@ -133,10 +125,7 @@ impl Mixing {
     pub fn relabelled(&self, places: &[usize]) -> Result<Self, GraphError> {
         let worker_at = crate::graph::inverse(places, self.nodes())?;
         let moved = |&place: &usize| {
-            let mut row: Vec<_> = self.rows[place]
-                .iter()
-                .map(|&(j, weight)| (worker_at[j], weight))
-                .collect();
+            let mut row: Vec<_> = self.rows[place].iter().map(|&(j, weight)| (worker_at[j], weight)).collect();
             row.sort_unstable_by_key(|entry| entry.0);
             row
         };
@@ -182,9 +171,7 @@ impl Mixing {
     pub fn is_symmetric(&self) -> bool {
         let entries = |(i, row): (usize, &Arc<[(usize, f64)]>)| {
             let others = row.iter();
-            others
-                .clone()
-                .all(|&(j, weight)| (self.weight(j, i) - weight).abs() < 1e-12)
+            others.clone().all(|&(j, weight)| (self.weight(j, i) - weight).abs() < 1e-12)
         };
         self.rows.iter().enumerate().all(entries)
     }
@@ -212,9 +199,7 @@ impl Mixing {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn without_positive_diagonal(&self) -> Vec<usize> {
-        (0..self.nodes())
-            .filter(|&i| self.weight(i, i) <= 1e-12)
-            .collect()
+        (0..self.nodes()).filter(|&i| self.weight(i, i) <= 1e-12).collect()
     }
 
     /// Whether the links of `graph` are all that it uses; else the first entry that is not one.

@@ -11,13 +11,8 @@ use crate::{Edge, Graph, GraphError};
 const NODES: usize = 8;
 
 /// L1's links in the five matchings of the published experiments, in their order.
-const MATCHINGS: [&[Edge]; 5] = [
-    &[(1, 5), (6, 7), (0, 4), (2, 3)],
-    &[(1, 7), (3, 6)],
-    &[(0, 1), (3, 7), (5, 6)],
-    &[(1, 2), (0, 7)],
-    &[(1, 3)],
-];
+const MATCHINGS: [&[Edge]; 5] =
+    [&[(1, 5), (6, 7), (0, 4), (2, 3)], &[(1, 7), (3, 6)], &[(0, 1), (3, 7), (5, 6)], &[(1, 2), (0, 7)], &[(1, 3)]];
 
 /// The links taken away, in this order; each reduced version drops a beginning of the list.
 const DROPPED: [Edge; 7] = [(6, 7), (1, 3), (1, 7), (1, 5), (0, 7), (0, 4), (3, 7)];
@@ -26,11 +21,7 @@ const DROPPED: [Edge; 7] = [(6, 7), (1, 3), (1, 7), (1, 5), (0, 7), (0, 4), (3, 
 pub(crate) const SIZES: [(usize, usize); 5] = [(13, 0), (11, 2), (9, 3), (7, 5), (5, 7)];
 
 /// Where each worker of L1 stands in L1, L2 and L3.
-const PLACES: [[usize; NODES]; 3] = [
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [3, 4, 7, 0, 1, 6, 5, 2],
-    [6, 3, 5, 1, 7, 2, 0, 4],
-];
+const PLACES: [[usize; NODES]; 3] = [[0, 1, 2, 3, 4, 5, 6, 7], [3, 4, 7, 0, 1, 6, 5, 2], [6, 3, 5, 1, 7, 2, 0, 4]];
 
 /// The relabelings of L1 that give the paper's dynamic graphs: L1 itself, L2 and L3. The first
 /// two are its "two graphs", all of them its "three graphs".
@@ -48,10 +39,7 @@ pub fn paper_relabelings() -> [Vec<usize>; 3] {
 
 /// `which` is 1, 2 or 3; `links` the paper's count: 13, 11, 9, 7 or 5.
 pub(crate) fn graph(which: usize, links: usize) -> Result<Graph, GraphError> {
-    let dropped = SIZES
-        .iter()
-        .find(|&&(label, _)| label == links)
-        .map_or(0, |&(_, count)| count);
+    let dropped = SIZES.iter().find(|&&(label, _)| label == links).map_or(0, |&(_, count)| count);
     let kept = |edge: &&Edge| !DROPPED[..dropped].contains(edge);
     let matchings = MATCHINGS.map(|matching| matching.iter().filter(kept).copied().collect());
     Graph::from_matchings(NODES, matchings)?.relabelled(&PLACES[which - 1])

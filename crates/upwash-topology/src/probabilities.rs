@@ -55,10 +55,7 @@ pub(crate) fn maximise(matchings: &[Matching], pieces: &[Vec<usize>], cap: f64) 
             break; // the limit of double precision; the bound says how good the point is
         }
     }
-    Solution {
-        probabilities: point.bounds.iter().map(|bound| bound.p).collect(),
-        upper_bound,
-    }
+    Solution { probabilities: point.bounds.iter().map(|bound| bound.p).collect(), upper_bound }
 }
 
 struct Problem {
@@ -103,13 +100,7 @@ impl Problem {
             .enumerate()
             .flat_map(|(j, matching)| matching.iter().map(move |&(u, v)| (u, v, j)))
             .collect();
-        Self {
-            links,
-            matchings: matchings.len(),
-            cap,
-            projection,
-            pieces: pieces.len(),
-        }
+        Self { links, matchings: matchings.len(), cap, projection, pieces: pieces.len() }
     }
 
     fn nodes(&self) -> usize {
@@ -126,34 +117,19 @@ impl Problem {
     fn start(&self) -> Point {
         let p = 0.95 * (self.cap / self.matchings as f64).min(1.0);
         let laplacian = self.combination(&vec![p; self.matchings], 0.0);
-        let eigen = laplacian
-            .self_adjoint_eigen(Side::Lower)
-            .expect("a finite symmetric matrix");
+        let eigen = laplacian.self_adjoint_eigen(Side::Lower).expect("a finite symmetric matrix");
         let t = 0.5 * eigen.S()[self.pieces];
         // S^-1 on Q, and mu such that Y = mu S^-1 has trace 1.
         let inverse = |k: usize| {
-            if k < self.pieces {
-                0.0
-            } else {
-                1.0 / (eigen.S()[k] - t)
-            }
+            if k < self.pieces { 0.0 } else { 1.0 / (eigen.S()[k] - t) }
         };
         let mu = 1.0 / (0..self.nodes()).map(inverse).sum::<f64>();
         let n = self.nodes();
         let scaled = Mat::from_fn(n, n, |i, k| eigen.U()[(i, k)] * mu * inverse(k));
         let y = scaled * eigen.U().transpose();
-        let bound = Bound {
-            p,
-            low: mu / p,
-            high: mu / (1.0 - p),
-        };
+        let bound = Bound { p, low: mu / p, high: mu / (1.0 - p) };
         let budget = mu / (self.cap - p * self.matchings as f64);
-        Point {
-            bounds: vec![bound; self.matchings],
-            t,
-            y,
-            budget,
-        }
+        Point { bounds: vec![bound; self.matchings], t, y, budget }
     }
 
     /// sum_j p_j L_j - t Q.
@@ -213,23 +189,14 @@ impl Problem {
             .par_iter()
             .map(|&(u, v, _)| {
                 let difference = |matrix: &Mat<f64>| -> Vec<f64> {
-                    matrix
-                        .col(u)
-                        .iter()
-                        .zip(matrix.col(v).iter())
-                        .map(|(a, b)| a - b)
-                        .collect()
+                    matrix.col(u).iter().zip(matrix.col(v).iter()).map(|(a, b)| a - b).collect()
                 };
                 let (zb, yb) = (difference(&z), difference(y));
                 let mut row = vec![0.0; m];
                 for &(a, b, j) in &self.links {
                     row[j] += (zb[a] - zb[b]) * (yb[a] - yb[b]);
                 }
-                (
-                    zb[u] - zb[v],
-                    zb.iter().zip(&yb).map(|(a, b)| a * b).sum(),
-                    row,
-                )
+                (zb[u] - zb[v], zb.iter().zip(&yb).map(|(a, b)| a * b).sum(), row)
             })
             .collect();
 
@@ -240,9 +207,7 @@ impl Problem {
             right[(j, 0)] += mu * trace;
             system[(j, m)] -= with_t;
             system[(m, j)] -= with_t;
-            row.iter()
-                .enumerate()
-                .for_each(|(k, value)| system[(j, k)] += value);
+            row.iter().enumerate().for_each(|(k, value)| system[(j, k)] += value);
         }
         for (j, &Bound { p, low, high }) in point.bounds.iter().enumerate() {
             right[(j, 0)] += mu * (1.0 / p - 1.0 / (1.0 - p) - 1.0 / left);
@@ -254,16 +219,13 @@ impl Problem {
         right[(m, 0)] = 1.0 - mu * trace;
         system[(m, m)] = inner(&z, y);
         let solution = system.partial_piv_lu().solve(&right);
-        let (dp, dt): (Vec<f64>, f64) =
-            ((0..m).map(|j| solution[(j, 0)]).collect(), solution[(m, 0)]);
+        let (dp, dt): (Vec<f64>, f64) = ((0..m).map(|j| solution[(j, 0)]).collect(), solution[(m, 0)]);
 
         // dY = mu Z - Y - (Z dS Y + Y dS Z) / 2, and the same in one dimension for the bounds.
         let half = &z * (self.combination(&dp, dt) * y);
         let n = self.nodes();
         let dy = Mat::from_fn(n, n, |i, j| {
-            mu * (z[(i, j)] - self.projection[(i, j)])
-                - y[(i, j)]
-                - 0.5 * (half[(i, j)] + half[(j, i)])
+            mu * (z[(i, j)] - self.projection[(i, j)]) - y[(i, j)] - 0.5 * (half[(i, j)] + half[(j, i)])
         });
         let change = |(&Bound { p, low, high }, &dp): (&Bound, &f64)| Bound {
             p: dp,
@@ -273,47 +235,28 @@ impl Problem {
         let bounds = point.bounds.iter().zip(&dp).map(change).collect();
         let budget = (mu + point.budget * dp.iter().sum::<f64>()) / left - point.budget;
         let finite = solution.col(0).iter().all(|x| x.is_finite());
-        finite.then_some(Point {
-            bounds,
-            t: dt,
-            y: dy,
-            budget,
-        })
+        finite.then_some(Point { bounds, t: dt, y: dy, budget })
     }
 
     fn inside_primal(&self, from: &Point, step: &Point, length: f64) -> bool {
-        let p: Vec<f64> = from
-            .bounds
-            .iter()
-            .zip(&step.bounds)
-            .map(|(x, d)| x.p + length * d.p)
-            .collect();
+        let p: Vec<f64> = from.bounds.iter().zip(&step.bounds).map(|(x, d)| x.p + length * d.p).collect();
         p.iter().all(|&p| p > 0.0 && p < 1.0)
             && p.iter().sum::<f64>() < self.cap
-            && (self.combination(&p, from.t + length * step.t) + &self.projection)
-                .llt(Side::Lower)
-                .is_ok()
+            && (self.combination(&p, from.t + length * step.t) + &self.projection).llt(Side::Lower).is_ok()
     }
 
     fn inside_dual(&self, from: &Point, step: &Point, length: f64) -> bool {
-        let positive = |(x, d): (&Bound, &Bound)| {
-            x.low + length * d.low > 0.0 && x.high + length * d.high > 0.0
-        };
+        let positive = |(x, d): (&Bound, &Bound)| x.low + length * d.low > 0.0 && x.high + length * d.high > 0.0;
         from.bounds.iter().zip(&step.bounds).all(positive)
             && from.budget + length * step.budget > 0.0
-            && (&from.y + length * &step.y + &self.projection)
-                .llt(Side::Lower)
-                .is_ok()
+            && (&from.y + length * &step.y + &self.projection).llt(Side::Lower).is_ok()
     }
 
     /// A little less than the longest step up to 1 for which `inside` holds.
     fn longest(&self, inside: impl Fn(f64) -> bool) -> f64 {
         let lengths = std::iter::successors(Some(1.0), |length| Some(length * 0.8));
         let longest = lengths.take(100).find(|&length| inside(length));
-        longest.map_or(
-            0.0,
-            |length| if length == 1.0 { 0.99 } else { 0.9 * length },
-        )
+        longest.map_or(0.0, |length| if length == 1.0 { 0.99 } else { 0.9 * length })
     }
 
     fn advance(&self, point: &mut Point, step: &Point, primal: f64, dual: f64) {
@@ -330,13 +273,5 @@ impl Problem {
 
 /// tr(A'B).
 fn inner(a: &Mat<f64>, b: &Mat<f64>) -> f64 {
-    (0..a.ncols())
-        .map(|j| {
-            a.col(j)
-                .iter()
-                .zip(b.col(j).iter())
-                .map(|(x, y)| x * y)
-                .sum::<f64>()
-        })
-        .sum()
+    (0..a.ncols()).map(|j| a.col(j).iter().zip(b.col(j).iter()).map(|(x, y)| x * y).sum::<f64>()).sum()
 }

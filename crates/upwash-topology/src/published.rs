@@ -66,8 +66,7 @@ impl Theorem1 {
         let zeta = norm(matcha.weighted_laplacian(|p| p * (1.0 - p)).as_ref());
         let exists = zeta > 1e-9 && lambda > 1e-9;
         let k = if exists {
-            1f64.max(8.0 * zeta / (lambda * lambda) - 1.0)
-                .max(lambda_max * lambda_max / (2.0 * zeta))
+            1f64.max(8.0 * zeta / (lambda * lambda) - 1.0).max(lambda_max * lambda_max / (2.0 * zeta))
         } else {
             f64::INFINITY
         };
@@ -83,9 +82,7 @@ impl Theorem1 {
             zeta,
             k_above: k,
             alpha,
-            w_best_below: alpha.map_or(0.0, |(low, _)| {
-                (1.0 - low * lambda) / (4.0 * k * (m as f64).sqrt())
-            }),
+            w_best_below: alpha.map_or(0.0, |(low, _)| (1.0 - low * lambda) / (4.0 * k * (m as f64).sqrt())),
             alpha_limit,
             alpha_within_limit: alpha.is_some_and(|(_, high)| high <= alpha_limit),
         }

@@ -189,10 +189,7 @@ mod tests {
         for _ in 0..100_000 {
             bins[(stream.uniform() * 10.0) as usize] += 1;
         }
-        assert!(
-            bins.iter().all(|&b| (9_500..10_500).contains(&b)),
-            "{bins:?}"
-        );
+        assert!(bins.iter().all(|&b| (9_500..10_500).contains(&b)), "{bins:?}");
     }
 
     #[test]
@@ -204,9 +201,6 @@ mod tests {
             *counts.entry(items).or_insert(0) += 1;
         }
         assert_eq!(counts.len(), 24);
-        assert!(
-            counts.values().all(|&c| (850..1150).contains(&c)),
-            "{counts:?}"
-        );
+        assert!(counts.values().all(|&c| (850..1150).contains(&c)), "{counts:?}");
     }
 }

@@ -63,19 +63,12 @@ impl Rotation {
         for places in &relabelings {
             inverse(places, graph.nodes())?;
         }
-        let search = Search {
-            graph,
-            degrees: graph.degrees(),
-        };
+        let search = Search { graph, degrees: graph.degrees() };
         let (lambda2_mean, _) = search.fiedler(&relabelings);
         let n = relabelings.len() as f64;
         let sums = search.degree_sums(&relabelings);
         let expected_degrees = sums.iter().map(|&sum| sum as f64 / n).collect();
-        Ok(Self {
-            relabelings,
-            expected_degrees,
-            lambda2_mean,
-        })
+        Ok(Self { relabelings, expected_degrees, lambda2_mean })
     }
 
     /// Finds `copies` relabelings (the first is the graph as it is) that give every worker as
@@ -96,10 +89,7 @@ impl Rotation {
             1025.. => return Err(RotationError::TooMany(copies)),
             _ => {}
         }
-        let search = Search {
-            graph,
-            degrees: graph.degrees(),
-        };
+        let search = Search { graph, degrees: graph.degrees() };
         Self::new(graph, search.run(copies))
     }
 
@@ -139,11 +129,7 @@ impl Rotation {
     pub fn degree_variance(&self) -> f64 {
         let n = self.expected_degrees.len() as f64;
         let mean = self.expected_degrees.iter().sum::<f64>() / n;
-        self.expected_degrees
-            .iter()
-            .map(|degree| (degree - mean).powi(2))
-            .sum::<f64>()
-            / n
+        self.expected_degrees.iter().map(|degree| (degree - mean).powi(2)).sum::<f64>() / n
     }
 
     /// lambda_2 of the mean of the copies' Laplacians: how well connected the workers are over a
@@ -184,9 +170,8 @@ impl Search<'_> {
             let mut places = self.balanced(copies, &mut stream);
             let lambda2 = self.climb(&mut places, evaluations / starts, &mut stream);
             let spread = self.spread(&self.degree_sums(&places));
-            let better = best
-                .as_ref()
-                .is_none_or(|(least, largest, _)| (spread, -lambda2) < (*least, -largest - 1e-12));
+            let better =
+                best.as_ref().is_none_or(|(least, largest, _)| (spread, -lambda2) < (*least, -largest - 1e-12));
             if better {
                 best = Some((spread, lambda2, places));
             }
@@ -217,8 +202,7 @@ impl Search<'_> {
         // Random exchanges that do not make it worse; the plateaus between are wide.
         for _ in 0..200 * m {
             let (copy, a, b) = self.exchange(copies, stream);
-            let shift = self.degrees[relabelings[copy][b]] as i64
-                - self.degrees[relabelings[copy][a]] as i64;
+            let shift = self.degrees[relabelings[copy][b]] as i64 - self.degrees[relabelings[copy][a]] as i64;
             let (x, y) = (sums[a] as i64, sums[b] as i64);
             if (x + shift).pow(2) + (y - shift).pow(2) <= x * x + y * y {
                 relabelings[copy].swap(a, b);
@@ -281,32 +265,16 @@ impl Search<'_> {
     fn gain(&self, places: &[usize], a: usize, b: usize, v: &[f64]) -> f64 {
         let (at_a, at_b) = (places[a], places[b]);
         let mut value_at = vec![0.0; v.len()];
-        places
-            .iter()
-            .zip(v)
-            .for_each(|(&place, &x)| value_at[place] = x);
+        places.iter().zip(v).for_each(|(&place, &x)| value_at[place] = x);
         let around = |place: usize, other: usize, x: f64| {
-            let neighbors = self
-                .graph
-                .neighbors(place)
-                .iter()
-                .filter(|&&next| next != other);
-            neighbors
-                .map(|&next| (x - value_at[next]).powi(2))
-                .sum::<f64>()
+            let neighbors = self.graph.neighbors(place).iter().filter(|&&next| next != other);
+            neighbors.map(|&next| (x - value_at[next]).powi(2)).sum::<f64>()
         };
-        around(at_a, at_b, v[b]) + around(at_b, at_a, v[a])
-            - around(at_a, at_b, v[a])
-            - around(at_b, at_a, v[b])
+        around(at_a, at_b, v[b]) + around(at_b, at_a, v[a]) - around(at_a, at_b, v[a]) - around(at_b, at_a, v[b])
     }
 
     fn degree_sums(&self, relabelings: &[Vec<usize>]) -> Vec<usize> {
-        let sum = |worker| {
-            relabelings
-                .iter()
-                .map(|places| self.degrees[places[worker]])
-                .sum()
-        };
+        let sum = |worker| relabelings.iter().map(|places| self.degrees[places[worker]]).sum();
         (0..self.graph.nodes()).map(sum).collect()
     }
 
@@ -325,20 +293,12 @@ impl Search<'_> {
         let mut mean = Mat::<f64>::zeros(m, m);
         for places in relabelings {
             let mut worker_at = vec![0; m];
-            places
-                .iter()
-                .enumerate()
-                .for_each(|(worker, &place)| worker_at[place] = worker);
+            places.iter().enumerate().for_each(|(worker, &place)| worker_at[place] = worker);
             for &(u, v) in self.graph.edges() {
                 add_link(&mut mean, (worker_at[u], worker_at[v]), share);
             }
         }
-        let eigen = mean
-            .self_adjoint_eigen(Side::Lower)
-            .expect("a finite symmetric matrix");
-        (
-            eigen.S()[1].max(0.0),
-            eigen.U().col(1).iter().copied().collect(),
-        )
+        let eigen = mean.self_adjoint_eigen(Side::Lower).expect("a finite symmetric matrix");
+        (eigen.S()[1].max(0.0), eigen.U().col(1).iter().copied().collect())
     }
 }

@@ -90,24 +90,18 @@ pub(crate) fn settle(value: f64) -> f64 {
 /// The eigenvalues of a symmetric matrix, in increasing order.
 pub(crate) fn eigenvalues(matrix: MatRef<'_, f64>) -> Vec<f64> {
     // Fails only for entries that are not finite, which no caller makes.
-    matrix
-        .self_adjoint_eigenvalues(Side::Lower)
-        .expect("a finite symmetric matrix")
+    matrix.self_adjoint_eigenvalues(Side::Lower).expect("a finite symmetric matrix")
 }
 
 /// The spectral norm of a symmetric matrix.
 pub(crate) fn norm(matrix: MatRef<'_, f64>) -> f64 {
     let values = eigenvalues(matrix);
-    values
-        .iter()
-        .fold(0.0, |largest, value| value.abs().max(largest))
+    values.iter().fold(0.0, |largest, value| value.abs().max(largest))
 }
 
 /// The largest eigenvalue of a symmetric matrix and a unit eigenvector of it.
 pub(crate) fn top_eigenvector(matrix: MatRef<'_, f64>) -> (f64, Vec<f64>) {
-    let eigen = matrix
-        .self_adjoint_eigen(Side::Lower)
-        .expect("a finite symmetric matrix");
+    let eigen = matrix.self_adjoint_eigen(Side::Lower).expect("a finite symmetric matrix");
     let last = matrix.nrows() - 1;
     let vector = eigen.U().col(last).iter().copied().collect();
     (eigen.S()[last], vector)
@@ -116,12 +110,8 @@ pub(crate) fn top_eigenvector(matrix: MatRef<'_, f64>) -> (f64, Vec<f64>) {
 /// A with each column's mean taken off: (I - J) A.
 pub(crate) fn centred(matrix: MatRef<'_, f64>) -> Mat<f64> {
     let n = matrix.nrows() as f64;
-    let means: Vec<f64> = (0..matrix.ncols())
-        .map(|j| matrix.col(j).iter().sum::<f64>() / n)
-        .collect();
-    Mat::from_fn(matrix.nrows(), matrix.ncols(), |i, j| {
-        matrix[(i, j)] - means[j]
-    })
+    let means: Vec<f64> = (0..matrix.ncols()).map(|j| matrix.col(j).iter().sum::<f64>() / n).collect();
+    Mat::from_fn(matrix.nrows(), matrix.ncols(), |i, j| matrix[(i, j)] - means[j])
 }
 
 /// ||A'(I - J) A||: by how much A shrinks the squared disagreement, at worst.

@@ -89,9 +89,7 @@ pub enum WeightError {
         sum: f64,
     },
     /// A column that does not sum to 1: the average would drift.
-    #[error(
-        "column {column} of the weights sums to {sum}, not to 1: the workers' average would drift"
-    )]
+    #[error("column {column} of the weights sums to {sum}, not to 1: the workers' average would drift")]
     ColumnSum {
         /// The column.
         column: usize,
@@ -133,14 +131,11 @@ impl Weights {
                 }
                 Ok(Mixing::laplacian(nodes, edges, |node| alpha[node]))
             }
-            Self::Alpha(alpha) if alpha.is_finite() && *alpha > 0.0 => {
-                Ok(Mixing::laplacian(nodes, edges, |_| *alpha))
-            }
+            Self::Alpha(alpha) if alpha.is_finite() && *alpha > 0.0 => Ok(Mixing::laplacian(nodes, edges, |_| *alpha)),
             Self::Alpha(alpha) => Err(WeightError::Alpha { alpha: *alpha }),
             Self::Metropolis => {
                 let degree = graph.degrees();
-                let weight =
-                    |&(u, v): &(usize, usize)| (u, v, 1.0 / (1 + degree[u].max(degree[v])) as f64);
+                let weight = |&(u, v): &(usize, usize)| (u, v, 1.0 / (1 + degree[u].max(degree[v])) as f64);
                 Ok(Mixing::symmetric(nodes, edges.iter().map(weight)))
             }
             Self::Uniform => {
@@ -162,42 +157,25 @@ fn given(matrix: &[Vec<f64>], graph: &Graph) -> Result<Mixing, WeightError> {
     if matrix.len() != nodes || short.is_some() {
         let row = short.unwrap_or(matrix.len().saturating_sub(1));
         let columns = matrix.get(row).map_or(0, Vec::len);
-        return Err(WeightError::Shape {
-            rows: matrix.len(),
-            row,
-            columns,
-            nodes,
-        });
+        return Err(WeightError::Shape { rows: matrix.len(), row, columns, nodes });
     }
     let mut columns = vec![0.0; nodes];
     for (row, entries) in matrix.iter().enumerate() {
         if let Some(column) = entries.iter().position(|value| !value.is_finite()) {
-            return Err(WeightError::NotFinite {
-                row,
-                column,
-                value: entries[column],
-            });
+            return Err(WeightError::NotFinite { row, column, value: entries[column] });
         }
         let sum: f64 = entries.iter().sum();
         if (sum - 1.0).abs() > 1e-9 {
             return Err(WeightError::RowSum { row, sum });
         }
-        columns
-            .iter_mut()
-            .zip(entries)
-            .for_each(|(total, value)| *total += value);
+        columns.iter_mut().zip(entries).for_each(|(total, value)| *total += value);
     }
     if let Some(column) = columns.iter().position(|sum| (sum - 1.0).abs() > 1e-9) {
-        return Err(WeightError::ColumnSum {
-            column,
-            sum: columns[column],
-        });
+        return Err(WeightError::ColumnSum { column, sum: columns[column] });
     }
     // Zeros stay where there is a link: the link is up, whatever weight it has.
     let row = |(i, entries): (usize, &Vec<f64>)| {
-        let kept = |&(j, value): &(usize, f64)| {
-            value != 0.0 || i == j || graph.neighbors(i).binary_search(&j).is_ok()
-        };
+        let kept = |&(j, value): &(usize, f64)| value != 0.0 || i == j || graph.neighbors(i).binary_search(&j).is_ok();
         entries.iter().copied().enumerate().filter(kept).collect()
     };
     let mixing = Mixing::from_rows(matrix.iter().enumerate().map(row).collect());
@@ -210,10 +188,7 @@ fn given(matrix: &[Vec<f64>], graph: &Graph) -> Result<Mixing, WeightError> {
 /// The links within `piece`, its nodes numbered anew in their order.
 pub(crate) fn subgraph(graph: &Graph, piece: &[usize]) -> Graph {
     let new = |node: usize| piece.binary_search(&node);
-    let inside = graph
-        .edges()
-        .iter()
-        .filter_map(|&(u, v)| Some((new(u).ok()?, new(v).ok()?)));
+    let inside = graph.edges().iter().filter_map(|&(u, v)| Some((new(u).ok()?, new(v).ok()?)));
     Graph::new(piece.len(), inside).expect("a piece of a simple graph is simple")
 }
 

@@ -49,27 +49,13 @@ impl Leaders {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn contraction_worst(&self) -> Worst {
-        let maps: f64 = self
-            .candidates()
-            .iter()
-            .map(|list| list.len() as f64)
-            .product();
+        let maps: f64 = self.candidates().iter().map(|list| list.len() as f64).product();
         if maps <= MAX_MAPS && self.nodes() <= MAX_NODES {
             let (found, leaders) = self.worst_by_trying();
-            return Worst {
-                bound: found,
-                found,
-                leaders,
-                exact: true,
-            };
+            return Worst { bound: found, found, leaders, exact: true };
         }
         let (found, leaders) = self.worst_by_search();
-        Worst {
-            bound: self.worst_bound(),
-            found,
-            leaders,
-            exact: false,
-        }
+        Worst { bound: self.worst_bound(), found, leaders, exact: false }
     }
 
     /// w_best + w_degree below this is safe whatever the leaders: the w at which
@@ -126,10 +112,7 @@ impl Leaders {
         const RANDOM_STARTS: u64 = 8;
         let random = |start: u64| {
             let mut stream = Stream::new(start, "worst leaders", &[]);
-            self.candidates()
-                .iter()
-                .map(|list| list[stream.below(list.len())])
-                .collect()
+            self.candidates().iter().map(|list| list[stream.below(list.len())]).collect()
         };
         let starts: Vec<Vec<usize>> = [self.degree_leaders(), (0..self.nodes()).collect()]
             .into_iter()
@@ -140,8 +123,7 @@ impl Leaders {
             let mut rho = f64::NEG_INFINITY;
             for _ in 0..20 {
                 let a = centred(self.matrix(&leaders, &leaders).as_ref());
-                let (value, right) =
-                    crate::spectrum::top_eigenvector((a.transpose() * &a).as_ref());
+                let (value, right) = crate::spectrum::top_eigenvector((a.transpose() * &a).as_ref());
                 if value <= rho + 1e-12 {
                     break;
                 }
@@ -153,10 +135,7 @@ impl Leaders {
                 let left = &a * column; // already centred
                 for (i, list) in self.candidates().iter().enumerate() {
                     let pull = |j: usize| left[(i, 0)] * right[j];
-                    let strongest = list
-                        .iter()
-                        .copied()
-                        .max_by(|&a, &b| pull(a).total_cmp(&pull(b)));
+                    let strongest = list.iter().copied().max_by(|&a, &b| pull(a).total_cmp(&pull(b)));
                     leaders[i] = strongest.unwrap_or(i);
                 }
             }
@@ -180,29 +159,16 @@ mod tests {
     /// Where every choice can be tried: the bound is above the worst, the search at most there.
     #[test]
     fn bound_and_search_enclose_the_worst() {
-        for spec in [
-            "paper:L1",
-            "ring:8",
-            "star:6",
-            "path:7",
-            "complete:5",
-            "paper:L2@7",
-        ] {
+        for spec in ["paper:L1", "ring:8", "star:6", "path:7", "complete:5", "paper:L2@7"] {
             let graph = spec.parse::<GraphSpec>().unwrap().build().unwrap();
             let base = Weights::Optimal.mixing(&graph).unwrap();
             for weight in [0.02, 0.1, 0.3] {
-                let weights = LeaderWeights {
-                    best: weight,
-                    degree: weight / 2.0,
-                };
+                let weights = LeaderWeights { best: weight, degree: weight / 2.0 };
                 let leaders = Leaders::new(&graph, &base, weights);
                 let exact = leaders.worst_by_trying().0;
                 let found = leaders.worst_by_search().0;
                 assert!(leaders.worst_bound() >= exact, "{spec} {weight}");
-                assert!(
-                    found <= exact + 1e-12 && found > 0.8 * exact,
-                    "{spec}: {found}, {exact}"
-                );
+                assert!(found <= exact + 1e-12 && found > 0.8 * exact, "{spec}: {found}, {exact}");
             }
         }
     }

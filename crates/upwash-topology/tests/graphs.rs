@@ -5,10 +5,7 @@
 use upwash_topology::{Graph, GraphKind, GraphSpec, Spectrum};
 
 fn graph(spec: &str) -> Graph {
-    spec.parse::<GraphSpec>()
-        .unwrap_or_else(|error| panic!("{error}"))
-        .build()
-        .unwrap()
+    spec.parse::<GraphSpec>().unwrap_or_else(|error| panic!("{error}")).build().unwrap()
 }
 
 #[test]
@@ -33,18 +30,8 @@ fn every_kind_has_the_shape_of_its_name() {
         ("barabasi-albert:20,links=3", 20, 3 + 16 * 3, 1..=19),
     ] {
         let graph = graph(spec);
-        assert_eq!(
-            (graph.nodes(), graph.edges().len()),
-            (nodes, edges),
-            "{spec}"
-        );
-        assert!(
-            graph
-                .degrees()
-                .iter()
-                .all(|degree| degrees.contains(degree)),
-            "{spec}"
-        );
+        assert_eq!((graph.nodes(), graph.edges().len()), (nodes, edges), "{spec}");
+        assert!(graph.degrees().iter().all(|degree| degrees.contains(degree)), "{spec}");
         assert!(graph.is_connected(), "{spec}");
     }
 }
@@ -55,14 +42,9 @@ fn known_spectra() {
     let values = |spec| Spectrum::of(&graph(spec)).values().to_vec();
     let close = |left: &[f64], right: &[f64]| {
         assert_eq!(left.len(), right.len());
-        left.iter()
-            .zip(right)
-            .for_each(|(x, y)| assert!((x - y).abs() < 1e-9, "{left:?}"));
+        left.iter().zip(right).for_each(|(x, y)| assert!((x - y).abs() < 1e-9, "{left:?}"));
     };
-    close(
-        &values("hypercube:8"),
-        &[0.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 6.0],
-    );
+    close(&values("hypercube:8"), &[0.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 6.0]);
     close(&values("complete:4"), &[0.0, 4.0, 4.0, 4.0]);
     close(&values("star:5"), &[0.0, 1.0, 1.0, 1.0, 5.0]);
 }
@@ -88,53 +70,16 @@ fn as_few_matchings_as_can_be() {
 fn a_seed_names_a_graph_for_ever() {
     assert_eq!(graph("erdos-renyi:8,p=0.3,seed=7").edges(), ERDOS_RENYI);
     assert_eq!(graph("regular:8,degree=3,seed=7").edges(), REGULAR);
-    assert_eq!(
-        graph("barabasi-albert:8,links=2,seed=7").edges(),
-        BARABASI_ALBERT
-    );
+    assert_eq!(graph("barabasi-albert:8,links=2,seed=7").edges(), BARABASI_ALBERT);
     assert_eq!(graph("geometric:8,radius=0.4,seed=7").edges(), GEOMETRIC);
     assert_ne!(graph("erdos-renyi:8,p=0.3,seed=8").edges(), ERDOS_RENYI);
 }
 const ERDOS_RENYI: &[(usize, usize)] = &[(0, 3), (0, 5), (0, 6), (2, 7), (3, 4)];
-const REGULAR: &[(usize, usize)] = &[
-    (0, 4),
-    (0, 5),
-    (0, 7),
-    (1, 3),
-    (1, 4),
-    (1, 6),
-    (2, 3),
-    (2, 5),
-    (2, 6),
-    (3, 5),
-    (4, 7),
-    (6, 7),
-];
-const BARABASI_ALBERT: &[(usize, usize)] = &[
-    (0, 1),
-    (0, 2),
-    (0, 3),
-    (0, 4),
-    (1, 5),
-    (2, 3),
-    (2, 5),
-    (3, 4),
-    (4, 6),
-    (5, 6),
-    (5, 7),
-    (6, 7),
-];
-const GEOMETRIC: &[(usize, usize)] = &[
-    (0, 5),
-    (1, 2),
-    (1, 6),
-    (2, 6),
-    (3, 4),
-    (3, 5),
-    (3, 6),
-    (4, 6),
-    (5, 7),
-];
+const REGULAR: &[(usize, usize)] =
+    &[(0, 4), (0, 5), (0, 7), (1, 3), (1, 4), (1, 6), (2, 3), (2, 5), (2, 6), (3, 5), (4, 7), (6, 7)];
+const BARABASI_ALBERT: &[(usize, usize)] =
+    &[(0, 1), (0, 2), (0, 3), (0, 4), (1, 5), (2, 3), (2, 5), (3, 4), (4, 6), (5, 6), (5, 7), (6, 7)];
+const GEOMETRIC: &[(usize, usize)] = &[(0, 5), (1, 2), (1, 6), (2, 6), (3, 4), (3, 5), (3, 6), (4, 6), (5, 7)];
 
 #[test]
 fn random_graphs_are_connected_where_asked() {
@@ -143,34 +88,19 @@ fn random_graphs_are_connected_where_asked() {
         assert!(graph(&format!("erdos-renyi:16,p=0.12,seed={seed},connected")).is_connected());
         assert!(graph(&format!("geometric:16,radius=0.3,seed={seed},connected")).is_connected());
     }
-    let never = "erdos-renyi:64,p=0.001,connected"
-        .parse::<GraphSpec>()
-        .unwrap()
-        .build();
-    assert!(
-        never
-            .unwrap_err()
-            .to_string()
-            .contains("none of 1000 draws was connected")
-    );
+    let never = "erdos-renyi:64,p=0.001,connected".parse::<GraphSpec>().unwrap().build();
+    assert!(never.unwrap_err().to_string().contains("none of 1000 draws was connected"));
 }
 
 #[test]
 fn random_graphs_have_the_density_they_should() {
     let mean = |spec: &dyn Fn(u64) -> String| {
-        (0..200)
-            .map(|seed| graph(&spec(seed)).edges().len())
-            .sum::<usize>() as f64
-            / 200.0
+        (0..200).map(|seed| graph(&spec(seed)).edges().len()).sum::<usize>() as f64 / 200.0
     };
     let erdos = mean(&|seed| format!("erdos-renyi:20,p=0.3,seed={seed}"));
     assert!((erdos - 57.0).abs() < 2.0, "{erdos}"); // 190 pairs
     // Every pair of a 3-regular graph on 6 nodes is as likely as any other: 9 links in 15 pairs.
-    let pair = (0..600).filter(|seed| {
-        graph(&format!("regular:6,degree=3,seed={seed}"))
-            .edges()
-            .contains(&(1, 4))
-    });
+    let pair = (0..600).filter(|seed| graph(&format!("regular:6,degree=3,seed={seed}")).edges().contains(&(1, 4)));
     assert!((300..420).contains(&pair.count()));
 }
 
@@ -208,10 +138,7 @@ fn misspellings_are_answered_with_what_to_write() {
         ("erdos-renyi:8,p=0", "p=0 is not above 0"),
         ("erdos-renyi:8,p=nan", "not above 0"),
         ("erdos-renyi:8,p=0.3,p=0.4", "`p` is given twice"),
-        (
-            "erdos-renyi:8,p=0.3,connected=yes",
-            "write `connected` alone",
-        ),
+        ("erdos-renyi:8,p=0.3,connected=yes", "write `connected` alone"),
         ("regular:7,degree=3", "make one even"),
         ("regular:8,degree=8", "not between 1 and 7"),
         ("barabasi-albert:8,links=0", "not between 1 and 7"),
@@ -235,20 +162,11 @@ fn files_are_read_from_the_folder_given() {
     write("binary.txt", &[0, 159, 146, 150]);
     write("zeros.txt", b"0 1\0");
     write("loop.txt", b"0 1\n2 2\n");
-    let build = |name: &str| {
-        format!("file:{name}")
-            .parse::<GraphSpec>()
-            .unwrap()
-            .located_in(folder.path())
-            .build()
-    };
+    let build = |name: &str| format!("file:{name}").parse::<GraphSpec>().unwrap().located_in(folder.path()).build();
     assert_eq!(build("good.txt").unwrap().edges().len(), 4);
     assert_eq!(build("bom.txt").unwrap().edges().len(), 1);
     for (name, answer) in [
-        (
-            "good.txt,nodes=3",
-            "good.txt, line 4: node 3 is out of range",
-        ),
+        ("good.txt,nodes=3", "good.txt, line 4: node 3 is out of range"),
         ("missing.txt", "cannot read"),
         ("binary.txt", "not a text file"),
         ("zeros.txt", "not a text file"),
@@ -277,11 +195,7 @@ fn graphs_made_in_code_are_checked_like_spelled_ones() {
 
 #[test]
 fn graphs_of_links_are_checked() {
-    let error = |nodes, edges: &[(usize, usize)]| {
-        Graph::new(nodes, edges.iter().copied())
-            .unwrap_err()
-            .to_string()
-    };
+    let error = |nodes, edges: &[(usize, usize)]| Graph::new(nodes, edges.iter().copied()).unwrap_err().to_string();
     assert!(error(0, &[]).contains("no nodes"));
     assert!(error(3, &[(1, 1)]).contains("node 1 is linked to itself"));
     assert!(error(3, &[(0, 1), (1, 0)]).contains("0 and 1 are linked twice"));

@@ -5,19 +5,15 @@
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use upwash_topology::{
-    Edge, Graph, LeaderWeights, Leaders, Matcha, Mixing, Order, Rotation, Schedule, Spectrum,
-    Weights, layout,
+    Edge, Graph, LeaderWeights, Leaders, Matcha, Mixing, Order, Rotation, Schedule, Spectrum, Weights, layout,
 };
 
 /// Any simple graph of up to 12 nodes.
 fn graphs() -> impl Strategy<Value = Graph> {
     (1usize..12).prop_flat_map(|n| {
-        let pairs: Vec<Edge> = (0..n)
-            .flat_map(|u| (u + 1..n).map(move |v| (u, v)))
-            .collect();
+        let pairs: Vec<Edge> = (0..n).flat_map(|u| (u + 1..n).map(move |v| (u, v))).collect();
         let count = pairs.len();
-        (Just(n), proptest::sample::subsequence(pairs, 0..=count))
-            .prop_map(|(n, edges)| Graph::new(n, edges).unwrap())
+        (Just(n), proptest::sample::subsequence(pairs, 0..=count)).prop_map(|(n, edges)| Graph::new(n, edges).unwrap())
     })
 }
 
@@ -39,9 +35,7 @@ fn assert_doubly_stochastic(w: &Mixing) {
 
 fn assert_symmetric(w: &Mixing) {
     for i in 0..w.nodes() {
-        w.row(i)
-            .iter()
-            .for_each(|&(j, weight)| assert_eq!(w.weight(j, i), weight));
+        w.row(i).iter().for_each(|&(j, weight)| assert_eq!(w.weight(j, i), weight));
     }
 }
 

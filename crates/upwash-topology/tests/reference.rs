@@ -6,8 +6,7 @@
 use faer::Mat;
 use upwash_topology::published::Theorem1;
 use upwash_topology::{
-    Graph, GraphSpec, LeaderWeights, Leaders, Matcha, Mixing, Rotation, Spectrum, Weights,
-    paper_relabelings,
+    Graph, GraphSpec, LeaderWeights, Leaders, Matcha, Mixing, Rotation, Spectrum, Weights, paper_relabelings,
 };
 
 fn graph(spec: &str) -> Graph {
@@ -15,10 +14,7 @@ fn graph(spec: &str) -> Graph {
 }
 
 fn close(left: f64, right: f64, tolerance: f64) {
-    assert!(
-        (left - right).abs() <= tolerance,
-        "{left} is not {right} within {tolerance}"
-    );
+    assert!((left - right).abs() <= tolerance, "{left} is not {right} within {tolerance}");
 }
 
 fn leaders(graph: &Graph, best: f64, degree: f64) -> Leaders {
@@ -34,17 +30,11 @@ fn the_papers_graphs_have_their_published_links() {
     assert_eq!(graph("paper:L1").matchings().len(), 5);
     for (size, edges) in [(11, 10), (9, 9), (7, 7), (5, 5)] {
         for which in 1..=3 {
-            assert_eq!(
-                graph(&format!("paper:L{which}@{size}")).edges().len(),
-                edges
-            );
+            assert_eq!(graph(&format!("paper:L{which}@{size}")).edges().len(), edges);
         }
     }
     // D = 5 leaves workers 4 and 7 alone.
-    assert_eq!(
-        graph("paper:L1@5").pieces(),
-        [vec![0, 1, 2, 3, 5, 6], vec![4], vec![7]]
-    );
+    assert_eq!(graph("paper:L1@5").pieces(), [vec![0, 1, 2, 3, 5, 6], vec![4], vec![7]]);
     // L2: L1's link 0-1 is between the workers that stand at places 0 and 1, which are 3 and 4.
     assert!(graph("paper:L2").edges().contains(&(3, 4)));
     assert!(graph("paper:L3").edges().contains(&(3, 6)));
@@ -64,20 +54,11 @@ fn spectra_of_plain_averaging() {
         close(spectrum.lambda2(), lambda2, 1e-6);
         close(spectrum.lambda_max(), lambda_max, 1e-6);
         close(spectrum.best_alpha(), alpha, 1e-6);
-        close(
-            Weights::Optimal.mixing(&graph).unwrap().contraction(),
-            rho,
-            1e-6,
-        );
+        close(Weights::Optimal.mixing(&graph).unwrap().contraction(), rho, 1e-6);
     }
     let l1 = Spectrum::of(&graph("paper:L1"));
-    let expected = [
-        0.0, 0.67002, 1.61442, 2.41105, 3.0, 4.58895, 5.38558, 6.32998,
-    ];
-    l1.values()
-        .iter()
-        .zip(expected)
-        .for_each(|(&value, known)| close(value, known, 1e-5));
+    let expected = [0.0, 0.67002, 1.61442, 2.41105, 3.0, 4.58895, 5.38558, 6.32998];
+    l1.values().iter().zip(expected).for_each(|(&value, known)| close(value, known, 1e-5));
 }
 
 #[test]
@@ -128,16 +109,11 @@ fn no_other_alpha_is_better() {
                     if up(j) { p } else { 1.0 - p }
                 })
                 .product();
-            let links = (0..5)
-                .filter(|&j| up(j))
-                .flat_map(|j| matcha.matchings()[j].clone());
+            let links = (0..5).filter(|&j| up(j)).flat_map(|j| matcha.matchings()[j].clone());
             let w = Mat::<f64>::identity(8, 8) - alpha * Graph::new(8, links).unwrap().laplacian();
             sum += chance * (w.transpose() * &w);
         }
-        *sum.self_adjoint_eigenvalues(faer::Side::Lower)
-            .unwrap()
-            .last()
-            .unwrap()
+        *sum.self_adjoint_eigenvalues(faer::Side::Lower).unwrap().last().unwrap()
     };
     close(schedule(matcha.alpha()), matcha.rho(), 1e-9);
     for step in 1..200 {
@@ -148,18 +124,10 @@ fn no_other_alpha_is_better() {
 #[test]
 fn contraction_with_leaders_on_l1() {
     let l1 = graph("paper:L1");
-    close(
-        leaders(&l1, 0.0, 0.0).contraction_random(),
-        0.653777182297,
-        1e-9,
-    );
+    close(leaders(&l1, 0.0, 0.0).contraction_random(), 0.653777182297, 1e-9);
     let al_dsgd = leaders(&l1, 0.1, 0.1);
     let best = al_dsgd.best_leaders(&INDEX);
-    close(
-        al_dsgd.contraction(&best, &al_dsgd.degree_leaders()),
-        0.694105354220,
-        1e-9,
-    );
+    close(al_dsgd.contraction(&best, &al_dsgd.degree_leaders()), 0.694105354220, 1e-9);
     close(al_dsgd.contraction_random(), 0.608637329913, 1e-9);
     let worst = al_dsgd.contraction_worst();
     assert!(worst.exact);
@@ -171,10 +139,7 @@ fn contraction_with_leaders_on_l1() {
 #[test]
 fn contraction_with_rotation() {
     let turn = |names: &[&str], best, degree| {
-        let rounds: Vec<Leaders> = names
-            .iter()
-            .map(|name| leaders(&graph(name), best, degree))
-            .collect();
+        let rounds: Vec<Leaders> = names.iter().map(|name| leaders(&graph(name), best, degree)).collect();
         Leaders::contraction_of_turn(&rounds)
     };
     let three = ["paper:L1", "paper:L2", "paper:L3"];
@@ -191,9 +156,7 @@ fn the_mean_over_random_losses_is_the_mean_over_all_orders() {
     let centre = Mat::from_fn(5, 5, |i, j| if i == j { 0.8 } else { -0.2 });
     let (mut sum, mut squared_drift, mut count) = (Mat::<f64>::zeros(5, 5), 0.0, 0.0);
     for number in 0..3125 {
-        let losses: Vec<f64> = (0..5)
-            .map(|i| (number / 5usize.pow(i) % 5) as f64)
-            .collect();
+        let losses: Vec<f64> = (0..5).map(|i| (number / 5usize.pow(i) % 5) as f64).collect();
         let mut sorted = losses.clone();
         sorted.sort_by(f64::total_cmp);
         sorted.dedup();
@@ -207,17 +170,9 @@ fn the_mean_over_random_losses_is_the_mean_over_all_orders() {
     }
     assert_eq!(count, 120.0);
     let mean = sum / faer::Scale(count);
-    let rho = *mean
-        .self_adjoint_eigenvalues(faer::Side::Lower)
-        .unwrap()
-        .last()
-        .unwrap();
+    let rho = *mean.self_adjoint_eigenvalues(faer::Side::Lower).unwrap().last().unwrap();
     close(al_dsgd.contraction_random(), rho, 1e-12);
-    close(
-        al_dsgd.mean_shift_random().mean_drift,
-        (squared_drift / count).sqrt(),
-        1e-12,
-    );
+    close(al_dsgd.mean_shift_random().mean_drift, (squared_drift / count).sqrt(), 1e-12);
 }
 
 #[test]
@@ -228,12 +183,7 @@ fn leaders_move_the_mean() {
     let expected = [1.3, 1.7, 0.8, 1.0, 0.8, 0.8, 0.8, 0.8];
     (0..8).for_each(|j| close(a.col(j).iter().sum(), expected[j], 1e-12));
     let shift = al_dsgd.mean_shift(&best, &degree, &[1.0; 8]);
-    let end: f64 = shift
-        .influence
-        .iter()
-        .zip(INDEX)
-        .map(|(share, x)| share * x)
-        .sum();
+    let end: f64 = shift.influence.iter().zip(INDEX).map(|(share, x)| share * x).sum();
     close(end, 2.985706077743, 1e-10);
     close(shift.influence.iter().sum(), 1.0, 1e-12);
     // The same by plain iteration.
@@ -259,12 +209,7 @@ fn the_written_rule_minimises_another_objective() {
         let (best, degree) = (al_dsgd.best_leaders(&losses), al_dsgd.degree_leaders());
         let steps = al_dsgd.written_steps();
         let shift = al_dsgd.mean_shift(&best, &degree, &steps);
-        let weights: Vec<f64> = shift
-            .influence
-            .iter()
-            .zip(steps)
-            .map(|(pi, c)| pi * c)
-            .collect();
+        let weights: Vec<f64> = shift.influence.iter().zip(steps).map(|(pi, c)| pi * c).collect();
         end = minimum(&weights);
     }
     close(end, 13.0 / 21.0, 1e-12);
@@ -281,15 +226,9 @@ fn theorem_1_as_printed() {
     let (low, high) = dense.alpha.unwrap();
     close(low, 0.481, 1e-3);
     close(high, 0.495, 1e-3);
-    assert!(
-        !dense.alpha_within_limit && low * dense.lambda_max > 2.0,
-        "{dense:?}"
-    );
+    assert!(!dense.alpha_within_limit && low * dense.lambda_max > 2.0, "{dense:?}");
     let dpsgd = Theorem1::of(&Matcha::solve(&l1, 1.0).unwrap());
-    assert_eq!(
-        (dpsgd.alpha, dpsgd.w_best_below, dpsgd.zeta),
-        (None, 0.0, 0.0)
-    );
+    assert_eq!((dpsgd.alpha, dpsgd.w_best_below, dpsgd.zeta), (None, 0.0, 0.0));
 }
 
 /// ||E[W~ W~']|| < 1, the theorem's second condition, cannot hold: 1'W~ = 1' makes it at least 1.
@@ -298,11 +237,7 @@ fn the_second_condition_of_theorem_1_never_holds() {
     for (best, degree) in [(0.0, 0.0), (0.1, 0.1), (0.001, 0.0)] {
         let al_dsgd = leaders(&graph("paper:L1"), best, degree);
         let a = al_dsgd.matrix(&al_dsgd.best_leaders(&INDEX), &al_dsgd.degree_leaders());
-        let largest = *(a.transpose() * &a)
-            .self_adjoint_eigenvalues(faer::Side::Lower)
-            .unwrap()
-            .last()
-            .unwrap();
+        let largest = *(a.transpose() * &a).self_adjoint_eigenvalues(faer::Side::Lower).unwrap().last().unwrap();
         assert!(largest >= 1.0 - 1e-12, "{largest}");
     }
 }
@@ -348,12 +283,7 @@ fn averaging_weights_are_what_they_are_called() {
     assert_eq!(uniform.row(1), [(0, 0.5), (1, 0.5)]);
     let alpha = Weights::Alpha(0.25).mixing(&star).unwrap();
     assert_eq!(alpha.row(0)[0], (0, 0.25));
-    let given = vec![
-        vec![0.25; 4],
-        vec![0.25, 0.75, 0.0, 0.0],
-        vec![0.25, 0.0, 0.75, 0.0],
-        vec![0.25, 0.0, 0.0, 0.75],
-    ];
+    let given = vec![vec![0.25; 4], vec![0.25, 0.75, 0.0, 0.0], vec![0.25, 0.0, 0.75, 0.0], vec![0.25, 0.0, 0.0, 0.75]];
     assert_eq!(Weights::Given(given).mixing(&star).unwrap(), metropolis);
     assert!(Mixing::average(4).contraction() < 1e-30);
 }
@@ -375,31 +305,15 @@ fn a_tiny_budget_keeps_its_proportions() {
 fn leaders_over_matcha_are_averaged_over_draws_and_losses() {
     use upwash_topology::{Analysis, AnalysisOptions};
     let graph = Graph::new(4, [(0, 1), (1, 2), (2, 3), (1, 3)]).unwrap();
-    let weights = LeaderWeights {
-        best: 0.2,
-        degree: 0.15,
-    };
-    let options = AnalysisOptions {
-        budget: Some(0.6),
-        leaders: Some(weights),
-        ..Default::default()
-    };
-    let found = Analysis::of(&graph, options)
-        .unwrap()
-        .matcha
-        .unwrap()
-        .al_dsgd
-        .unwrap();
+    let weights = LeaderWeights { best: 0.2, degree: 0.15 };
+    let options = AnalysisOptions { budget: Some(0.6), leaders: Some(weights), ..Default::default() };
+    let found = Analysis::of(&graph, options).unwrap().matcha.unwrap().al_dsgd.unwrap();
     assert!(found.exact);
 
     let matcha = Matcha::solve(&graph, 0.6).unwrap();
     let centre = Mat::from_fn(4, 4, |i, j| if i == j { 0.75 } else { -0.25 });
     let orders: Vec<Vec<f64>> = (0..256)
-        .map(|number| {
-            (0..4)
-                .map(|i| (number >> (2 * i) & 3) as f64)
-                .collect::<Vec<f64>>()
-        })
+        .map(|number| (0..4).map(|i| (number >> (2 * i) & 3) as f64).collect::<Vec<f64>>())
         .filter(|losses| (0..4).all(|x| losses.contains(&f64::from(x))))
         .collect();
     assert_eq!(orders.len(), 24);
@@ -407,12 +321,7 @@ fn leaders_over_matcha_are_averaged_over_draws_and_losses() {
     for set in 0..1usize << matcha.matchings().len() {
         let mut chance = 1.0;
         let mut links = vec![];
-        for (j, (matching, p)) in matcha
-            .matchings()
-            .iter()
-            .zip(matcha.probabilities())
-            .enumerate()
-        {
+        for (j, (matching, p)) in matcha.matchings().iter().zip(matcha.probabilities()).enumerate() {
             let up = set >> j & 1 == 1;
             chance *= if up { *p } else { 1.0 - p };
             links.extend(matching.iter().copied().filter(|_| up));
@@ -425,11 +334,7 @@ fn leaders_over_matcha_are_averaged_over_draws_and_losses() {
             sum += chance / 24.0 * (a.transpose() * &centre * &a);
         }
     }
-    let rho = *sum
-        .self_adjoint_eigenvalues(faer::Side::Lower)
-        .unwrap()
-        .last()
-        .unwrap();
+    let rho = *sum.self_adjoint_eigenvalues(faer::Side::Lower).unwrap().last().unwrap();
     close(found.rho_random, rho, 1e-10);
 }
 
@@ -437,20 +342,9 @@ fn leaders_over_matcha_are_averaged_over_draws_and_losses() {
 fn influence_counts_workers() {
     // A star whose leaves all follow the middle: A' = [[1, w, w], ...] worked by hand.
     let star = graph("star:3");
-    let w = Weights::Given(vec![
-        vec![1.0, 0.0, 0.0],
-        vec![0.0, 1.0, 0.0],
-        vec![0.0, 0.0, 1.0],
-    ]);
+    let w = Weights::Given(vec![vec![1.0, 0.0, 0.0], vec![0.0, 1.0, 0.0], vec![0.0, 0.0, 1.0]]);
     let base = w.mixing(&star).unwrap();
-    let leaders = Leaders::new(
-        &star,
-        &base,
-        LeaderWeights {
-            best: 0.0,
-            degree: 0.5,
-        },
-    );
+    let leaders = Leaders::new(&star, &base, LeaderWeights { best: 0.0, degree: 0.5 });
     let shift = leaders.mean_shift_random();
     assert_eq!(shift.influence, [1.0, 0.0, 0.0]);
     close(shift.effective_workers, 1.0, 1e-12);
@@ -462,22 +356,10 @@ fn influence_counts_workers() {
     // Two hubs that follow themselves: what they agree on depends on where they start.
     let hubs = Graph::new(6, [(0, 1), (0, 2), (0, 3), (3, 4), (3, 5)]).unwrap();
     let base = Weights::Metropolis.mixing(&hubs).unwrap();
-    let split = Leaders::new(
-        &hubs,
-        &base,
-        LeaderWeights {
-            best: 0.0,
-            degree: 1.0,
-        },
-    );
+    let split = Leaders::new(&hubs, &base, LeaderWeights { best: 0.0, degree: 1.0 });
     let shift = split.mean_shift_random();
     close(shift.influence.iter().sum(), 1.0, 1e-9);
-    assert!(
-        shift
-            .influence
-            .iter()
-            .all(|share| share.is_finite() && *share >= -1e-9)
-    );
+    assert!(shift.influence.iter().all(|share| share.is_finite() && *share >= -1e-9));
 }
 
 /// The printed bound of Theorem 2, term by term, by hand.

@@ -3,9 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use faer::Mat;
-use upwash_topology::{
-    Graph, GraphSpec, Matcha, Order, Schedule, ScheduleError, Spectrum, Weights, paper_relabelings,
-};
+use upwash_topology::{Graph, GraphSpec, Matcha, Order, Schedule, ScheduleError, Spectrum, Weights, paper_relabelings};
 
 fn graph(spec: &str) -> Graph {
     spec.parse::<GraphSpec>().unwrap().build().unwrap()
@@ -26,11 +24,7 @@ fn matcha_draws_each_matching_as_often_as_it_should_and_independently() {
     let p = matcha.probabilities();
     for j in 0..5 {
         let rate = f64::from(counts[j]) / ROUNDS as f64;
-        assert!(
-            (rate - p[j]).abs() < 0.015,
-            "matching {j}: {rate} and not {}",
-            p[j]
-        );
+        assert!((rate - p[j]).abs() < 0.015, "matching {j}: {rate} and not {}", p[j]);
     }
     assert!((f64::from(both) / ROUNDS as f64 - p[2] * p[3]).abs() < 0.015);
     // Another seed, other draws; the same one, the same.
@@ -69,9 +63,7 @@ fn pieces_of(schedule: &Schedule) -> Vec<Vec<usize>> {
 fn released_pieces(name: &str) -> Vec<Vec<usize>> {
     let schedule = Schedule::released_flags(&graph(name)).unwrap();
     // All links that there are come up soon.
-    let mut used: Vec<_> = (0..100)
-        .flat_map(|k| schedule.round(k).links().to_vec())
-        .collect();
+    let mut used: Vec<_> = (0..100).flat_map(|k| schedule.round(k).links().to_vec()).collect();
     used.sort_unstable();
     used.dedup();
     let pieces = Graph::new(8, used).unwrap().pieces();
@@ -82,22 +74,10 @@ fn released_pieces(name: &str) -> Vec<Vec<usize>> {
 /// Even in copies not all workers hear of each other on the fewest links.
 #[test]
 fn the_released_copies_on_fewer_links() {
-    let graphs = [
-        "paper:L1",
-        "paper:L1@11",
-        "paper:L1@9",
-        "paper:L1@7",
-        "paper:L1@5",
-    ];
-    for (copies, expected) in [
-        (1, [2, 3, 4, 5, 6]),
-        (2, [1, 1, 1, 2, 4]),
-        (3, [1, 1, 1, 1, 3]),
-    ] {
+    let graphs = ["paper:L1", "paper:L1@11", "paper:L1@9", "paper:L1@7", "paper:L1@5"];
+    for (copies, expected) in [(1, [2, 3, 4, 5, 6]), (2, [1, 1, 1, 2, 4]), (3, [1, 1, 1, 1, 3])] {
         let pieces = graphs.map(|name| {
-            let order = Order::Released {
-                rounds_per_epoch: 49,
-            };
+            let order = Order::Released { rounds_per_epoch: 49 };
             let base = Schedule::released_flags(&graph(name)).unwrap();
             let places = &paper_relabelings()[..copies];
             pieces_of(&base.rotating(places, order).unwrap()).len()
@@ -113,11 +93,7 @@ fn the_released_baseline_on_fewer_links() {
     let smallest = |name: &str| -> Vec<usize> {
         let pieces = released_pieces(name);
         let least = pieces.iter().map(Vec::len).min().unwrap();
-        let mut workers: Vec<usize> = pieces
-            .into_iter()
-            .filter(|piece| piece.len() == least)
-            .flatten()
-            .collect();
+        let mut workers: Vec<usize> = pieces.into_iter().filter(|piece| piece.len() == least).flatten().collect();
         workers.sort_unstable();
         workers
     };
@@ -125,10 +101,7 @@ fn the_released_baseline_on_fewer_links() {
     assert_eq!(smallest("paper:L1"), [0, 4]);
     assert_eq!(smallest("paper:L1@7"), [1, 5, 7]);
     assert_eq!(smallest("paper:L1@5"), [0, 1, 4, 5, 7]);
-    assert_eq!(
-        released_pieces("paper:L1@11"),
-        [vec![0, 4], vec![1, 5, 7], vec![2, 3, 6]]
-    );
+    assert_eq!(released_pieces("paper:L1@11"), [vec![0, 4], vec![1, 5, 7], vec![2, 3, 6]]);
     assert_eq!(released_pieces("paper:L1@9").len(), 4);
 }
 
@@ -149,9 +122,7 @@ fn the_released_rotation_counts_each_graph_by_itself() {
             .map(|name| Schedule::released_flags(&graph(name)).unwrap())
             .collect::<Vec<_>>()
     };
-    let order = Order::Released {
-        rounds_per_epoch: 7,
-    };
+    let order = Order::Released { rounds_per_epoch: 7 };
     for n in 1..=3 {
         let schedule = Schedule::dynamic(copies(n), order).unwrap();
         let mut counts = [0usize; 3];
@@ -166,20 +137,11 @@ fn the_released_rotation_counts_each_graph_by_itself() {
             let round = schedule.round(k);
             assert_eq!(round.copy(), expected, "round {k} of {n} graphs");
             // Even counts take the second matching, odd ones the first.
-            assert_eq!(
-                round.matchings(),
-                [1 - counts[expected] % 2],
-                "round {k} of {n} graphs"
-            );
+            assert_eq!(round.matchings(), [1 - counts[expected] % 2], "round {k} of {n} graphs");
             counts[expected] += 1;
         }
     }
-    let error = Schedule::dynamic(
-        copies(3),
-        Order::Released {
-            rounds_per_epoch: 0,
-        },
-    );
+    let error = Schedule::dynamic(copies(3), Order::Released { rounds_per_epoch: 0 });
     assert_eq!(error.unwrap_err(), ScheduleError::ZeroRounds("an epoch"));
 }
 
@@ -212,24 +174,18 @@ fn rotation_takes_its_copies_in_turn_from_any_start() {
 #[test]
 fn rotated_copies_draw_for_themselves() {
     let matcha = Matcha::solve(&graph("paper:L1"), 0.3).unwrap();
-    let schedule = Schedule::matcha(&matcha, 1)
-        .rotating(&paper_relabelings()[..2], Order::default())
-        .unwrap();
-    let same = (0..1000u64)
-        .filter(|k| schedule.round(2 * k).matchings() == schedule.round(2 * k + 1).matchings())
-        .count();
+    let schedule = Schedule::matcha(&matcha, 1).rotating(&paper_relabelings()[..2], Order::default()).unwrap();
+    let same =
+        (0..1000u64).filter(|k| schedule.round(2 * k).matchings() == schedule.round(2 * k + 1).matchings()).count();
     assert!(same < 500, "{same}");
 }
 
 #[test]
 fn alternating_matchings_visit_all_links_in_turn_also_when_rotated() {
     let l1 = graph("paper:L1");
-    let rotating = Schedule::alternating(&l1)
-        .rotating(&paper_relabelings()[..2], Order::default())
-        .unwrap();
-    let mut seen: Vec<(usize, usize)> = (0..10)
-        .map(|k| (rotating.round(k).copy(), rotating.round(k).matchings()[0]))
-        .collect();
+    let rotating = Schedule::alternating(&l1).rotating(&paper_relabelings()[..2], Order::default()).unwrap();
+    let mut seen: Vec<(usize, usize)> =
+        (0..10).map(|k| (rotating.round(k).copy(), rotating.round(k).matchings()[0])).collect();
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(seen.len(), 10); // five matchings of each of two copies
@@ -242,10 +198,7 @@ fn random_matchings_cannot_be_extended() {
     for k in 0..200 {
         let round = schedule.round(k);
         for &(u, v) in torus.edges() {
-            assert!(
-                round.degree(u) + round.degree(v) > 0,
-                "round {k}: {u}-{v} is free"
-            );
+            assert!(round.degree(u) + round.degree(v) > 0, "round {k}: {u}-{v} is free");
         }
     }
     assert_ne!(schedule.round(0), schedule.round(1));
@@ -253,33 +206,19 @@ fn random_matchings_cannot_be_extended() {
 
 #[test]
 fn full_averaging_comes_every_so_many_rounds() {
-    let schedule = Schedule::fixed(&graph("ring:8"), &Weights::Optimal)
-        .unwrap()
-        .averaging_every(5)
-        .unwrap();
-    let full: Vec<u64> = (0..20)
-        .filter(|&k| schedule.round(k).degree(0) == 7)
-        .collect();
+    let schedule = Schedule::fixed(&graph("ring:8"), &Weights::Optimal).unwrap().averaging_every(5).unwrap();
+    let full: Vec<u64> = (0..20).filter(|&k| schedule.round(k).degree(0) == 7).collect();
     assert_eq!(full, [4, 9, 14, 19]);
-    let error = Schedule::one_peer_exponential(4)
-        .averaging_every(0)
-        .unwrap_err();
+    let error = Schedule::one_peer_exponential(4).averaging_every(0).unwrap_err();
     assert!(error.to_string().contains("at least 1 round"));
 }
 
 #[test]
 fn dynamic_schedules_need_graphs_of_one_size() {
-    assert_eq!(
-        Schedule::dynamic(vec![], Order::default()).unwrap_err(),
-        ScheduleError::NoGraphs
-    );
+    assert_eq!(Schedule::dynamic(vec![], Order::default()).unwrap_err(), ScheduleError::NoGraphs);
     let sizes = [4, 5].map(Schedule::one_peer_exponential).to_vec();
     let error = Schedule::dynamic(sizes, Order::default()).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("graph 1 of the dynamic schedule has 5 workers")
-    );
+    assert!(error.to_string().contains("graph 1 of the dynamic schedule has 5 workers"));
     let bad = Schedule::one_peer_exponential(3).rotating(&[vec![0, 1, 1]], Order::default());
     assert!(matches!(bad.unwrap_err(), ScheduleError::Relabeling(_)));
 }
@@ -314,20 +253,11 @@ fn matcha_scales_beyond_what_general_solvers_manage() {
 fn a_seed_names_its_rounds_for_ever() {
     let matcha = Matcha::solve(&graph("ring:8"), 0.5).unwrap();
     let schedule = Schedule::matcha(&matcha, 7);
-    let drawn: Vec<usize> = (0..12)
-        .map(|k| schedule.round(k).matchings().len())
-        .collect();
+    let drawn: Vec<usize> = (0..12).map(|k| schedule.round(k).matchings().len()).collect();
     assert_eq!(drawn, DRAWN);
-    assert_eq!(
-        Schedule::random_matching(&graph("ring:8"), 7)
-            .round(3)
-            .links(),
-        RANDOM_MATCHING
-    );
+    assert_eq!(Schedule::random_matching(&graph("ring:8"), 7).round(3).links(), RANDOM_MATCHING);
     let order = Order::Random { seed: 7 };
-    let rotating = Schedule::one_peer_exponential(8)
-        .rotating(&paper_relabelings(), order)
-        .unwrap();
+    let rotating = Schedule::one_peer_exponential(8).rotating(&paper_relabelings(), order).unwrap();
     let copies: Vec<usize> = (0..12).map(|k| rotating.round(k).copy()).collect();
     assert_eq!(copies, COPIES);
 }

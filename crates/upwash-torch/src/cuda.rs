@@ -63,13 +63,7 @@ pub struct CudaOptions {
 pub(crate) const SCORED_AT_ONCE: usize = 2000;
 /// Rounds before a capture: libraries prepare themselves in the first ones.
 const WARM_UP: usize = 3;
-const KERNELS: [&str; 5] = [
-    "assemble",
-    "cross_entropy",
-    "take_steps",
-    "step_and_mix",
-    "exchange",
-];
+const KERNELS: [&str; 5] = ["assemble", "cross_entropy", "take_steps", "step_and_mix", "exchange"];
 const ASSEMBLE: usize = 0;
 const CROSS_ENTROPY: usize = 1;
 const TAKE_STEPS: usize = 2;
@@ -122,11 +116,7 @@ pub struct CudaEngine {
 impl CudaEngine {
     /// All workers of a spec. Everything that a run needs is allocated and tried here, so that what does
     /// not fit is known before the first round.
-    pub fn new(
-        spec: &EngineSpec,
-        model: &dyn TorchModel,
-        options: CudaOptions,
-    ) -> Result<Self, TorchError> {
+    pub fn new(spec: &EngineSpec, model: &dyn TorchModel, options: CudaOptions) -> Result<Self, TorchError> {
         let found = Cuda::here();
         match found {
             Cuda::Devices(count) if options.device < count => {}
@@ -153,10 +143,7 @@ impl CudaEngine {
         }
         let free = attempt(|| {
             // The device must be in use before it can be asked.
-            drop(Tensor::zeros(
-                [1],
-                (Kind::Float, Device::Cuda(options.device)),
-            ));
+            drop(Tensor::zeros([1], (Kind::Float, Device::Cuda(options.device))));
             Ok(Memory::of(options.device)?.free as u64)
         })?;
         Self::make(spec, model, options).map_err(|error| {
@@ -176,18 +163,13 @@ impl CudaEngine {
     }
 
     /// The same, without an explanation of what does not fit.
-    pub(crate) fn make(
-        spec: &EngineSpec,
-        model: &dyn TorchModel,
-        options: CudaOptions,
-    ) -> Result<Self, TorchError> {
+    pub(crate) fn make(spec: &EngineSpec, model: &dyn TorchModel, options: CudaOptions) -> Result<Self, TorchError> {
         let workers = spec.starts.len();
         let streams = options.streams.unwrap_or(workers).clamp(1, workers.min(32));
         let made = attempt(|| {
             // Everything is made on the stream that uses it: others would not wait for it.
             let streams = Rc::new(Streams::new(options.device, streams)?);
-            let mut engine =
-                streams.on_main(|| Self::allocate(spec, model, options, streams.clone()))??;
+            let mut engine = streams.on_main(|| Self::allocate(spec, model, options, streams.clone()))??;
             engine.try_out()?;
             Ok(engine)
         });
@@ -239,24 +221,12 @@ impl CudaEngine {
         };
         let state_vectors = spec.state_vectors.iter().map(state_rows);
         let state_vectors = state_vectors.collect::<Result<Vec<Rows>, TorchError>>()?;
-        let bind = |models: &Rows, statistics: &Rows, row: usize| {
-            model.bind(&models.views(row), &statistics.views(row))
-        };
-        let networks = (0..workers)
-            .map(|worker| bind(&models, &statistics, worker))
-            .collect();
-        let spare = (
-            Rows::new(1, &layout.parameters, device),
-            Rows::new(1, &layout.statistics, device),
-        );
+        let bind =
+            |models: &Rows, statistics: &Rows, row: usize| model.bind(&models.views(row), &statistics.views(row));
+        let networks = (0..workers).map(|worker| bind(&models, &statistics, worker)).collect();
+        let spare = (Rows::new(1, &layout.parameters, device), Rows::new(1, &layout.statistics, device));
         let spare_network = bind(&spare.0, &spare.1, 0);
-        let inputs = Inputs::new(
-            &data,
-            workers,
-            sampler.batch_size(),
-            options.precision,
-            device,
-        )?;
+        let inputs = Inputs::new(&data, workers, sampler.batch_size(), options.precision, device)?;
         Ok(Self {
             gradients: rows(&layout.parameters),
             velocities: (sgd.momentum != 0.0).then(|| rows(&layout.parameters)),
@@ -264,18 +234,12 @@ impl CudaEngine {
             train: ImagesOnDevice::new(&data.train, device),
             test: ImagesOnDevice::new(&data.test, device),
             uploads: Uploads::new(device),
-            trained: (0..workers)
-                .filter(|&worker| !spec.sampler.shares().images[worker].is_empty())
-                .collect(),
+            trained: (0..workers).filter(|&worker| !spec.sampler.shares().images[worker].is_empty()).collect(),
             waiting: vec![None; workers],
             keeps_updates: spec.keeps_updates,
             notice: None,
             host_places: None,
-            state_names: spec
-                .state_vectors
-                .iter()
-                .map(|vector| vector.name.clone())
-                .collect(),
+            state_names: spec.state_vectors.iter().map(|vector| vector.name.clone()).collect(),
             state_vectors,
             kernels: Kernels::new(options.device, include_str!("kernels.cu"), &KERNELS)?,
             graph: None,
@@ -306,12 +270,7 @@ impl CudaEngine {
             // matrices: the library for those warns of a thread that has not used the device.
             let one = Tensor::ones([1], (Kind::Float, self.device)).set_requires_grad(true);
             let two = &one * 2.0;
-            shim::backward(
-                &two,
-                &two.ones_like(),
-                &[one.shallow_clone()],
-                &[one.zeros_like()],
-            )
+            shim::backward(&two, &two.ones_like(), &[one.shallow_clone()], &[one.zeros_like()])
         })??;
         let this = &*self;
         let graph = streams.on_main(|| {
@@ -342,9 +301,7 @@ impl CudaEngine {
                 let why = error.0.split("Torch(\"").last().unwrap_or_default();
                 let why = why.split("\\n").next().unwrap_or_default();
                 let why = why.lines().next().unwrap_or_default();
-                self.notice = Some(format!(
-                    "rounds cannot be recorded, and are launched anew each time: {why}"
-                ));
+                self.notice = Some(format!("rounds cannot be recorded, and are launched anew each time: {why}"));
             }
             None => {}
         }
@@ -365,9 +322,7 @@ impl CudaEngine {
 pub(crate) fn sgd_of(spec: &EngineSpec) -> Result<Sgd, TorchError> {
     spec.optimizer.as_sgd().ok_or_else(|| {
         let name = spec.optimizer.name();
-        TorchError(format!(
-            "the optimizer `{name}` has no kernel for GPUs: use --device cpu, or sgd"
-        ))
+        TorchError(format!("the optimizer `{name}` has no kernel for GPUs: use --device cpu, or sgd"))
     })
 }
 
@@ -378,17 +333,11 @@ fn scores(results: &Tensor, counts: &[usize]) -> Vec<Score> {
     let length = numbers.len();
     results.copy_data(&mut numbers, length);
     let results = numbers.chunks_exact(2).zip(counts);
-    results
-        .map(|(result, &images)| score(result, images))
-        .collect()
+    results.map(|(result, &images)| score(result, images)).collect()
 }
 
 fn score(result: &[f32], examples: usize) -> Score {
-    Score {
-        loss: f64::from(result[0]),
-        correct: result[1] as usize,
-        examples,
-    }
+    Score { loss: f64::from(result[0]), correct: result[1] as usize, examples }
 }
 
 thread_local! {

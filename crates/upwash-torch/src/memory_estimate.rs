@@ -36,14 +36,10 @@ impl MemoryEstimate {
         let streams = options.streams.unwrap_or(workers).clamp(1, workers.min(32));
         let layout = spec.network.layout();
         let numbers = |slots: &[upwash::model::Slot]| -> u64 {
-            slots
-                .iter()
-                .map(|slot| slot.size().next_multiple_of(64) as u64)
-                .sum()
+            slots.iter().map(|slot| slot.size().next_multiple_of(64) as u64).sum()
         };
         let parameters = numbers(&layout.parameters);
-        let kinds =
-            2 + spec.optimizer.state_vectors().len() as u64 + spec.state_vectors.len() as u64;
+        let kinds = 2 + spec.optimizer.state_vectors().len() as u64 + spec.state_vectors.len() as u64;
         let vectors = 4 * (workers as u64 + 1) * (kinds * parameters + numbers(&layout.statistics));
         let number: u64 = match options.precision {
             Precision::Bf16 => 2,
@@ -55,10 +51,7 @@ impl MemoryEstimate {
         let inputs = workers as u64 * batch * image as u64 * number;
         // What is kept for the way back, a copy of the weights in half precision, and the slopes
         // that are under way at once.
-        let (made, largest) = (
-            spec.network.activations(),
-            spec.network.largest_activation(),
-        );
+        let (made, largest) = (spec.network.activations(), spec.network.largest_activation());
         let kept = batch * number * (made + 3 * largest) as u64;
         let weights = if number == 2 { 2 * parameters } else { 0 } + 4 * parameters;
         let gradient = (LOSS * (kept + weights) as f64) as u64 + STREAM;
@@ -77,37 +70,21 @@ impl MemoryEstimate {
 
     /// By the network's description in half precision. In single precision libraries take room that no
     /// description has: there it is tried, where there is a GPU to try it on.
-    pub fn predicted(
-        spec: &EngineSpec,
-        model: &dyn TorchModel,
-        options: CudaOptions,
-    ) -> Result<Self, TorchError> {
+    pub fn predicted(spec: &EngineSpec, model: &dyn TorchModel, options: CudaOptions) -> Result<Self, TorchError> {
         match (options.precision, Cuda::here()) {
-            (Precision::Tf32 | Precision::F32, Cuda::Devices(_)) => {
-                Self::measured(spec, model, options)
-            }
+            (Precision::Tf32 | Precision::F32, Cuda::Devices(_)) => Self::measured(spec, model, options),
             _ => Ok(Self::of(spec, options)),
         }
     }
 
     /// Of these workers, used so: from what one of them and two need on this machine's GPU.
-    pub fn measured(
-        spec: &EngineSpec,
-        model: &dyn TorchModel,
-        options: CudaOptions,
-    ) -> Result<Self, TorchError> {
+    pub fn measured(spec: &EngineSpec, model: &dyn TorchModel, options: CudaOptions) -> Result<Self, TorchError> {
         let described = Self::of(spec, options);
         let peak = |workers: usize| -> Result<(u64, Self), TorchError> {
             let few = spec.first(workers);
-            let options = CudaOptions {
-                streams: Some(workers),
-                ..options
-            };
+            let options = CudaOptions { streams: Some(workers), ..options };
             // The device must be in use before it can be asked.
-            drop(Tensor::zeros(
-                [1],
-                (Kind::Float, Device::Cuda(options.device)),
-            ));
+            drop(Tensor::zeros([1], (Kind::Float, Device::Cuda(options.device))));
             shim::release_memory()?;
             shim::forget_peak(options.device)?;
             let engine = CudaEngine::make(&few, model, options)?;
@@ -116,12 +93,7 @@ impl MemoryEstimate {
         let (one, described_one) = peak(1)?;
         if described.workers == 1 {
             let rest = one.saturating_sub(described_one.vectors + described_one.data);
-            return Ok(Self {
-                gradients: rest,
-                scoring: 0,
-                measured: true,
-                ..described
-            });
+            return Ok(Self { gradients: rest, scoring: 0, measured: true, ..described });
         }
         let sure = |needs: &Self| needs.vectors + needs.data;
         let gradient = match peak(2) {
@@ -182,9 +154,7 @@ impl MemoryEstimate {
         let workers = (1..self.workers).rev().find(|&n| fits(n, 1));
         match workers {
             Some(workers) => {
-                format!(
-                    "{needed}: {workers} workers fit, with --streams 1; or take a smaller batch"
-                )
+                format!("{needed}: {workers} workers fit, with --streams 1; or take a smaller batch")
             }
             None => format!("{needed}: take a smaller batch or model"),
         }
@@ -211,9 +181,7 @@ mod tests {
         // 11 and 10 a stream: of 64, five streams.
         let said = needs.remedy(64 * gib);
         assert!(
-            said.ends_with(
-                "need some 91.0 GiB of the GPU's memory, and 64.0 are free: --streams 5 fits"
-            ),
+            said.ends_with("need some 91.0 GiB of the GPU's memory, and 64.0 are free: --streams 5 fits"),
             "{said}"
         );
         // 10 + 1 + 1 and a worker each: of 18, 17.28 can be used, and five workers fit.

@@ -68,20 +68,11 @@ impl TorchCpuModel {
     /// For images of this shape. Threads inside libtorch are switched off on every thread that
     /// computes with it: the cores are busy with other workers.
     pub fn new(model: Arc<dyn TorchModel>, input: [usize; 3]) -> Self {
-        Self {
-            model,
-            input: input.map(|side| side as i64),
-            free: Mutex::default(),
-        }
+        Self { model, input: input.map(|side| side as i64), free: Mutex::default() }
     }
 
     /// Does something with a network that has these numbers.
-    fn with<T>(
-        &self,
-        parameters: &[f32],
-        statistics: &[f32],
-        work: impl FnOnce(&mut Bound) -> T,
-    ) -> T {
+    fn with<T>(&self, parameters: &[f32], statistics: &[f32], work: impl FnOnce(&mut Bound) -> T) -> T {
         SINGLE_THREADED.with(|_| ());
         let free = || self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let found = free().pop();
@@ -100,10 +91,7 @@ impl TorchCpuModel {
         let statistics = flat(layout.statistic_count());
         let gradient = flat(layout.parameter_count());
         Bound {
-            network: self.model.bind(
-                &views(&parameters, &layout.parameters),
-                &views(&statistics, &layout.statistics),
-            ),
+            network: self.model.bind(&views(&parameters, &layout.parameters), &views(&statistics, &layout.statistics)),
             targets: views(&gradient, &layout.parameters),
             parameters,
             statistics,
@@ -130,13 +118,7 @@ impl Model for TorchCpuModel {
         self.model.start_statistics()
     }
 
-    fn gradient(
-        &self,
-        parameters: &[f32],
-        statistics: &mut [f32],
-        batch: &Batch,
-        gradient: &mut [f32],
-    ) -> Score {
+    fn gradient(&self, parameters: &[f32], statistics: &mut [f32], batch: &Batch, gradient: &mut [f32]) -> Score {
         let held = statistics.to_vec();
         self.with(parameters, &held, |bound| {
             let logits = bound.network.train(self.images(batch));
@@ -183,9 +165,7 @@ pub(crate) fn numbers(tensor: &Tensor) -> Vec<f32> {
 fn views(vector: &Tensor, slots: &[Slot]) -> Vec<Tensor> {
     let view = |slot: &Slot| {
         let shape: Vec<i64> = slot.shape.iter().map(|&side| side as i64).collect();
-        vector
-            .narrow(0, slot.offset as i64, slot.size() as i64)
-            .view(&shape[..])
+        vector.narrow(0, slot.offset as i64, slot.size() as i64).view(&shape[..])
     };
     slots.iter().map(view).collect()
 }

@@ -29,10 +29,7 @@ static SEEDING: Mutex<()> = Mutex::new(());
 
 impl TorchModule {
     /// A module that `make` makes, for images of this shape (channels, height, width).
-    pub fn new<M: ModuleT + 'static>(
-        shape: [usize; 3],
-        make: impl Fn(&Path<'_>) -> M + Send + Sync + 'static,
-    ) -> Self {
+    pub fn new<M: ModuleT + 'static>(shape: [usize; 3], make: impl Fn(&Path<'_>) -> M + Send + Sync + 'static) -> Self {
         let make: Box<Make> = Box::new(move |path| Box::new(make(path)));
         let (store, module) = made(&make, 0);
         let before = variables(&store);
@@ -50,19 +47,13 @@ impl TorchModule {
                 start_statistics.extend(values);
             }
         }
-        Self {
-            make,
-            layout: Layout::new(parameters, statistics),
-            start_statistics,
-        }
+        Self { make, layout: Layout::new(parameters, statistics), start_statistics }
     }
 }
 
 /// A new module and its variables, on the CPU.
 fn made(make: &Make, seed: i64) -> (VarStore, Box<dyn ModuleT>) {
-    let _alone = SEEDING
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = SEEDING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     tch::manual_seed(seed);
     let store = VarStore::new(Device::Cpu);
     let module = make(&store.root());
@@ -85,9 +76,7 @@ impl TorchModel for TorchModule {
         let mut stream = Stream::new(seed, "starting weights", &[worker]);
         let seed = stream.below(1 << 62) as i64;
         let (store, _) = made(&self.make, seed);
-        let trained = variables(&store)
-            .into_iter()
-            .filter(|(_, tensor)| tensor.requires_grad());
+        let trained = variables(&store).into_iter().filter(|(_, tensor)| tensor.requires_grad());
         trained.flat_map(|(_, tensor)| numbers(&tensor)).collect()
     }
 

@@ -63,31 +63,16 @@ impl BoundModel for Described {
     }
 
     fn train(&self, images: Tensor) -> Tensor {
-        forward(
-            &self.network,
-            &self.leaves,
-            Mode::Train(&self.statistics),
-            images,
-        )
+        forward(&self.network, &self.leaves, Mode::Train(&self.statistics), images)
     }
 
     fn score(&self, images: Tensor) -> Tensor {
-        forward(
-            &self.network,
-            &self.leaves,
-            Mode::Score(&self.statistics),
-            images,
-        )
+        forward(&self.network, &self.leaves, Mode::Score(&self.statistics), images)
     }
 
     fn batch_statistics(&self, images: Tensor) -> Vec<Tensor> {
         let mut found = Vec::new();
-        let _ = forward(
-            &self.network,
-            &self.leaves,
-            Mode::Collect(&mut found),
-            images,
-        );
+        let _ = forward(&self.network, &self.leaves, Mode::Collect(&mut found), images);
         found
     }
 }
@@ -165,12 +150,7 @@ impl<'a> Pass<'a> {
                 let (weight, bias) = (self.parameter(), self.parameter());
                 x.flatten(1, -1).linear(weight, Some(bias))
             }
-            Layer::Conv {
-                stride,
-                padding,
-                bias,
-                ..
-            } => {
+            Layer::Conv { stride, padding, bias, .. } => {
                 let weight = self.parameter();
                 let mut bias = bias.then(|| self.parameter());
                 if self.cancels_bias {
@@ -191,11 +171,7 @@ impl<'a> Pass<'a> {
             Layer::Residual { body, shortcut } => {
                 let mut main = self.layers(body, x.shallow_clone());
                 let side = self.layers(shortcut, x);
-                if body.last().is_some_and(makes_a_tensor_of_its_own) {
-                    main.g_add_(&side)
-                } else {
-                    main + side
-                }
+                if body.last().is_some_and(makes_a_tensor_of_its_own) { main.g_add_(&side) } else { main + side }
             }
             other => unreachable!("{other:?} is unknown to this engine"),
         }
@@ -207,16 +183,7 @@ impl<'a> Pass<'a> {
         self.normalised += 1;
         let normal = |mean: Option<&Tensor>, variance: Option<&Tensor>, training| {
             let (weight, bias) = (Some(weight), Some(bias));
-            x.batch_norm(
-                weight,
-                bias,
-                mean,
-                variance,
-                training,
-                Layer::NORM_MOMENTUM,
-                Layer::NORM_EPSILON,
-                true,
-            )
+            x.batch_norm(weight, bias, mean, variance, training, Layer::NORM_MOMENTUM, Layer::NORM_EPSILON, true)
         };
         let bias_left_out = self.bias_left_out.take().map(Tensor::detach);
         match &mut self.mode {
@@ -232,8 +199,7 @@ impl<'a> Pass<'a> {
                 );
                 let own = own.unwrap_or_else(|error| panic!("batch normalisation failed: {error}"));
                 self.rectified = self.rectifies && own.is_some();
-                let normal =
-                    own.unwrap_or_else(|| normal(Some(&running[at]), Some(&running[at + 1]), true));
+                let normal = own.unwrap_or_else(|| normal(Some(&running[at]), Some(&running[at + 1]), true));
                 if let Some(bias) = bias_left_out {
                     self.moved_means.0.push(running[at].data());
                     self.moved_means.1.push(bias);
@@ -264,19 +230,11 @@ impl<'a> Pass<'a> {
     }
 
     fn parameter(&mut self) -> &'a Tensor {
-        self.parameters
-            .next()
-            .expect("parameters are in the order of the layers")
+        self.parameters.next().expect("parameters are in the order of the layers")
     }
 }
 
 /// Whether a layer's output is a new tensor that its own backward pass does not need.
 fn makes_a_tensor_of_its_own(layer: &Layer) -> bool {
-    matches!(
-        layer,
-        Layer::Linear { .. }
-            | Layer::Conv { .. }
-            | Layer::BatchNorm { .. }
-            | Layer::Residual { .. }
-    )
+    matches!(layer, Layer::Linear { .. } | Layer::Conv { .. } | Layer::BatchNorm { .. } | Layer::Residual { .. })
 }

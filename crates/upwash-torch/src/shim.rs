@@ -29,12 +29,7 @@ unsafe extern "C" {
         count: usize,
     ) -> Message;
     fn upwash_copy(to: Handle, from: Handle) -> Message;
-    fn upwash_add_scaled(
-        to: *const Handle,
-        from: *const Handle,
-        count: usize,
-        scale: f64,
-    ) -> Message;
+    fn upwash_add_scaled(to: *const Handle, from: *const Handle, count: usize, scale: f64) -> Message;
     fn upwash_forget_peak(device: c_int) -> Message;
     fn upwash_wait(device: c_int) -> Message;
     fn upwash_is_idle(device: c_int, idle: *mut c_int) -> Message;
@@ -118,15 +113,7 @@ pub(crate) fn backward(
     let leaves: Vec<Handle> = leaves.iter().map(handle).collect();
     let targets: Vec<Handle> = targets.iter().map(handle).collect();
     // SAFETY: all are live tensors, and the lists are as long as said.
-    check(unsafe {
-        upwash_backward(
-            handle(logits),
-            handle(slope),
-            leaves.as_ptr(),
-            targets.as_ptr(),
-            leaves.len(),
-        )
-    })
+    check(unsafe { upwash_backward(handle(logits), handle(slope), leaves.as_ptr(), targets.as_ptr(), leaves.len()) })
 }
 
 /// Copies without waiting for it, where `from` is pinned memory.
@@ -182,23 +169,13 @@ pub(crate) fn norm(
 
 /// x scale + shift for each channel, with a rectifier behind it if asked for and without a slope, where
 /// our own kernels are ready and made for such tensors.
-pub(crate) fn scale(
-    x: &Tensor,
-    scale: &Tensor,
-    shift: &Tensor,
-    rectify: bool,
-) -> Result<Option<Tensor>, TorchError> {
+pub(crate) fn scale(x: &Tensor, scale: &Tensor, shift: &Tensor, rectify: bool) -> Result<Option<Tensor>, TorchError> {
     let stats = Tensor::stack(&[scale, scale, scale, shift], 0);
     let mut result = std::ptr::null_mut();
     // SAFETY: live tensors; the new one is ours, and tch's from here on.
     unsafe {
         let rectify = c_int::from(rectify);
-        check(upwash_scale(
-            handle(x),
-            handle(&stats),
-            rectify,
-            &mut result,
-        ))?;
+        check(upwash_scale(handle(x), handle(&stats), rectify, &mut result))?;
         Ok((!result.is_null()).then(|| Tensor::from_ptr(result.cast())))
     }
 }
@@ -317,13 +294,7 @@ impl Memory {
         let mut memory = Self::default();
         // SAFETY: four places to write to.
         check(unsafe {
-            upwash_memory(
-                device as c_int,
-                &mut memory.in_use,
-                &mut memory.peak,
-                &mut memory.free,
-                &mut memory.total,
-            )
+            upwash_memory(device as c_int, &mut memory.in_use, &mut memory.peak, &mut memory.free, &mut memory.total)
         })?;
         Ok(memory)
     }
@@ -343,11 +314,7 @@ impl Streams {
         // SAFETY: the place is one to write to.
         check(unsafe { upwash_streams_new(device as c_int, count, &mut streams) })?;
         let current = (-2).into();
-        Ok(Self {
-            streams,
-            count,
-            current,
-        })
+        Ok(Self { streams, count, current })
     }
 
     /// Runs `work` with the main stream as the current one.
@@ -406,9 +373,7 @@ pub(crate) struct Graph(Handle);
 impl Graph {
     /// Records what `work` does on the current stream and those forked from it. Nothing is run. The
     /// recording ends even if `work` fails or panics.
-    pub(crate) fn capture(
-        work: impl FnOnce() -> Result<(), TorchError>,
-    ) -> Result<Self, TorchError> {
+    pub(crate) fn capture(work: impl FnOnce() -> Result<(), TorchError>) -> Result<Self, TorchError> {
         struct Recording(Handle, bool);
         impl Recording {
             fn end(&mut self) -> Result<(), TorchError> {
@@ -483,13 +448,7 @@ impl Kernels {
         let mut kernels = std::ptr::null_mut();
         // SAFETY: strings that live until the call returns.
         check(unsafe {
-            upwash_kernels_new(
-                device as c_int,
-                source.as_ptr(),
-                pointers.as_ptr(),
-                names.len(),
-                &mut kernels,
-            )
+            upwash_kernels_new(device as c_int, source.as_ptr(), pointers.as_ptr(), names.len(), &mut kernels)
         })?;
         Ok(Self(kernels))
     }
@@ -517,16 +476,7 @@ impl Kernels {
             })
             .collect();
         // SAFETY: the driver copies the arguments before it returns; the rest is the caller's word.
-        check(unsafe {
-            upwash_kernels_launch(
-                self.0,
-                index,
-                grid.as_ptr(),
-                block,
-                shared_bytes,
-                places.as_mut_ptr(),
-            )
-        })
+        check(unsafe { upwash_kernels_launch(self.0, index, grid.as_ptr(), block, shared_bytes, places.as_mut_ptr()) })
     }
 }
 

@@ -37,10 +37,7 @@ fn assert_close(found: &[f32], known: &[f32], tolerance: f32) {
     assert_eq!(found.len(), known.len());
     for (place, (x, y)) in found.iter().zip(known).enumerate() {
         let apart = (x - y).abs();
-        assert!(
-            apart <= tolerance * (1.0 + y.abs()),
-            "{place}: {x} is not {y}"
-        );
+        assert!(apart <= tolerance * (1.0 + y.abs()), "{place}: {x} is not {y}");
     }
 }
 
@@ -57,10 +54,7 @@ fn every_network_has_the_same_loss_gradient_and_statistics() {
         let network = name.parse::<ModelSpec>().unwrap().network(shape, 10);
         let (torch, burn) = (torch(network.clone()), BurnNetwork::new(network));
         let size: usize = shape.iter().product();
-        let batch = Batch {
-            pixels: noise(1, images * size),
-            labels: (0..images as u8).collect(),
-        };
+        let batch = Batch { pixels: noise(1, images * size), labels: (0..images as u8).collect() };
         let parameters = burn.start(3, 0);
         let mut gradients = [vec![0.0; parameters.len()], vec![0.0; parameters.len()]];
         let mut statistics = [burn.start_statistics(), burn.start_statistics()];
@@ -68,18 +62,12 @@ fn every_network_has_the_same_loss_gradient_and_statistics() {
         let [torch_statistics, burn_statistics] = &mut statistics;
         let found = torch.gradient(&parameters, torch_statistics, &batch, torch_gradient);
         let known = burn.gradient(&parameters, burn_statistics, &batch, burn_gradient);
-        assert!(
-            (found.loss - known.loss).abs() < 1e-5,
-            "{name}: {found:?}, {known:?}"
-        );
+        assert!((found.loss - known.loss).abs() < 1e-5, "{name}: {found:?}, {known:?}");
         assert_close(torch_statistics, burn_statistics, 1e-4);
         assert_close(torch_gradient, burn_gradient, 1e-3);
         let found = torch.score(&parameters, burn_statistics, &batch);
         let known = burn.score(&parameters, burn_statistics, &batch);
-        assert!(
-            (found.loss / known.loss - 1.0).abs() < 1e-4,
-            "{name}: {found:?}, {known:?}"
-        );
+        assert!((found.loss / known.loss - 1.0).abs() < 1e-4, "{name}: {found:?}, {known:?}");
         let found = torch.batch_statistics(&parameters, &batch);
         assert_close(&found, &burn.batch_statistics(&parameters, &batch), 1e-4);
     }
@@ -102,10 +90,7 @@ impl Algorithm for Recording {
 
     fn plan(&self, view: &LocalView<'_>) -> Plan {
         let plan = self.algorithm.plan(view);
-        self.plans
-            .lock()
-            .unwrap()
-            .push(plan.assignments[0].messages.clone());
+        self.plans.lock().unwrap().push(plan.assignments[0].messages.clone());
         plan
     }
 }
@@ -116,10 +101,7 @@ fn complete(mut experiment: Experiment, model: Arc<dyn Model>) -> (Vec<Vec<f64>>
     let Method::Synchronous(algorithm) = experiment.method else {
         panic!("no rounds");
     };
-    experiment.method = Method::Synchronous(Box::new(Recording {
-        algorithm,
-        plans: Arc::clone(&plans),
-    }));
+    experiment.method = Method::Synchronous(Box::new(Recording { algorithm, plans: Arc::clone(&plans) }));
     let mut fleet = experiment.cpu_engine(model);
     let mut witness = Witness::default();
     run(&experiment, &mut fleet, Progress::start(8), &mut witness).unwrap();
@@ -131,11 +113,7 @@ fn complete(mut experiment: Experiment, model: Arc<dyn Model>) -> (Vec<Vec<f64>>
 /// drift apart however right they are (see [`common::compare`], which the test of the small CNN goes by).
 #[test]
 fn runs_agree_for_twenty_rounds_leaders_included() {
-    for algorithm in [
-        "name = \"dpsgd\"",
-        "name = \"al-dsgd\"",
-        "base = \"matcha\"",
-    ] {
+    for algorithm in ["name = \"dpsgd\"", "name = \"al-dsgd\"", "base = \"matcha\""] {
         let config = |model: &str| {
             format!(
                 "model = \"{model}\"\n[data]\nname = \"digits\"\ntest_examples = 8\n[algorithm]\n{algorithm}\n\
@@ -164,11 +142,7 @@ fn runs_agree_for_twenty_rounds_leaders_included() {
 
 #[test]
 fn rounds_agree_on_a_deep_network() {
-    for algorithm in [
-        "name = \"dpsgd\"",
-        "name = \"al-dsgd\"",
-        "base = \"matcha\"\noverlap = true",
-    ] {
+    for algorithm in ["name = \"dpsgd\"", "name = \"al-dsgd\"", "base = \"matcha\"\noverlap = true"] {
         let config = format!(
             "model = \"resnet20\"\n[data]\nname = \"synthetic:shape=3x16x16,train=2560,test=8\"\n\
              [algorithm]\n{algorithm}\n[training]\nepochs = 1\nbatch_size = 16\nlearning_rate = 0.01\nweight_decay = 5e-4\n"
@@ -178,10 +152,7 @@ fn rounds_agree_on_a_deep_network() {
         let mut burn = experiment.cpu_engine(Arc::new(BurnNetwork::new(network.clone())));
         let mut torch = experiment.cpu_engine(Arc::new(torch(network)));
         let apart = common::compare(&experiment, 20, &mut burn, &mut torch);
-        assert!(
-            apart.loss < 1e-5 && apart.change < 0.05,
-            "{algorithm}: {apart:?}"
-        );
+        assert!(apart.loss < 1e-5 && apart.change < 0.05, "{algorithm}: {apart:?}");
     }
 }
 
@@ -191,21 +162,14 @@ fn a_checkpoint_of_one_engine_is_read_by_the_other() {
     let experiment = prepare(config);
     let network = experiment.network.clone();
     let mut burn = experiment.cpu_engine(Arc::new(BurnNetwork::new(network.clone())));
-    let mut first = Witness {
-        stop: Some(10),
-        ..Default::default()
-    };
+    let mut first = Witness { stop: Some(10), ..Default::default() };
     run(&experiment, &mut burn, Progress::start(8), &mut first).unwrap();
     let (progress, state) = first.kept.unwrap();
     let mut torch = experiment.cpu_engine(Arc::new(torch(network)));
     torch.restore(&state).unwrap();
     assert_eq!(torch.state().unwrap(), state);
     let outcome = run(&experiment, &mut torch, progress, &mut Witness::default()).unwrap();
-    assert!(
-        outcome.summary.mean_accuracy > 0.85,
-        "{:?}",
-        outcome.summary
-    );
+    assert!(outcome.summary.mean_accuracy > 0.85, "{:?}", outcome.summary);
 }
 
 #[derive(Debug)]
@@ -231,19 +195,9 @@ fn an_own_module_does_what_the_described_network_does() {
         norm: nn::batch_norm2d(path / "b", 4, Default::default()),
         linear: nn::linear(path / "c", 4 * 36, 10, Default::default()),
     });
-    let names: Vec<&str> = own
-        .layout()
-        .parameters
-        .iter()
-        .map(|slot| slot.name.as_str())
-        .collect();
+    let names: Vec<&str> = own.layout().parameters.iter().map(|slot| slot.name.as_str()).collect();
     // In the order of names, which for weights and biases is not ours.
-    assert_eq!(
-        names,
-        [
-            "a.bias", "a.weight", "b.bias", "b.weight", "c.bias", "c.weight"
-        ]
-    );
+    assert_eq!(names, ["a.bias", "a.weight", "b.bias", "b.weight", "c.bias", "c.weight"]);
     assert_eq!(own.layout().statistic_count(), 8);
     assert_eq!(own.start(1, 2), own.start(1, 2));
     assert_ne!(own.start(1, 2), own.start(1, 3));
@@ -251,21 +205,11 @@ fn an_own_module_does_what_the_described_network_does() {
         input: [1, 8, 8],
         classes: 10,
         layers: vec![
-            Layer::Conv {
-                inputs: 1,
-                outputs: 4,
-                size: 3,
-                stride: 1,
-                padding: 0,
-                bias: true,
-            },
+            Layer::Conv { inputs: 1, outputs: 4, size: 3, stride: 1, padding: 0, bias: true },
             Layer::BatchNorm { channels: 4 },
             Layer::Relu,
             Layer::Flatten,
-            Layer::Linear {
-                inputs: 144,
-                outputs: 10,
-            },
+            Layer::Linear { inputs: 144, outputs: 10 },
         ],
     });
     let sizes = [4, 36, 4, 4, 10, 1440];
@@ -281,10 +225,7 @@ fn an_own_module_does_what_the_described_network_does() {
     };
     let parameters = own.start(7, 2);
     let own = TorchCpuModel::new(Arc::new(own), [1, 8, 8]);
-    let batch = Batch {
-        pixels: noise(5, 6 * 64),
-        labels: vec![3, 1, 4, 1, 5, 9],
-    };
+    let batch = Batch { pixels: noise(5, 6 * 64), labels: vec![3, 1, 4, 1, 5, 9] };
     let ours = translated(&parameters);
     let mut statistics = [own.start_statistics(), described.start_statistics()];
     let mut gradients = [vec![0.0; ours.len()], vec![0.0; ours.len()]];
@@ -293,11 +234,7 @@ fn an_own_module_does_what_the_described_network_does() {
     assert!((score.loss - known.loss).abs() < 1e-6);
     assert_close(&statistics[0], &statistics[1], 1e-5);
     assert_close(&translated(&gradients[0]), &gradients[1], 1e-5);
-    assert_close(
-        &own.batch_statistics(&parameters, &batch),
-        &described.batch_statistics(&ours, &batch),
-        1e-4,
-    );
+    assert_close(&own.batch_statistics(&parameters, &batch), &described.batch_statistics(&ours, &batch), 1e-4);
     let found = own.score(&parameters, &statistics[1], &batch).loss;
     assert!((found - described.score(&ours, &statistics[1], &batch).loss).abs() < 1e-6);
 }

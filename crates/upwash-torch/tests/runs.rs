@@ -8,10 +8,7 @@ use upwash_torch::{TorchCpuModel, TorchNetwork};
 
 fn model(network: Network) -> Arc<dyn Model> {
     let input = network.input;
-    Arc::new(TorchCpuModel::new(
-        Arc::new(TorchNetwork::new(network)),
-        input,
-    ))
+    Arc::new(TorchCpuModel::new(Arc::new(TorchNetwork::new(network)), input))
 }
 
 upwash_testkit::engine_conformance!(model);

@@ -66,26 +66,15 @@ impl Place {
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self {
-            listener,
-            address,
-            token,
-        })
+        Ok(Self { listener, address, token })
     }
 
     /// Shows the run in a folder there.
     pub fn show(self, folder: &Path) -> Result<Server, WatchError> {
-        let Self {
-            listener,
-            address,
-            token,
-        } = self;
+        let Self { listener, address, token } = self;
         let failed = |error| WatchError::Listen { address, error };
         let reader = Reader::open(folder)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, asked) = (stop.clone(), token.clone());
         let serve = move || {
@@ -96,12 +85,7 @@ impl Place {
         };
         let thread = std::thread::Builder::new().name("watch".into());
         let thread = Some(thread.spawn(serve).map_err(failed)?);
-        Ok(Server {
-            address,
-            token,
-            stop,
-            thread,
-        })
+        Ok(Server { address, token, stop, thread })
     }
 }
 

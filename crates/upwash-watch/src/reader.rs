@@ -33,18 +33,13 @@ impl Reader {
     pub(crate) fn open(folder: &Path) -> Result<Self, ReadError> {
         let mut follower = Follower::open(folder)?.lean();
         follower.read()?;
-        Ok(Self {
-            follower: Arc::new(Mutex::new(follower)),
-        })
+        Ok(Self { follower: Arc::new(Mutex::new(follower)) })
     }
 
     /// Reads on a thread of its own until `stop`, and once more after it.
     pub(crate) fn follow(self, stop: Arc<AtomicBool>) -> (RunUpdates, JoinHandle<()>) {
         let (sender, live_status) = watch::channel(LiveStatus::default());
-        let news = RunUpdates {
-            follower: self.follower.clone(),
-            live_status,
-        };
+        let news = RunUpdates { follower: self.follower.clone(), live_status };
         let reading = std::thread::spawn(move || {
             let mut pace = Pace::default();
             loop {
@@ -55,13 +50,7 @@ impl Reader {
                 let live_status = pace.measure(&follower, news);
                 drop(follower);
                 // That a pace sinks is no news.
-                let same = LiveStatus {
-                    pace: None,
-                    ..live_status
-                } == LiveStatus {
-                    pace: None,
-                    ..*sender.borrow()
-                };
+                let same = LiveStatus { pace: None, ..live_status } == LiveStatus { pace: None, ..*sender.borrow() };
                 if news || !same {
                     sender.send_replace(live_status);
                 }
@@ -111,10 +100,7 @@ impl RunUpdates {
             let left = request.leave(&folder);
             left.map_err(|error| {
                 let why = error.kind();
-                format!(
-                    "The run's folder {} cannot be written to: {why}.",
-                    folder.display()
-                )
+                format!("The run's folder {} cannot be written to: {why}.", folder.display())
             })?;
         }
         Ok(())
@@ -153,12 +139,7 @@ impl Pace {
             self.restarts = follower.restarts();
             self.rounds.clear();
         }
-        if !stands
-            && self
-                .rounds
-                .back()
-                .is_none_or(|last| last.1 != run.rounds_run)
-        {
+        if !stands && self.rounds.back().is_none_or(|last| last.1 != run.rounds_run) {
             self.rounds.push_back((now, run.rounds_run));
         }
         // Two are needed, however old they are.
@@ -175,14 +156,11 @@ impl Pace {
         let pace = over(now);
         let slow = self.rounds.back().and_then(|last| over(last.0));
         let slow = slow.map_or(0.0, |pace| 10.0 / pace);
-        let patience =
-            SILENCE_LIMIT.max(Duration::try_from_secs_f64(slow).unwrap_or(SILENCE_LIMIT));
+        let patience = SILENCE_LIMIT.max(Duration::try_from_secs_f64(slow).unwrap_or(SILENCE_LIMIT));
         let silent = !stands && self.heard.is_some_and(|heard| now - heard > patience);
         LiveStatus {
             pace: pace.filter(|_| !silent),
-            waiting: folders(follower)
-                .iter()
-                .any(|folder| ControlRequest::is_waiting(folder)),
+            waiting: folders(follower).iter().any(|folder| ControlRequest::is_waiting(folder)),
             silent,
             cut: silent && follower.is_cut(),
         }

@@ -33,11 +33,7 @@ pub(crate) async fn serve(listener: TcpListener, news: RunUpdates, token: Option
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
     };
-    let state = ServerState {
-        news: news.clone(),
-        token,
-        viewers: Arc::new(Semaphore::new(VIEWERS)),
-    };
+    let state = ServerState { news: news.clone(), token, viewers: Arc::new(Semaphore::new(VIEWERS)) };
     let router = Router::new()
         .route("/", get(page))
         .route("/events", get(events))
@@ -70,8 +66,7 @@ async fn admit(State(state): State<ServerState>, request: Request, next: Next) -
             (StatusCode::UNAUTHORIZED, what).into_response()
         }
         (false, None) => {
-            let what =
-                "This is for browsers on the same machine: open it as localhost or 127.0.0.1.\n";
+            let what = "This is for browsers on the same machine: open it as localhost or 127.0.0.1.\n";
             (StatusCode::FORBIDDEN, what).into_response()
         }
     };
@@ -90,28 +85,21 @@ async fn admit(State(state): State<ServerState>, request: Request, next: Next) -
 /// The token of a request: in its address, where a browser has it, or in a header.
 fn given(request: &Request) -> Option<&str> {
     let header = request.headers().get(header::AUTHORIZATION);
-    let bearer = header
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.strip_prefix("Bearer "));
+    let bearer = header.and_then(|value| value.to_str().ok()).and_then(|value| value.strip_prefix("Bearer "));
     let mut parts = request.uri().query().unwrap_or("").split('&');
     bearer.or_else(|| parts.find_map(|part| part.strip_prefix("token=")))
 }
 
 /// A name that someone else's server has made to mean this machine is none of its own.
 fn is_for_this_machine(headers: &HeaderMap) -> bool {
-    let host = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok());
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let name = host.map(|host| match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
     });
     name.is_some_and(|name| {
         let ip = name.trim_start_matches('[').trim_end_matches(']');
-        name == "localhost"
-            || ip
-                .parse()
-                .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+        name == "localhost" || ip.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
     })
 }
 

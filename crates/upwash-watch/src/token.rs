@@ -69,12 +69,7 @@ mod tests {
     fn a_token_is_itself_alone() {
         let token: Token = "0123456789abcdef".parse().unwrap();
         assert!(token.is("0123456789abcdef"));
-        for other in [
-            "",
-            "0123456789abcde",
-            "0123456789abcdee",
-            "0123456789abcdef0",
-        ] {
+        for other in ["", "0123456789abcde", "0123456789abcdee", "0123456789abcdef0"] {
             assert!(!token.is(other), "{other}");
         }
         assert_eq!("short".parse::<Token>(), Err(TokenError));

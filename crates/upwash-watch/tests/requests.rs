@@ -38,9 +38,7 @@ fn host(server: &Server) -> String {
 fn send(server: &Server, request: &str, headers: &str) -> TcpStream {
     let host = host(server);
     let mut stream = TcpStream::connect(&host).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(20)))
-        .unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let named = match headers.contains("Host:") {
         true => String::new(),
         false => format!("Host: {host}\r\n"),
@@ -69,12 +67,7 @@ fn without_the_token_every_request_is_refused() {
     assert!(server.url().ends_with(&format!("/?token={TOKEN}")));
     let wrong = "0123456789abcdee";
     for path in ["/", "/events", "/elsewhere"] {
-        for query in [
-            "",
-            "?token=",
-            &format!("?token={wrong}"),
-            "?nekot=0123456789abcdef",
-        ] {
+        for query in ["", "?token=", &format!("?token={wrong}"), "?nekot=0123456789abcdef"] {
             let (status, _) = ask(&server, &format!("GET {path}{query}"), "");
             assert_eq!(status, 401, "{path}{query}");
         }
@@ -83,17 +76,10 @@ fn without_the_token_every_request_is_refused() {
     assert!(!ControlRequest::is_waiting(folder.path()));
     let (status, page) = ask(&server, &format!("GET /?token={TOKEN}"), "");
     assert_eq!(status, 200);
-    assert!(
-        page.contains("no-store") && page.contains("no-referrer"),
-        "{}",
-        &page[..400]
-    );
+    assert!(page.contains("no-store") && page.contains("no-referrer"), "{}", &page[..400]);
     let bearer = format!("Authorization: Bearer {TOKEN}\r\n{CONTROL}");
     assert_eq!(ask(&server, "POST /control/stop", &bearer).0, 202);
-    assert_eq!(
-        ControlRequest::take(folder.path()),
-        Some(ControlRequest::Stop)
-    );
+    assert_eq!(ControlRequest::take(folder.path()), Some(ControlRequest::Stop));
 }
 
 #[test]
@@ -102,12 +88,7 @@ fn other_people_s_pages_cannot_reach_it() {
     run(folder.path());
     let server = serve(folder.path(), None);
     // A name of theirs that leads here.
-    for host in [
-        "evil.example",
-        "evil.example:80",
-        "127.0.0.1.evil.example",
-        "",
-    ] {
+    for host in ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""] {
         let (status, _) = ask(&server, "GET /", &format!("Host: {host}\r\n"));
         assert_eq!(status, 403, "{host}");
     }
@@ -145,49 +126,27 @@ fn those_who_watch_are_told_all_once_and_then_what_is_new() {
     };
     let (name, data) = next();
     assert_eq!(name, "view");
-    assert!(
-        data.contains(r#""relabelings":[[0,1,2],[2,0,1]]"#),
-        "{data}"
-    );
-    assert!(
-        data.contains(r#""links":[[0,1]],"leaders":[[0,1],null,[2,2]]"#),
-        "{data}"
-    );
+    assert!(data.contains(r#""relabelings":[[0,1,2],[2,0,1]]"#), "{data}");
+    assert!(data.contains(r#""links":[[0,1]],"leaders":[[0,1],null,[2,2]]"#), "{data}");
     // A line that is half written is not one.
-    let mut events = std::fs::File::options()
-        .append(true)
-        .open(folder.path().join("events.jsonl"))
-        .unwrap();
-    events
-        .write_all(br#"{"event":"round","round":1,"losses":[0.5,"#)
-        .unwrap();
+    let mut events = std::fs::File::options().append(true).open(folder.path().join("events.jsonl")).unwrap();
+    events.write_all(br#"{"event":"round","round":1,"losses":[0.5,"#).unwrap();
     // Something else is new: someone has looked.
     ControlRequest::Pause.leave(folder.path()).unwrap();
     let (_, data) = next();
-    assert!(
-        data.contains(r#""rounds_run":1"#) && data.contains(r#""waiting":true"#),
-        "{data}"
-    );
-    let rest = concat!(
-        r#"1.5,2.5],"bytes_sent":2,"messages_sent":2,"simulated_seconds":1.0}"#,
-        "\n"
-    );
+    assert!(data.contains(r#""rounds_run":1"#) && data.contains(r#""waiting":true"#), "{data}");
+    let rest = concat!(r#"1.5,2.5],"bytes_sent":2,"messages_sent":2,"simulated_seconds":1.0}"#, "\n");
     events.write_all(rest.as_bytes()).unwrap();
     let (mut name, mut data) = next();
     while !data.contains(r#""rounds_run":2"#) {
         (name, data) = next();
     }
     assert_eq!(name, "more");
-    assert!(
-        data.contains(r#"{"round":1,"losses":[0.5,1.5,2.5]"#),
-        "{data}"
-    );
+    assert!(data.contains(r#"{"round":1,"losses":[0.5,1.5,2.5]"#), "{data}");
     // Links are as they were: nothing else was said.
     assert!(data.contains(r#""links":[[0,1]]"#), "{data}");
     // The end is told even if the server ends at once.
-    events
-        .write_all(b"{\"event\":\"ended\",\"status\":\"finished\"}\n")
-        .unwrap();
+    events.write_all(b"{\"event\":\"ended\",\"status\":\"finished\"}\n").unwrap();
     let farewell = std::thread::spawn(move || drop(server));
     while !data.contains(r#""ending":{"status":"finished"}"#) {
         (_, data) = next();
@@ -224,9 +183,7 @@ fn an_address_that_is_taken_or_open_to_all_is_refused() {
     let address = taken.local_addr().unwrap();
     let error = Place::take(address, None).err().unwrap();
     assert!(matches!(error, WatchError::InUse(_)), "{error}");
-    let open = Place::take("0.0.0.0:0".parse().unwrap(), None)
-        .err()
-        .unwrap();
+    let open = Place::take("0.0.0.0:0".parse().unwrap(), None).err().unwrap();
     assert!(matches!(open, WatchError::NeedsToken(_)), "{open}");
     let folder = tempfile::tempdir().unwrap();
     let place = Place::take("127.0.0.1:0".parse().unwrap(), None).unwrap();
@@ -246,10 +203,7 @@ fn a_run_that_is_over_or_of_several_processes_is_not_asked_for_what_it_cannot() 
     assert!(answer.contains("can only be stopped"), "{answer}");
     assert_eq!(ask(&server, "POST /control/stop", CONTROL).0, 202);
     for rank in ["rank-0", "rank-1"] {
-        assert_eq!(
-            ControlRequest::take(&folder.path().join(rank)),
-            Some(ControlRequest::Stop)
-        );
+        assert_eq!(ControlRequest::take(&folder.path().join(rank)), Some(ControlRequest::Stop));
     }
     drop(server);
     let over = tempfile::tempdir().unwrap();

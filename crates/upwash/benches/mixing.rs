@@ -39,10 +39,7 @@ fn prepare(config: &str) -> Experiment {
 }
 
 fn mixing() {
-    println!(
-        "eight workers on L1, {} threads",
-        rayon::current_num_threads()
-    );
+    println!("eight workers on L1, {} threads", rayon::current_num_threads());
     let copy = copy_bandwidth(64 << 20);
     for parameters in [545_930, 25_000_000] {
         println!("\n{parameters} parameters        ms a round  of D-PSGD's  part of copy");
@@ -51,11 +48,7 @@ fn mixing() {
         let mut names: Vec<&str> = registry.iter().map(|known| known.name).collect();
         names.sort_by_key(|name| *name != "dpsgd"); // it comes first: the others are beside it
         for name in names {
-            let graph = if CENTRED.contains(&name) {
-                "star:9"
-            } else {
-                "paper:L1"
-            };
+            let graph = if CENTRED.contains(&name) { "star:9" } else { "paper:L1" };
             let text = format!("[algorithm]\nname = \"{name}\"\n[graph]\ntopology = \"{graph}\"\n");
             let Some((time, exchanges)) = mixing_time(&prepare(&text), parameters) else {
                 continue;
@@ -64,19 +57,11 @@ fn mixing() {
             base = base.or(Some(time));
             let moved = (3 * 8 * parameters * size_of::<f32>()) as f64;
             let part = 100.0 * moved / time.as_secs_f64() / copy;
-            let part = if name == "dpsgd" {
-                format!("{part:.0} %")
-            } else {
-                String::new()
-            };
+            let part = if name == "dpsgd" { format!("{part:.0} %") } else { String::new() };
             println!(
                 "{name:<22} {:>14.3} {ratio:>12.2} {part:>13}{}",
                 1e3 * time.as_secs_f64(),
-                if exchanges > 1 {
-                    "  (two exchanges)"
-                } else {
-                    ""
-                }
+                if exchanges > 1 { "  (two exchanges)" } else { "" }
             );
         }
     }
@@ -99,11 +84,7 @@ fn mixing_time(experiment: &Experiment, parameters: usize) -> Option<(Duration, 
             for (model, step) in models.iter_mut().zip(&steps) {
                 let state_vectors = state_vectors.iter_mut().filter_map(Iterator::next);
                 let state_vectors = state_vectors.map(|row| &mut row[..]).collect();
-                rows.push(Some(WorkerVectors {
-                    model,
-                    step,
-                    state_vectors,
-                }));
+                rows.push(Some(WorkerVectors { model, step, state_vectors }));
             }
             let here = parts.iter().filter_map(|part| rows[part.row.0].take());
             exchange(here.collect(), &[], parts, MixOptions::default());
@@ -121,11 +102,8 @@ fn all_parts(experiment: &Experiment) -> Vec<Vec<WorkerPlan>> {
                 .max_by_key(|k| algorithm.exchanges(*k).len() * 100_000 - *k as usize)
                 .map(|k| experiment.schedule.round(k))
                 .expect("rounds");
-            let report = |i: usize| WorkerStats {
-                loss: Some((i * 5 % 8) as f64),
-                degree: round.degree(i),
-                number: 1.0,
-            };
+            let report =
+                |i: usize| WorkerStats { loss: Some((i * 5 % 8) as f64), degree: round.degree(i), number: 1.0 };
             let reports: Vec<WorkerStats> = (0..workers).map(report).collect();
             let context = |exchange| ExchangeContext {
                 exchange,
@@ -134,9 +112,7 @@ fn all_parts(experiment: &Experiment) -> Vec<Vec<WorkerPlan>> {
                 ..ExchangeContext::new(&round, 0.1)
             };
             let exchanges = algorithm.exchanges(round.index()).into_iter().enumerate();
-            exchanges
-                .map(|(index, kind)| kind.parts(&**algorithm, &context(index), &reports))
-                .collect()
+            exchanges.map(|(index, kind)| kind.parts(&**algorithm, &context(index), &reports)).collect()
         }
         Method::Asynchronous(algorithm) => {
             let meeting = |worker: usize| {
@@ -154,11 +130,7 @@ fn all_parts(experiment: &Experiment) -> Vec<Vec<WorkerPlan>> {
                 parts.sort_by_key(|part| part.worker);
                 parts
             };
-            experiment
-                .training_workers()
-                .into_iter()
-                .map(meeting)
-                .collect()
+            experiment.training_workers().into_iter().map(meeting).collect()
         }
     }
 }
@@ -173,22 +145,14 @@ const CLASSES: usize = 10;
 
 impl Softmax {
     fn new(inputs: usize) -> Self {
-        let slot = Slot {
-            name: "weights".into(),
-            shape: vec![CLASSES, inputs],
-            offset: 0,
-        };
-        let layout = Layout {
-            parameters: vec![slot],
-            statistics: vec![],
-        };
+        let slot = Slot { name: "weights".into(), shape: vec![CLASSES, inputs], offset: 0 };
+        let layout = Layout { parameters: vec![slot], statistics: vec![] };
         Self { layout, inputs }
     }
 
     fn logits(&self, parameters: &[f32], image: &[f32]) -> Vec<f32> {
         let rows = parameters.chunks_exact(self.inputs);
-        rows.map(|row| row.iter().zip(image).map(|(w, x)| w * x).sum())
-            .collect()
+        rows.map(|row| row.iter().zip(image).map(|(w, x)| w * x).sum()).collect()
     }
 }
 
@@ -221,11 +185,7 @@ impl Model for Softmax {
                 row.iter_mut().zip(image).for_each(|(g, x)| *g += slope * x);
             }
         }
-        Score {
-            loss: loss / f64::from(count),
-            correct,
-            examples: batch.labels.len(),
-        }
+        Score { loss: loss / f64::from(count), correct, examples: batch.labels.len() }
     }
 
     fn score(&self, x: &[f32], _: &[f32], batch: &Batch) -> Score {
@@ -243,11 +203,7 @@ fn rounds() {
     for workers in [8, 64, 512, 4096] {
         for name in ["dpsgd", "al-dsgd", "ad-psgd"] {
             let images = 8 * workers;
-            let links = if workers == 8 {
-                "complete:8".into()
-            } else {
-                format!("regular:{workers},degree=8,seed=1")
-            };
+            let links = if workers == 8 { "complete:8".into() } else { format!("regular:{workers},degree=8,seed=1") };
             // Without rounds there are no weights.
             let weights = match name {
                 "ad-psgd" => "",
@@ -270,19 +226,9 @@ fn rounds() {
                     }
                 }
                 let long = began.is_some_and(|began| began.elapsed() > Duration::from_secs(1));
-                if long {
-                    ControlFlow::Stop
-                } else {
-                    ControlFlow::Continue
-                }
+                if long { ControlFlow::Stop } else { ControlFlow::Continue }
             };
-            run(
-                &experiment,
-                &mut fleet,
-                Progress::start(workers),
-                &mut clock,
-            )
-            .expect("a run");
+            run(&experiment, &mut fleet, Progress::start(workers), &mut clock).expect("a run");
             let seconds = began.map_or(1.0, |began| began.elapsed().as_secs_f64());
             let rate = f64::from(count.saturating_sub(3).max(1)) / seconds;
             println!(
@@ -296,9 +242,7 @@ fn rounds() {
 
 /// Gradients a second of eight workers, in rounds and on threads, all alike or one slowed ten times.
 fn slow_worker() {
-    println!(
-        "\neight workers of softmax regression (30,720 parameters, batch 32), gradients a second"
-    );
+    println!("\neight workers of softmax regression (30,720 parameters, batch 32), gradients a second");
     println!("                               all alike  one 10 x slower  part that is left");
     for (what, algorithm) in [
         ("dpsgd, in rounds", "name = \"dpsgd\""),
@@ -328,12 +272,7 @@ fn slow_worker() {
             let (began, first) = began.expect("a round");
             f64::from(8 * (count - first)) / began.elapsed().as_secs_f64()
         });
-        println!(
-            "{what:<28} {:>11.0} {:>16.0} {:>17.0} %",
-            rates[0],
-            rates[1],
-            100.0 * rates[1] / rates[0]
-        );
+        println!("{what:<28} {:>11.0} {:>16.0} {:>17.0} %", rates[0], rates[1], 100.0 * rates[1] / rates[0]);
     }
 }
 

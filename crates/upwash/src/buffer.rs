@@ -126,10 +126,7 @@ pub struct Pool {
 impl Pool {
     /// Keeps at most so many that are not in use.
     pub fn new(most: usize) -> Self {
-        Self {
-            spare: Arc::default(),
-            most,
-        }
+        Self { spare: Arc::default(), most }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Vec<f32>>> {
@@ -145,10 +142,7 @@ impl Pool {
 
     /// These numbers; when nobody needs them any more, their memory is used again.
     pub fn lend(&self, numbers: Vec<f32>) -> Buffer {
-        Buffer::lent(Pooled {
-            numbers,
-            pool: self.clone(),
-        })
+        Buffer::lent(Pooled { numbers, pool: self.clone() })
     }
 
     /// Room for so many numbers, whatever is in it.

@@ -61,12 +61,7 @@ pub struct Transfer {
 
 impl Clock {
     /// For so many workers, of whom `server` computes nothing.
-    pub fn new(
-        config: &ClockConfig,
-        workers: usize,
-        server: Option<usize>,
-        seed: u64,
-    ) -> Result<Self, ConfigError> {
+    pub fn new(config: &ClockConfig, workers: usize, server: Option<usize>, seed: u64) -> Result<Self, ConfigError> {
         config.check(workers)?;
         let preset = config.network.preset();
         let mut gradients = match &config.gradient_seconds {
@@ -95,10 +90,7 @@ impl Clock {
             spread: all(config.gradient_spread, preset.gradient_spread),
             straggler_probability: all(config.straggler_probability, preset.straggler_probability),
             straggler_factor: all(config.straggler_factor, preset.straggler_factor),
-            bandwidth: scaled(
-                &bandwidth.unwrap_or(PerLink::All(preset.megabits)),
-                1e6 / 8.0,
-            ),
+            bandwidth: scaled(&bandwidth.unwrap_or(PerLink::All(preset.megabits)), 1e6 / 8.0),
             latency: scaled(&latency.unwrap_or(PerLink::All(preset.latency_ms)), 1e-3),
             duplex: config.duplex,
             seed,
@@ -117,11 +109,7 @@ impl Clock {
         let (sigma, normal) = (self.spread, stream.normal());
         let spread = (sigma * normal - sigma * sigma / 2.0).exp();
         let straggles = stream.uniform() < self.straggler_probability;
-        let factor = if straggles {
-            self.straggler_factor
-        } else {
-            1.0
-        };
+        let factor = if straggles { self.straggler_factor } else { 1.0 };
         mean * spread * factor
     }
 
@@ -159,16 +147,12 @@ impl Clock {
         let turns = self.turns(clocks.len(), transfers);
         let mut left: Vec<Vec<(usize, Transfer)>> = vec![Vec::new(); clocks.len()];
         for transfer in transfers {
-            let link = (
-                transfer.from.min(transfer.to),
-                transfer.from.max(transfer.to),
-            );
+            let link = (transfer.from.min(transfer.to), transfer.from.max(transfer.to));
             left[transfer.from].push((turns[&link], *transfer));
         }
         let (mut out, mut into) = (clocks.to_vec(), vec![0.0f64; clocks.len()]);
         let senders = (0..clocks.len()).filter(|&i| !left[i].is_empty());
-        let mut queue: BinaryHeap<Reverse<(Time, usize)>> =
-            senders.map(|i| Reverse((Time(out[i]), i))).collect();
+        let mut queue: BinaryHeap<Reverse<(Time, usize)>> = senders.map(|i| Reverse((Time(out[i]), i))).collect();
         while let Some(Reverse((_, from))) = queue.pop() {
             let begins = |to: usize| Time(out[from].max(into[to]));
             let best = left[from].iter().enumerate();
@@ -190,16 +174,12 @@ impl Clock {
     fn exchange_in_turn(&self, clocks: &mut [f64], transfers: &[Transfer]) {
         let mut links: BTreeMap<Edge, f64> = BTreeMap::new();
         for transfer in transfers {
-            let (a, b) = (
-                transfer.from.min(transfer.to),
-                transfer.from.max(transfer.to),
-            );
+            let (a, b) = (transfer.from.min(transfer.to), transfer.from.max(transfer.to));
             let seconds = links.entry((a, b)).or_default();
             *seconds = seconds.max(self.message(transfer));
         }
         let turns = self.turns(clocks.len(), transfers);
-        let mut in_turn: Vec<(usize, Edge)> =
-            links.keys().map(|link| (turns[link], *link)).collect();
+        let mut in_turn: Vec<(usize, Edge)> = links.keys().map(|link| (turns[link], *link)).collect();
         in_turn.sort_unstable();
         for (_, (a, b)) in in_turn {
             let ends = clocks[a].max(clocks[b]) + links[&(a, b)];
@@ -216,8 +196,7 @@ impl Clock {
         if known.0 != links {
             let graph = Graph::new(nodes, links.iter().copied());
             let matchings = graph.map_or_else(|_| vec![], |graph| graph.matchings().to_vec());
-            let turn =
-                |(turn, links): (usize, Vec<Edge>)| links.into_iter().map(move |link| (link, turn));
+            let turn = |(turn, links): (usize, Vec<Edge>)| links.into_iter().map(move |link| (link, turn));
             let turns = matchings.into_iter().enumerate().flat_map(turn).collect();
             *known = (links, turns);
         }
@@ -239,18 +218,8 @@ impl Clock {
     /// When a worker whose gradient is there at `time` can go on, after what it does with a partner.
     /// `ports` has until when each of the two is sending and receiving, and will have: bytes hold up
     /// others, the time that they are under way does not.
-    pub fn pair_exchange(
-        &self,
-        ports: &mut [[f64; 2]; 2],
-        time: f64,
-        exchange: PairExchange,
-        there: &Transfer,
-    ) -> f64 {
-        let back = Transfer {
-            from: there.to,
-            to: there.from,
-            ..*there
-        };
+    pub fn pair_exchange(&self, ports: &mut [[f64; 2]; 2], time: f64, exchange: PairExchange, there: &Transfer) -> f64 {
+        let back = Transfer { from: there.to, to: there.from, ..*there };
         let latency = |t: &Transfer| self.latency.at(t.from, t.to);
         // One at a time, there is one port for both ways.
         let into = usize::from(self.duplex == Duplex::Full);
@@ -302,10 +271,7 @@ impl Clock {
                 self.latency.at(from, to) + wire
             })
             .fold(0.0, f64::max);
-        let begins = ring
-            .iter()
-            .map(|&worker| clocks[worker])
-            .fold(0.0, f64::max);
+        let begins = ring.iter().map(|&worker| clocks[worker]).fold(0.0, f64::max);
         let ends = begins + 2.0 * (parts - 1.0) * slowest;
         clocks.iter_mut().for_each(|clock| *clock = ends);
     }
@@ -331,12 +297,7 @@ mod tests {
 
     fn transfers(links: &[(usize, usize)]) -> Vec<Transfer> {
         let both = links.iter().flat_map(|&(a, b)| [(a, b), (b, a)]);
-        both.map(|(from, to)| Transfer {
-            from,
-            to,
-            bytes: 1_000_000,
-        })
-        .collect()
+        both.map(|(from, to)| Transfer { from, to, bytes: 1_000_000 }).collect()
     }
 
     /// 8 Mbit/s is a second for a megabyte.
@@ -352,10 +313,7 @@ mod tests {
         assert!((clocks[1] - 2.2).abs() < 1e-9, "{clocks:?}");
         let mut ends = [clocks[0], clocks[2]];
         ends.sort_by(f64::total_cmp);
-        assert!(
-            (ends[0] - 1.1).abs() < 1e-9 && (ends[1] - 2.2).abs() < 1e-9,
-            "{ends:?}"
-        );
+        assert!((ends[0] - 1.1).abs() < 1e-9 && (ends[1] - 2.2).abs() < 1e-9, "{ends:?}");
         let mut clocks = vec![0.0; 3];
         clock(SLOW, 3).exchange(&mut clocks, &links);
         assert!((clocks[1] - 2.1).abs() < 1e-9, "{clocks:?}"); // two in, two out, at once
@@ -380,26 +338,12 @@ mod tests {
         // The server hears the others while it waits for the last.
         let late = |worker| if worker == 1 { 20.0 } else { 0.0 };
         assert!(time("star:9", "full", &late) < 22.0 + 1e-9);
-        for graph in [
-            "ring:8",
-            "paper:L1",
-            "complete:16",
-            "star:9",
-            "torus:4x4",
-            "path:5",
-        ] {
+        for graph in ["ring:8", "paper:L1", "complete:16", "star:9", "torus:4x4", "path:5"] {
             for seed in 0..5 {
                 let start = |worker| {
-                    if seed == 0 {
-                        0.0
-                    } else {
-                        (worker * seed % 7) as f64 / 3.0
-                    }
+                    if seed == 0 { 0.0 } else { (worker * seed % 7) as f64 / 3.0 }
                 };
-                let (full, one) = (
-                    time(graph, "full", &start),
-                    time(graph, "one-at-a-time", &start),
-                );
+                let (full, one) = (time(graph, "full", &start), time(graph, "one-at-a-time", &start));
                 assert!(full <= one + 1e-9, "{graph}, {seed}: {full} and {one}");
             }
         }
@@ -407,11 +351,7 @@ mod tests {
 
     #[test]
     fn meetings_take_what_travels() {
-        let there = Transfer {
-            from: 1,
-            to: 0,
-            bytes: 1_000_000,
-        };
+        let there = Transfer { from: 1, to: 0, bytes: 1_000_000 };
         // To the server (0) in a second, back from it in four.
         let text = "megabits = [[1.0, 2.0], [8.0, 1.0]]\nlatency_ms = 100.0\n";
         let slow = clock(text, 2);
@@ -446,36 +386,28 @@ mod tests {
         let links = transfers(&[(0, 1), (2, 3)]);
         let mut clocks = vec![10.0, 0.0, 0.0, 0.0];
         clock(SLOW, 4).exchange(&mut clocks, &links);
-        assert!(
-            (clocks[1] - 11.1).abs() < 1e-9 && (clocks[3] - 1.1).abs() < 1e-9,
-            "{clocks:?}"
-        );
+        assert!((clocks[1] - 11.1).abs() < 1e-9 && (clocks[3] - 1.1).abs() < 1e-9, "{clocks:?}");
     }
 
     #[test]
     fn a_ring_moves_twice_the_vector_in_pieces() {
         let mut clocks = vec![0.0, 3.0, 0.0, 0.0];
         clock(SLOW, 4).all_reduce(&mut clocks, 1_000_000, &[0, 1, 2, 3]);
-        assert!(
-            (clocks[0] - (3.0 + 6.0 * (0.25 + 0.1))).abs() < 1e-9,
-            "{clocks:?}"
-        );
+        assert!((clocks[0] - (3.0 + 6.0 * (0.25 + 0.1))).abs() < 1e-9, "{clocks:?}");
         assert!(clocks.iter().all(|clock| *clock == clocks[0]));
     }
 
     #[test]
     fn gradients_take_what_they_are_said_to() {
-        let fixed = clock(
-            "network = \"datacenter\"\ngradient_seconds = 0.5\nslow = [[1, 10.0]]\n",
-            2,
-        );
+        let fixed = clock("network = \"datacenter\"\ngradient_seconds = 0.5\nslow = [[1, 10.0]]\n", 2);
         let fixed_spread = [fixed.gradient(0, 7), fixed.gradient(1, 7)];
         assert_eq!(fixed_spread, [0.5, 5.0]);
         let text = "gradient_seconds = [2.0]\ngradient_spread = 0.5\n";
         let spread = clock(text, 1);
         let mean: f64 = (0..20_000).map(|k| spread.gradient(0, k)).sum::<f64>() / 20_000.0;
         assert!((mean - 2.0).abs() < 0.03, "{mean}");
-        let text = "network = \"datacenter\"\ngradient_seconds = 1.0\nstraggler_probability = 0.1\nstraggler_factor = 11.0\n";
+        let text =
+            "network = \"datacenter\"\ngradient_seconds = 1.0\nstraggler_probability = 0.1\nstraggler_factor = 11.0\n";
         let straggling = clock(text, 1);
         let mean: f64 = (0..20_000).map(|k| straggling.gradient(0, k)).sum::<f64>() / 20_000.0;
         assert!((mean - 2.0).abs() < 0.1, "{mean}");

@@ -136,12 +136,7 @@ impl Draw {
                 break stride;
             }
         };
-        Self {
-            count: count as u64,
-            chosen,
-            offset,
-            stride,
-        }
+        Self { count: count as u64, chosen, offset, stride }
     }
 
     /// Whether a place is chosen.
@@ -186,10 +181,7 @@ mod tests {
         let known = 1.0 - one * one / (1000.0 * squares(&all));
         assert!((error(Compression::Sign, &all, 0) - known).abs() < 1e-6);
         // 1 - k/d in the mean over draws.
-        let mean: f64 = (0..2000)
-            .map(|draw| error(Compression::RandomK(0.1), &all, draw))
-            .sum::<f64>()
-            / 2000.0;
+        let mean: f64 = (0..2000).map(|draw| error(Compression::RandomK(0.1), &all, draw)).sum::<f64>() / 2000.0;
         assert!((mean - 0.9).abs() < 0.01, "{mean}");
     }
 
@@ -210,19 +202,12 @@ mod tests {
             let draw = Draw::new(0.3, 10, &[draw]);
             (0..10).for_each(|place| chosen[place] += i32::from(draw.has(place)));
         }
-        assert!(
-            chosen.iter().all(|n| (2800..3200).contains(n)),
-            "{chosen:?}"
-        );
+        assert!(chosen.iter().all(|n| (2800..3200).contains(n)), "{chosen:?}");
     }
 
     #[test]
     fn a_lost_number_is_not_hidden() {
-        for compression in [
-            Compression::TopK(0.25),
-            Compression::Sign,
-            Compression::EightBit,
-        ] {
+        for compression in [Compression::TopK(0.25), Compression::Sign, Compression::EightBit] {
             let mut arrived = [1.0, f32::NAN, 2.0, 3.0];
             compression.apply(&mut arrived, &[]);
             assert!(arrived.iter().any(|x| x.is_nan()), "{compression:?}");

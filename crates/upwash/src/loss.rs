@@ -14,11 +14,7 @@ use crate::engine::Score;
 /// # Panics
 /// If a label is not below `classes` or there are not as many rows as labels.
 pub fn cross_entropy(logits: &[f32], labels: &[u8], classes: usize) -> (Score, Vec<f32>) {
-    assert_eq!(
-        logits.len(),
-        labels.len() * classes,
-        "a row of logits for every label"
-    );
+    assert_eq!(logits.len(), labels.len() * classes, "a row of logits for every label");
     let examples = labels.len();
     let (mut loss, mut correct) = (0.0f64, 0);
     let mut slope = Vec::with_capacity(logits.len());
@@ -34,12 +30,5 @@ pub fn cross_entropy(logits: &[f32], labels: &[u8], classes: usize) -> (Score, V
             slope.push(((x - largest).exp() / total - target) / examples as f32);
         }
     }
-    (
-        Score {
-            loss: loss / examples.max(1) as f64,
-            correct,
-            examples,
-        },
-        slope,
-    )
+    (Score { loss: loss / examples.max(1) as f64, correct, examples }, slope)
 }

@@ -7,8 +7,8 @@ use crate::engine::{CpuEngine, Engine, EngineError, EngineSpec, Model};
 use crate::experiment::{DataPaths, DatasetCache, Experiment, ExperimentError, OwnParts};
 use crate::optimizer::Optimizer;
 use crate::run::{
-    ControlFlow, DirectoryError, Event, Observer, Progress, RunDirectory, RunError, RunLocation,
-    StopHandle, Summary, run_in, run_with,
+    ControlFlow, DirectoryError, Event, Observer, Progress, RunDirectory, RunError, RunLocation, StopHandle, Summary,
+    run_in, run_with,
 };
 use crate::transport::{InProcess, Transport};
 use std::path::{Path, PathBuf};
@@ -67,9 +67,7 @@ pub enum TrainError {
     #[error(transparent)]
     Experiment(#[from] ExperimentError),
     /// There is nothing that computes gradients.
-    #[error(
-        "no engine: bring a model (`Trainer::model`), or an engine (`Trainer::engine(upwash_burn::engine)`)"
-    )]
+    #[error("no engine: bring a model (`Trainer::model`), or an engine (`Trainer::engine(upwash_burn::engine)`)")]
     NoEngine,
     /// The engine cannot be made.
     #[error(transparent)]
@@ -114,10 +112,8 @@ impl<'a> Trainer<'a> {
     /// Trains as a TOML file says. Files that it names are looked for beside it.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, TrainError> {
         let path = path.as_ref();
-        let text = std::fs::read_to_string(path).map_err(|source| TrainError::File {
-            path: path.to_owned(),
-            source,
-        })?;
+        let text =
+            std::fs::read_to_string(path).map_err(|source| TrainError::File { path: path.to_owned(), source })?;
         let mut trainer = Self::new(Config::parse(&text, &[])?);
         trainer.paths.files = path.parent().unwrap_or(Path::new("")).to_owned();
         Ok(trainer)
@@ -168,10 +164,7 @@ impl<'a> Trainer<'a> {
 
     /// Computes gradients with the engine that `build` makes of its workers.
     #[must_use]
-    pub fn engine(
-        mut self,
-        build: impl FnOnce(&EngineSpec) -> Result<Box<dyn Engine>, EngineError> + 'a,
-    ) -> Self {
+    pub fn engine(mut self, build: impl FnOnce(&EngineSpec) -> Result<Box<dyn Engine>, EngineError> + 'a) -> Self {
         self.engine = Some(Box::new(build));
         self
     }
@@ -211,19 +204,7 @@ impl<'a> Trainer<'a> {
 
     /// Trains until the end, or until it is stopped.
     pub fn run(self) -> Result<Summary, TrainError> {
-        let Self {
-            config,
-            paths,
-            registry,
-            own,
-            model,
-            engine,
-            transport,
-            output,
-            resume,
-            mut observer,
-            stop,
-        } = self;
+        let Self { config, paths, registry, own, model, engine, transport, output, resume, mut observer, stop } = self;
         let cache = &mut DatasetCache::default();
         let experiment = Experiment::prepare_own(config, &paths, &registry, cache, own)?;
         let in_process = || Box::new(InProcess::new(experiment.workers())) as Box<dyn Transport>;
@@ -237,43 +218,22 @@ impl<'a> Trainer<'a> {
             (None, None) => return Err(TrainError::NoEngine),
         };
         let Some(output) = output else {
-            let mut observer = Stoppable {
-                observer: &mut observer,
-                stop: &stop,
-            };
+            let mut observer = Stoppable { observer: &mut observer, stop: &stop };
             let progress = Progress::start(experiment.workers());
-            let result = run_with(
-                &experiment,
-                &mut *engine,
-                &mut *transport,
-                progress,
-                &mut observer,
-            );
+            let result = run_with(&experiment, &mut *engine, &mut *transport, progress, &mut observer);
             return Ok(result?.summary);
         };
-        let location = RunLocation {
-            placement,
-            is_shared: !transport.capabilities().survives_loss,
-        };
+        let location = RunLocation { placement, is_shared: !transport.capabilities().survives_loss };
         let directory = match resume {
             true => RunDirectory::open(&output, &experiment, &location)?,
             false => Some(RunDirectory::create(&output, &experiment, &location)?),
         };
         let Some(mut directory) = directory else {
-            let summary = Summary::read(&output).map_err(|source| TrainError::File {
-                path: output.join(Summary::FILE),
-                source,
-            })?;
+            let summary = Summary::read(&output)
+                .map_err(|source| TrainError::File { path: output.join(Summary::FILE), source })?;
             return summary.ok_or_else(|| DirectoryError::NoCheckpoint(output).into());
         };
-        Ok(run_in(
-            &mut directory,
-            &experiment,
-            &mut *engine,
-            &mut *transport,
-            &stop,
-            &mut observer,
-        )?)
+        Ok(run_in(&mut directory, &experiment, &mut *engine, &mut *transport, &stop, &mut observer)?)
     }
 }
 

@@ -6,8 +6,8 @@ mod common;
 
 use common::{Machine, Quadratics};
 use upwash::algorithm::{
-    AdPsgd, AlDsgd, Algorithm, AllReduce, AsyncEasgd, Choco, D2, Downpour, Dpsgd, Easgd, GoSgd,
-    GossipPga, GradientTracking, LocalSgd, Lsgd, ParameterServer, QgMomentum, Sgp, SlowMo, Variant,
+    AdPsgd, AlDsgd, Algorithm, AllReduce, AsyncEasgd, Choco, D2, Downpour, Dpsgd, Easgd, GoSgd, GossipPga,
+    GradientTracking, LocalSgd, Lsgd, ParameterServer, QgMomentum, Sgp, SlowMo, Variant,
 };
 use upwash::algorithm::{Assignment, InitialValue, LocalView, Outgoing, Plan, StateVector, Vector};
 use upwash::compress::Compression;
@@ -16,10 +16,7 @@ use upwash_topology::{Graph, GraphSpec, Schedule, Weights};
 const START: [f64; 4] = [0.0, 1.0, -1.0, 2.0];
 
 fn problem() -> Quadratics {
-    Quadratics {
-        a: vec![1.0, 2.0, 3.0, 4.0],
-        b: vec![1.0, -1.0, 2.0, 0.5],
-    }
+    Quadratics { a: vec![1.0, 2.0, 3.0, 4.0], b: vec![1.0, -1.0, 2.0, 0.5] }
 }
 
 fn fixed(graph: &str) -> Schedule {
@@ -86,11 +83,7 @@ fn local_sgd_averages_every_so_often() {
     // H = 2: a plain step each, then the mean of both second steps.
     let found = run(&LocalSgd { period: 2 }, &nobody(4), 0.1, 2);
     let problem = problem();
-    let step = |x: &[f64]| -> Vec<f64> {
-        (0..4)
-            .map(|i| x[i] - 0.1 * problem.gradient(i, x[i]))
-            .collect()
-    };
+    let step = |x: &[f64]| -> Vec<f64> { (0..4).map(|i| x[i] - 0.1 * problem.gradient(i, x[i])).collect() };
     let (first, second) = (step(&START), step(&step(&START)));
     assert_near(&found[0], &first, 1e-12);
     assert_near(&found[1], &[second.iter().sum::<f64>() / 4.0; 4], 1e-12);
@@ -101,14 +94,8 @@ fn gossip_pga_is_dpsgd_or_all_reduce_at_its_ends() {
     let base = Dpsgd::default();
     let pga = |period| GossipPga { period, base };
     let path = fixed("path:4");
-    assert_same(
-        &run(&pga(u64::MAX), &path, 0.1, 20),
-        &run(&base, &path, 0.1, 20),
-    );
-    assert_same(
-        &run(&pga(1), &path, 0.1, 20),
-        &run(&AllReduce, &path, 0.1, 20),
-    );
+    assert_same(&run(&pga(u64::MAX), &path, 0.1, 20), &run(&base, &path, 0.1, 20));
+    assert_same(&run(&pga(1), &path, 0.1, 20), &run(&AllReduce, &path, 0.1, 20));
     let mixed = run(&pga(3), &path, 0.1, 3);
     assert!(mixed[1][0] != mixed[1][3]);
     assert!((mixed[2][0] - mixed[2][3]).abs() < 1e-15);
@@ -117,10 +104,7 @@ fn gossip_pga_is_dpsgd_or_all_reduce_at_its_ends() {
 #[test]
 fn the_parameter_server_is_an_all_reduce() {
     // From equal starts, with the server in front.
-    let with_server = Quadratics {
-        a: [vec![0.0], problem().a].concat(),
-        b: [vec![0.0], problem().b].concat(),
-    };
+    let with_server = Quadratics { a: [vec![0.0], problem().a].concat(), b: [vec![0.0], problem().b].concat() };
     let equal = Machine::new(&AllReduce, &[0.5; 4]);
     let (known, _) = rounds(&AllReduce, &nobody(4), equal, 0.1, &problem(), 8);
     let mut machine = Machine::new(&ParameterServer, &[0.5; 5]);
@@ -140,31 +124,19 @@ fn the_parameter_server_is_an_all_reduce() {
 /// c'' = 0.2 * 1.6 + 0.8 * 1.1 = 1.2.
 #[test]
 fn easgd_follows_its_two_equations() {
-    let problem = Quadratics {
-        a: vec![0.0, 1.0, 1.0],
-        b: vec![0.0, 2.0, 0.0],
-    };
-    let easgd = Easgd {
-        beta: 0.8,
-        period: 1,
-    };
+    let problem = Quadratics { a: vec![0.0, 1.0, 1.0], b: vec![0.0, 2.0, 0.0] };
+    let easgd = Easgd { beta: 0.8, period: 1 };
     let mut machine = Machine::new(&easgd, &[0.0, 1.0, 3.0]);
     machine.server = Some(0);
     let (found, _) = rounds(&easgd, &nobody(3), machine.clone(), 0.1, &problem, 2);
     assert_near(&found[0], &[1.6, 0.7, 1.5], 1e-12);
     assert_near(&found[1], &[1.2, 1.19, 1.39], 1e-12);
     // Without elasticity: independent workers, and a server that stays.
-    let none = Easgd {
-        beta: 0.0,
-        period: 1,
-    };
+    let none = Easgd { beta: 0.0, period: 1 };
     let (found, _) = rounds(&none, &nobody(3), machine.clone(), 0.1, &problem, 1);
     assert_near(&found[0], &[0.0, 1.1, 2.7], 1e-12);
     // Every second round only.
-    let rare = Easgd {
-        beta: 0.8,
-        period: 2,
-    };
+    let rare = Easgd { beta: 0.8, period: 2 };
     let (found, _) = rounds(&rare, &nobody(3), machine.clone(), 0.1, &problem, 2);
     assert_near(&found[0], &[0.0, 1.1, 2.7], 1e-12);
     assert_near(&found[1], &[1.52, 0.75, 1.35], 1e-12);
@@ -175,22 +147,13 @@ fn easgd_follows_its_two_equations() {
     machine.turn(&elastic, 1, 0, &[0]);
     assert_near(&machine.x, &[0.4, 0.7, 3.0], 1e-12);
     machine.turn(&elastic, 2, 0, &[0]);
-    assert_near(
-        &machine.x,
-        &[0.4 + 0.4 * 2.6, 0.7, 3.0 - 0.3 - 0.4 * 2.6],
-        1e-12,
-    );
+    assert_near(&machine.x, &[0.4 + 0.4 * 2.6, 0.7, 3.0 - 0.3 - 0.4 * 2.6], 1e-12);
 }
 
 /// Losses 2, 1, 4, 3 at the start: the leader of the first group is 1, of the second 3, of all 1.
 #[test]
 fn lsgd_pulls_towards_both_leaders() {
-    let lsgd = Lsgd {
-        groups: 2,
-        local: 0.1,
-        global: 0.2,
-        period: 1,
-    };
+    let lsgd = Lsgd { groups: 2, local: 0.1, global: 0.2, period: 1 };
     let mut machine = Machine::plain(&START);
     machine.u = vec![0.5, 0.0, 0.0, -0.5];
     machine.exchange(&lsgd, &nobody(4).round(0), 0.1, &[2.0, 1.0, 4.0, 3.0]);
@@ -206,12 +169,7 @@ fn lsgd_pulls_towards_both_leaders() {
 /// Two rounds of local steps, then: mean 1.0 -> s = 0.5 s + (a - mean)/gamma, x = a - alpha gamma s.
 #[test]
 fn slowmo_follows_its_equations() {
-    let slowmo = SlowMo {
-        base: Box::new(LocalSgd { period: u64::MAX }),
-        rate: 0.8,
-        momentum: 0.5,
-        period: 2,
-    };
+    let slowmo = SlowMo { base: Box::new(LocalSgd { period: u64::MAX }), rate: 0.8, momentum: 0.5, period: 2 };
     let problem = problem();
     let (mut anchor, mut slow, mut x) = (0.3, 0.0, [0.3; 4]);
     let machine = Machine::new(&slowmo, &x);
@@ -235,16 +193,9 @@ fn slowmo_follows_its_equations() {
 #[test]
 fn slowmo_counts_every_step_by_its_own_rate() {
     let problem = problem();
-    let rates = [
-        0.1, 0.1, 0.04, 0.04, 0.02, 0.1, 0.03, 0.0, 0.05, 0.06, 0.07, 0.08,
-    ];
+    let rates = [0.1, 0.1, 0.04, 0.04, 0.02, 0.1, 0.03, 0.0, 0.05, 0.06, 0.07, 0.08];
     for inner in [u64::MAX, 4] {
-        let slowmo = SlowMo {
-            base: Box::new(LocalSgd { period: inner }),
-            rate: 0.8,
-            momentum: 0.5,
-            period: 4,
-        };
+        let slowmo = SlowMo { base: Box::new(LocalSgd { period: inner }), rate: 0.8, momentum: 0.5, period: 4 };
         let mut machine = Machine::new(&slowmo, &[0.3; 4]);
         let (mut anchor, mut slow, mut x) = (0.3, 0.0, [0.3; 4]);
         let mut gone = [0.0; 4];
@@ -272,12 +223,7 @@ fn slowmo_counts_every_step_by_its_own_rate() {
 /// With alpha = 1 and no slow momentum the slow step is the exact average and nothing else.
 #[test]
 fn slowmo_without_momentum_is_its_base_with_averages() {
-    let plain = |base| SlowMo {
-        base,
-        rate: 1.0,
-        momentum: 0.0,
-        period: 3,
-    };
+    let plain = |base| SlowMo { base, rate: 1.0, momentum: 0.0, period: 3 };
     let slow = plain(Box::new(LocalSgd { period: u64::MAX }));
     let local = LocalSgd { period: 3 };
     let machine = |algorithm: &dyn Algorithm| Machine::new(algorithm, &[0.5; 4]);
@@ -288,10 +234,7 @@ fn slowmo_without_momentum_is_its_base_with_averages() {
     let sgp = plain(Box::new(Sgp));
     let arcs = Schedule::directed(4, &[(0, 1), (0, 2), (1, 2), (2, 3), (3, 0)]).unwrap();
     let machine = Machine::new(&sgp, &START);
-    let still = Quadratics {
-        a: vec![0.0; 4],
-        b: vec![0.0; 4],
-    };
+    let still = Quadratics { a: vec![0.0; 4], b: vec![0.0; 4] };
     let (found, machine) = rounds(&sgp, &arcs, machine, 0.1, &still, 3);
     assert_near(&found[2], &[0.5; 4], 1e-12); // the mean of the start
     assert_near(&machine.numbers, &[1.0; 4], 1e-12);
@@ -309,12 +252,7 @@ fn d2_and_gradient_tracking_reach_the_optimum_where_dpsgd_does_not() {
     assert!(far(&GradientTracking { lazy: true }) < 1e-9);
     assert!(far(&Dpsgd::default()) > 1e-2);
     // SlowMo jumps; what D2 remembers jumps with the model.
-    let slow = SlowMo {
-        base: Box::new(D2 { lazy: true }),
-        rate: 1.0,
-        momentum: 0.2,
-        period: 7,
-    };
+    let slow = SlowMo { base: Box::new(D2 { lazy: true }), rate: 1.0, momentum: 0.2, period: 7 };
     assert!(far(&slow) < 1e-9, "{}", far(&slow));
 }
 
@@ -324,12 +262,7 @@ fn thrown_by_a_cut(algorithm: &dyn Algorithm) -> f64 {
     let machine = Machine::new(algorithm, &START);
     let (_, machine) = rounds(algorithm, &ring, machine, 0.05, &problem(), 3000);
     let (after, _) = rounds(algorithm, &ring, machine, 0.005, &problem(), 100);
-    let far = |models: &Vec<f64>| {
-        models
-            .iter()
-            .map(|x| (x - optimum).abs())
-            .fold(0.0, f64::max)
-    };
+    let far = |models: &Vec<f64>| models.iter().map(|x| (x - optimum).abs()).fold(0.0, f64::max);
     after.iter().map(far).fold(0.0, f64::max)
 }
 
@@ -360,10 +293,7 @@ fn d2_and_gradient_tracking_move_the_mean_by_the_mean_step() {
             let before = mean(&machine.x);
             machine.round(algorithm, &path, k, rate(k), &problem);
             let expected = before - mean(&machine.u);
-            assert!(
-                (mean(&machine.x) - expected).abs() < 1e-12,
-                "{algorithm:?}, round {k}"
-            );
+            assert!((mean(&machine.x) - expected).abs() < 1e-12, "{algorithm:?}, round {k}");
         }
     }
 }
@@ -393,10 +323,7 @@ impl Algorithm for PublishedD2 {
 
     fn state_vectors(&self) -> Vec<StateVector> {
         let extra = |name, start| StateVector { name, start };
-        vec![
-            extra("model before", InitialValue::Model),
-            extra("step before", InitialValue::Zero),
-        ]
+        vec![extra("model before", InitialValue::Model), extra("step before", InitialValue::Zero)]
     }
 }
 
@@ -405,16 +332,8 @@ impl Algorithm for PublishedD2 {
 #[test]
 fn d2_is_the_published_one_while_the_rate_stays() {
     let path = fixed("path:4");
-    assert_same(
-        &run(&D2 { lazy: true }, &path, 0.1, 40),
-        &run(&PublishedD2, &path, 0.1, 40),
-    );
-    let slow = |base| SlowMo {
-        base,
-        rate: 1.0,
-        momentum: 0.2,
-        period: 7,
-    };
+    assert_same(&run(&D2 { lazy: true }, &path, 0.1, 40), &run(&PublishedD2, &path, 0.1, 40));
+    let slow = |base| SlowMo { base, rate: 1.0, momentum: 0.2, period: 7 };
     let bases: [Box<dyn Algorithm>; 2] = [Box::new(PublishedD2), Box::new(D2 { lazy: true })];
     for base in bases {
         let found = run(&slow(base), &path, 0.05, 3000);
@@ -426,10 +345,7 @@ fn d2_is_the_published_one_while_the_rate_stays() {
 /// x' = W (2 x - x_before - u + u_before), two rounds by hand on a pair: W = (I + W)/2 of [[.5, .5]].
 #[test]
 fn d2_follows_its_equation() {
-    let problem = Quadratics {
-        a: vec![1.0, 1.0],
-        b: vec![0.0, 4.0],
-    };
+    let problem = Quadratics { a: vec![1.0, 1.0], b: vec![0.0, 4.0] };
     let d2 = D2 { lazy: true };
     let machine = Machine::new(&d2, &[1.0, 3.0]);
     let (found, _) = rounds(&d2, &fixed("path:2"), machine, 0.5, &problem, 2);
@@ -444,10 +360,7 @@ fn d2_follows_its_equation() {
 fn push_sum_averages_exactly_where_plain_averaging_does_not() {
     let arcs = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 0)];
     let schedule = Schedule::directed(4, &arcs).unwrap();
-    let still = Quadratics {
-        a: vec![0.0; 4],
-        b: vec![0.0; 4],
-    };
+    let still = Quadratics { a: vec![0.0; 4], b: vec![0.0; 4] };
     let machine = Machine::new(&Sgp, &START);
     let (found, machine) = rounds(&Sgp, &schedule, machine, 0.1, &still, 300);
     assert_near(&found[299], &[0.5; 4], 1e-12);
@@ -471,10 +384,7 @@ fn push_sum_averages_exactly_where_plain_averaging_does_not() {
 /// m' = beta m + (1 - beta) (x - x') / gamma, on one worker: SGD whose momentum is its own way.
 #[test]
 fn quasi_global_momentum_follows_its_equations() {
-    let problem = Quadratics {
-        a: vec![1.0],
-        b: vec![2.0],
-    };
+    let problem = Quadratics { a: vec![1.0], b: vec![2.0] };
     let qg = QgMomentum { lazy: false };
     let mut machine = Machine::new(&qg, &[0.0]);
     machine.momentum = 0.9;
@@ -487,45 +397,27 @@ fn quasi_global_momentum_follows_its_equations() {
         assert_near(&models, &[x], 1e-12);
     }
     // Without momentum it is D-PSGD.
-    assert_same(
-        &run(&qg, &fixed("path:4"), 0.1, 10),
-        &run(&Dpsgd::default(), &fixed("path:4"), 0.1, 10),
-    );
+    assert_same(&run(&qg, &fixed("path:4"), 0.1, 10), &run(&Dpsgd::default(), &fixed("path:4"), 0.1, 10));
 }
 
 #[test]
 fn choco_without_compression_is_dpsgd() {
-    let choco = Choco {
-        compression: Compression::None,
-        step: 1.0,
-    };
+    let choco = Choco { compression: Compression::None, step: 1.0 };
     let path = fixed("path:4");
-    assert_same(
-        &run(&choco, &path, 0.1, 20),
-        &run(&Dpsgd::default(), &path, 0.1, 20),
-    );
+    assert_same(&run(&choco, &path, 0.1, 20), &run(&Dpsgd::default(), &path, 0.1, 20));
     // Half the step: y + (W y - y) / 2, which is lazy averaging.
     let half = Choco { step: 0.5, ..choco };
-    let lazy = Dpsgd {
-        lazy: true,
-        ..Default::default()
-    };
+    let lazy = Dpsgd { lazy: true, ..Default::default() };
     assert_same(&run(&half, &path, 0.1, 20), &run(&lazy, &path, 0.1, 20));
     // Led, it is AL-DSGD over D-PSGD.
     let led = |base| AlDsgd::new(base, Variant::Sound);
-    assert_same(
-        &run(&led(Box::new(choco)), &path, 0.1, 20),
-        &run(&led(Box::<Dpsgd>::default()), &path, 0.1, 20),
-    );
+    assert_same(&run(&led(Box::new(choco)), &path, 0.1, 20), &run(&led(Box::<Dpsgd>::default()), &path, 0.1, 20));
 }
 
 /// In the rounds of exact averaging there is nobody to follow.
 #[test]
 fn al_dsgd_over_gossip_pga_leads_between_averages() {
-    let base = GossipPga {
-        period: 3,
-        base: Dpsgd::default(),
-    };
+    let base = GossipPga { period: 3, base: Dpsgd::default() };
     let led = AlDsgd::new(Box::new(base), Variant::Sound);
     let plain = AlDsgd::new(Box::new(Dpsgd::default()), Variant::Sound);
     let path = fixed("path:4");
@@ -580,16 +472,10 @@ fn downpour_pushes_and_pulls() {
     let mut machine = Machine::plain(&[10.0, 1.0, 2.0]);
     machine.server = Some(0);
     machine.u = vec![0.0, 0.5, 2.0];
-    let whole = Downpour {
-        staleness: 1,
-        averaged: false,
-    };
+    let whole = Downpour { staleness: 1, averaged: false };
     machine.turn(&whole, 1, 0, &[0]);
     assert_near(&machine.x, &[9.5, 9.5, 2.0], 1e-12);
-    let averaged = Downpour {
-        staleness: 1,
-        averaged: true,
-    };
+    let averaged = Downpour { staleness: 1, averaged: true };
     machine.turn(&averaged, 2, 0, &[0]);
     assert_near(&machine.x, &[8.5, 9.5, 8.5], 1e-12);
 }

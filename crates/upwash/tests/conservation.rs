@@ -5,8 +5,7 @@
 use std::convert::Infallible;
 use upwash::RowIndex;
 use upwash::algorithm::{
-    Algorithm, AllReduce, D2, Dpsgd, ExchangeContext, GradientTracking, InitialValue, Outgoing,
-    WorkerPlan, WorkerStats,
+    Algorithm, AllReduce, D2, Dpsgd, ExchangeContext, GradientTracking, InitialValue, Outgoing, WorkerPlan, WorkerStats,
 };
 use upwash::engine::{MixOptions, RemoteRow, WorkerVectors, exchange};
 use upwash_testkit::row_plans;
@@ -67,35 +66,20 @@ impl CpuEngine {
     }
 
     fn rows(&mut self) -> Vec<WorkerVectors<'_>> {
-        let mut state_vectors: Vec<_> = self
-            .state_vectors
-            .iter_mut()
-            .map(|e| e.iter_mut())
-            .collect();
+        let mut state_vectors: Vec<_> = self.state_vectors.iter_mut().map(|e| e.iter_mut()).collect();
         let row = |(model, step)| WorkerVectors {
             model,
             step,
-            state_vectors: state_vectors
-                .iter_mut()
-                .filter_map(Iterator::next)
-                .map(|e| &mut e[..])
-                .collect(),
+            state_vectors: state_vectors.iter_mut().filter_map(Iterator::next).map(|e| &mut e[..]).collect(),
         };
         let models = self.models.iter_mut().map(|m| &mut m[..]);
-        models
-            .zip(self.steps.iter().map(|s| &s[..]))
-            .map(row)
-            .collect()
+        models.zip(self.steps.iter().map(|s| &s[..])).map(row).collect()
     }
 
     /// One exchange with everyone in a process of its own: what others send arrives as remote_rows.
     fn exchange_apart(&mut self, parts: &[WorkerPlan]) {
         let sent = |(row, part): (&WorkerVectors<'_>, &WorkerPlan)| RemoteRow {
-            messages: part
-                .messages
-                .iter()
-                .map(|message: &Outgoing| row.outgoing(message, &[]).into())
-                .collect(),
+            messages: part.messages.iter().map(|message: &Outgoing| row.outgoing(message, &[]).into()).collect(),
         };
         let rows = self.rows();
         let sent: Vec<RemoteRow> = rows.iter().zip(parts).map(sent).collect();
@@ -135,11 +119,7 @@ fn l1(weights: Weights) -> Schedule {
 
 fn parts(algorithm: &dyn Algorithm, schedule: &Schedule, k: u64, rate: f64) -> Vec<WorkerPlan> {
     let round = schedule.round(k);
-    let report = |i: usize| WorkerStats {
-        loss: Some(i as f64),
-        degree: round.degree(i),
-        number: 1.0,
-    };
+    let report = |i: usize| WorkerStats { loss: Some(i as f64), degree: round.degree(i), number: 1.0 };
     let reports: Vec<WorkerStats> = (0..WORKERS).map(report).collect();
     let kind = algorithm.exchanges(k)[0];
     kind.parts(algorithm, &ExchangeContext::new(&round, rate), &reports)
@@ -172,24 +152,15 @@ const LONG: u64 = 20_000;
 #[test]
 fn the_mean_stays_at_the_optimum_for_twenty_thousand_rounds() {
     let problem = Problem::new();
-    let algorithms: [(&dyn Algorithm, f64); 3] = [
-        (&D2 { lazy: true }, 1e-5),
-        (&GradientTracking { lazy: true }, 1e-5),
-        (&Dpsgd::default(), 1e-5),
-    ];
+    let algorithms: [(&dyn Algorithm, f64); 3] =
+        [(&D2 { lazy: true }, 1e-5), (&GradientTracking { lazy: true }, 1e-5), (&Dpsgd::default(), 1e-5)];
     for (algorithm, tolerance) in algorithms {
         let start = CpuEngine::new(algorithm).mean(WIDTH - 1);
         let fleet = train(algorithm, LONG, false);
         let far = fleet.distance(&problem);
-        assert!(
-            far < tolerance,
-            "{algorithm:?} ends {far:.1e} from the optimum"
-        );
+        assert!(far < tolerance, "{algorithm:?} ends {far:.1e} from the optimum");
         let drift = (fleet.mean(WIDTH - 1) - start).abs();
-        assert!(
-            drift < 1e-5,
-            "{algorithm:?} moved what nothing moves by {drift:.1e}"
-        );
+        assert!(drift < 1e-5, "{algorithm:?} moved what nothing moves by {drift:.1e}");
     }
 }
 
@@ -220,11 +191,7 @@ fn consensus_is_a_fixed_point_to_the_bit() {
 /// Workers in processes of their own come to the same bits, so that they conserve the same.
 #[test]
 fn processes_of_their_own_conserve_the_same() {
-    let algorithms: [&dyn Algorithm; 3] = [
-        &D2 { lazy: true },
-        &GradientTracking { lazy: true },
-        &Dpsgd::default(),
-    ];
+    let algorithms: [&dyn Algorithm; 3] = [&D2 { lazy: true }, &GradientTracking { lazy: true }, &Dpsgd::default()];
     for algorithm in algorithms {
         let (together, apart) = (train(algorithm, 300, false), train(algorithm, 300, true));
         assert_eq!(together.models, apart.models, "{algorithm:?}");

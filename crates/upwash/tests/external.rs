@@ -22,7 +22,8 @@ fn every_synchronous_algorithm_agrees_with_the_built_in_loop() {
 /// A model without batch norm has nothing to average.
 #[test]
 fn statistics_that_there_are_none_of_are_averaged_in_peace() {
-    let text = "model = \"softmax\"\n[algorithm]\nname = \"dpsgd\"\n[training]\nepochs = 1\nstatistics = \"averaged\"\n";
+    let text =
+        "model = \"softmax\"\n[algorithm]\nname = \"dpsgd\"\n[training]\nepochs = 1\nstatistics = \"averaged\"\n";
     let cases = [("averaged".to_string(), text.to_string())].into();
     let refused = external_suite::check(cases, |experiment, drive| {
         drive(&mut InProcess::new(experiment.workers()));

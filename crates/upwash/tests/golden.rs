@@ -10,11 +10,7 @@ use upwash_testkit::golden::{Bits, Trace, Traces, cases, check};
 
 #[test]
 fn golden_losses_on_a_quadratic() {
-    let trace = |config: &str| {
-        Trace::of(config, |experiment| {
-            Arc::new(Quadratic::new(experiment.data.train.size()))
-        })
-    };
+    let trace = |config: &str| Trace::of(config, |experiment| Arc::new(Quadratic::new(experiment.data.train.size())));
     let runs = cases(1).into_iter();
     let found: Traces = runs.map(|(name, config)| (name, trace(&config))).collect();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/quadratic.json");
@@ -27,10 +23,7 @@ fn golden_runs_have_every_algorithm() {
     for known in Registry::standard().iter() {
         let name = format!("name = \"{}\"", known.name);
         let default = known.name == "al-dsgd";
-        assert!(
-            default || all.iter().any(|case| case.contains(&name)),
-            "{name}"
-        );
+        assert!(default || all.iter().any(|case| case.contains(&name)), "{name}");
     }
 }
 

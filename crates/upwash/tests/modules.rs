@@ -14,9 +14,7 @@ fn dependencies(path: &Path, found: &mut BTreeSet<String>) {
     }
     let text = std::fs::read_to_string(path).unwrap();
     // Documentation may point anywhere.
-    let code = text
-        .lines()
-        .filter(|line| !line.trim_start().starts_with("//"));
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     let text = code.collect::<Vec<_>>().join("\n");
     for rest in text.split("crate::").skip(1) {
         let name = rest.split(|c: char| !c.is_ascii_lowercase() && c != '_');
@@ -40,25 +38,15 @@ fn no_circle() {
     }
     assert!(modules.len() > 10, "{modules:?}");
     let names: BTreeSet<String> = modules.keys().cloned().collect();
-    modules
-        .values_mut()
-        .for_each(|found| found.retain(|name| names.contains(name)));
+    modules.values_mut().for_each(|found| found.retain(|name| names.contains(name)));
     // Take away what depends on nothing that is left, until nothing is left.
     while !modules.is_empty() {
-        let free: Vec<String> = modules
-            .iter()
-            .filter(|(_, needs)| needs.is_empty())
-            .map(|(name, _)| name.clone())
-            .collect();
-        assert!(
-            !free.is_empty(),
-            "these depend on each other in a circle: {modules:#?}"
-        );
+        let free: Vec<String> =
+            modules.iter().filter(|(_, needs)| needs.is_empty()).map(|(name, _)| name.clone()).collect();
+        assert!(!free.is_empty(), "these depend on each other in a circle: {modules:#?}");
         for name in free {
             modules.remove(&name);
-            modules
-                .values_mut()
-                .for_each(|needs| needs.retain(|need| *need != name));
+            modules.values_mut().for_each(|needs| needs.retain(|need| *need != name));
         }
     }
 }

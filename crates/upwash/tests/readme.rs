@@ -8,11 +8,7 @@ use upwash::experiment::{DataPaths, Experiment};
 #[test]
 fn the_configuration_in_the_readme_is_accepted() {
     let readme = include_str!("../../../README.md");
-    let block = readme
-        .split("```toml\n")
-        .nth(1)
-        .and_then(|rest| rest.split("```").next())
-        .unwrap();
+    let block = readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let config = Config::parse(block, &[]).unwrap();
     assert_eq!((config.graph.copies, config.training.epochs), (3, 20));
 }
@@ -31,9 +27,7 @@ fn the_clock_in_the_documentation_is_accepted() {
 fn the_round_loop_in_the_documentation_is_the_one_that_runs() {
     let page = include_str!("../../../docs/architecture.md");
     let code = |text: &str| -> Vec<String> {
-        let lines = text
-            .lines()
-            .map(|line| line.split("//").next().unwrap().trim());
+        let lines = text.lines().map(|line| line.split("//").next().unwrap().trim());
         let lines = lines.filter(|line| !line.is_empty());
         lines.map(str::to_owned).collect()
     };

@@ -5,8 +5,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use upwash::algorithm::{Outgoing, RowPlan};
 use upwash::engine::{
-    CpuEngine, Engine, EngineError, EngineSpec, GradientTask, MixOptions, RemoteRow, Score, Split,
-    State,
+    CpuEngine, Engine, EngineError, EngineSpec, GradientTask, MixOptions, RemoteRow, Score, Split, State,
 };
 use upwash::model::{Layout, Replica};
 use upwash::run::{RunError, Summary};
@@ -14,16 +13,12 @@ use upwash::{Config, Event, RowIndex, Status, TrainError, Trainer};
 use upwash_testkit::Quadratic;
 
 fn config(more: &str) -> Config {
-    let text = format!(
-        "[graph]\ntopology = \"ring:4\"\n[training]\nepochs = 4\ncheckpoint_every = 10\n{more}"
-    );
+    let text = format!("[graph]\ntopology = \"ring:4\"\n[training]\nepochs = 4\ncheckpoint_every = 10\n{more}");
     Config::parse(&text, &[]).unwrap()
 }
 
 fn trainer<'a>(folder: &Path) -> Trainer<'a> {
-    Trainer::new(config(""))
-        .model(Quadratic::new(64))
-        .output(folder)
+    Trainer::new(config("")).model(Quadratic::new(64)).output(folder)
 }
 
 /// What a run comes to, whenever it took place.
@@ -65,10 +60,7 @@ fn a_run_can_be_stopped_and_resumed_with_the_same_result() {
     assert_eq!(rounds.borrow()[0], 15);
     assert_eq!(comparable(resumed), comparable(known.clone()));
     // What is over is not run again.
-    let again = trainer(&parts)
-        .resume(true)
-        .observe(|_| panic!("it is over"))
-        .run();
+    let again = trainer(&parts).resume(true).observe(|_| panic!("it is over")).run();
     assert_eq!(comparable(again.unwrap()), comparable(known));
 }
 
@@ -78,15 +70,9 @@ fn what_is_missing_is_named() {
     assert!(matches!(error, TrainError::NoEngine), "{error}");
     let named = Config::parse("model = \"custom:Net\"\n", &[]).unwrap();
     let error = Trainer::new(named).run().unwrap_err();
-    assert!(
-        error.to_string().contains("part of another program"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("part of another program"), "{error}");
     let error = Trainer::from_file("no such file.toml").err().unwrap();
-    assert!(
-        error.to_string().contains("cannot read no such file.toml"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("cannot read no such file.toml"), "{error}");
     let error = Config::parse("[training]\noptimizer = \"adam\"\n", &[]).unwrap_err();
     assert!(error.to_string().contains("training.optimizer"), "{error}");
 }
@@ -173,20 +159,13 @@ fn a_failed_engine_ends_a_run_with_its_last_checkpoint() {
     let run = folder.path().join("run");
     let failed = Trainer::new(config("")).engine(failing).output(&run).run();
     let error = failed.unwrap_err();
-    let TrainError::Run(RunError::Failed {
-        round: 25,
-        checkpoint: Some(checkpoint),
-        ..
-    }) = &error
-    else {
+    let TrainError::Run(RunError::Failed { round: 25, checkpoint: Some(checkpoint), .. }) = &error else {
         panic!("{error}");
     };
     assert_eq!(*checkpoint, run.join("checkpoint-000000020.upwash"));
     assert!(error.to_string().contains("out of memory"), "{error}");
     // It goes on from there.
-    let resumed = Trainer::new(config(""))
-        .model(Quadratic::new(64))
-        .output(&run);
+    let resumed = Trainer::new(config("")).model(Quadratic::new(64)).output(&run);
     // Own models and engines are named, so this is another run.
     assert!(resumed.resume(true).run().is_err());
     let other = Trainer::new(config("")).engine(|spec| {

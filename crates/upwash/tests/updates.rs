@@ -7,8 +7,7 @@ mod common;
 
 use common::Machine;
 use upwash::algorithm::{
-    AlDsgd, Algorithm, Dpsgd, Exchange, ExchangeContext, LeaderCoefficients, LocalView, Variant,
-    WorkerStats,
+    AlDsgd, Algorithm, Dpsgd, Exchange, ExchangeContext, LeaderCoefficients, LocalView, Variant, WorkerStats,
 };
 use upwash::engine::{MixOptions, WorkerVectors, exchange};
 use upwash_testkit::row_plans;
@@ -25,13 +24,7 @@ fn path() -> Schedule {
 }
 
 /// One round in double precision, by the plans' definition.
-fn step(
-    algorithm: &dyn Algorithm,
-    round: &Round,
-    x: &[f64],
-    u: &[f64],
-    losses: &[f64],
-) -> Vec<f64> {
+fn step(algorithm: &dyn Algorithm, round: &Round, x: &[f64], u: &[f64], losses: &[f64]) -> Vec<f64> {
     let mut machine = Machine::new(algorithm, x);
     machine.u = u.to_vec();
     machine.exchange(algorithm, round, RATE, losses);
@@ -55,10 +48,7 @@ fn check(algorithm: &dyn Algorithm, expected: &[(usize, [f64; 4])]) {
     for (round, values) in expected {
         for i in 0..4 {
             let (x, known) = (found[*round][i], values[i]);
-            assert!(
-                (x - known).abs() < 1e-9,
-                "{algorithm:?}, round {round}, worker {i}: {x}, not {known}"
-            );
+            assert!((x - known).abs() < 1e-9, "{algorithm:?}, round {round}, worker {i}: {x}, not {known}");
         }
     }
 }
@@ -75,15 +65,7 @@ fn dpsgd_adapts_then_combines() {
             (1, [0.35, 0.0, 1.0, 0.65]),
             (2, [0.1075, 0.8575, 0.195, 0.945]),
             (3, [0.341375, 0.466625, 0.6265, 0.75175]),
-            (
-                10,
-                [
-                    0.423269198957,
-                    0.725243375067,
-                    0.534971605141,
-                    0.836945781251,
-                ],
-            ),
+            (10, [0.423269198957, 0.725243375067, 0.534971605141, 0.836945781251]),
         ],
     );
 }
@@ -91,15 +73,8 @@ fn dpsgd_adapts_then_combines() {
 #[test]
 fn dpsgd_combines_then_adapts() {
     check(
-        &Dpsgd {
-            overlap: true,
-            ..Default::default()
-        },
-        &[
-            (1, [0.6, -0.9, 2.4, -0.1]),
-            (2, [-0.11, 1.48, -0.62, 1.39]),
-            (3, [0.796, -0.861, 2.221, 0.029]),
-        ],
+        &Dpsgd { overlap: true, ..Default::default() },
+        &[(1, [0.6, -0.9, 2.4, -0.1]), (2, [-0.11, 1.48, -0.62, 1.39]), (3, [0.796, -0.861, 2.221, 0.029])],
     );
 }
 
@@ -111,15 +86,7 @@ fn al_dsgd_as_written() {
             (1, [0.544, -0.3, 1.4, 0.248]),
             (2, [0.136864, 0.802, -0.026, 0.868928]),
             (3, [0.506617984, 0.138232, 0.835464, 0.358855808]),
-            (
-                10,
-                [
-                    0.507416873634,
-                    0.502746205917,
-                    0.463471272498,
-                    0.487661436439,
-                ],
-            ),
+            (10, [0.507416873634, 0.502746205917, 0.463471272498, 0.487661436439]),
         ],
     );
 }
@@ -151,8 +118,7 @@ fn released_over_the_released_baseline_nobody_follows_a_better_connected_one() {
             number: 1.0,
         };
         let reports: Vec<WorkerStats> = (0..8).map(report).collect();
-        let parts =
-            Exchange::Neighbors.parts(&algorithm, &ExchangeContext::new(&round, RATE), &reports);
+        let parts = Exchange::Neighbors.parts(&algorithm, &ExchangeContext::new(&round, RATE), &reports);
         let led = parts.iter().filter(|part| part.plan.leaders.is_some());
         assert!(led.clone().count() >= 4);
         for part in led {
@@ -169,27 +135,14 @@ fn al_dsgd_sound() {
             (1, [0.355, 0.065, 0.934, 0.635]),
             (2, [0.130075, 0.702145, 0.195754, 0.924128]),
             (3, [0.290838235, 0.438069985, 0.554517772, 0.74557781]),
-            (
-                10,
-                [
-                    0.334326003244,
-                    0.598472940166,
-                    0.469579458275,
-                    0.808129380329,
-                ],
-            ),
+            (10, [0.334326003244, 0.598472940166, 0.469579458275, 0.808129380329]),
         ],
     );
 }
 
 #[test]
 fn without_pull_al_dsgd_is_its_base() {
-    let none = LeaderCoefficients {
-        w_best: 0.0,
-        w_degree: 0.0,
-        lambda_best: 0.0,
-        lambda_degree: 0.0,
-    };
+    let none = LeaderCoefficients { w_best: 0.0, w_degree: 0.0, lambda_best: 0.0, lambda_degree: 0.0 };
     for variant in [Variant::Sound, Variant::Released] {
         let mut led = al_dsgd(variant);
         led.pull = none;
@@ -215,40 +168,22 @@ fn a_worker_without_neighbors_takes_a_plain_step() {
 #[test]
 fn before_any_loss_is_known_everyone_is_its_own_best() {
     let round = path().round(0);
-    let blank = |degree| WorkerStats {
-        loss: None,
-        degree,
-        number: 1.0,
-    };
+    let blank = |degree| WorkerStats { loss: None, degree, number: 1.0 };
     let view = LocalView {
         worker: 1,
         context: ExchangeContext::new(&round, 0.0),
         own: blank(2),
         received: &[(0, blank(1)), (2, blank(2))],
     };
-    let plan = AlDsgd::new(
-        Box::new(Dpsgd {
-            overlap: true,
-            ..Default::default()
-        }),
-        Variant::Sound,
-    )
-    .plan(&view);
+    let plan = AlDsgd::new(Box::new(Dpsgd { overlap: true, ..Default::default() }), Variant::Sound).plan(&view);
     // W_11 = 0, so that all of its own weight is w_best and w_degree: worker 1 wins the tie with 2.
-    assert!(
-        (plan.assignments[0].messages[1].1 - 0.2).abs() < 1e-12,
-        "{plan:?}"
-    );
+    assert!((plan.assignments[0].messages[1].1 - 0.2).abs() < 1e-12, "{plan:?}");
 }
 
 /// One round of `overlap`, worked by hand: A = Z over the lazy W, C = I.
 #[test]
 fn al_dsgd_that_overlaps() {
-    let base = Dpsgd {
-        overlap: true,
-        lazy: true,
-        ..Default::default()
-    };
+    let base = Dpsgd { overlap: true, lazy: true, ..Default::default() };
     let sound = AlDsgd::new(Box::new(base), Variant::Sound);
     assert!(sound.exchanges(0) == [Exchange::Early]);
     let u: Vec<f64> = (0..4).map(|i| RATE * A[i] * (START[i] - B[i])).collect();
@@ -256,11 +191,7 @@ fn al_dsgd_that_overlaps() {
     for (x, known) in found.iter().zip([0.52, 0.0, 1.34, 0.47]) {
         assert!((x - known).abs() < 1e-9, "{found:?}");
     }
-    let base = Dpsgd {
-        overlap: true,
-        lazy: true,
-        ..Default::default()
-    };
+    let base = Dpsgd { overlap: true, lazy: true, ..Default::default() };
     let written = AlDsgd::new(Box::new(base), Variant::Written);
     assert!(written.exchanges(0) == [Exchange::Early]);
 }
@@ -269,44 +200,23 @@ fn al_dsgd_that_overlaps() {
 #[test]
 fn the_kernel_mixes_as_the_plans_say() {
     let width = 40_003; // several blocks, the last one short
-    for algorithm in [
-        &al_dsgd(Variant::Sound) as &dyn Algorithm,
-        &al_dsgd(Variant::Written),
-        &Dpsgd::default(),
-    ] {
-        let value =
-            |seed: usize, i: usize| ((i * 7919 + seed * 104_729) % 1000) as f64 / 500.0 - 1.0;
+    for algorithm in [&al_dsgd(Variant::Sound) as &dyn Algorithm, &al_dsgd(Variant::Written), &Dpsgd::default()] {
+        let value = |seed: usize, i: usize| ((i * 7919 + seed * 104_729) % 1000) as f64 / 500.0 - 1.0;
         let mut models: Vec<f32> = (0..4 * width).map(|i| value(1, i) as f32).collect();
         let updates: Vec<f32> = (0..4 * width).map(|i| value(2, i) as f32).collect();
         let before = models.clone();
         let losses = [0.3, 0.1, 0.4, 0.2];
         let round = path().round(0);
-        let report = |i: usize| WorkerStats {
-            loss: Some(losses[i]),
-            degree: round.degree(i),
-            number: 1.0,
-        };
+        let report = |i: usize| WorkerStats { loss: Some(losses[i]), degree: round.degree(i), number: 1.0 };
         let reports = [0, 1, 2, 3].map(report);
         let context = ExchangeContext::new(&round, RATE);
         let parts = Exchange::Neighbors.parts(algorithm, &context, &reports);
         let rows = models.chunks_mut(width).zip(updates.chunks(width));
-        let rows = rows.map(|(model, step)| WorkerVectors {
-            model,
-            step,
-            state_vectors: vec![],
-        });
-        exchange(
-            rows.collect(),
-            &[],
-            &row_plans(&parts),
-            MixOptions::default(),
-        );
+        let rows = rows.map(|(model, step)| WorkerVectors { model, step, state_vectors: vec![] });
+        exchange(rows.collect(), &[], &row_plans(&parts), MixOptions::default());
         for column in (0..width).step_by(997) {
-            let pick = |buffer: &[f32]| -> Vec<f64> {
-                (0..4)
-                    .map(|row| f64::from(buffer[row * width + column]))
-                    .collect()
-            };
+            let pick =
+                |buffer: &[f32]| -> Vec<f64> { (0..4).map(|row| f64::from(buffer[row * width + column])).collect() };
             let expected = step(algorithm, &round, &pick(&before), &pick(&updates), &losses);
             for (row, known) in expected.iter().enumerate() {
                 let found = f64::from(models[row * width + column]);

@@ -25,11 +25,7 @@ pub(crate) struct Args {
 
 pub(crate) fn analyze(args: &Args, out: &mut impl Write) -> Result<()> {
     let graph = args.graph.build()?;
-    let options = AnalysisOptions {
-        budget: args.budget,
-        rotate: args.rotate,
-        leaders: args.leaders,
-    };
+    let options = AnalysisOptions { budget: args.budget, rotate: args.rotate, leaders: args.leaders };
     let analysis = Analysis::of(&graph, options)?;
     if args.json {
         return json(out, &args.graph, &analysis);
@@ -50,10 +46,7 @@ pub(crate) struct OptimizeArgs {
 }
 
 pub(crate) fn optimize(args: &OptimizeArgs, out: &mut impl Write) -> Result<()> {
-    let options = AnalysisOptions {
-        budget: Some(args.budget),
-        ..Default::default()
-    };
+    let options = AnalysisOptions { budget: Some(args.budget), ..Default::default() };
     let analysis = Analysis::of(&args.graph.build()?, options)?;
     if args.json {
         return json(out, &args.graph, &analysis);

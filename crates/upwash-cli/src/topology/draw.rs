@@ -23,10 +23,7 @@ const MAX_DRAWN: usize = 4096;
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     let graph = args.graph.build()?;
     let nodes = graph.nodes();
-    ensure!(
-        nodes <= MAX_DRAWN,
-        "{nodes} workers are too many to draw: at most {MAX_DRAWN}"
-    );
+    ensure!(nodes <= MAX_DRAWN, "{nodes} workers are too many to draw: at most {MAX_DRAWN}");
     let title = args.graph.to_string();
     let svg = match args.rotate {
         None => upwash_topology::draw(&graph, &title),

@@ -52,6 +52,5 @@ fn json(out: &mut impl Write, graph: &GraphSpec, analysis: &Analysis) -> Result<
 
 /// A budget from the command line; whether it is in range is the library's to say.
 fn budget(text: &str) -> Result<f64, String> {
-    text.parse()
-        .map_err(|_| "write a number above 0 and at most 1, as 0.5".into())
+    text.parse().map_err(|_| "write a number above 0 and at most 1, as 0.5".into())
 }

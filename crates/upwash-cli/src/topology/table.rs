@@ -8,12 +8,7 @@ use upwash_topology::{Analysis, Contraction, Graph, GraphSpec, LeaderAnalysis, M
 /// Lists of more workers than this are summed up.
 const MAX_LISTED: usize = 32;
 
-pub(crate) fn analysis(
-    out: &mut impl Write,
-    spec: &GraphSpec,
-    graph: &Graph,
-    analysis: &Analysis,
-) -> Result<()> {
+pub(crate) fn analysis(out: &mut impl Write, spec: &GraphSpec, graph: &Graph, analysis: &Analysis) -> Result<()> {
     headline(out, spec, analysis)?;
     contractions(out, analysis)?;
     if let Some(matcha) = &analysis.matcha {
@@ -35,10 +30,8 @@ pub(crate) fn optimum(out: &mut impl Write, spec: &GraphSpec, analysis: &Analysi
     };
     matchings(out, analysis, matcha)?;
     writeln!(out)?;
-    let rows = [
-        ("D-PSGD (all links)".into(), analysis.dpsgd.clone()),
-        (matcha_name(matcha), matcha.contraction.clone()),
-    ];
+    let rows =
+        [("D-PSGD (all links)".into(), analysis.dpsgd.clone()), (matcha_name(matcha), matcha.contraction.clone())];
     contraction_table(out, &rows)
 }
 
@@ -75,10 +68,7 @@ fn headline(out: &mut impl Write, spec: &GraphSpec, analysis: &Analysis) -> Resu
     writeln!(out, "  lambda_max   {:.6}", analysis.lambda_max)?;
     if !analysis.connected {
         let pieces = analysis.pieces.len();
-        writeln!(
-            out,
-            "  {pieces} pieces that never agree: rho is 1, alpha that of the largest piece"
-        )?;
+        writeln!(out, "  {pieces} pieces that never agree: rho is 1, alpha that of the largest piece")?;
     }
     Ok(())
 }
@@ -151,10 +141,7 @@ fn contraction_table(out: &mut impl Write, rows: &[(String, Contraction)]) -> Re
         let rounds = row.mixing_rounds.map(|rounds| rounds.to_string());
         let rounds = rounds.unwrap_or("never".into());
         let (rho, gap) = (row.rho, row.spectral_gap);
-        writeln!(
-            out,
-            "  {name:<34}{alpha:>9}{rho:>11.6}{gap:>10.6}{rounds:>9}"
-        )?;
+        writeln!(out, "  {name:<34}{alpha:>9}{rho:>11.6}{gap:>10.6}{rounds:>9}")?;
     }
     Ok(())
 }
@@ -202,25 +189,15 @@ fn published(out: &mut impl Write, theorem: &Theorem1) -> Result<()> {
         None if theorem.lambda_min > 0.0 => "what no alpha fulfils: its zeta is 0".into(),
         None => "a connected graph of two workers or more".into(),
     };
-    writeln!(
-        out,
-        "\n  Theorem 1 of the AL-DSGD paper, as printed, asks for\n  {asks}."
-    )?;
+    writeln!(out, "\n  Theorem 1 of the AL-DSGD paper, as printed, asks for\n  {asks}.")?;
     if theorem.alpha.is_some() && !theorem.alpha_within_limit {
         let limit = theorem.alpha_limit;
-        writeln!(
-            out,
-            "  Its proof also needs alpha <= {limit:.4}, which it does not say."
-        )?;
+        writeln!(out, "  Its proof also needs alpha <= {limit:.4}, which it does not say.")?;
     }
     Ok(())
 }
 
-fn leaders(
-    out: &mut impl Write,
-    al_dsgd: &LeaderAnalysis,
-    matcha: Option<&MatchaAnalysis>,
-) -> Result<()> {
+fn leaders(out: &mut impl Write, al_dsgd: &LeaderAnalysis, matcha: Option<&MatchaAnalysis>) -> Result<()> {
     let weights = &al_dsgd.weights;
     let (best, degree) = (weights.best, weights.degree);
     writeln!(out, "\nAL-DSGD, w_best {best} and w_degree {degree}:\n")?;
@@ -257,20 +234,11 @@ fn workers(out: &mut impl Write, graph: &Graph, analysis: &Analysis) -> Result<(
     let degrees = analysis.rotation.as_ref();
     let degrees = degrees.map(|rotation| &rotation.expected_degrees);
     let influence = analysis.al_dsgd.as_ref().map(|al_dsgd| &al_dsgd.influence);
-    let heading = |column: Option<&Vec<f64>>, name: &str| {
-        column.map_or(String::new(), |_| format!("{name:>11}"))
-    };
-    writeln!(
-        out,
-        "\n  worker  degree{}{}  neighbors",
-        heading(degrees, "in a turn"),
-        heading(influence, "influence"),
-    )?;
+    let heading = |column: Option<&Vec<f64>>, name: &str| column.map_or(String::new(), |_| format!("{name:>11}"));
+    writeln!(out, "\n  worker  degree{}{}  neighbors", heading(degrees, "in a turn"), heading(influence, "influence"),)?;
     for worker in 0..analysis.nodes {
         let cell = |column: Option<&Vec<f64>>, digits: usize| {
-            column.map_or(String::new(), |values| {
-                format!("{:>11.digits$}", values[worker])
-            })
+            column.map_or(String::new(), |values| format!("{:>11.digits$}", values[worker]))
         };
         writeln!(
             out,

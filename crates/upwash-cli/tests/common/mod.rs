@@ -69,11 +69,7 @@ pub fn losses(folder: &Path) -> Vec<Vec<f64>> {
     let mut found: Vec<Vec<f64>> = Vec::new();
     let mut folders = vec![folder.to_owned()];
     let inside = std::fs::read_dir(folder).unwrap();
-    folders.extend(
-        inside
-            .map(|entry| entry.unwrap().path())
-            .filter(|path| path.is_dir()),
-    );
+    folders.extend(inside.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()));
     for folder in folders {
         let Ok(text) = std::fs::read_to_string(folder.join("events.jsonl")) else {
             continue;

@@ -22,13 +22,9 @@ impl Chart {
         let mut edges = [vec![], vec![]];
         for &(x, _) in &mean.points {
             let here = |line: &Line| line.points.iter().find(|point| point.0 == x).copied();
-            let all = others()
-                .filter_map(here)
-                .filter(|point| self.is_usable(point.1));
-            let (low, high) = all
-                .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (_, y)| {
-                    (low.min(y), high.max(y))
-                });
+            let all = others().filter_map(here).filter(|point| self.is_usable(point.1));
+            let (low, high) =
+                all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (_, y)| (low.min(y), high.max(y)));
             if low <= high {
                 edges[0].push((x, high));
                 edges[1].insert(0, (x, low));
@@ -42,17 +38,10 @@ impl Chart {
     fn range(&self, of: fn(&(f64, f64)) -> f64) -> (f64, f64) {
         let points = self.lines.iter().flat_map(|line| &line.points);
         let points = points.filter(|point| self.is_usable(point.1)).map(of);
-        points.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| {
-            (low.min(x), high.max(x))
-        })
+        points.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)))
     }
 
-    pub(super) fn draw<B: DrawingBackend>(
-        &self,
-        area: &DrawingArea<B, Shift>,
-        title: &str,
-        scale: u32,
-    ) -> Drawn<B> {
+    pub(super) fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>, title: &str, scale: u32) -> Drawn<B> {
         let (x, y) = (self.range(|point| point.0), self.range(|point| point.1));
         let x: Range<f64> = match x.1 > x.0 {
             true => x.0..x.1,
@@ -60,11 +49,7 @@ impl Chart {
         };
         area.fill(&WHITE)?;
         let mut builder = ChartBuilder::on(area);
-        builder
-            .margin(10 * scale)
-            .margin_right(22 * scale)
-            .x_label_area_size(42 * scale)
-            .y_label_area_size(62 * scale);
+        builder.margin(10 * scale).margin_right(22 * scale).x_label_area_size(42 * scale).y_label_area_size(62 * scale);
         if !title.is_empty() {
             builder.caption(title, font(15, scale));
         }

@@ -121,10 +121,7 @@ impl Schedule {
     pub fn fixed(graph: &Graph, weights: &Weights) -> Result<Self, ScheduleError> {
         let mixing = weights.mixing(graph)?;
         let matchings = (0..graph.matchings().len()).collect();
-        Ok(Self::cycle(
-            graph.nodes(),
-            [(graph.edges().to_vec(), matchings, mixing)],
-        ))
+        Ok(Self::cycle(graph.nodes(), [(graph.edges().to_vec(), matchings, mixing)]))
     }
 
     /// Each matching up with its own probability, drawn anew for every round, with MATCHA's alpha.
@@ -138,15 +135,8 @@ impl Schedule {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn matcha(matcha: &Matcha, seed: u64) -> Self {
-        let rule = Rule::Matcha {
-            matcha: matcha.clone().into(),
-            weights: Weights::Optimal,
-            seed,
-        };
-        Self {
-            nodes: matcha.graph().nodes(),
-            rule,
-        }
+        let rule = Rule::Matcha { matcha: matcha.clone().into(), weights: Weights::Optimal, seed };
+        Self { nodes: matcha.graph().nodes(), rule }
     }
 
     /// [`matcha`](Self::matcha)'s draws with other weights, taken from the links that are up.
@@ -158,26 +148,15 @@ impl Schedule {
     /// assert!(schedule.round(5).mixing().without_positive_diagonal().is_empty());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn matcha_with(
-        matcha: &Matcha,
-        weights: Weights,
-        seed: u64,
-    ) -> Result<Self, ScheduleError> {
+    pub fn matcha_with(matcha: &Matcha, weights: Weights, seed: u64) -> Result<Self, ScheduleError> {
         match weights {
             Weights::Given(_) => return Err(ScheduleError::GivenWeights),
             // Found wrong here rather than in some later round.
             Weights::Alpha(_) => drop(weights.mixing(matcha.graph())?),
             _ => {}
         }
-        let rule = Rule::Matcha {
-            matcha: matcha.clone().into(),
-            weights,
-            seed,
-        };
-        Ok(Self {
-            nodes: matcha.graph().nodes(),
-            rule,
-        })
+        let rule = Rule::Matcha { matcha: matcha.clone().into(), weights, seed };
+        Ok(Self { nodes: matcha.graph().nodes(), rule })
     }
 
     /// The graph's matchings in turn, one a round; linked workers take each other's average.
@@ -212,9 +191,7 @@ impl Schedule {
     /// ```
     pub fn one_peer_exponential(nodes: usize) -> Self {
         assert!(nodes > 0, "no workers");
-        let hops = (0..)
-            .map(|power| 1usize << power)
-            .take_while(|&hop| hop < nodes);
+        let hops = (0..).map(|power| 1usize << power).take_while(|&hop| hop < nodes);
         let round = |hop: usize| {
             let row = |i: usize| {
                 let mut row = vec![(i, 0.5), ((i + nodes - hop) % nodes, 0.5)];
@@ -222,17 +199,11 @@ impl Schedule {
                 row
             };
             let links = (0..nodes).map(|i| (i, (i + hop) % nodes)).collect();
-            (
-                links,
-                vec![],
-                Mixing::from_rows((0..nodes).map(row).collect()),
-            )
+            (links, vec![], Mixing::from_rows((0..nodes).map(row).collect()))
         };
         let mut schedule = Self::cycle(nodes, hops.map(round));
         if let Rule::Cycle(patterns) = &mut schedule.rule {
-            patterns
-                .iter_mut()
-                .for_each(|pattern| Arc::make_mut(pattern).directed = true);
+            patterns.iter_mut().for_each(|pattern| Arc::make_mut(pattern).directed = true);
         }
         schedule
     }
@@ -270,12 +241,7 @@ impl Schedule {
             senders.into_iter().map(|sender| (sender, part)).collect()
         };
         let mixing = Mixing::from_rows(rows.into_iter().map(row).collect());
-        let pattern = Pattern {
-            links,
-            directed: true,
-            matchings: vec![],
-            mixing,
-        };
+        let pattern = Pattern { links, directed: true, matchings: vec![], mixing };
         let rule = Rule::Cycle(vec![Arc::new(pattern)]);
         Ok(Self { nodes, rule })
     }
@@ -311,14 +277,8 @@ impl Schedule {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn random_matching(graph: &Graph, seed: u64) -> Self {
-        let rule = Rule::RandomMatching {
-            graph: graph.clone().into(),
-            seed,
-        };
-        Self {
-            nodes: graph.nodes(),
-            rule,
-        }
+        let rule = Rule::RandomMatching { graph: graph.clone().into(), seed };
+        Self { nodes: graph.nodes(), rule }
     }
 
     /// What the code released with the AL-DSGD and MATCHA papers runs under the name D-PSGD: not
@@ -364,11 +324,7 @@ impl Schedule {
     pub fn dynamic(copies: Vec<Self>, order: Order) -> Result<Self, ScheduleError> {
         let nodes = copies.first().ok_or(ScheduleError::NoGraphs)?.nodes;
         if let Some(copy) = copies.iter().position(|copy| copy.nodes != nodes) {
-            return Err(ScheduleError::Sizes {
-                copy,
-                found: copies[copy].nodes,
-                expected: nodes,
-            });
+            return Err(ScheduleError::Sizes { copy, found: copies[copy].nodes, expected: nodes });
         }
         if let Order::Released { rounds_per_epoch } = order {
             if rounds_per_epoch == 0 {
@@ -378,10 +334,7 @@ impl Schedule {
                 return Err(ScheduleError::ReleasedOrder(copies.len()));
             }
         }
-        Ok(Self {
-            nodes,
-            rule: Rule::Dynamic { copies, order },
-        })
+        Ok(Self { nodes, rule: Rule::Dynamic { copies, order } })
     }
 
     /// Relabelled copies of this schedule: in copy c, worker k stands where worker
@@ -402,15 +355,10 @@ impl Schedule {
             let rule = match &base.rule {
                 // What is known already is moved once, not in every round.
                 Rule::Cycle(patterns) => {
-                    let moved = patterns
-                        .iter()
-                        .map(|pattern| pattern.relabelled(places).into());
+                    let moved = patterns.iter().map(|pattern| pattern.relabelled(places).into());
                     Rule::Cycle(moved.collect())
                 }
-                _ => Rule::Relabelled {
-                    base: Arc::clone(&base),
-                    places: places.clone(),
-                },
+                _ => Rule::Relabelled { base: Arc::clone(&base), places: places.clone() },
             };
             Ok(Self { nodes, rule })
         };
@@ -432,17 +380,9 @@ impl Schedule {
             return Err(ScheduleError::ZeroRounds("the period of full averaging"));
         }
         let nodes = self.nodes;
-        let average = Arc::new(Pattern {
-            links: vec![],
-            directed: false,
-            matchings: vec![],
-            mixing: Mixing::average(nodes),
-        });
-        let rule = Rule::Averaging {
-            base: Box::new(self),
-            average,
-            every: rounds,
-        };
+        let average =
+            Arc::new(Pattern { links: vec![], directed: false, matchings: vec![], mixing: Mixing::average(nodes) });
+        let rule = Rule::Averaging { base: Box::new(self), average, every: rounds };
         Ok(Self { nodes, rule })
     }
 
@@ -465,11 +405,7 @@ impl Schedule {
     /// ```
     pub fn round(&self, index: u64) -> Round {
         let (copy, pattern) = self.pattern(0, index);
-        Round {
-            index,
-            copy,
-            pattern,
-        }
+        Round { index, copy, pattern }
     }
 
     /// Every (sender, receiver) that there can be in some round, however rarely.
@@ -488,10 +424,7 @@ impl Schedule {
             links.flat_map(|&(u, v)| [(u, v), (v, u)]).collect()
         };
         let mut all: Vec<Edge> = match &self.rule {
-            Rule::Cycle(patterns) => patterns
-                .iter()
-                .flat_map(|one| one.directed_edges())
-                .collect(),
+            Rule::Cycle(patterns) => patterns.iter().flat_map(|one| one.directed_edges()).collect(),
             Rule::Matcha { matcha, .. } => {
                 let matchings = matcha.matchings().iter().zip(matcha.probabilities());
                 let used = matchings.filter(|(_, probability)| **probability > 0.0);
@@ -516,53 +449,26 @@ impl Schedule {
 
     /// The round of [`matcha`](Self::matcha) in which just these matchings are up.
     pub(crate) fn matcha_round(matcha: &Matcha, up: Vec<usize>) -> Round {
-        Round {
-            index: 0,
-            copy: 0,
-            pattern: active(matcha, &Weights::Optimal, up).into(),
-        }
+        Round { index: 0, copy: 0, pattern: active(matcha, &Weights::Optimal, up).into() }
     }
 
-    fn cycle(
-        nodes: usize,
-        rounds: impl IntoIterator<Item = (Vec<Edge>, Vec<usize>, Mixing)>,
-    ) -> Self {
-        let pattern = |(links, matchings, mixing)| {
-            Arc::new(Pattern {
-                links,
-                directed: false,
-                matchings,
-                mixing,
-            })
-        };
+    fn cycle(nodes: usize, rounds: impl IntoIterator<Item = (Vec<Edge>, Vec<usize>, Mixing)>) -> Self {
+        let pattern = |(links, matchings, mixing)| Arc::new(Pattern { links, directed: false, matchings, mixing });
         let mut patterns: Vec<_> = rounds.into_iter().map(pattern).collect();
         if patterns.is_empty() {
             patterns.push(pattern((vec![], vec![], Mixing::symmetric(nodes, []))));
         }
-        Self {
-            nodes,
-            rule: Rule::Cycle(patterns),
-        }
+        Self { nodes, rule: Rule::Cycle(patterns) }
     }
 
     /// The copy and what is up; `lane` keeps the draws of different copies apart.
     fn pattern(&self, lane: u64, index: u64) -> (usize, Arc<Pattern>) {
         match &self.rule {
-            Rule::Cycle(patterns) => (
-                0,
-                Arc::clone(&patterns[(index % patterns.len() as u64) as usize]),
-            ),
-            Rule::Matcha {
-                matcha,
-                weights,
-                seed,
-            } => {
+            Rule::Cycle(patterns) => (0, Arc::clone(&patterns[(index % patterns.len() as u64) as usize])),
+            Rule::Matcha { matcha, weights, seed } => {
                 let mut stream = Stream::new(*seed, "matcha", &[lane, index]);
                 let draws = matcha.probabilities().iter().map(|&p| stream.uniform() < p);
-                let up = draws
-                    .enumerate()
-                    .filter_map(|(j, up)| up.then_some(j))
-                    .collect();
+                let up = draws.enumerate().filter_map(|(j, up)| up.then_some(j)).collect();
                 (0, active(matcha, weights, up).into())
             }
             Rule::RandomMatching { graph, seed } => {
@@ -578,16 +484,7 @@ impl Schedule {
                 });
                 links.sort_unstable();
                 let mixing = Mixing::laplacian(graph.nodes(), &links, |_| 0.5);
-                (
-                    0,
-                    Pattern {
-                        links,
-                        directed: false,
-                        matchings: vec![],
-                        mixing,
-                    }
-                    .into(),
-                )
+                (0, Pattern { links, directed: false, matchings: vec![], mixing }.into())
             }
             Rule::Relabelled { base, places } => {
                 let (copy, pattern) = base.pattern(lane, index);
@@ -598,9 +495,7 @@ impl Schedule {
                 let lane = lane.wrapping_mul(0x1_0000).wrapping_add(copy as u64 + 1);
                 (copy, copies[copy].pattern(lane, count).1)
             }
-            Rule::Averaging { average, every, .. } if (index + 1).is_multiple_of(*every) => {
-                (0, Arc::clone(average))
-            }
+            Rule::Averaging { average, every, .. } if (index + 1).is_multiple_of(*every) => (0, Arc::clone(average)),
             Rule::Averaging { base, .. } => base.pattern(lane, index),
         }
     }
@@ -609,25 +504,15 @@ impl Schedule {
 /// The links of the matchings that are `up`, weighted.
 fn active(matcha: &Matcha, weights: &Weights, up: Vec<usize>) -> Pattern {
     let nodes = matcha.graph().nodes();
-    let mut links: Vec<Edge> = up
-        .iter()
-        .flat_map(|&j| matcha.matchings()[j].clone())
-        .collect();
+    let mut links: Vec<Edge> = up.iter().flat_map(|&j| matcha.matchings()[j].clone()).collect();
     links.sort_unstable();
     let mixing = match weights {
         Weights::Optimal => Mixing::laplacian(nodes, &links, |node| matcha.alphas()[node]),
         weights => {
             let graph = Graph::new(nodes, links.iter().copied());
             let mixing = graph.map(|graph| weights.mixing(&graph));
-            mixing
-                .expect("links of a simple graph")
-                .expect("checked when the schedule was made")
+            mixing.expect("links of a simple graph").expect("checked when the schedule was made")
         }
     };
-    Pattern {
-        links,
-        directed: false,
-        matchings: up,
-        mixing,
-    }
+    Pattern { links, directed: false, matchings: up, mixing }
 }

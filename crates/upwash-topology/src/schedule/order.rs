@@ -42,10 +42,7 @@ impl Order {
         let n = copies as u64;
         match self {
             Self::InTurn { start } => (((index + start as u64 % n) % n) as usize, index / n),
-            Self::Random { seed } => (
-                Stream::new(seed, "order of graphs", &[index]).below(copies),
-                index,
-            ),
+            Self::Random { seed } => (Stream::new(seed, "order of graphs", &[index]).below(copies), index),
             Self::Released { rounds_per_epoch } => {
                 let (epoch, batch) = (index / rounds_per_epoch, index % rounds_per_epoch);
                 let copy = released_copy(copies, batch);
@@ -86,11 +83,7 @@ mod tests {
             let mut counts = [0; 3];
             for batch in 0..200 {
                 for (copy, &count) in counts.iter().enumerate() {
-                    assert_eq!(
-                        released_count(copies, copy, batch),
-                        count,
-                        "{copies} {copy} {batch}"
-                    );
+                    assert_eq!(released_count(copies, copy, batch), count, "{copies} {copy} {batch}");
                 }
                 counts[released_copy(copies, batch)] += 1;
             }

@@ -105,11 +105,7 @@ impl Round {
     /// assert_eq!(round.senders(0).collect::<Vec<_>>(), [3]);
     /// ```
     pub fn senders(&self, worker: usize) -> impl Iterator<Item = usize> + '_ {
-        self.mixing()
-            .row(worker)
-            .iter()
-            .map(|entry| entry.0)
-            .filter(move |&sender| sender != worker)
+        self.mixing().row(worker).iter().map(|entry| entry.0).filter(move |&sender| sender != worker)
     }
 
     /// To how many workers each sends in this round.
@@ -146,10 +142,7 @@ impl Round {
         for (worker, row) in rows {
             pattern.mixing.set_row(worker, row);
         }
-        Self {
-            pattern: Arc::new(pattern),
-            ..*self
-        }
+        Self { pattern: Arc::new(pattern), ..*self }
     }
 
     /// How many models `worker` receives in this round: its degree in the links that are up.
@@ -170,8 +163,7 @@ impl Pattern {
     pub(super) fn directed_edges(&self) -> impl Iterator<Item = Edge> + '_ {
         (0..self.mixing.nodes()).flat_map(|receiver| {
             let row = self.mixing.row(receiver).iter();
-            row.map(move |(sender, _)| (*sender, receiver))
-                .filter(|(sender, receiver)| sender != receiver)
+            row.map(move |(sender, _)| (*sender, receiver)).filter(|(sender, receiver)| sender != receiver)
         })
     }
 
@@ -182,13 +174,7 @@ impl Pattern {
             .links
             .iter()
             .map(|&(u, v)| (worker_at[u], worker_at[v]))
-            .map(|(u, v)| {
-                if self.directed {
-                    (u, v)
-                } else {
-                    (u.min(v), u.max(v))
-                }
-            })
+            .map(|(u, v)| if self.directed { (u, v) } else { (u.min(v), u.max(v)) })
             .collect();
         links.sort_unstable();
         Self {

@@ -22,18 +22,8 @@ pub struct GraphKind {
     pub about: &'static str,
 }
 
-const fn kind(
-    name: &'static str,
-    spelling: &'static str,
-    example: &'static str,
-    about: &'static str,
-) -> GraphKind {
-    GraphKind {
-        name,
-        spelling,
-        example,
-        about,
-    }
+const fn kind(name: &'static str, spelling: &'static str, example: &'static str, about: &'static str) -> GraphKind {
+    GraphKind { name, spelling, example, about }
 }
 
 #[rustfmt::skip]

@@ -122,9 +122,7 @@ pub enum SpecError {
         source: GraphError,
     },
     /// No connected graph turned up.
-    #[error(
-        "graph `{spec}`: none of {tries} draws was connected; make links more likely, or leave `connected` out"
-    )]
+    #[error("graph `{spec}`: none of {tries} draws was connected; make links more likely, or leave `connected` out")]
     NeverConnected {
         /// The whole spelling.
         spec: String,
@@ -181,24 +179,16 @@ impl GraphSpec {
             Self::Hypercube(n) => generators::hypercube(n),
             Self::Exponential(n) => generators::exponential(n),
             Self::ErdosRenyi(random, p) => {
-                return self.draw(random, |seed| {
-                    generators::erdos_renyi(random.nodes, p, seed)
-                });
+                return self.draw(random, |seed| generators::erdos_renyi(random.nodes, p, seed));
             }
             Self::Geometric(random, radius) => {
-                return self.draw(random, |seed| {
-                    generators::geometric(random.nodes, radius, seed)
-                });
+                return self.draw(random, |seed| generators::geometric(random.nodes, radius, seed));
             }
             Self::Regular(random, degree) => {
-                return self.draw(random, |seed| {
-                    generators::regular(random.nodes, degree, seed)
-                });
+                return self.draw(random, |seed| generators::regular(random.nodes, degree, seed));
             }
             Self::BarabasiAlbert(random, links) => {
-                return self.draw(random, |seed| {
-                    generators::barabasi_albert(random.nodes, links, seed)
-                });
+                return self.draw(random, |seed| generators::barabasi_albert(random.nodes, links, seed));
             }
             Self::File(ref path, nodes) => {
                 return read(path, nodes, edge_list::edges);
@@ -208,10 +198,7 @@ impl GraphSpec {
             }
             Self::Paper(which, links) => paper::graph(which, links),
         };
-        graph.map_err(|source| SpecError::Graph {
-            spec: self.to_string(),
-            source,
-        })
+        graph.map_err(|source| SpecError::Graph { spec: self.to_string(), source })
     }
 
     /// The same, but that a file is named by its whole path, taken from `folder`: it means the same
@@ -265,31 +252,17 @@ impl GraphSpec {
     }
 
     /// Draws with the seed itself; where that must be connected and is not, with seeds made from it.
-    fn draw(
-        &self,
-        random: Random,
-        generate: impl Fn(u64) -> Result<Graph, GraphError>,
-    ) -> Result<Graph, SpecError> {
+    fn draw(&self, random: Random, generate: impl Fn(u64) -> Result<Graph, GraphError>) -> Result<Graph, SpecError> {
         let pairs = (random.nodes as u64).pow(2).max(1);
-        let tries = if random.connected {
-            (MAX_PAIRS / pairs).clamp(2, MAX_TRIES)
-        } else {
-            1
-        };
+        let tries = if random.connected { (MAX_PAIRS / pairs).clamp(2, MAX_TRIES) } else { 1 };
         for attempt in 0..tries {
             let seed = random.seed.wrapping_add(attempt << 32);
-            let graph = generate(seed).map_err(|source| SpecError::Graph {
-                spec: self.to_string(),
-                source,
-            })?;
+            let graph = generate(seed).map_err(|source| SpecError::Graph { spec: self.to_string(), source })?;
             if !random.connected || graph.is_connected() {
                 return Ok(graph);
             }
         }
-        Err(SpecError::NeverConnected {
-            spec: self.to_string(),
-            tries,
-        })
+        Err(SpecError::NeverConnected { spec: self.to_string(), tries })
     }
 }
 
@@ -298,38 +271,19 @@ fn read(
     nodes: Option<usize>,
     parse: impl Fn(&str, Option<usize>) -> Result<Graph, edge_list::Problem>,
 ) -> Result<Graph, SpecError> {
-    let unreadable = |source| SpecError::Unreadable {
-        path: path.to_owned(),
-        source,
-    };
-    let wrong = |line, problem| SpecError::File {
-        path: path.to_owned(),
-        line,
-        problem,
-    };
+    let unreadable = |source| SpecError::Unreadable { path: path.to_owned(), source };
+    let wrong = |line, problem| SpecError::File { path: path.to_owned(), line, problem };
     let mut bytes = Vec::new();
     // A device has no length and no end: read no more than can be an edge list.
     let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(MAX_FILE_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(wrong(
-            0,
-            format!("more than {MAX_FILE_BYTES} bytes are no edge list"),
-        ));
+        return Err(wrong(0, format!("more than {MAX_FILE_BYTES} bytes are no edge list")));
     }
-    let text = std::str::from_utf8(&bytes)
-        .ok()
-        .filter(|text| !text.contains('\0'));
-    let text = text.ok_or_else(|| {
-        wrong(
-            0,
-            "this is not a text file; an edge list has a link a line, as `0 1`".into(),
-        )
-    })?;
-    parse(text.trim_start_matches('\u{feff}'), nodes)
-        .map_err(|problem| wrong(problem.line, problem.message))
+    let text = std::str::from_utf8(&bytes).ok().filter(|text| !text.contains('\0'));
+    let text =
+        text.ok_or_else(|| wrong(0, "this is not a text file; an edge list has a link a line, as `0 1`".into()))?;
+    parse(text.trim_start_matches('\u{feff}'), nodes).map_err(|problem| wrong(problem.line, problem.message))
 }
 
 impl std::fmt::Display for GraphSpec {
@@ -370,11 +324,7 @@ impl std::fmt::Display for GraphSpec {
 impl std::fmt::Display for Random {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, ",seed={}", self.seed)?;
-        if self.connected {
-            write!(f, ",connected")
-        } else {
-            Ok(())
-        }
+        if self.connected { write!(f, ",connected") } else { Ok(()) }
     }
 }
 

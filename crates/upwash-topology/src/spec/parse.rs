@@ -15,10 +15,7 @@ impl FromStr for GraphSpec {
         let (name, rest) = spec.split_once(':').unwrap_or((spec, ""));
         let Some(kind) = KINDS.iter().find(|kind| kind.name == name) else {
             let distance = |kind: &&GraphKind| strsim::damerau_levenshtein(kind.name, name);
-            let nearest = KINDS
-                .iter()
-                .min_by_key(distance)
-                .filter(|kind| distance(kind) <= 3);
+            let nearest = KINDS.iter().min_by_key(distance).filter(|kind| distance(kind) <= 3);
             return Err(SpecError::UnknownName {
                 spec: spec.into(),
                 name: name.into(),
@@ -62,9 +59,7 @@ fn parse(name: &str, rest: &str) -> Result<GraphSpec, String> {
             n => {
                 let below = 1usize << n.ilog2();
                 let near = format!("{below} or {}", below.saturating_mul(2));
-                return Err(format!(
-                    "{n} is not a power of two (the nearest are {near})"
-                ));
+                return Err(format!("{n} is not a power of two (the nearest are {near})"));
             }
         },
         "exponential" => GraphSpec::Exponential(at_least(2, &size)?),
@@ -88,9 +83,7 @@ fn parse(name: &str, rest: &str) -> Result<GraphSpec, String> {
                 return Err(format!("degree={degree} is not between 1 and {}", n - 1));
             }
             if n % 2 == 1 && degree % 2 == 1 {
-                return Err(format!(
-                    "{n} workers cannot all have {degree} links: make one even"
-                ));
+                return Err(format!("{n} workers cannot all have {degree} links: make one even"));
             }
             few_enough(n * degree / 2)?;
             GraphSpec::Regular(options.random(n)?, degree)
@@ -129,9 +122,7 @@ fn paper_spec(rest: &str) -> Result<GraphSpec, String> {
     let which = which.ok_or_else(|| format!("the paper has L1, L2 and L3, not `{graph}`"))? + 1;
     let links = number(links, "the number of links")?;
     if !paper::SIZES.iter().any(|&(label, _)| label == links) {
-        return Err(format!(
-            "the paper has 13, 11, 9, 7 and 5 links, not {links}"
-        ));
+        return Err(format!("the paper has 13, 11, 9, 7 and 5 links, not {links}"));
     }
     Ok(GraphSpec::Paper(which, links))
 }
@@ -160,29 +151,18 @@ impl<'a> Options<'a> {
     }
 
     fn take<T: FromStr>(&mut self, key: &str) -> Result<T, String> {
-        let value = self
-            .given
-            .remove(key)
-            .ok_or_else(|| format!("`{key}=` is missing"))?;
+        let value = self.given.remove(key).ok_or_else(|| format!("`{key}=` is missing"))?;
         number(value, key)
     }
 
     fn random(&mut self, nodes: usize) -> Result<Random, String> {
-        let seed = if self.given.contains_key("seed") {
-            self.take("seed")?
-        } else {
-            0
-        };
+        let seed = if self.given.contains_key("seed") { self.take("seed")? } else { 0 };
         let connected = match self.given.remove("connected") {
             None => false,
             Some("") => true,
             Some(value) => return Err(format!("`connected={value}`: write `connected` alone")),
         };
-        Ok(Random {
-            nodes,
-            seed,
-            connected,
-        })
+        Ok(Random { nodes, seed, connected })
     }
 
     fn finish(self) -> Result<(), String> {
@@ -194,8 +174,7 @@ impl<'a> Options<'a> {
 }
 
 fn number<T: FromStr>(text: &str, what: &str) -> Result<T, String> {
-    text.parse()
-        .map_err(|_| format!("{what}: `{text}` is not a number that fits"))
+    text.parse().map_err(|_| format!("{what}: `{text}` is not a number that fits"))
 }
 
 fn at_least(least: usize, size: &str) -> Result<usize, String> {
@@ -218,16 +197,10 @@ fn few_enough(links: usize) -> Result<(), String> {
 }
 
 fn sides(size: &str, least: usize) -> Result<(usize, usize), String> {
-    let (rows, columns) = size
-        .split_once('x')
-        .ok_or_else(|| format!("`{size}` is not rows x columns, as 4x4"))?;
+    let (rows, columns) = size.split_once('x').ok_or_else(|| format!("`{size}` is not rows x columns, as 4x4"))?;
     let side = |text| {
         let side: usize = number(text, "a side")?;
-        if side < least {
-            Err(format!("a side of {side} is too short: at least {least}"))
-        } else {
-            Ok(side)
-        }
+        if side < least { Err(format!("a side of {side} is too short: at least {least}")) } else { Ok(side) }
     };
     let (rows, columns) = (side(rows)?, side(columns)?);
     let workers = rows.saturating_mul(columns);

@@ -19,10 +19,7 @@ const ALGORITHMS: [(&str, &str); 4] = [
     ("D-PSGD", "name = \"dpsgd\""),
     ("MATCHA", "name = \"matcha\""),
     ("AL-DSGD over D-PSGD", "name = \"al-dsgd\""),
-    (
-        "AL-DSGD over MATCHA, overlap",
-        "base = \"matcha\"\noverlap = true",
-    ),
+    ("AL-DSGD over MATCHA, overlap", "base = \"matcha\"\noverlap = true"),
 ];
 
 pub(crate) fn check() {
@@ -33,10 +30,7 @@ pub(crate) fn check() {
         let experiment = prepare(&config("resnet20", algorithm, 16, 20, rotating));
         for (kind, options) in [("f32", F32), ("bf16", CudaOptions::default())] {
             let graph = complete(&experiment, &mut fleet(&experiment, options));
-            let eager = CudaOptions {
-                eager: true,
-                ..options
-            };
+            let eager = CudaOptions { eager: true, ..options };
             let eager = complete(&experiment, &mut fleet(&experiment, eager));
             let what = format!("{name}, {kind}: replayed = eager, to the bit");
             table.line(&what, "", graph == eager);
@@ -58,10 +52,7 @@ pub(crate) fn check() {
     let experiment = prepare(&config("resnet20", "base = \"matcha\"", 16, 20, ""));
     let whole = complete(&experiment, &mut fleet(&experiment, F32));
     for streams in [1, 3] {
-        let fewer = CudaOptions {
-            streams: Some(streams),
-            ..F32
-        };
+        let fewer = CudaOptions { streams: Some(streams), ..F32 };
         let found = complete(&experiment, &mut fleet(&experiment, fewer));
         let what = format!("{streams} streams = 8 streams, to the bit");
         table.line(&what, "", found == whole);
@@ -69,10 +60,7 @@ pub(crate) fn check() {
     let control = "control: other batches give other losses, the same the same";
     table.line(control, "", batches_take_effect(&experiment));
 
-    let mut witness = Witness {
-        stop: Some(7),
-        ..Default::default()
-    };
+    let mut witness = Witness { stop: Some(7), ..Default::default() };
     let mut first = fleet(&experiment, F32);
     run(&experiment, &mut first, Progress::start(8), &mut witness).expect("a run");
     let (progress, state) = witness.kept.take().expect("a stop");
@@ -80,8 +68,7 @@ pub(crate) fn check() {
     second.restore(&state).expect("a state that fits");
     let mut rest = Witness::default();
     run(&experiment, &mut second, progress, &mut rest).expect("a run");
-    let same =
-        second.state().expect("an engine that works") == whole.1 && rest.losses[..] == whole.0[7..];
+    let same = second.state().expect("an engine that works") == whole.1 && rest.losses[..] == whole.0[7..];
     table.line("stopped and resumed = never stopped, to the bit", "", same);
     shared_engine(&mut table);
     peeking(&mut table);
@@ -123,32 +110,20 @@ fn shared_engine(table: &mut Table) {
             .map(|(experiment, mut share)| scope.spawn(move || complete(experiment, &mut share)))
             .collect();
         owner.serve(&mut engine);
-        threads
-            .into_iter()
-            .map(|t| t.join().expect("a run"))
-            .collect()
+        threads.into_iter().map(|t| t.join().expect("a run")).collect()
     });
     drop(engine);
     for (experiment, (losses, state)) in all.iter().zip(found) {
         let (known, expected) = complete(experiment, &mut fleet(experiment, F32));
         let bits = |state: &State| -> Vec<u32> {
-            state
-                .iter()
-                .flat_map(|(_, array)| array.iter().map(|x| x.to_bits()))
-                .collect()
+            state.iter().flat_map(|(_, array)| array.iter().map(|x| x.to_bits())).collect()
         };
-        let losses_of = |losses: &[Vec<f64>]| -> Vec<u64> {
-            losses.iter().flatten().map(|x| x.to_bits()).collect()
-        };
+        let losses_of = |losses: &[Vec<f64>]| -> Vec<u64> { losses.iter().flatten().map(|x| x.to_bits()).collect() };
         // A run that diverged has models of the round before, and statistics that went on.
         let diverged = losses.len() < 20;
-        let same = losses_of(&losses) == losses_of(&known)
-            && (diverged || bits(&state) == bits(&expected));
+        let same = losses_of(&losses) == losses_of(&known) && (diverged || bits(&state) == bits(&expected));
         let end = if diverged { " (diverged)" } else { "" };
-        let what = format!(
-            "{}{end}: together = apart, to the bit",
-            experiment.algorithm_name()
-        );
+        let what = format!("{}{end}: together = apart, to the bit", experiment.algorithm_name());
         table.line(&what, "", same);
     }
 }
@@ -196,9 +171,7 @@ fn peeking(table: &mut Table) {
     let spec = experiment.engine_spec();
     let made = CudaEngine::new(&spec, &Peeking(network), F32);
     let mut engine = made.expect("a fleet without a graph");
-    let said = engine
-        .notice()
-        .is_some_and(|notice| notice.contains("cannot be recorded"));
+    let said = engine.notice().is_some_and(|notice| notice.contains("cannot be recorded"));
     println!("    {}", engine.notice().unwrap_or("no notice"));
     let found = complete(&experiment, &mut engine);
     let known = complete(&experiment, &mut fleet(&experiment, F32));
@@ -208,21 +181,15 @@ fn peeking(table: &mut Table) {
 
 /// Every algorithm on the small CNN, GPU and CPU side by side. Without rounds, left to themselves.
 fn every_algorithm(table: &mut Table) {
-    let mut options: Vec<String> = Registry::standard()
-        .iter()
-        .map(|known| format!("name = \"{}\"", known.name))
-        .collect();
+    let mut options: Vec<String> =
+        Registry::standard().iter().map(|known| format!("name = \"{}\"", known.name)).collect();
     let compressors = ["random-k", "sign", "eight-bit"];
     options.extend(compressors.map(|kind| format!("name = \"choco\"\ncompressor = \"{kind}\"")));
     options.push("name = \"slowmo\"\nbase = \"d2\"\nslow_period = 3".into());
     for algorithm in options {
         let with_server = ["easgd", "parameter-server", "downpour"];
         let star = with_server.iter().any(|name| algorithm.contains(name));
-        let graph = if star {
-            "[graph]\ntopology = \"star:9\"\n"
-        } else {
-            ""
-        };
+        let graph = if star { "[graph]\ntopology = \"star:9\"\n" } else { "" };
         let more = format!("momentum = 0.9\n{graph}");
         let experiment = prepare(&config("cnn", &algorithm, 16, 20, &more));
         let network = TorchNetwork::new(experiment.network.clone());
@@ -233,21 +200,14 @@ fn every_algorithm(table: &mut Table) {
             let apart = compare(&experiment, 20, &mut cpu, &mut gpu);
             apart.loss.max(apart.change)
         } else {
-            let (cpu, gpu) = (
-                complete(&experiment, &mut cpu),
-                complete(&experiment, &mut gpu),
-            );
+            let (cpu, gpu) = (complete(&experiment, &mut cpu), complete(&experiment, &mut gpu));
             let losses = cpu.0.iter().flatten().zip(gpu.0.iter().flatten());
             let both = losses.filter(|(a, _)| !a.is_nan());
             both.map(|(a, b)| (a / b - 1.0).abs()).fold(0.0, f64::max)
         };
         let what = format!("{}: GPU and CPU, small CNN", experiment.algorithm_name());
         // Left to themselves they drift apart: see `compare`.
-        let most = if experiment.method.synchronous().is_some() {
-            1e-3
-        } else {
-            1e-2
-        };
+        let most = if experiment.method.synchronous().is_some() { 1e-3 } else { 1e-2 };
         table.line(&what, &format!("{apart:.1e}"), apart < most);
     }
 }
@@ -269,36 +229,16 @@ fn remote_rows(table: &mut Table) {
     let message = algorithm::Outgoing::stepped();
     let received_rows: Vec<RemoteRow> = (4..8)
         .map(|worker| RemoteRow {
-            messages: vec![
-                whole
-                    .outgoing(RowIndex(worker), &message, options)
-                    .expect("an engine that works")
-                    .into(),
-            ],
+            messages: vec![whole.outgoing(RowIndex(worker), &message, options).expect("an engine that works").into()],
         })
         .collect();
-    let statistics = (4..8)
-        .map(|worker| {
-            whole
-                .statistics(RowIndex(worker))
-                .expect("an engine that works")
-        })
-        .collect();
+    let statistics = (4..8).map(|worker| whole.statistics(RowIndex(worker)).expect("an engine that works")).collect();
     let mean: Vec<Vec<(RowIndex, f64)>> = vec![(0..8).map(|i| (RowIndex(i), 0.125)).collect(); 8];
-    half.mix_statistics(&mean[..4], statistics)
-        .expect("an engine that works");
-    half.exchange(&row_plans(&parts[..4]), received_rows, options)
-        .expect("an engine that works");
-    whole
-        .mix_statistics(&mean, vec![])
-        .expect("an engine that works");
-    whole
-        .exchange(&row_plans(&parts), vec![], options)
-        .expect("an engine that works");
-    let (whole, half) = (
-        whole.state().expect("an engine that works"),
-        half.state().expect("an engine that works"),
-    );
+    half.mix_statistics(&mean[..4], statistics).expect("an engine that works");
+    half.exchange(&row_plans(&parts[..4]), received_rows, options).expect("an engine that works");
+    whole.mix_statistics(&mean, vec![]).expect("an engine that works");
+    whole.exchange(&row_plans(&parts), vec![], options).expect("an engine that works");
+    let (whole, half) = (whole.state().expect("an engine that works"), half.state().expect("an engine that works"));
     let mut worst = 0.0f32;
     for ((_, all), (_, some)) in whole.iter().zip(&half) {
         let pairs = some.iter().zip(all);
@@ -316,11 +256,7 @@ fn batches_take_effect(experiment: &Experiment) -> bool {
         let losses: Vec<f64> = scores.iter().flatten().map(|s| s.loss).collect();
         let alone = LocalSgd { period: u64::MAX };
         engine
-            .exchange(
-                &row_plans(&parts_of(&alone, experiment)),
-                vec![],
-                MixOptions::default(),
-            )
+            .exchange(&row_plans(&parts_of(&alone, experiment)), vec![], MixOptions::default())
             .expect("an engine that works");
         losses
     };

@@ -11,16 +11,10 @@ pub(crate) fn export(folder: &str) {
         let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
         std::fs::write(path(name), bytes).expect("a file");
     };
-    for (name, algorithm) in [
-        ("dpsgd", "name = \"dpsgd\""),
-        ("al-dsgd", "name = \"al-dsgd\""),
-    ] {
+    for (name, algorithm) in [("dpsgd", "name = \"dpsgd\""), ("al-dsgd", "name = \"al-dsgd\"")] {
         let experiment = prepare(&config("resnet20", algorithm, 16, 20, "momentum = 0.0\n"));
         let mut engine = fleet(&experiment, F32);
-        floats(
-            "models.bin",
-            &engine.state().expect("an engine that works")[0].1,
-        );
+        floats("models.bin", &engine.state().expect("an engine that works")[0].1);
         let (mut pixels, mut labels) = (Vec::new(), Vec::new());
         for round in 0..20 {
             for worker in 0..8 {
@@ -54,8 +48,7 @@ impl Observer for Exporter {
     }
 
     fn between_rounds(&mut self, _: u64, snapshot: &mut TakeSnapshot<'_>) -> ControlFlow {
-        self.models
-            .extend(&snapshot().expect("an engine that works").1[0].1);
+        self.models.extend(&snapshot().expect("an engine that works").1[0].1);
         ControlFlow::Continue
     }
 }

@@ -24,9 +24,7 @@ fn main() {
 
 #[cfg(feature = "libtorch")]
 fn main() {
-    let mut arguments = std::env::args()
-        .skip(1)
-        .filter(|argument| argument != "--bench");
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     match arguments.next().as_deref() {
         Some("check") => check::check(),
         Some("speed") => speed::speed(),

@@ -5,9 +5,7 @@ use upwash_torch::{CudaEngine, CudaOptions, MemoryEstimate, TorchNetwork};
 /// Memory as it is predicted and as it is.
 pub(crate) fn memory() {
     if std::env::var_os("UPWASH_MEMORY_CASE").is_none() {
-        println!(
-            "model          workers streams batch precision  used GiB described     tried  described  tried"
-        );
+        println!("model          workers streams batch precision  used GiB described     tried  described  tried");
     }
     let half = CudaOptions::default();
     for (model, workers, streams, batch, options) in [
@@ -80,23 +78,14 @@ pub(crate) fn too_large(table: &mut Table) {
     let error = CudaEngine::new(&large.engine_spec(), &network, F32).err();
     let error = error.map_or("it fits".to_string(), |error| error.to_string());
     println!("    {error}");
-    table.line(
-        "too much for the memory: what fits is named",
-        "",
-        error.contains("--streams"),
-    );
+    table.line("too much for the memory: what fits is named", "", error.contains("--streams"));
     // And what was named does fit.
-    let fits = error.split("--streams ").nth(1).and_then(|rest| {
-        rest.split(|c: char| !c.is_ascii_digit())
-            .next()?
-            .parse()
-            .ok()
-    });
+    let fits = error
+        .split("--streams ")
+        .nth(1)
+        .and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok());
     if let Some(streams) = fits {
-        let options = CudaOptions {
-            streams: Some(streams),
-            ..F32
-        };
+        let options = CudaOptions { streams: Some(streams), ..F32 };
         let again = CudaEngine::new(&large.engine_spec(), &network, options).is_ok();
         table.line(&format!("--streams {streams} fits"), "", again);
     }

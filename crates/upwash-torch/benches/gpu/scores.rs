@@ -15,20 +15,14 @@ pub(crate) fn scores() {
         let network = TorchNetwork::new(experiment.network.clone());
         let model_on_cpu = TorchCpuModel::new(Arc::new(network), experiment.network.input);
         let mut cpu = experiment.cpu_engine(Arc::new(model_on_cpu));
-        cpu.restore(&gpu.state().expect("an engine that works"))
-            .expect("a state that fits");
+        cpu.restore(&gpu.state().expect("an engine that works")).expect("a state that fits");
         let (a, b) = (
-            cpu.score(RowIndex(3), Split::Test)
-                .expect("an engine that works"),
-            gpu.score(RowIndex(3), Split::Test)
-                .expect("an engine that works"),
+            cpu.score(RowIndex(3), Split::Test).expect("an engine that works"),
+            gpu.score(RowIndex(3), Split::Test).expect("an engine that works"),
         );
         let apart = (a.loss / b.loss - 1.0).abs();
         let alike = apart < 1e-4 && a.correct.abs_diff(b.correct) <= 1;
-        let what = format!(
-            "{model}: a model is scored alike, {} and {} right",
-            a.correct, b.correct
-        );
+        let what = format!("{model}: a model is scored alike, {} and {} right", a.correct, b.correct);
         table.line(&what, &format!("{apart:.1e}"), alike);
     }
     if !table.0 {

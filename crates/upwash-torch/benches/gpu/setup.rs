@@ -18,13 +18,7 @@ pub(crate) fn prepare(config: &str) -> Experiment {
 }
 
 /// `rounds` rounds of eight workers in one epoch.
-pub(crate) fn config(
-    model: &str,
-    algorithm: &str,
-    batch: usize,
-    rounds: usize,
-    more: &str,
-) -> String {
+pub(crate) fn config(model: &str, algorithm: &str, batch: usize, rounds: usize, more: &str) -> String {
     let images = 8 * batch * rounds;
     format!(
         "model = \"{model}\"\n[data]\nname = \"synthetic:shape=3x32x32,test=500,train={images}\"\n\
@@ -37,10 +31,7 @@ pub(crate) fn complete(experiment: &Experiment, engine: &mut dyn Engine) -> (Vec
     let mut witness = Witness::default();
     let start = Progress::start(experiment.workers());
     run(experiment, engine, start, &mut witness).expect("a run");
-    (
-        witness.losses,
-        engine.state().expect("an engine that works"),
-    )
+    (witness.losses, engine.state().expect("an engine that works"))
 }
 
 pub(crate) fn fleet(experiment: &Experiment, options: CudaOptions) -> CudaEngine {
@@ -61,12 +52,7 @@ impl Table {
     }
 }
 
-pub(crate) const F32: CudaOptions = CudaOptions {
-    device: 0,
-    precision: Precision::F32,
-    streams: None,
-    eager: false,
-};
+pub(crate) const F32: CudaOptions = CudaOptions { device: 0, precision: Precision::F32, streams: None, eager: false };
 
 /// Everyone's turn, with a rate that changes nothing.
 pub(crate) fn turns(workers: usize, batch: u64) -> Vec<Option<GradientTask>> {
@@ -74,16 +60,9 @@ pub(crate) fn turns(workers: usize, batch: u64) -> Vec<Option<GradientTask>> {
 }
 
 /// An exchange with the neighbors of round 0.
-pub(crate) fn parts_of(
-    algorithm: &dyn Algorithm,
-    experiment: &Experiment,
-) -> Vec<algorithm::WorkerPlan> {
+pub(crate) fn parts_of(algorithm: &dyn Algorithm, experiment: &Experiment) -> Vec<algorithm::WorkerPlan> {
     let up = experiment.schedule.round(0);
-    let report = |i: usize| WorkerStats {
-        loss: Some(i as f64),
-        degree: up.degree(i),
-        number: 1.0,
-    };
+    let report = |i: usize| WorkerStats { loss: Some(i as f64), degree: up.degree(i), number: 1.0 };
     let reports: Vec<WorkerStats> = (0..experiment.workers()).map(report).collect();
     Exchange::Neighbors.parts(algorithm, &ExchangeContext::new(&up, 0.1), &reports)
 }

@@ -26,20 +26,11 @@ fn round_time(experiment: &Experiment, engine: &mut CudaEngine) -> f64 {
 }
 
 pub(crate) fn speed() {
-    for (model, batch, rounds) in [
-        ("resnet20", 16, 420),
-        ("thin-resnet50", 16, 320),
-        ("thin-resnet50", 128, 120),
-        ("resnet50", 128, 60),
-    ] {
+    for (model, batch, rounds) in
+        [("resnet20", 16, 420), ("thin-resnet50", 16, 320), ("thin-resnet50", 128, 120), ("resnet50", 128, 60)]
+    {
         let momentum = "momentum = 0.9\n";
-        let experiment = prepare(&config(
-            model,
-            "name = \"al-dsgd\"",
-            batch,
-            rounds,
-            momentum,
-        ));
+        let experiment = prepare(&config(model, "name = \"al-dsgd\"", batch, rounds, momentum));
         let began = Instant::now();
         let mut engine = fleet(&experiment, CudaOptions::default());
         let prepared = began.elapsed().as_secs_f64();
@@ -80,46 +71,29 @@ fn parts(experiment: &Experiment, engine: &mut CudaEngine) {
     let read = time(&mut || {
         for round in 0..TIMES as u64 {
             drop(engine.step(&turns(8, round)).expect("an engine that works"));
-            engine
-                .exchange(&plans, vec![], MixOptions::default())
-                .expect("an engine that works");
+            engine.exchange(&plans, vec![], MixOptions::default()).expect("an engine that works");
         }
     }) / TIMES as f64;
     let unread = time(&mut || {
         for round in 0..TIMES as u64 {
-            engine
-                .launch(&turns(8, round))
-                .expect("an engine that works");
-            engine
-                .exchange(&plans, vec![], MixOptions::default())
-                .expect("an engine that works");
+            engine.launch(&turns(8, round)).expect("an engine that works");
+            engine.exchange(&plans, vec![], MixOptions::default()).expect("an engine that works");
         }
         engine.losses().expect("an engine that works");
     }) / TIMES as f64;
     let mixings = time(&mut || {
         for _ in 0..TIMES {
             engine.wait_with(0.0);
-            engine
-                .exchange(&plans, vec![], MixOptions::default())
-                .expect("an engine that works");
+            engine.exchange(&plans, vec![], MixOptions::default()).expect("an engine that works");
         }
-        engine
-            .consensus_distance(&everyone)
-            .expect("an engine that works");
+        engine.consensus_distance(&everyone).expect("an engine that works");
     });
     let waiting = time(&mut || {
-        engine
-            .consensus_distance(&everyone)
-            .expect("an engine that works");
+        engine.consensus_distance(&everyone).expect("an engine that works");
     });
     let mut images = 0;
     let scoring = time(&mut || {
-        let score = |worker| {
-            engine
-                .score(RowIndex(worker), Split::LocalTrain)
-                .expect("an engine that works")
-                .examples
-        };
+        let score = |worker| engine.score(RowIndex(worker), Split::LocalTrain).expect("an engine that works").examples;
         images = (0..8).map(score).sum();
     });
     println!(

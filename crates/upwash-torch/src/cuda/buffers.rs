@@ -69,9 +69,7 @@ impl Rows {
             let flat = row.narrow(0, place.offset, place.slot.size() as i64);
             let shape: Vec<i64> = place.slot.shape.iter().map(|&side| side as i64).collect();
             match shape[..] {
-                [outputs, inputs, height, width] => flat
-                    .view([outputs, height, width, inputs])
-                    .permute([0, 3, 1, 2]),
+                [outputs, inputs, height, width] => flat.view([outputs, height, width, inputs]).permute([0, 3, 1, 2]),
                 _ => flat.view(&shape[..]),
             }
         };
@@ -111,11 +109,7 @@ impl Rows {
 
     /// Any row that is laid out like these, as the host has it.
     pub(super) fn in_host_order(&self, row: &Tensor) -> Vec<f32> {
-        let flat: Vec<Tensor> = self
-            .views_of(row)
-            .iter()
-            .map(|view| view.contiguous().view(-1))
-            .collect();
+        let flat: Vec<Tensor> = self.views_of(row).iter().map(|view| view.contiguous().view(-1)).collect();
         if flat.is_empty() {
             return vec![];
         }
@@ -134,9 +128,7 @@ impl Rows {
     }
 
     pub(super) fn download_all(&self) -> Vec<f32> {
-        (0..self.rows())
-            .flat_map(|row| self.download(row))
-            .collect()
+        (0..self.rows()).flat_map(|row| self.download(row)).collect()
     }
 }
 
@@ -229,11 +221,7 @@ impl Inputs {
 
 impl Uploads {
     pub(super) fn new(device: Device) -> Self {
-        Self {
-            device,
-            slots: vec![],
-            used: 0,
-        }
+        Self { device, slots: vec![], used: 0 }
     }
 
     /// The stream has been waited for: everything that was sent has arrived.
@@ -267,10 +255,5 @@ pub(super) fn image_view(images: &Tensor, from: usize, count: usize) -> Tensor {
 }
 
 pub(super) fn numbers_of(pick: Pick) -> [i32; 4] {
-    [
-        pick.image as i32,
-        pick.down as i32,
-        pick.right as i32,
-        i32::from(pick.mirrored),
-    ]
+    [pick.image as i32, pick.down as i32, pick.right as i32, i32::from(pick.mirrored)]
 }

@@ -7,9 +7,7 @@ use std::rc::Rc;
 use tch::Kind;
 use upwash::RowIndex;
 use upwash::algorithm::{Outgoing, RowPlan};
-use upwash::engine::{
-    Engine, EngineError, GradientTask, MixOptions, RemoteRow, Score, Split, State, saved,
-};
+use upwash::engine::{Engine, EngineError, GradientTask, MixOptions, RemoteRow, Score, Split, State, saved};
 use upwash::model::{Layout, Replica};
 
 impl Engine for CudaEngine {
@@ -92,10 +90,7 @@ impl Engine for CudaEngine {
             this.estimate_statistics(row.0, &*this.spare_network)
         };
         let statistics = failing(|| this.streams.on_main(estimate)?)?;
-        Ok(Replica {
-            parameters,
-            statistics,
-        })
+        Ok(Replica { parameters, statistics })
     }
 
     fn score_replica(&mut self, replica: &Replica) -> Result<Score, EngineError> {
@@ -122,8 +117,7 @@ impl Engine for CudaEngine {
     fn state(&mut self) -> Result<State, EngineError> {
         let all = || {
             let kept = self.kept().into_iter();
-            kept.map(|(name, rows)| (name, rows.download_all()))
-                .collect()
+            kept.map(|(name, rows)| (name, rows.download_all())).collect()
         };
         failing(|| self.streams.on_main(all))
     }

@@ -51,11 +51,7 @@ impl Plain {
             }
             rows.push(heard_by(part.row, &assignment, parts, options));
         }
-        Some(Self {
-            stepped: is_stepped,
-            rows,
-            own_steps,
-        })
+        Some(Self { stepped: is_stepped, rows, own_steps })
     }
 }
 
@@ -82,10 +78,7 @@ fn heard_by(
 }
 
 /// The message that others are compared with and its weight, by the places of messages.
-fn reference_of(
-    heard: &Option<Differences<RowIndex>>,
-    place: impl FnOnce(RowIndex) -> i32,
-) -> [i32; 2] {
+fn reference_of(heard: &Option<Differences<RowIndex>>, place: impl FnOnce(RowIndex) -> i32) -> [i32; 2] {
     match heard {
         Some(heard) => [place(heard.reference), bits(heard.weight)],
         None => [-1, 0],
@@ -177,10 +170,7 @@ impl CudaEngine {
         remote_rows: &[RemoteRow],
         options: MixOptions,
     ) -> Result<(), TorchError> {
-        let everyone_waits = self
-            .trained
-            .iter()
-            .all(|&worker| self.waiting[worker].is_some());
+        let everyone_waits = self.trained.iter().all(|&worker| self.waiting[worker].is_some());
         if remote_rows.is_empty()
             && let Some(plain) = Plain::of(parts, self.models.rows(), options)
             && everyone_waits
@@ -192,18 +182,11 @@ impl CudaEngine {
         self.compress(parts, options)?;
         // Remote rows' messages are rows of one more vector.
         let messages = remote_rows.iter().flat_map(|remote| &remote.messages);
-        let received_rows = Rows::new(
-            messages.clone().count(),
-            &self.layout.parameters,
-            self.device,
-        );
+        let received_rows = Rows::new(messages.clone().count(), &self.layout.parameters, self.device);
         for (row, message) in messages.enumerate() {
             received_rows.upload(row, message);
         }
-        let vectors = [&self.models, &self.gradients]
-            .into_iter()
-            .chain(&self.state_vectors)
-            .chain([&received_rows]);
+        let vectors = [&self.models, &self.gradients].into_iter().chain(&self.state_vectors).chain([&received_rows]);
         let vectors: Vec<Argument> = vectors.map(|rows| Argument::of(&rows.buffer)).collect();
         let (width, mut first) = (self.models.width(), 0);
         let mut remote_map = Vec::new();
@@ -211,19 +194,8 @@ impl CudaEngine {
             remote_map.push(first);
             first += remote.messages.len();
         }
-        let remote_map = RemoteRowMap {
-            workers: self.models.rows(),
-            first: remote_map,
-        };
-        launch_exchange(
-            &self.kernels,
-            &mut self.uploads,
-            &vectors,
-            width,
-            parts,
-            &remote_map,
-            options,
-        )
+        let remote_map = RemoteRowMap { workers: self.models.rows(), first: remote_map };
+        launch_exchange(&self.kernels, &mut self.uploads, &vectors, width, parts, &remote_map, options)
     }
 
     /// A worker's message on its way to another process.
@@ -297,10 +269,7 @@ impl CudaEngine {
         let shared = (2 * rows * 128 * size_of::<f32>()) as u32;
         self.waiting.fill(None);
         // SAFETY: as `step_and_mix` takes them; all buffers have these rows of this width.
-        unsafe {
-            self.kernels
-                .launch(STEP_AND_MIX, grid, 32 * WARPS, shared, &arguments)
-        }
+        unsafe { self.kernels.launch(STEP_AND_MIX, grid, 32 * WARPS, shared, &arguments) }
     }
 
     pub(super) fn mix_statistics_rows(
@@ -321,20 +290,9 @@ impl CudaEngine {
         // No step and no extra vectors here: the remote_rows' come next all the same.
         let own = Argument::of(&self.statistics.buffer);
         let vectors = [own, own, Argument::of(&received_rows.buffer)];
-        let remote_map = RemoteRowMap {
-            workers: self.statistics.rows(),
-            first: (0..remote_rows.len()).collect(),
-        };
+        let remote_map = RemoteRowMap { workers: self.statistics.rows(), first: (0..remote_rows.len()).collect() };
         let (width, options) = (self.statistics.width(), MixOptions::default());
-        launch_exchange(
-            &self.kernels,
-            &mut self.uploads,
-            &vectors,
-            width,
-            &parts,
-            &remote_map,
-            options,
-        )
+        launch_exchange(&self.kernels, &mut self.uploads, &vectors, width, &parts, &remote_map, options)
     }
 
     /// Brings public copies up to date by what arrives of the difference.
@@ -365,17 +323,12 @@ impl CudaEngine {
             Compression::TopK(part) => {
                 let kept = kept(part, count) as i64;
                 let (_, largest) = vector.abs().topk(kept, 0, true, false);
-                vector
-                    .zeros_like()
-                    .scatter(0, &largest, &vector.gather(0, &largest, false))
+                vector.zeros_like().scatter(0, &largest, &vector.gather(0, &largest, false))
             }
             Compression::RandomK(part) => {
                 let draw = Draw::new(part, count, draw);
                 let turned = &*places * draw.stride as i64 + draw.offset as i64;
-                let chosen = turned
-                    .remainder(draw.count as i64)
-                    .lt(draw.chosen as i64)
-                    .logical_and(&places.ge(0));
+                let chosen = turned.remainder(draw.count as i64).lt(draw.chosen as i64).logical_and(&places.ge(0));
                 vector * chosen.to_kind(Kind::Float)
             }
             Compression::Sign => {
@@ -424,32 +377,29 @@ fn launch_exchange(
     let mut places = std::collections::HashMap::new();
     let (mut messages, mut assignments, mut starts) = (Vec::new(), Vec::new(), vec![0]);
     let (mut own_terms, mut heard) = (Vec::new(), Vec::new());
-    let rows: std::collections::HashMap<RowIndex, &RowPlan> =
-        parts.iter().map(|part| (part.row, part)).collect();
+    let rows: std::collections::HashMap<RowIndex, &RowPlan> = parts.iter().map(|part| (part.row, part)).collect();
     for part in parts {
         for assignment in &part.plan.assignments {
             let mut place = |sender: RowIndex| {
                 let next = places.len() as i32;
-                *places
-                    .entry((sender, assignment.number))
-                    .or_insert_with(|| {
-                        if let Some(remote) = sender.0.checked_sub(remote_map.workers) {
-                            let first = own_terms.len();
-                            own_terms.push((Vector::State(vectors.len() - 3), 1.0));
-                            let row = (remote_map.first[remote] + assignment.number) as i32;
-                            messages.extend([row, first as i32, own_terms.len() as i32]);
-                            return next;
-                        }
-                        let message = &rows[&sender].messages[assignment.number];
-                        let content = match message.public_copy {
-                            Some((copy, _)) => vec![(Vector::State(copy), 1.0)],
-                            None => message.content.clone(),
-                        };
+                *places.entry((sender, assignment.number)).or_insert_with(|| {
+                    if let Some(remote) = sender.0.checked_sub(remote_map.workers) {
                         let first = own_terms.len();
-                        own_terms.extend(content);
-                        messages.extend([sender.0 as i32, first as i32, own_terms.len() as i32]);
-                        next
-                    })
+                        own_terms.push((Vector::State(vectors.len() - 3), 1.0));
+                        let row = (remote_map.first[remote] + assignment.number) as i32;
+                        messages.extend([row, first as i32, own_terms.len() as i32]);
+                        return next;
+                    }
+                    let message = &rows[&sender].messages[assignment.number];
+                    let content = match message.public_copy {
+                        Some((copy, _)) => vec![(Vector::State(copy), 1.0)],
+                        None => message.content.clone(),
+                    };
+                    let first = own_terms.len();
+                    own_terms.extend(content);
+                    messages.extend([sender.0 as i32, first as i32, own_terms.len() as i32]);
+                    next
+                })
             };
             let first_heard = heard.len();
             let sum = heard_by(part.row, assignment, parts, options);
@@ -485,11 +435,7 @@ fn launch_exchange(
     arrays.add(starts);
     let own_terms = own_terms.iter();
     arrays.add(own_terms.flat_map(|&(vector, weight)| [number(vector), bits(weight)]));
-    arrays.add(
-        heard
-            .iter()
-            .flat_map(|&(place, weight)| [place, bits(weight)]),
-    );
+    arrays.add(heard.iter().flat_map(|&(place, weight)| [place, bits(weight)]));
     let (_kept, at) = arrays.send(uploads)?;
     let width4 = width / 4;
     let arguments = [

@@ -33,10 +33,7 @@ impl LossReadback {
     /// Where the kernel writes a worker's result, and where it counts.
     pub(super) fn places_of(&self, worker: usize) -> [Argument; 2] {
         let row = self.rows.narrow(0, (worker * ROW) as i64, ROW as i64);
-        [
-            Argument::of(&row),
-            Argument::of(&self.counts.get(worker as i64)),
-        ]
+        [Argument::of(&row), Argument::of(&self.counts.get(worker as i64))]
     }
 
     /// Begins anew, once the stream has been waited for.

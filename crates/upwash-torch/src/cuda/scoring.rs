@@ -20,10 +20,7 @@ impl CudaEngine {
             Split::Test => (&self.test, (0..self.data.test.len() as u32).collect()),
             Split::LocalTrain => (&self.train, self.sampler.shares().images[worker].clone()),
         };
-        let picks: Vec<i32> = indices
-            .iter()
-            .flat_map(|&image| numbers_of(Pick::whole(image)))
-            .collect();
+        let picks: Vec<i32> = indices.iter().flat_map(|&image| numbers_of(Pick::whole(image))).collect();
         let picks = Tensor::from_slice(&picks).to_device(self.device);
         let chunks = indices.len().div_ceil(SCORED_AT_ONCE);
         let results = Tensor::zeros([chunks as i64, 2], (Kind::Float, self.device));
@@ -51,18 +48,12 @@ impl CudaEngine {
     }
 
     /// The mean over some batches out of the images of this worker and all who are with it.
-    pub(super) fn estimate_statistics(
-        &self,
-        worker: usize,
-        network: &dyn BoundModel,
-    ) -> Result<Vec<f32>, TorchError> {
+    pub(super) fn estimate_statistics(&self, worker: usize, network: &dyn BoundModel) -> Result<Vec<f32>, TorchError> {
         let count = self.sampler.batch_size();
         let (images, labels) = self.inputs.room(&self.data, count);
         let mut sums: Vec<Tensor> = Vec::new();
         for k in 0..self.sampler.estimation_batches() {
-            let picks = self
-                .sampler
-                .mixed_picks(worker, self.data.augmentation, k as u64);
+            let picks = self.sampler.mixed_picks(worker, self.data.augmentation, k as u64);
             let picks: Vec<i32> = picks.into_iter().flat_map(numbers_of).collect();
             let picks = Tensor::from_slice(&picks).to_device(self.device);
             self.assemble(&self.train, &picks, count, &images, &labels)?;

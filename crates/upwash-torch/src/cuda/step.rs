@@ -100,13 +100,7 @@ impl CudaEngine {
     pub(super) fn gradients_of(&self, workers: &[usize]) -> Result<(), TorchError> {
         let batch = self.sampler.batch_size();
         let (inputs, count) = (&self.inputs, workers.len() * batch);
-        self.assemble(
-            &self.train,
-            &inputs.picks,
-            count,
-            &inputs.images,
-            &inputs.labels,
-        )?;
+        self.assemble(&self.train, &inputs.picks, count, &inputs.images, &inputs.labels)?;
         self.streams.on_others(workers.len(), |slot| {
             let worker = workers[slot];
             let images = image_view(&inputs.images, slot * batch, batch);
@@ -117,12 +111,7 @@ impl CudaEngine {
             let slope = logits.detach().empty_like();
             let result = self.losses.places_of(worker);
             self.cross_entropy(&logits.detach(), &labels, &slope, result)?;
-            shim::backward(
-                &logits,
-                &slope,
-                network.leaves(),
-                &self.gradients.views(worker),
-            )
+            shim::backward(&logits, &slope, network.leaves(), &self.gradients.views(worker))
         })
     }
 
@@ -136,11 +125,7 @@ impl CudaEngine {
     ) -> Result<(), TorchError> {
         let [channels, height, width] = self.data.train.shape.map(|side| side as i32);
         let block = 256;
-        let grid = [
-            (channels * height * width).unsigned_abs().div_ceil(block),
-            count as u32,
-            1,
-        ];
+        let grid = [(channels * height * width).unsigned_abs().div_ceil(block), count as u32, 1];
         let arguments = [
             Argument::of(&source.pixels),
             Argument::of(&source.labels),
@@ -180,9 +165,6 @@ impl CudaEngine {
             Argument::Int(i32::from(logits.kind() == Kind::BFloat16)),
         ];
         // SAFETY: as `cross_entropy` takes them; the slope has the logits' kind and size.
-        unsafe {
-            self.kernels
-                .launch(CROSS_ENTROPY, [1; 3], 1024, 0, &arguments)
-        }
+        unsafe { self.kernels.launch(CROSS_ENTROPY, [1; 3], 1024, 0, &arguments) }
     }
 }

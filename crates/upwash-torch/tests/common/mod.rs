@@ -48,12 +48,7 @@ pub struct Apart {
 /// Runs both for `rounds` rounds, each round from the first one's state. Left to themselves they would
 /// drift apart however right they are: rounding turns a few activations near 0 on or off, the
 /// gradient jumps by some thousandths with each, and training multiplies that.
-pub fn compare(
-    experiment: &Experiment,
-    rounds: u64,
-    first: &mut dyn Engine,
-    second: &mut dyn Engine,
-) -> Apart {
+pub fn compare(experiment: &Experiment, rounds: u64, first: &mut dyn Engine, second: &mut dyn Engine) -> Apart {
     let mut apart = Apart::default();
     let mut before: Vec<Option<f64>> = vec![None; experiment.workers()];
     let mut numbers = vec![1.0; experiment.workers()];
@@ -80,11 +75,7 @@ pub fn compare(
                 Exchange::Early => &before,
                 _ => &now,
             };
-            let report = |i: usize| WorkerStats {
-                loss: reported[i],
-                degree: up.degree(i),
-                number: numbers[i],
-            };
+            let report = |i: usize| WorkerStats { loss: reported[i], degree: up.degree(i), number: numbers[i] };
             let reports: Vec<WorkerStats> = (0..experiment.workers()).map(report).collect();
             let context = ExchangeContext {
                 exchange: index,
@@ -99,19 +90,14 @@ pub fn compare(
                 is_last: index + 1 == exchanges.len(),
                 ..Default::default()
             };
-            first
-                .exchange(&row_plans(&parts), vec![], options)
-                .expect("an exchange");
-            second
-                .exchange(&row_plans(&parts), vec![], options)
-                .expect("an exchange");
+            first.exchange(&row_plans(&parts), vec![], options).expect("an exchange");
+            second.exchange(&row_plans(&parts), vec![], options).expect("an exchange");
             for part in parts {
                 numbers[part.worker] = part.plan.number.unwrap_or(numbers[part.worker]);
             }
         }
         before = now;
-        let [a, b] =
-            [first.state(), second.state()].map(|state| state.expect("a state")[0].1.clone());
+        let [a, b] = [first.state(), second.state()].map(|state| state.expect("a state")[0].1.clone());
         let length = |pairs: &mut dyn Iterator<Item = (&f32, &f32)>| -> f64 {
             let squares = pairs.map(|(x, y)| f64::from(x - y).powi(2));
             squares.sum::<f64>().sqrt()

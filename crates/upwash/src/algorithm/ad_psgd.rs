@@ -1,8 +1,7 @@
 //! AD-PSGD: whoever has a gradient averages with a random neighbor.
 
 use super::{
-    Assignment, AsyncStep, Asynchronous, Definition, Method, Outgoing, PairwiseUpdate, Plan,
-    Vector, WorkerPlan,
+    Assignment, AsyncStep, Asynchronous, Definition, Method, Outgoing, PairwiseUpdate, Plan, Vector, WorkerPlan,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -31,14 +30,9 @@ impl Asynchronous for AdPsgd {
         let mean = Assignment::mixed(Vector::Model, both);
         let mut stepped = mean.clone();
         stepped.add_own(Vector::Step, -1.0);
-        let part = |worker, plan: Assignment| WorkerPlan {
-            worker,
-            messages: vec![Outgoing::model()],
-            plan: Plan::from(plan),
-        };
-        PairwiseUpdate {
-            plans: vec![part(step.worker, stepped), part(partner, mean)],
-        }
+        let part =
+            |worker, plan: Assignment| WorkerPlan { worker, messages: vec![Outgoing::model()], plan: Plan::from(plan) };
+        PairwiseUpdate { plans: vec![part(step.worker, stepped), part(partner, mean)] }
     }
 
     fn display_name(&self) -> String {

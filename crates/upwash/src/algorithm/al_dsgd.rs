@@ -1,8 +1,8 @@
 //! AL-DSGD (He, Wang, Choromanska 2024) over any base: its plan, and a pull towards two leaders.
 
 use super::{
-    Algorithm, Definition, Exchange, LeaderCoefficients, LeaderScope, LocalView, Method, Options,
-    Outgoing, Plan, Preflight, Variant,
+    Algorithm, Definition, Exchange, LeaderCoefficients, LeaderScope, LocalView, Method, Options, Outgoing, Plan,
+    Preflight, Variant,
 };
 use crate::config::ConfigError;
 
@@ -34,21 +34,13 @@ pub struct AlDsgd {
 impl AlDsgd {
     /// With the variant's default strength, and every worker a candidate of its own.
     pub fn new(base: Box<dyn Algorithm>, variant: Variant) -> Self {
-        Self {
-            base,
-            variant,
-            pull: LeaderCoefficients::default_of(variant),
-            scope: LeaderScope::default(),
-        }
+        Self { base, variant, pull: LeaderCoefficients::default_of(variant), scope: LeaderScope::default() }
     }
 
     /// Whether nobody sees whose model is what in this exchange.
     fn is_blind(&self, view: &LocalView<'_>) -> bool {
         let exchanges = self.base.exchanges(view.context.round.index());
-        !matches!(
-            exchanges[view.context.exchange],
-            Exchange::Neighbors | Exchange::Early
-        )
+        !matches!(exchanges[view.context.exchange], Exchange::Neighbors | Exchange::Early)
     }
 }
 
@@ -75,23 +67,13 @@ impl Algorithm for AlDsgd {
             return Plan::alone();
         }
         let (best, degree) = self.scope.leaders(view, self.variant);
-        self.pull.apply(
-            self.variant,
-            plan.model(),
-            view,
-            [best, degree],
-            &*self.base,
-        );
+        self.pull.apply(self.variant, plan.model(), view, [best, degree], &*self.base);
         plan.leaders = Some([best, degree]);
         plan
     }
 
     fn display_name(&self) -> String {
-        format!(
-            "AL-DSGD ({}) over {}",
-            self.variant.name(),
-            self.base.display_name()
-        )
+        format!("AL-DSGD ({}) over {}", self.variant.name(), self.base.display_name())
     }
 
     fn is_released(&self) -> bool {

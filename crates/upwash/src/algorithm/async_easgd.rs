@@ -1,19 +1,12 @@
 //! Asynchronous EASGD: every worker meets the server when it is ready to.
 
-use super::{
-    AsyncStep, Asynchronous, Definition, Easgd, Method, Outgoing, PairwiseUpdate, Vector,
-    WorkerPlan,
-};
+use super::{AsyncStep, Asynchronous, Definition, Easgd, Method, Outgoing, PairwiseUpdate, Vector, WorkerPlan};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "async-easgd",
     about: "EASGD without a barrier: a worker and the server pull at each other when it is ready",
     paper: "Zhang, Choromanska, LeCun 2015, Deep Learning with Elastic Averaging SGD",
-    build: |options| {
-        Ok(Method::Asynchronous(Box::new(AsyncEasgd(Easgd::read(
-            options,
-        )?))))
-    },
+    build: |options| Ok(Method::Asynchronous(Box::new(AsyncEasgd(Easgd::read(options)?)))),
 };
 
 /// Every `period`-th gradient of worker i: x_i' = x_i - u_i - alpha (x_i - c), c' = c + alpha (x_i - c).
@@ -37,10 +30,7 @@ impl Asynchronous for AsyncEasgd {
         };
         PairwiseUpdate {
             plans: vec![
-                part(
-                    step.worker,
-                    self.0.worker(step.worker, server, step.training),
-                ),
+                part(step.worker, self.0.worker(step.worker, server, step.training)),
                 part(server, self.0.server(server, &[step.worker], step.training)),
             ],
         }
@@ -51,9 +41,6 @@ impl Asynchronous for AsyncEasgd {
     }
 
     fn display_name(&self) -> String {
-        format!(
-            "asynchronous EASGD (beta {}, period {})",
-            self.0.beta, self.0.period
-        )
+        format!("asynchronous EASGD (beta {}, period {})", self.0.beta, self.0.period)
     }
 }

@@ -75,11 +75,7 @@ impl PairwiseUpdate {
 
     /// The worker keeps to itself: x' = x - u. Its message, if anyone takes it, is its stepped model.
     pub fn alone(worker: usize) -> Self {
-        let plan = WorkerPlan {
-            worker,
-            messages: vec![Outgoing::stepped()],
-            plan: Plan::alone(),
-        };
+        let plan = WorkerPlan { worker, messages: vec![Outgoing::stepped()], plan: Plan::alone() };
         Self { plans: vec![plan] }
     }
 }

@@ -1,8 +1,7 @@
 //! CHOCO-SGD: gossip with compressed differences.
 
 use super::{
-    Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Options, Outgoing, Plan,
-    StateVector, Vector,
+    Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Options, Outgoing, Plan, StateVector, Vector,
 };
 use crate::compress::Compression;
 use crate::config::ConfigError;
@@ -62,10 +61,7 @@ impl Choco {
 impl Algorithm for Choco {
     fn messages(&self, _: &LocalView<'_>) -> Vec<Outgoing> {
         let public_copy = Some((COPY, self.compression));
-        vec![Outgoing {
-            public_copy,
-            ..Outgoing::stepped()
-        }]
+        vec![Outgoing { public_copy, ..Outgoing::stepped() }]
     }
 
     fn plan(&self, view: &LocalView<'_>) -> Plan {
@@ -77,10 +73,7 @@ impl Algorithm for Choco {
     }
 
     fn state_vectors(&self) -> Vec<StateVector> {
-        vec![StateVector {
-            name: "public copy",
-            start: InitialValue::Zero,
-        }]
+        vec![StateVector { name: "public copy", start: InitialValue::Zero }]
     }
 
     fn display_name(&self) -> String {

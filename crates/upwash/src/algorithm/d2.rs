@@ -1,8 +1,7 @@
 //! D2: D-PSGD without the bias that unlike data give it.
 
 use super::{
-    Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan, Preflight,
-    StateVector, Vector,
+    Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan, Preflight, StateVector, Vector,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -10,11 +9,7 @@ pub(super) const DEFINITION: Definition = Definition {
     about: "D-PSGD that corrects for how workers' gradients differ, exact where their data do",
     paper: "Tang et al. 2018, D2: Decentralized Training over Decentralized Data",
     build: |options| {
-        let lazy = options.flag(
-            "lazy",
-            true,
-            "(I + W)/2 for W, whose eigenvalues are never negative",
-        )?;
+        let lazy = options.flag("lazy", true, "(I + W)/2 for W, whose eigenvalues are never negative")?;
         Ok(Method::Synchronous(Box::new(D2 { lazy })))
     },
 };
@@ -62,10 +57,7 @@ impl Algorithm for D2 {
     }
 
     fn state_vectors(&self) -> Vec<StateVector> {
-        vec![StateVector {
-            name: "gradient correction",
-            start: InitialValue::Zero,
-        }]
+        vec![StateVector { name: "gradient correction", start: InitialValue::Zero }]
     }
 
     fn display_name(&self) -> String {
@@ -76,21 +68,13 @@ impl Algorithm for D2 {
         let first = preflight.schedule.round(0);
         let changes = (1..64).any(|k| preflight.schedule.round(k).mixing() != first.mixing());
         if changes {
-            return Err(
-                "algorithm.name = \"d2\" needs the same links in every round: leave \
+            return Err("algorithm.name = \"d2\" needs the same links in every round: leave \
                         graph.links and graph.copies out"
-                    .into(),
-            );
+                .into());
         }
-        let mixing = if self.lazy {
-            first.mixing().lazy()
-        } else {
-            first.mixing().clone()
-        };
+        let mixing = if self.lazy { first.mixing().lazy() } else { first.mixing().clone() };
         if !mixing.is_symmetric() {
-            return Err(
-                "graph.links and graph.weights: D2 needs a symmetric W; leave both out".into(),
-            );
+            return Err("graph.links and graph.weights: D2 needs a symmetric W; leave both out".into());
         }
         let smallest = mixing.smallest_eigenvalue();
         if smallest > -1.0 / 3.0 {

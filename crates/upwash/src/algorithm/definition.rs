@@ -86,8 +86,7 @@ impl Registry {
     /// ```
     #[must_use]
     pub fn with(mut self, definition: Definition) -> Self {
-        self.definitions
-            .retain(|known| known.name != definition.name);
+        self.definitions.retain(|known| known.name != definition.name);
         self.definitions.push(definition);
         self
     }
@@ -134,8 +133,7 @@ impl Registry {
                 true => format!("{name} has no options"),
                 false => format!(
                     "no option of {name}, whose options are {}",
-                    one_of(Some(key), read.iter().map(|option| option.key))
-                        .replacen("one of ", "", 1)
+                    one_of(Some(key), read.iter().map(|option| option.key)).replacen("one of ", "", 1)
                 ),
             };
             return value(format!("algorithm.{key}"), given, must);

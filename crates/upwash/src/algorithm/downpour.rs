@@ -1,8 +1,7 @@
 //! A parameter server without a barrier, after Downpour SGD, with bounded staleness.
 
 use super::{
-    Assignment, AsyncStep, Asynchronous, Definition, Method, Outgoing, PairExchange,
-    PairwiseUpdate, Vector, WorkerPlan,
+    Assignment, AsyncStep, Asynchronous, Definition, Method, Outgoing, PairExchange, PairwiseUpdate, Vector, WorkerPlan,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -14,10 +13,7 @@ pub(super) const DEFINITION: Definition = Definition {
         let staleness = options.count("staleness", 8, about)?;
         let about = "a push counts 1/workers, so that one of each is a step along the mean";
         let averaged = options.flag("averaged", true, about)?;
-        let downpour = Downpour {
-            staleness,
-            averaged,
-        };
+        let downpour = Downpour { staleness, averaged };
         Ok(Method::Asynchronous(Box::new(downpour)))
     },
 };
@@ -41,15 +37,9 @@ impl Asynchronous for Downpour {
         let Some((server, _)) = partner else {
             return PairwiseUpdate::alone(step.worker);
         };
-        let part = if self.averaged {
-            1.0 / step.training as f64
-        } else {
-            1.0
-        };
-        let pulled = Assignment {
-            messages: vec![(server, 1.0)],
-            ..Assignment::of(Vector::Model, [(Vector::Step, -part)])
-        };
+        let part = if self.averaged { 1.0 / step.training as f64 } else { 1.0 };
+        let pulled =
+            Assignment { messages: vec![(server, 1.0)], ..Assignment::of(Vector::Model, [(Vector::Step, -part)]) };
         let pushed = Assignment {
             messages: vec![(step.worker, -part)],
             ..Assignment::of(Vector::Model, [(Vector::Model, 1.0)])
@@ -61,11 +51,7 @@ impl Asynchronous for Downpour {
                     messages: vec![Outgoing::of([(Vector::Step, 1.0)])],
                     plan: pulled.into(),
                 },
-                WorkerPlan {
-                    worker: server,
-                    messages: vec![Outgoing::model()],
-                    plan: pushed.into(),
-                },
+                WorkerPlan { worker: server, messages: vec![Outgoing::model()], plan: pushed.into() },
             ],
         }
     }

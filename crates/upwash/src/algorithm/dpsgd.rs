@@ -1,8 +1,7 @@
 //! D-PSGD: a step, and a weighted average with the neighbors.
 
 use super::{
-    Algorithm, Assignment, Definition, Exchange, LocalView, Method, Options, Outgoing, Plan,
-    Preflight, Variant, Vector,
+    Algorithm, Assignment, Definition, Exchange, LocalView, Method, Options, Outgoing, Plan, Preflight, Variant, Vector,
 };
 use crate::config::ConfigError;
 use upwash_topology::Weights;
@@ -44,22 +43,13 @@ impl Dpsgd {
         let overlap = options.flag("overlap", false, about)?;
         let risky = overlap && options.graph.weights != Weights::Metropolis;
         let lazy = options.flag("lazy", risky, "(I + W)/2 for W")?;
-        Ok(Self {
-            overlap,
-            lazy,
-            released: variant == Variant::Released,
-            risky: risky && !lazy,
-        })
+        Ok(Self { overlap, lazy, released: variant == Variant::Released, risky: risky && !lazy })
     }
 }
 
 impl Algorithm for Dpsgd {
     fn messages(&self, _: &LocalView<'_>) -> Vec<Outgoing> {
-        vec![if self.overlap {
-            Outgoing::model()
-        } else {
-            Outgoing::stepped()
-        }]
+        vec![if self.overlap { Outgoing::model() } else { Outgoing::stepped() }]
     }
 
     fn plan(&self, view: &LocalView<'_>) -> Plan {
@@ -71,11 +61,7 @@ impl Algorithm for Dpsgd {
     }
 
     fn exchanges(&self, _: u64) -> Vec<Exchange> {
-        vec![if self.overlap {
-            Exchange::Early
-        } else {
-            Exchange::Neighbors
-        }]
+        vec![if self.overlap { Exchange::Early } else { Exchange::Neighbors }]
     }
 
     fn display_name(&self) -> String {

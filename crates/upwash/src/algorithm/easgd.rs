@@ -1,9 +1,6 @@
 //! Elastic averaging: workers and a server pull at each other.
 
-use super::{
-    Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Options, Outgoing, Plan,
-    Vector,
-};
+use super::{Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Options, Outgoing, Plan, Vector};
 use crate::config::ConfigError;
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -74,11 +71,7 @@ impl Algorithm for Easgd {
     }
 
     fn exchanges(&self, round: u64) -> Vec<Exchange> {
-        vec![if (round + 1).is_multiple_of(self.period) {
-            Exchange::Server
-        } else {
-            Exchange::Nothing
-        }]
+        vec![if (round + 1).is_multiple_of(self.period) { Exchange::Server } else { Exchange::Nothing }]
     }
 
     fn links(&self) -> Links {

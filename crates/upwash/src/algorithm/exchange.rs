@@ -40,11 +40,7 @@ impl Exchange {
     /// assert_eq!(Exchange::Neighbors.senders(1, &context).collect::<Vec<_>>(), [0]);
     /// assert_eq!(Exchange::ToCentre.senders(0, &context).collect::<Vec<_>>(), [1, 2, 3]);
     /// ```
-    pub fn senders<'a>(
-        self,
-        worker: usize,
-        context: &ExchangeContext<'a>,
-    ) -> Box<dyn Iterator<Item = usize> + 'a> {
+    pub fn senders<'a>(self, worker: usize, context: &ExchangeContext<'a>) -> Box<dyn Iterator<Item = usize> + 'a> {
         let others = (0..context.workers()).filter(move |&other| other != worker);
         let is_centre = context.server == Some(worker);
         match self {
@@ -84,25 +80,13 @@ impl Exchange {
     ) -> Vec<WorkerPlan> {
         let mut received = Vec::new();
         let part = |worker: usize| {
-            let alone = LocalView {
-                worker,
-                context: *context,
-                own: reports[worker],
-                received: &[],
-            };
+            let alone = LocalView { worker, context: *context, own: reports[worker], received: &[] };
             let messages = algorithm.messages(&alone);
             received.clear();
             let senders = self.senders(worker, context);
             received.extend(senders.map(|sender| (sender, reports[sender])));
-            let plan = algorithm.plan(&LocalView {
-                received: &received,
-                ..alone
-            });
-            WorkerPlan {
-                worker,
-                messages,
-                plan,
-            }
+            let plan = algorithm.plan(&LocalView { received: &received, ..alone });
+            WorkerPlan { worker, messages, plan }
         };
         workers.map(part).collect()
     }
@@ -141,21 +125,13 @@ mod tests {
 
     #[test]
     fn safe_weights_are_metropolis_s() {
-        let round = Schedule::directed(4, &[(3, 0), (0, 1), (1, 3), (2, 3)])
-            .unwrap()
-            .round(0);
-        let context = ExchangeContext {
-            server: Some(2),
-            ..ExchangeContext::new(&round, 0.1)
-        };
+        let round = Schedule::directed(4, &[(3, 0), (0, 1), (1, 3), (2, 3)]).unwrap().round(0);
+        let context = ExchangeContext { server: Some(2), ..ExchangeContext::new(&round, 0.1) };
         let rows = Exchange::Neighbors.safe_weights(&context);
         assert_eq!(rows[0], [(0, 1.0 - 1.0 / 3.0), (3, 1.0 / 3.0)]); // worker 3 hears two
         assert_eq!(rows[1], [(0, 0.5), (1, 0.5)]);
         let part = 1.0 / 3.0;
-        assert_eq!(
-            Exchange::Mean.safe_weights(&context)[1],
-            [(0, part), (1, part), (3, part)]
-        );
+        assert_eq!(Exchange::Mean.safe_weights(&context)[1], [(0, part), (1, part), (3, part)]);
         // The server hears three, the others it.
         let server = Exchange::Server.safe_weights(&context);
         assert_eq!(server[2], [(0, 0.25), (1, 0.25), (2, 0.25), (3, 0.25)]);

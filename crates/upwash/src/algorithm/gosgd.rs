@@ -1,8 +1,8 @@
 //! GoSGD: whoever has a gradient steps, and now and then pushes its model to a random neighbor.
 
 use super::{
-    Assignment, AsyncStep, Asynchronous, Definition, Method, Outgoing, PairExchange,
-    PairwiseUpdate, Plan, Vector, WorkerPlan,
+    Assignment, AsyncStep, Asynchronous, Definition, Method, Outgoing, PairExchange, PairwiseUpdate, Plan, Vector,
+    WorkerPlan,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -42,15 +42,8 @@ impl Asynchronous for GoSgd {
         update.plans[0].plan.number = Some(half);
         let mut model = Assignment::mixed(Vector::Model, vec![(step.worker, half / sum)]);
         model.add(partner, theirs / sum);
-        let plan = Plan {
-            number: Some(sum),
-            ..model.into()
-        };
-        update.plans.push(WorkerPlan {
-            worker: partner,
-            messages: vec![Outgoing::model()],
-            plan,
-        });
+        let plan = Plan { number: Some(sum), ..model.into() };
+        update.plans.push(WorkerPlan { worker: partner, messages: vec![Outgoing::model()], plan });
         update
     }
 

@@ -9,10 +9,7 @@ pub(super) const DEFINITION: Definition = Definition {
     build: |options| {
         let period = options.count("period", 16, "rounds from one exact average to the next")?;
         let lazy = options.flag("lazy", false, "(I + W)/2 for W")?;
-        let base = Dpsgd {
-            lazy,
-            ..Default::default()
-        };
+        let base = Dpsgd { lazy, ..Default::default() };
         Ok(Method::Synchronous(Box::new(GossipPga { period, base })))
     },
 };
@@ -45,11 +42,7 @@ impl Algorithm for GossipPga {
     }
 
     fn exchanges(&self, round: u64) -> Vec<Exchange> {
-        if (round + 1).is_multiple_of(self.period) {
-            vec![Exchange::Mean]
-        } else {
-            self.base.exchanges(round)
-        }
+        if (round + 1).is_multiple_of(self.period) { vec![Exchange::Mean] } else { self.base.exchanges(round) }
     }
 
     fn display_name(&self) -> String {

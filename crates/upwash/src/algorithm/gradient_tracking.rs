@@ -1,9 +1,6 @@
 //! Gradient tracking: every worker follows an estimate of the mean gradient of all.
 
-use super::{
-    Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan,
-    StateVector, Vector,
-};
+use super::{Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan, StateVector, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "gradient-tracking",
@@ -41,21 +38,14 @@ impl Algorithm for GradientTracking {
         let mut model = Outgoing::stepped();
         let tracked = [(TRACKED, -rate), (GRADIENT_BEFORE, rate)];
         model.content.extend(tracked);
-        let gradient = [
-            (TRACKED, 1.0),
-            (Vector::Step, 1.0 / rate),
-            (GRADIENT_BEFORE, -1.0),
-        ];
+        let gradient = [(TRACKED, 1.0), (Vector::Step, 1.0 / rate), (GRADIENT_BEFORE, -1.0)];
         vec![model, Outgoing::of(gradient)]
     }
 
     fn plan(&self, view: &LocalView<'_>) -> Plan {
         let (row, rate) = (view.weights(self.lazy), view.context.rate);
         let model = Assignment::mixed(Vector::Model, row.clone());
-        let tracked = Assignment {
-            number: 1,
-            ..Assignment::mixed(TRACKED, row)
-        };
+        let tracked = Assignment { number: 1, ..Assignment::mixed(TRACKED, row) };
         if rate == 0.0 {
             return [model, tracked].into();
         }
@@ -64,10 +54,7 @@ impl Algorithm for GradientTracking {
     }
 
     fn state_vectors(&self) -> Vec<StateVector> {
-        let zero = |name| StateVector {
-            name,
-            start: InitialValue::Zero,
-        };
+        let zero = |name| StateVector { name, start: InitialValue::Zero };
         vec![zero("tracked gradient"), zero("gradient before")]
     }
 

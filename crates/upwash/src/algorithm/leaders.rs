@@ -33,18 +33,8 @@ impl LeaderCoefficients {
     /// ```
     pub fn default_of(variant: Variant) -> Self {
         match variant {
-            Variant::Released => Self {
-                w_best: 0.3,
-                w_degree: 0.1,
-                lambda_best: 0.2,
-                lambda_degree: 0.2,
-            },
-            _ => Self {
-                w_best: 0.1,
-                w_degree: 0.1,
-                lambda_best: 0.1,
-                lambda_degree: 0.1,
-            },
+            Variant::Released => Self { w_best: 0.3, w_degree: 0.1, lambda_best: 0.2, lambda_degree: 0.2 },
+            _ => Self { w_best: 0.1, w_degree: 0.1, lambda_best: 0.1, lambda_degree: 0.1 },
         }
     }
 }
@@ -55,18 +45,7 @@ impl LeaderCoefficients {
 /// use upwash::algorithm::Variant;
 /// assert_eq!(Variant::default(), Variant::Sound);
 /// ```
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    serde::Serialize,
-    serde::Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
     /// The paper's idea with the local step whole: step, exchange, average, pull.
@@ -142,12 +121,7 @@ impl LeaderCoefficients {
         [best, degree]: [usize; 2],
         base: &dyn Algorithm,
     ) {
-        let Self {
-            w_best,
-            w_degree,
-            lambda_best,
-            lambda_degree,
-        } = self;
+        let Self { w_best, w_degree, lambda_best, lambda_degree } = self;
         let (w, rate) = (w_best + w_degree, view.context.rate);
         match variant {
             // x' = (1 - w) sum W_ij y_j + w_N y_N + w_T y_T
@@ -172,8 +146,7 @@ impl LeaderCoefficients {
             Variant::Written => {
                 model.scale(1.0 - w);
                 let own = model.weight(view.worker);
-                let (force_best, force_degree) =
-                    (own * rate * lambda_best, own * rate * lambda_degree);
+                let (force_best, force_degree) = (own * rate * lambda_best, own * rate * lambda_degree);
                 model.add(best, w_best + force_best);
                 model.add(degree, w_degree + force_degree);
                 model.add(view.worker, -force_best - force_degree);
@@ -213,10 +186,7 @@ impl Variant {
             return Some(("base", must));
         }
         if self != Self::Sound && !base.state_vectors().is_empty() {
-            return Some((
-                "variant",
-                "sound, over a base that keeps more than the model",
-            ));
+            return Some(("variant", "sound, over a base that keeps more than the model"));
         }
         let early = base.exchanges(0).contains(&Exchange::Early);
         let must = "false: the released code exchanges after the step";
@@ -235,19 +205,13 @@ impl Variant {
     }
 
     /// All, with their names, for [`Options::choice`](super::Options::choice).
-    pub(super) const ALL: [(&'static str, Self); 3] = [
-        ("sound", Self::Sound),
-        ("written", Self::Written),
-        ("released", Self::Released),
-    ];
+    pub(super) const ALL: [(&'static str, Self); 3] =
+        [("sound", Self::Sound), ("written", Self::Written), ("released", Self::Released)];
 }
 
 impl LeaderScope {
     pub(super) fn read(options: &mut Options<'_>) -> Result<Self, ConfigError> {
-        let choices = [
-            ("closed", Self::Closed),
-            ("neighbors-only", Self::NeighborsOnly),
-        ];
+        let choices = [("closed", Self::Closed), ("neighbors-only", Self::NeighborsOnly)];
         let about = "who can lead: closed (the worker itself too) or neighbors-only";
         options.choice("leaders", &choices, about)
     }
@@ -258,12 +222,7 @@ impl LeaderScope {
         let own = (view.worker, view.own);
         let own = (self == Self::Closed).then_some(own);
         let candidates = || view.received.iter().copied().chain(own);
-        let rank = |worker: usize| {
-            (
-                variant != Variant::Released || worker != view.worker,
-                worker,
-            )
-        };
+        let rank = |worker: usize| (variant != Variant::Released || worker != view.worker, worker);
         let first = |order: &dyn Fn(&WorkerStats, &WorkerStats) -> Ordering| {
             let best = candidates().min_by(|a, b| {
                 let tie = rank(a.0).cmp(&rank(b.0));
@@ -272,11 +231,7 @@ impl LeaderScope {
             best.map_or(view.worker, |(worker, _)| worker)
         };
         let known = candidates().all(|(_, report)| report.loss.is_some());
-        let best = if known {
-            first(&WorkerStats::by_loss)
-        } else {
-            view.worker
-        };
+        let best = if known { first(&WorkerStats::by_loss) } else { view.worker };
         (best, first(&|a, b| b.degree.cmp(&a.degree)))
     }
 }

@@ -7,11 +7,7 @@ pub(super) const DEFINITION: Definition = Definition {
     about: "so many steps alone, then an all-reduce of the models (FedAvg with everyone there)",
     paper: "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks; Stich 2019",
     build: |options| {
-        let period = options.count(
-            "period",
-            8,
-            "H, the local steps from one average to the next",
-        )?;
+        let period = options.count("period", 8, "H, the local steps from one average to the next")?;
         Ok(Method::Synchronous(Box::new(LocalSgd { period })))
     },
 };
@@ -37,11 +33,7 @@ impl Algorithm for LocalSgd {
     }
 
     fn exchanges(&self, round: u64) -> Vec<Exchange> {
-        vec![if (round + 1).is_multiple_of(self.period) {
-            Exchange::Mean
-        } else {
-            Exchange::Nothing
-        }]
+        vec![if (round + 1).is_multiple_of(self.period) { Exchange::Mean } else { Exchange::Nothing }]
     }
 
     fn links(&self) -> Links {

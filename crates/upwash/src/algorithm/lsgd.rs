@@ -1,9 +1,6 @@
 //! Leader SGD: groups of workers, pulled towards their group's best and the best of all.
 
-use super::{
-    Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Outgoing, Plan,
-    Preflight, Vector,
-};
+use super::{Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Outgoing, Plan, Preflight, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "lsgd",
@@ -66,17 +63,10 @@ impl Algorithm for Lsgd {
             return Plan::alone();
         }
         let group = |worker| self.group(worker, view.context.workers());
-        let all = || {
-            view.received
-                .iter()
-                .copied()
-                .chain([(view.worker, view.own)])
-        };
+        let all = || view.received.iter().copied().chain([(view.worker, view.own)]);
         let best = |here: &dyn Fn(usize) -> bool| {
             let known = all().filter(|(worker, _)| here(*worker));
-            known
-                .min_by(|a, b| a.1.by_loss(&b.1).then(a.0.cmp(&b.0)))
-                .map_or(view.worker, |(worker, _)| worker)
+            known.min_by(|a, b| a.1.by_loss(&b.1).then(a.0.cmp(&b.0))).map_or(view.worker, |(worker, _)| worker)
         };
         let of_group = best(&|worker| group(worker) == group(view.worker));
         let mut model = Assignment::of(Vector::Model, Outgoing::stepped().content);
@@ -87,18 +77,11 @@ impl Algorithm for Lsgd {
                 model.add(view.worker, -pull);
             }
         }
-        Plan {
-            leaders: Some(leaders),
-            ..model.into()
-        }
+        Plan { leaders: Some(leaders), ..model.into() }
     }
 
     fn exchanges(&self, round: u64) -> Vec<Exchange> {
-        vec![if (round + 1).is_multiple_of(self.period) {
-            Exchange::Chosen
-        } else {
-            Exchange::Nothing
-        }]
+        vec![if (round + 1).is_multiple_of(self.period) { Exchange::Chosen } else { Exchange::Nothing }]
     }
 
     fn links(&self) -> Links {

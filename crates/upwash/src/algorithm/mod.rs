@@ -59,10 +59,7 @@ pub use lsgd::Lsgd;
 pub use matcha::MatchaSgd;
 pub use options::{OptionInfo, Options};
 pub use parameter_server::ParameterServer;
-pub use plan::{
-    Assignment, Combination, Differences, InitialValue, Outgoing, Plan, StateVector, Vector,
-    WorkerPlan,
-};
+pub use plan::{Assignment, Combination, Differences, InitialValue, Outgoing, Plan, StateVector, Vector, WorkerPlan};
 pub use qg_momentum::QgMomentum;
 pub use row_plan::RowPlan;
 pub use sgp::Sgp;
@@ -135,14 +132,7 @@ impl<'a> ExchangeContext<'a> {
     /// assert_eq!(ExchangeContext::new(&round, 0.1).exchange, 0);
     /// ```
     pub fn new(round: &'a Round, rate: f64) -> Self {
-        Self {
-            round,
-            exchange: 0,
-            rate,
-            previous_rate: rate,
-            momentum: 0.0,
-            server: None,
-        }
+        Self { round, exchange: 0, rate, previous_rate: rate, momentum: 0.0, server: None }
     }
 
     /// How many workers there are, a server included.

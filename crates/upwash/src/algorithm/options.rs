@@ -29,18 +29,9 @@ pub struct OptionInfo {
 
 impl<'a> Options<'a> {
     /// Of a table.
-    pub(super) fn new(
-        given: &'a toml::Table,
-        graph: &'a GraphConfig,
-        registry: &'a Registry,
-    ) -> Self {
+    pub(super) fn new(given: &'a toml::Table, graph: &'a GraphConfig, registry: &'a Registry) -> Self {
         let read = vec![];
-        Self {
-            given,
-            graph,
-            registry,
-            read,
-        }
+        Self { given, graph, registry, read }
     }
 
     /// What was read, in order.
@@ -66,26 +57,13 @@ impl<'a> Options<'a> {
         let number = value.as_float().or(value.as_integer().map(|n| n as f64));
         match number {
             Some(number) if range.contains(&number) => Ok(number),
-            _ if *range.end() == f64::MAX => Err(wrong(
-                key,
-                &value,
-                format!("a number from {} on", range.start()),
-            )),
-            _ => Err(wrong(
-                key,
-                &value,
-                format!("a number from {} to {}", range.start(), range.end()),
-            )),
+            _ if *range.end() == f64::MAX => Err(wrong(key, &value, format!("a number from {} on", range.start()))),
+            _ => Err(wrong(key, &value, format!("a number from {} to {}", range.start(), range.end()))),
         }
     }
 
     /// A whole number of at least 1.
-    pub fn count(
-        &mut self,
-        key: &'static str,
-        default: u64,
-        about: &'static str,
-    ) -> Result<u64, ConfigError> {
+    pub fn count(&mut self, key: &'static str, default: u64, about: &'static str) -> Result<u64, ConfigError> {
         let value = self.value(key, (default as i64).into(), about);
         match value.as_integer() {
             Some(count) if count >= 1 => Ok(count as u64),
@@ -94,12 +72,7 @@ impl<'a> Options<'a> {
     }
 
     /// Yes or no.
-    pub fn flag(
-        &mut self,
-        key: &'static str,
-        default: bool,
-        about: &'static str,
-    ) -> Result<bool, ConfigError> {
+    pub fn flag(&mut self, key: &'static str, default: bool, about: &'static str) -> Result<bool, ConfigError> {
         let value = self.value(key, default.into(), about);
         let wrong = || wrong(key, &value, "true or false".into());
         value.as_bool().ok_or_else(wrong)
@@ -113,9 +86,7 @@ impl<'a> Options<'a> {
         about: &'static str,
     ) -> Result<T, ConfigError> {
         let value = self.value(key, choices[0].0.into(), about);
-        let found = choices
-            .iter()
-            .find(|(name, _)| value.as_str() == Some(name));
+        let found = choices.iter().find(|(name, _)| value.as_str() == Some(name));
         found.map(|(_, choice)| *choice).ok_or_else(|| {
             let names = choices.iter().map(|(name, _)| *name);
             wrong(key, &value, one_of(value.as_str(), names))
@@ -150,12 +121,7 @@ impl<'a> Options<'a> {
             (_, value) => value,
         };
         if !self.read.iter().any(|option| option.key == key) {
-            self.read.push(OptionInfo {
-                key,
-                about,
-                default,
-                value: value.clone(),
-            });
+            self.read.push(OptionInfo { key, about, default, value: value.clone() });
         }
         value
     }
@@ -181,9 +147,5 @@ pub(super) fn one_of<'n>(given: Option<&str>, names: impl Iterator<Item = &'n st
 }
 
 fn wrong(key: &str, value: &Value, must: String) -> ConfigError {
-    ConfigError::Value {
-        key: format!("algorithm.{key}"),
-        value: value.to_string(),
-        must,
-    }
+    ConfigError::Value { key: format!("algorithm.{key}"), value: value.to_string(), must }
 }

@@ -1,8 +1,6 @@
 //! A synchronous parameter server.
 
-use super::{
-    Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Outgoing, Plan, Vector,
-};
+use super::{Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Outgoing, Plan, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "parameter-server",

@@ -95,10 +95,7 @@ impl Outgoing {
     /// ```
     pub fn of(content: impl Into<Combination>) -> Self {
         let (content, public_copy) = (content.into(), None);
-        Self {
-            content,
-            public_copy,
-        }
+        Self { content, public_copy }
     }
 }
 
@@ -133,13 +130,7 @@ impl<S: Copy + Ord> Assignment<S> {
     /// assert_eq!(nothing.mean, 0.0);
     /// ```
     pub fn of(target: Vector, own: impl Into<Combination>) -> Self {
-        Self {
-            target,
-            own: own.into(),
-            messages: vec![],
-            number: 0,
-            mean: 0.0,
-        }
+        Self { target, own: own.into(), messages: vec![], number: 0, mean: 0.0 }
     }
 
     /// From the first message of some senders.
@@ -150,10 +141,7 @@ impl<S: Copy + Ord> Assignment<S> {
     /// assert_eq!(pair.messages.len(), 2);
     /// ```
     pub fn mixed(target: Vector, messages: Vec<(S, f64)>) -> Self {
-        Self {
-            messages,
-            ..Self::of(target, [])
-        }
+        Self { messages, ..Self::of(target, []) }
     }
 
     /// The mean of everyone's message `number`.
@@ -164,11 +152,7 @@ impl<S: Copy + Ord> Assignment<S> {
     /// assert_eq!(mean.mean, 1.0);
     /// ```
     pub fn averaged(target: Vector, number: usize) -> Self {
-        Self {
-            mean: 1.0,
-            number,
-            ..Self::of(target, [])
-        }
+        Self { mean: 1.0, number, ..Self::of(target, []) }
     }
 
     /// Multiplies every weight.
@@ -241,9 +225,7 @@ impl<S: Copy + Ord> Assignment<S> {
     /// assert_eq!(Assignment::mixed(Vector::Model, vec![(2, 0.5)]).weight(2), 0.5);
     /// ```
     pub fn weight(&self, sender: S) -> f64 {
-        self.messages
-            .binary_search_by_key(&sender, |entry| entry.0)
-            .map_or(0.0, |found| self.messages[found].1)
+        self.messages.binary_search_by_key(&sender, |entry| entry.0).map_or(0.0, |found| self.messages[found].1)
     }
 }
 
@@ -286,11 +268,7 @@ impl<S: Copy + PartialEq> Differences<S> {
         // A sum that is whole but for rounding is whole.
         let whole = (sum - sum.round()).abs() <= 1e-12 * size;
         let others = messages.iter().filter(|e| e.0 != reference && e.1 != 0.0);
-        Self {
-            reference,
-            weight: if whole { sum.round() } else { sum },
-            others: others.copied().collect(),
-        }
+        Self { reference, weight: if whole { sum.round() } else { sum }, others: others.copied().collect() }
     }
 }
 
@@ -316,11 +294,7 @@ pub struct Plan<S = WorkerId> {
 /// Nothing changes.
 impl<S> Default for Plan<S> {
     fn default() -> Self {
-        Self {
-            assignments: vec![],
-            number: None,
-            leaders: None,
-        }
+        Self { assignments: vec![], number: None, leaders: None }
     }
 }
 
@@ -333,11 +307,7 @@ impl<S> From<Assignment<S>> for Plan<S> {
 impl<S, const N: usize> From<[Assignment<S>; N]> for Plan<S> {
     fn from(assignments: [Assignment<S>; N]) -> Self {
         let assignments = assignments.into();
-        Self {
-            assignments,
-            number: None,
-            leaders: None,
-        }
+        Self { assignments, number: None, leaders: None }
     }
 }
 

@@ -1,9 +1,6 @@
 //! Quasi-global momentum: momentum along the way that the models went together.
 
-use super::{
-    Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan,
-    StateVector, Vector,
-};
+use super::{Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan, StateVector, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "qg-momentum",
@@ -54,10 +51,7 @@ impl Algorithm for QgMomentum {
     }
 
     fn state_vectors(&self) -> Vec<StateVector> {
-        vec![StateVector {
-            name: "quasi-global momentum",
-            start: InitialValue::Zero,
-        }]
+        vec![StateVector { name: "quasi-global momentum", start: InitialValue::Zero }]
     }
 
     fn display_name(&self) -> String {

@@ -1,8 +1,6 @@
 //! Stochastic gradient push: averaging over links that go one way.
 
-use super::{
-    Algorithm, Assignment, Definition, LocalView, Method, Outgoing, Plan, Preflight, Vector,
-};
+use super::{Algorithm, Assignment, Definition, LocalView, Method, Outgoing, Plan, Preflight, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "sgp",
@@ -30,20 +28,12 @@ impl Algorithm for Sgp {
 
     fn plan(&self, view: &LocalView<'_>) -> Plan {
         let mut model = Assignment::mixed(Vector::Model, vec![]);
-        for (sender, report) in view
-            .received
-            .iter()
-            .copied()
-            .chain([(view.worker, view.own)])
-        {
+        for (sender, report) in view.received.iter().copied().chain([(view.worker, view.own)]) {
             model.add(sender, report.number / (1 + report.degree) as f64);
         }
         let weight: f64 = model.messages.iter().map(|entry| entry.1).sum();
         model.scale(1.0 / weight);
-        Plan {
-            number: Some(weight),
-            ..model.into()
-        }
+        Plan { number: Some(weight), ..model.into() }
     }
 
     fn display_name(&self) -> String {

@@ -1,8 +1,8 @@
 //! SlowMo: a slow momentum around any synchronous base.
 
 use super::{
-    Algorithm, Assignment, Combination, Definition, Exchange, InitialValue, LocalView, Method,
-    Outgoing, Plan, StateVector, Vector,
+    Algorithm, Assignment, Combination, Definition, Exchange, InitialValue, LocalView, Method, Outgoing, Plan,
+    StateVector, Vector,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -11,11 +11,7 @@ pub(super) const DEFINITION: Definition = Definition {
     paper: "Wang et al. 2020, SlowMo: Improving Communication-Efficient Distributed SGD",
     build: |options| {
         let base = options.base("local-sgd")?;
-        if base
-            .state_vectors()
-            .iter()
-            .any(|extra| extra.name == "anchor")
-        {
+        if base.state_vectors().iter().any(|extra| extra.name == "anchor") {
             return Err(options.refuse("base", "another algorithm than slowmo itself"));
         }
         Ok(Method::Synchronous(Box::new(SlowMo {
@@ -83,8 +79,7 @@ impl SlowMo {
         let is_place = |index: &usize| state_vectors[*index].start == InitialValue::Model;
         let places = (0..state_vectors.len()).filter(is_place).map(Vector::State);
         let places: Vec<Vector> = places.collect();
-        let moved =
-            |place: &Vector, weight| Assignment::of(*place, [(*place, 1.0), (model, weight)]);
+        let moved = |place: &Vector, weight| Assignment::of(*place, [(*place, 1.0), (model, weight)]);
         let mut all: Vec<Assignment> = places.iter().map(|place| moved(place, -1.0)).collect();
         let rate = view.context.rate;
         all.push(Assignment::averaged(model, 0));
@@ -122,22 +117,14 @@ impl Algorithm for SlowMo {
         // a - b comes first: while the rate stays it is exactly 0.
         let [anchor, ..] = self.vectors();
         let reference = self.reference(view);
-        let reference = reference
-            .into_iter()
-            .map(|(vector, weight)| (vector, -weight));
+        let reference = reference.into_iter().map(|(vector, weight)| (vector, -weight));
         let gone = [(anchor, 1.0)].into_iter().chain(reference);
-        vec![Outgoing::of(
-            gone.chain(message.content).collect::<Vec<_>>(),
-        )]
+        vec![Outgoing::of(gone.chain(message.content).collect::<Vec<_>>())]
     }
 
     fn plan(&self, view: &LocalView<'_>) -> Plan {
         if self.is_slow_step(view) {
-            return Plan {
-                assignments: self.slow_step(view),
-                number: Some(1.0),
-                leaders: None,
-            };
+            return Plan { assignments: self.slow_step(view), number: Some(1.0), leaders: None };
         }
         let mut plan = self.base.plan(view);
         let moved = self.reference(view);
@@ -166,11 +153,7 @@ impl Algorithm for SlowMo {
     }
 
     fn display_name(&self) -> String {
-        format!(
-            "SlowMo (period {}) over {}",
-            self.period,
-            self.base.display_name()
-        )
+        format!("SlowMo (period {}) over {}", self.period, self.base.display_name())
     }
 
     fn starts_equal(&self) -> bool {

@@ -57,10 +57,7 @@ pub enum Duplex {
 
 /// A number for every worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "clock.gradient_seconds: write a number, or a list with one for each worker"
-)]
+#[serde(untagged, expecting = "clock.gradient_seconds: write a number, or a list with one for each worker")]
 pub enum PerWorker {
     /// The same.
     All(f64),
@@ -113,10 +110,7 @@ impl NetworkName {
             Self::Datacenter => preset(25_000.0, 0.02, 0.01, 0.0),
             Self::Lan => preset(1_000.0, 0.2, 0.02, 0.05),
             Self::Wan => preset(100.0, 40.0, 0.02, 0.1),
-            Self::Edge => Preset {
-                straggler_probability: 0.05,
-                ..preset(10.0, 60.0, 0.5, 0.5)
-            },
+            Self::Edge => Preset { straggler_probability: 0.05, ..preset(10.0, 60.0, 0.5, 0.5) },
         }
     }
 }
@@ -135,36 +129,19 @@ impl ClockConfig {
                 PerWorker::All(all) => &vec![*all; workers],
                 PerWorker::Each(each) => each,
             };
-            if let Some(bad) = seconds
-                .iter()
-                .find(|value| !(**value >= 0.0 && **value < 3e7))
-            {
+            if let Some(bad) = seconds.iter().find(|value| !(**value >= 0.0 && **value < 3e7)) {
                 let must = "at least 0 and less than a year";
                 return wrong("gradient_seconds", bad.to_string(), must.into());
             }
             if seconds.len() != workers {
                 let must = format!("one number, or one for each of {workers} workers");
-                return wrong(
-                    "gradient_seconds",
-                    format!("{} numbers", seconds.len()),
-                    must,
-                );
+                return wrong("gradient_seconds", format!("{} numbers", seconds.len()), must);
             }
         }
         for (key, value, most, must) in [
             ("gradient_spread", self.gradient_spread, 5.0, "at most 5"),
-            (
-                "straggler_probability",
-                self.straggler_probability,
-                1.0,
-                "at most 1",
-            ),
-            (
-                "straggler_factor",
-                self.straggler_factor,
-                1e6,
-                "at most a million",
-            ),
+            ("straggler_probability", self.straggler_probability, 1.0, "at most 1"),
+            ("straggler_factor", self.straggler_factor, 1e6, "at most a million"),
         ] {
             match value {
                 Some(bad) if !from_zero(&bad) => {
@@ -176,15 +153,12 @@ impl ClockConfig {
         }
         for (worker, factor) in &self.slow {
             if *worker >= workers || !(*factor > 0.0 && *factor <= 1e6) {
-                let must =
-                    format!("(worker, factor), a worker below {workers} and a factor above 0");
+                let must = format!("(worker, factor), a worker below {workers} and a factor above 0");
                 return wrong("slow", format!("[{worker}, {factor}]"), must);
             }
         }
         check_links("megabits", &self.megabits, workers, "above 0", |x| x > 0.0)?;
-        check_links("latency_ms", &self.latency_ms, workers, "at least 0", |x| {
-            x >= 0.0
-        })
+        check_links("latency_ms", &self.latency_ms, workers, "at least 0", |x| x >= 0.0)
     }
 }
 
@@ -196,13 +170,8 @@ fn check_links(
     must: &str,
     is_good: impl Fn(f64) -> bool,
 ) -> Result<(), ConfigError> {
-    let wrong = |value: String, must: &str| {
-        Err(ConfigError::Value {
-            key: format!("clock.{key}"),
-            value,
-            must: must.into(),
-        })
-    };
+    let wrong =
+        |value: String, must: &str| Err(ConfigError::Value { key: format!("clock.{key}"), value, must: must.into() });
     let is_bad = |value: f64| !(is_good(value) && value.is_finite());
     match values {
         Some(PerLink::All(value)) if is_bad(*value) => wrong(value.to_string(), must),

@@ -240,12 +240,7 @@ impl Default for Config {
 
 impl Default for DataConfig {
     fn default() -> Self {
-        Self {
-            name: "digits".into(),
-            partition: Partition::Balanced,
-            train_examples: None,
-            test_examples: None,
-        }
+        Self { name: "digits".into(), partition: Partition::Balanced, train_examples: None, test_examples: None }
     }
 }
 
@@ -266,10 +261,7 @@ impl Default for GraphConfig {
 
 impl Default for AlgorithmConfig {
     fn default() -> Self {
-        Self {
-            name: "al-dsgd".into(),
-            options: toml::Table::new(),
-        }
+        Self { name: "al-dsgd".into(), options: toml::Table::new() }
     }
 }
 
@@ -311,28 +303,17 @@ pub enum Start {
 impl TrainingConfig {
     /// The optimizer.
     pub fn sgd(&self) -> Sgd {
-        Sgd {
-            momentum: self.momentum,
-            nesterov: self.nesterov,
-            weight_decay: self.weight_decay,
-        }
+        Sgd { momentum: self.momentum, nesterov: self.nesterov, weight_decay: self.weight_decay }
     }
 
     /// The learning rate of each round.
     pub fn rate(&self) -> LearningRate {
         let decay = match self.decay {
             DecayName::Constant => Decay::Constant,
-            DecayName::Steps => Decay::Steps {
-                at: self.decay_at.clone(),
-                factor: self.decay_factor,
-            },
+            DecayName::Steps => Decay::Steps { at: self.decay_at.clone(), factor: self.decay_factor },
             DecayName::Cosine => Decay::Cosine,
         };
-        LearningRate {
-            start: self.learning_rate,
-            warmup_epochs: self.warmup_epochs,
-            decay,
-        }
+        LearningRate { start: self.learning_rate, warmup_epochs: self.warmup_epochs, decay }
     }
 }
 
@@ -340,10 +321,7 @@ impl TrainingConfig {
 mod spelled {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(super) fn serialize<T: std::fmt::Display, S: Serializer>(
-        value: &T,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<T: std::fmt::Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(value)
     }
 
@@ -352,8 +330,6 @@ mod spelled {
         T: std::str::FromStr<Err: std::fmt::Display>,
         D: Deserializer<'de>,
     {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(D::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }

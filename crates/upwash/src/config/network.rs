@@ -63,11 +63,7 @@ impl NetworkConfig {
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         let wrong = |key: &str, value: f64, must: &str| {
-            Err(ConfigError::Value {
-                key: format!("network.{key}"),
-                value: value.to_string(),
-                must: must.into(),
-            })
+            Err(ConfigError::Value { key: format!("network.{key}"), value: value.to_string(), must: must.into() })
         };
         let times = [
             ("heartbeat_seconds", self.heartbeat_seconds),
@@ -82,19 +78,11 @@ impl NetworkConfig {
         }
         if self.failure_timeout_seconds < 3.0 * self.heartbeat_seconds {
             let must = "at least three heartbeats (network.heartbeat_seconds): one may be late";
-            return wrong(
-                "failure_timeout_seconds",
-                self.failure_timeout_seconds,
-                must,
-            );
+            return wrong("failure_timeout_seconds", self.failure_timeout_seconds, must);
         }
         if self.message_timeout_seconds < self.failure_timeout_seconds {
             let must = "at least network.failure_timeout_seconds: who is gone is noticed by that";
-            return wrong(
-                "message_timeout_seconds",
-                self.message_timeout_seconds,
-                must,
-            );
+            return wrong("message_timeout_seconds", self.message_timeout_seconds, must);
         }
         Ok(())
     }

@@ -66,10 +66,7 @@ impl Config {
         let (data, graph) = (&self.data, &self.graph);
         let seed = i64::try_from(self.seed).is_ok();
         require(seed, "seed", &self.seed, "at most 9223372036854775807")?;
-        for (key, count) in [
-            ("data.train_examples", data.train_examples),
-            ("data.test_examples", data.test_examples),
-        ] {
+        for (key, count) in [("data.train_examples", data.train_examples), ("data.test_examples", data.test_examples)] {
             require(count != Some(0), key, &0, "at least 1")?;
         }
         require(graph.copies > 0, "graph.copies", &0, "at least 1")?;
@@ -91,12 +88,7 @@ impl TrainingConfig {
         require((1..=MOST).contains(&epochs), "epochs", &epochs, most)?;
         let is_batch = (1..=1_000_000).contains(&batch);
         require(is_batch, "batch_size", &batch, "from 1 to 1,000,000")?;
-        require(
-            is_above(rate),
-            "learning_rate",
-            &rate,
-            "a finite number above 0",
-        )?;
+        require(is_above(rate), "learning_rate", &rate, "a finite number above 0")?;
         let is_known = self.optimizer == "sgd" || self.optimizer.starts_with(crate::model::CUSTOM);
         require(is_known, "optimizer", &self.optimizer, "\"sgd\"")?;
         let has_steps = self.decay == DecayName::Steps;
@@ -122,12 +114,7 @@ impl TrainingConfig {
         let decay = self.weight_decay;
         require(from_zero(decay), "weight_decay", &decay, "at least 0")?;
         let has_momentum = !self.nesterov || momentum > 0.0;
-        require(
-            has_momentum,
-            "nesterov",
-            &true,
-            "with a momentum above 0 only",
-        )
+        require(has_momentum, "nesterov", &true, "with a momentum above 0 only")
     }
 }
 
@@ -135,11 +122,7 @@ impl TrainingConfig {
 fn require(holds: bool, key: &str, value: &dyn Display, must: &str) -> Result<(), ConfigError> {
     match holds {
         true => Ok(()),
-        false => Err(ConfigError::Value {
-            key: key.into(),
-            value: value.to_string(),
-            must: must.into(),
-        }),
+        false => Err(ConfigError::Value { key: key.into(), value: value.to_string(), must: must.into() }),
     }
 }
 
@@ -149,19 +132,12 @@ fn set(table: &mut toml::Table, replacement: &str) -> Result<(), ConfigError> {
     let (key, value) = replacement.split_once('=').ok_or_else(wrong)?;
     let value = value.trim();
     let parsed = format!("value = {value}").parse::<toml::Table>().ok();
-    let value = parsed
-        .and_then(|mut table| table.remove("value"))
-        .unwrap_or_else(|| toml::Value::String(value.into()));
+    let value = parsed.and_then(|mut table| table.remove("value")).unwrap_or_else(|| toml::Value::String(value.into()));
     let mut path: Vec<&str> = key.trim().split('.').collect();
-    let last = path
-        .pop()
-        .filter(|last| !last.is_empty())
-        .ok_or_else(wrong)?;
+    let last = path.pop().filter(|last| !last.is_empty()).ok_or_else(wrong)?;
     let mut here = table;
     for part in path {
-        let next = here
-            .entry(part)
-            .or_insert_with(|| toml::Table::new().into());
+        let next = here.entry(part).or_insert_with(|| toml::Table::new().into());
         here = next.as_table_mut().ok_or_else(wrong)?;
     }
     here.insert(last.into(), value);
@@ -173,10 +149,7 @@ fn explain(error: &toml::de::Error, text: &str) -> String {
     let quoted: Vec<&str> = error.message().split('`').skip(1).step_by(2).collect();
     let nearest = quoted.split_first().and_then(|(unknown, known)| {
         let distance = |known: &&&str| strsim::damerau_levenshtein(known, unknown);
-        known
-            .iter()
-            .min_by_key(distance)
-            .filter(|known| distance(known) <= 3)
+        known.iter().min_by_key(distance).filter(|known| distance(known) <= 3)
     });
     let unknown = error.message().starts_with("unknown");
     match nearest {
@@ -205,12 +178,7 @@ mod tests {
 
     #[test]
     fn replacements_win() {
-        let sets = [
-            "training.learning_rate=0.5",
-            "graph.topology=ring:5",
-            "seed=3",
-        ]
-        .map(String::from);
+        let sets = ["training.learning_rate=0.5", "graph.topology=ring:5", "seed=3"].map(String::from);
         let config = Config::parse("seed = 1\n", &sets).unwrap();
         assert_eq!((config.seed, config.training.learning_rate), (3, 0.5));
         assert_eq!(config.graph.topology.to_string(), "ring:5");
@@ -229,29 +197,17 @@ mod tests {
         for sets in [&[][..], &["seed=2"], &["seed=2", "training.epochs=3"]] {
             assert!(said(text, sets).contains("line 4"), "{sets:?}");
         }
-        let error = said(
-            "seed = 1\n",
-            &["seed=2", "training.learning_rat=3", "seed=4"],
-        );
-        assert!(
-            error.starts_with("--set training.learning_rat=3: "),
-            "{error}"
-        );
+        let error = said("seed = 1\n", &["seed=2", "training.learning_rat=3", "seed=4"]);
+        assert!(error.starts_with("--set training.learning_rat=3: "), "{error}");
         assert!(error.contains("did you mean `learning_rate`?"), "{error}");
         assert!(!error.contains("line"), "{error}");
         let error = said("", &["graph.topology=ring:1"]);
-        assert!(
-            error.starts_with("--set graph.topology=ring:1: "),
-            "{error}"
-        );
+        assert!(error.starts_with("--set graph.topology=ring:1: "), "{error}");
         // What is wrong is named, not what is replaced.
         let text = "seed = \"x\"\n[training]\nlearning_rat = 1\n";
         assert!(said(text, &["seed=3"]).contains("learning_rat"));
         let error = said("seed = \"x\"\n", &["training.learning_rat=3", "seed=3"]);
-        assert!(
-            error.starts_with("--set training.learning_rat=3: "),
-            "{error}"
-        );
+        assert!(error.starts_with("--set training.learning_rat=3: "), "{error}");
         // What is replaced need not be right.
         let sets = ["seed=3".to_string()];
         assert_eq!(Config::parse("seed = \"x\"\n", &sets).unwrap().seed, 3);
@@ -262,32 +218,14 @@ mod tests {
         for (text, said) in [
             ("[training]\nepoch = 3\n", "did you mean `epochs`?"),
             ("[trainings]\n", "did you mean `training`?"),
-            (
-                "[training]\nlearning_rate = -0.1\n",
-                "training.learning_rate = -0.1: a finite number above 0",
-            ),
-            (
-                "[training]\ndecay_factor = -0.1\n",
-                "training.decay_factor = -0.1: above 0",
-            ),
-            (
-                "[training]\nwarmup_epochs = -1.0\n",
-                "training.warmup_epochs = -1: at least 0",
-            ),
-            (
-                "[training]\nbatch_size = 0\n",
-                "training.batch_size = 0: from 1 to",
-            ),
+            ("[training]\nlearning_rate = -0.1\n", "training.learning_rate = -0.1: a finite number above 0"),
+            ("[training]\ndecay_factor = -0.1\n", "training.decay_factor = -0.1: above 0"),
+            ("[training]\nwarmup_epochs = -1.0\n", "training.warmup_epochs = -1: at least 0"),
+            ("[training]\nbatch_size = 0\n", "training.batch_size = 0: from 1 to"),
             ("[training]\ndecay_at = [3.0]\n", "go together"),
             ("[training]\ndecay = \"steps\"\n", "go together"),
-            (
-                "[training]\ndecay = \"steps\"\ndecay_at = [-5.0]\n",
-                "training.decay_at = -5: epochs from 0 on",
-            ),
-            (
-                "[training]\nepochs = 9223372036854775807\n",
-                "from 1 to 1,000,000,000",
-            ),
+            ("[training]\ndecay = \"steps\"\ndecay_at = [-5.0]\n", "training.decay_at = -5: epochs from 0 on"),
+            ("[training]\nepochs = 9223372036854775807\n", "from 1 to 1,000,000,000"),
             ("[training]\nmomentum = 1.0\n", "below 1"),
             ("[graph]\ntopology = \"rign:8\"\n", "did you mean `ring`?"),
             ("model = \"resnet\"\n", "model `resnet` is unknown"),

@@ -14,22 +14,14 @@ const PIXELS: usize = 64;
 /// assert_eq!(digits.train.shape, [1, 8, 8]);
 /// ```
 pub fn digits() -> Dataset {
-    let empty = || Images {
-        shape: [1, 8, 8],
-        pixels: Vec::new(),
-        labels: Vec::new(),
-    };
+    let empty = || Images { shape: [1, 8, 8], pixels: Vec::new(), labels: Vec::new() };
     let (mut train, mut test) = (empty(), empty());
     let mut seen = [0usize; 10];
     for record in RECORDS.chunks_exact(PIXELS + 1) {
         let label = record[PIXELS];
         let count = &mut seen[usize::from(label)];
         *count += 1;
-        let part = if count.is_multiple_of(5) {
-            &mut test
-        } else {
-            &mut train
-        };
+        let part = if count.is_multiple_of(5) { &mut test } else { &mut train };
         part.pixels.extend_from_slice(&record[..PIXELS]);
         part.labels.push(label);
     }
@@ -39,11 +31,7 @@ pub fn digits() -> Dataset {
         train,
         test,
         // Measured over all pixels: mean 0.3053, standard deviation 0.3760.
-        scaling: Scaling {
-            full: 16.0,
-            mean: vec![0.3053],
-            deviation: vec![0.376],
-        },
+        scaling: Scaling { full: 16.0, mean: vec![0.3053], deviation: vec![0.376] },
         augmentation: Augmentation::None,
     }
 }

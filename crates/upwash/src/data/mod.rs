@@ -86,14 +86,7 @@ impl Dataset {
     pub fn new(name: &str, train: Images, test: Images) -> Self {
         let labels = train.labels.iter().chain(&test.labels);
         let classes = labels.max().map_or(0, |largest| usize::from(*largest) + 1);
-        Self {
-            name: name.into(),
-            classes,
-            scaling: Scaling::of(&train),
-            train,
-            test,
-            augmentation: Augmentation::None,
-        }
+        Self { name: name.into(), classes, scaling: Scaling::of(&train), train, test, augmentation: Augmentation::None }
     }
 
     /// Says what makes it unusable, with the remedy.
@@ -118,9 +111,7 @@ impl Dataset {
             }
         }
         if self.train.is_empty() || self.test.is_empty() || self.train.shape != self.test.shape {
-            return Err(format!(
-                "data set `{name}`: it needs training and test images of the same shape"
-            ));
+            return Err(format!("data set `{name}`: it needs training and test images of the same shape"));
         }
         let scaling = &self.scaling;
         if scaling.mean.len() != channels || scaling.deviation.len() != channels {
@@ -162,11 +153,7 @@ impl Scaling {
             (mean as f32, variance.max(1e-4).sqrt() as f32)
         };
         let (mean, deviation) = (0..channels).map(moments).unzip();
-        Self {
-            full,
-            mean,
-            deviation,
-        }
+        Self { full, mean, deviation }
     }
 }
 

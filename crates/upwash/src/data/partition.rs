@@ -70,9 +70,7 @@ impl Shards {
     pub fn class_counts(&self, images: &Images, classes: usize) -> Vec<Vec<usize>> {
         let count = |share: &Vec<u32>| {
             let mut counts = vec![0; classes];
-            share
-                .iter()
-                .for_each(|&i| counts[usize::from(images.labels[i as usize])] += 1);
+            share.iter().for_each(|&i| counts[usize::from(images.labels[i as usize])] += 1);
             counts
         };
         self.images.iter().map(count).collect()
@@ -94,11 +92,7 @@ impl Partition {
         workers: usize,
         seed: u64,
     ) -> Result<Shards, PartitionError> {
-        let draws = if let Self::Dirichlet(_) = self {
-            100
-        } else {
-            1
-        };
+        let draws = if let Self::Dirichlet(_) = self { 100 } else { 1 };
         let draw = |number: u64| {
             let again: &[u64] = if number == 0 { &[] } else { &[number] };
             let mut stream = Stream::new(seed, "partition", again);
@@ -118,12 +112,7 @@ impl Partition {
         workers: usize,
         stream: &mut Stream,
     ) -> Result<Shards, PartitionError> {
-        let too_few = |why| PartitionError::TooFew {
-            partition: self,
-            workers,
-            images: images.len(),
-            why,
-        };
+        let too_few = |why| PartitionError::TooFew { partition: self, workers, images: images.len(), why };
         let mut by_class = vec![Vec::new(); classes];
         for (index, &label) in images.labels.iter().enumerate() {
             by_class[usize::from(label)].push(index as u32);
@@ -135,9 +124,7 @@ impl Partition {
                     stream.shuffle(class);
                     let each = class.len() / workers;
                     if each == 0 {
-                        return Err(too_few(
-                            "some class has fewer images than there are workers; try iid",
-                        ));
+                        return Err(too_few("some class has fewer images than there are workers; try iid"));
                     }
                     for (share, part) in shares.iter_mut().zip(class.chunks_exact(each)) {
                         share.extend_from_slice(part);
@@ -170,9 +157,7 @@ impl Partition {
             }
         }
         if shares.iter().any(Vec::is_empty) {
-            return Err(too_few(
-                "some worker would get none; take fewer workers or a larger number",
-            ));
+            return Err(too_few("some worker would get none; take fewer workers or a larger number"));
         }
         Ok(Shards { images: shares })
     }
@@ -229,9 +214,7 @@ impl std::str::FromStr for Partition {
             _ => return Err(unknown()),
         };
         match partition {
-            Self::Dirichlet(alpha) if !(alpha > 0.0 && alpha.is_finite()) => {
-                Err(PartitionError::Range(text.into()))
-            }
+            Self::Dirichlet(alpha) if !(alpha > 0.0 && alpha.is_finite()) => Err(PartitionError::Range(text.into())),
             Self::Shards(0) => Err(PartitionError::Range(text.into())),
             partition => Ok(partition),
         }
@@ -261,52 +244,28 @@ mod tests {
         let (_, counts) = shares("balanced", 8);
         assert!(counts.iter().all(|worker| worker == &counts[0]));
         let (iid, _) = shares("iid", 7);
-        assert!(
-            iid.images
-                .iter()
-                .all(|share| share.len().abs_diff(1442 / 7) <= 1)
-        );
+        assert!(iid.images.iter().all(|share| share.len().abs_diff(1442 / 7) <= 1));
         assert_eq!(iid.images.concat().len(), 1442);
         let (all, even) = shares("dirichlet:1000", 8);
         assert_eq!(all.images.concat().len(), 1442);
-        assert!(
-            even.iter()
-                .flatten()
-                .all(|&count| (12..=24).contains(&count)),
-            "{even:?}"
-        );
+        assert!(even.iter().flatten().all(|&count| (12..=24).contains(&count)), "{even:?}");
         let (_, skewed) = shares("dirichlet:0.1", 8);
-        assert!(
-            skewed.iter().flatten().filter(|&&count| count == 0).count() > 20,
-            "{skewed:?}"
-        );
+        assert!(skewed.iter().flatten().filter(|&&count| count == 0).count() > 20, "{skewed:?}");
         let (_, sharded) = shares("shards:2", 10);
         for worker in sharded {
             // A shard is a tenth of a class's length at least, and two touch four classes at most.
-            assert!(
-                worker.iter().filter(|&&count| count > 0).count() <= 4,
-                "{worker:?}"
-            );
+            assert!(worker.iter().filter(|&&count| count > 0).count() <= 4, "{worker:?}");
         }
     }
 
     #[test]
     fn too_many_workers_and_bad_spellings_are_errors() {
         let data = digits();
-        let share =
-            |partition: Partition, workers| partition.share_out(&data.train, 10, workers, 0);
+        let share = |partition: Partition, workers| partition.share_out(&data.train, 10, workers, 0);
         assert!(share(Partition::Balanced, 1000).is_err());
         assert!(share(Partition::Iid, 1443).is_err());
         assert!(share(Partition::Iid, 1000).is_ok());
-        for bad in [
-            "even",
-            "dirichlet:0",
-            "dirichlet:-1",
-            "dirichlet:x",
-            "shards:0",
-            "shards",
-            "",
-        ] {
+        for bad in ["even", "dirichlet:0", "dirichlet:-1", "dirichlet:x", "shards:0", "shards", ""] {
             assert!(bad.parse::<Partition>().is_err(), "{bad}");
         }
     }

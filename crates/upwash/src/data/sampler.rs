@@ -59,34 +59,19 @@ impl Sampler {
     pub fn new(shares: Shards, batch: usize, seed: u64) -> Self {
         assert!(batch > 0, "batches of no images");
         let everyone = Arc::new(shares.clone());
-        let draws = |number| Draws {
-            seed,
-            number,
-            everyone: Arc::clone(&everyone),
-        };
+        let draws = |number| Draws { seed, number, everyone: Arc::clone(&everyone) };
         let draws = (0..shares.images.len() as u64).map(draws).collect();
-        Self {
-            shares,
-            batch,
-            draws,
-        }
+        Self { shares, batch, draws }
     }
 
     /// Some of the workers; each draws as it did.
     #[must_use]
     pub fn only(&self, workers: &[usize]) -> Self {
-        let images = workers
-            .iter()
-            .map(|&worker| self.shares.images[worker].clone());
+        let images = workers.iter().map(|&worker| self.shares.images[worker].clone());
         Self {
-            shares: Shards {
-                images: images.collect(),
-            },
+            shares: Shards { images: images.collect() },
             batch: self.batch,
-            draws: workers
-                .iter()
-                .map(|&worker| self.draws[worker].clone())
-                .collect(),
+            draws: workers.iter().map(|&worker| self.draws[worker].clone()).collect(),
         }
     }
 
@@ -94,9 +79,7 @@ impl Sampler {
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let mut both = self.clone();
-        both.shares
-            .images
-            .extend(other.shares.images.iter().cloned());
+        both.shares.images.extend(other.shares.images.iter().cloned());
         both.draws.extend(other.draws.iter().cloned());
         both
     }
@@ -122,10 +105,7 @@ impl Sampler {
         let mut indices = Vec::with_capacity(self.batch);
         let mut position = round * self.batch as u64;
         while indices.len() < self.batch {
-            let (pass, from) = (
-                position / share.len() as u64,
-                position as usize % share.len(),
-            );
+            let (pass, from) = (position / share.len() as u64, position as usize % share.len());
             let mut order = share.clone();
             let Draws { seed, number, .. } = self.draws[worker];
             Stream::new(seed, "order of images", &[number, pass]).shuffle(&mut order);
@@ -137,12 +117,7 @@ impl Sampler {
     }
 
     /// Which images are in a worker's batch of a round, and which window of each is taken.
-    pub fn picks(
-        &self,
-        augmentation: Augmentation,
-        worker: usize,
-        round: u64,
-    ) -> impl Iterator<Item = Pick> + use<> {
+    pub fn picks(&self, augmentation: Augmentation, worker: usize, round: u64) -> impl Iterator<Item = Pick> + use<> {
         let Draws { seed, number, .. } = self.draws[worker];
         let mut stream = Stream::new(seed, "augmentation", &[number, round]);
         let pick = move |image| random_window(augmentation, image, &mut stream);
@@ -217,22 +192,14 @@ impl Pick {
 
     /// The image as it is.
     pub fn whole(image: u32) -> Self {
-        Self {
-            image,
-            down: Self::BORDER,
-            right: Self::BORDER,
-            mirrored: false,
-        }
+        Self { image, down: Self::BORDER, right: Self::BORDER, mirrored: false }
     }
 }
 
 impl super::Scaling {
     /// Windows into images, scaled.
     pub fn batch(&self, images: &super::Images, picks: impl Iterator<Item = Pick>) -> Batch {
-        let mut batch = Batch {
-            pixels: Vec::new(),
-            labels: Vec::new(),
-        };
+        let mut batch = Batch { pixels: Vec::new(), labels: Vec::new() };
         for pick in picks {
             let image = images.image(pick.image as usize);
             self.append(image, images.shape, pick, &mut batch.pixels);
@@ -250,10 +217,8 @@ impl super::Scaling {
                 for x in 0..width {
                     let x = if pick.mirrored { width - 1 - x } else { x };
                     // Positions in the image with its border, moved back by the border.
-                    let (y, x) = (
-                        (y + pick.down).checked_sub(Pick::BORDER),
-                        (x + pick.right).checked_sub(Pick::BORDER),
-                    );
+                    let (y, x) =
+                        ((y + pick.down).checked_sub(Pick::BORDER), (x + pick.right).checked_sub(Pick::BORDER));
                     let pixel = match (y, x) {
                         (Some(y), Some(x)) if y < height && x < width => plane[y * width + x],
                         _ => 0,
@@ -271,13 +236,7 @@ mod tests {
     use crate::data::{Images, Scaling};
 
     fn sampler(share: usize, batch: usize) -> Sampler {
-        Sampler::new(
-            Shards {
-                images: vec![(0..share as u32).collect()],
-            },
-            batch,
-            1,
-        )
+        Sampler::new(Shards { images: vec![(0..share as u32).collect()] }, batch, 1)
     }
 
     #[test]
@@ -300,25 +259,11 @@ mod tests {
 
     #[test]
     fn crops_and_mirrors_move_pixels_and_border_black_ones() {
-        let scaling = Scaling {
-            full: 1.0,
-            mean: vec![0.0],
-            deviation: vec![1.0],
-        };
+        let scaling = Scaling { full: 1.0, mean: vec![0.0], deviation: vec![1.0] };
         let image = [1, 2, 3, 4]; // 2 x 2
         let view = |down, right, mirrored| {
             let mut out = Vec::new();
-            scaling.append(
-                &image,
-                [1, 2, 2],
-                Pick {
-                    image: 0,
-                    down,
-                    right,
-                    mirrored,
-                },
-                &mut out,
-            );
+            scaling.append(&image, [1, 2, 2], Pick { image: 0, down, right, mirrored }, &mut out);
             out
         };
         assert_eq!(view(4, 4, false), [1.0, 2.0, 3.0, 4.0]);
@@ -327,16 +272,8 @@ mod tests {
         assert_eq!(view(4, 3, false), [0.0, 1.0, 0.0, 3.0]);
         assert_eq!(view(8, 8, false), [0.0; 4]);
         // The border is black before scaling: it is not 0 after it.
-        let images = Images {
-            shape: [1, 2, 2],
-            pixels: image.to_vec(),
-            labels: vec![0],
-        };
-        let scaling = Scaling {
-            full: 4.0,
-            mean: vec![0.5],
-            deviation: vec![0.25],
-        };
+        let images = Images { shape: [1, 2, 2], pixels: image.to_vec(), labels: vec![0] };
+        let scaling = Scaling { full: 4.0, mean: vec![0.5], deviation: vec![0.25] };
         let batch = scaling.batch(&images, [Pick::whole(0)].into_iter());
         assert_eq!(batch.pixels, [-1.0, 0.0, 1.0, 2.0]);
     }
@@ -353,9 +290,7 @@ mod tests {
 
     #[test]
     fn mixed_batches_have_images_of_all_workers() {
-        let images = (0..40)
-            .map(|worker| vec![2 * worker, 2 * worker + 1])
-            .collect();
+        let images = (0..40).map(|worker| vec![2 * worker, 2 * worker + 1]).collect();
         let sampler = Sampler::new(Shards { images }, 32, 1);
         let mut seen: Vec<u32> = (0..20)
             .flat_map(|number| sampler.mixed_picks(0, Augmentation::CropAndFlip, number))
@@ -370,11 +305,7 @@ mod tests {
     #[test]
     fn crops_and_flips_take_every_window_and_depend_on_worker_and_round_only() {
         let sampler = sampler(50, 50);
-        let picks = |round| {
-            sampler
-                .picks(Augmentation::CropAndFlip, 0, round)
-                .collect::<Vec<_>>()
-        };
+        let picks = |round| sampler.picks(Augmentation::CropAndFlip, 0, round).collect::<Vec<_>>();
         assert_eq!(picks(3), picks(3));
         let all: Vec<Pick> = (0..40).flat_map(picks).collect();
         for place in 0..=8 {

@@ -43,12 +43,7 @@ enum Format {
 }
 
 const fn file(name: &'static str, bytes: u64, md5: &'static str, test: bool) -> SourceFile {
-    SourceFile {
-        name,
-        bytes,
-        md5: Some(md5),
-        test,
-    }
+    SourceFile { name, bytes, md5: Some(md5), test }
 }
 
 #[rustfmt::skip]
@@ -105,9 +100,7 @@ pub enum StoreError {
     #[error("set UPWASH_DATA to a folder for data: there is no HOME")]
     NoFolder,
     /// No set has that name.
-    #[error(
-        "data `{0}` is unknown: write digits, synthetic, mnist, fashion-mnist, cifar10 or cifar100"
-    )]
+    #[error("data `{0}` is unknown: write digits, synthetic, mnist, fashion-mnist, cifar10 or cifar100")]
     Unknown(String),
     /// It is not there.
     #[error("{name} is not in {}: get it with `upwash data get {name}`, or from files you have with `--from DIR`", folder.display())]
@@ -150,29 +143,15 @@ impl Source {
     /// Reads the set from its folder within `store`.
     pub fn load(&self, store: &Path) -> Result<Dataset, StoreError> {
         let folder = store.join(self.name);
-        if self
-            .files
-            .iter()
-            .any(|file| !folder.join(file.name).is_file())
-        {
-            return Err(StoreError::Missing {
-                name: self.name,
-                folder,
-            });
+        if self.files.iter().any(|file| !folder.join(file.name).is_file()) {
+            return Err(StoreError::Missing { name: self.name, folder });
         }
         let side = if self.format == Format::Idx { 28 } else { 32 };
         let part = |test: bool| -> Result<Images, StoreError> {
-            let mut images = Images {
-                shape: [self.mean.len(), side, side],
-                pixels: vec![],
-                labels: vec![],
-            };
+            let mut images = Images { shape: [self.mean.len(), side, side], pixels: vec![], labels: vec![] };
             for file in self.files.iter().filter(|file| file.test == test) {
                 let path = folder.join(file.name);
-                let bytes = std::fs::read(&path).map_err(|source| StoreError::Io {
-                    path: path.clone(),
-                    source,
-                })?;
+                let bytes = std::fs::read(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
                 // The length is checked at every start, the checksum when the file is fetched.
                 let read = if bytes.len() as u64 == file.bytes {
                     self.format.append(&bytes, &mut images)
@@ -185,8 +164,7 @@ impl Source {
                     }
                     _ => Ok(()),
                 };
-                read.and_then(labels)
-                    .map_err(|what| StoreError::Damaged { path, what })?;
+                read.and_then(labels).map_err(|what| StoreError::Damaged { path, what })?;
             }
             if images.pixels.len() != images.len() * images.size() {
                 let (path, what) = (folder.clone(), "images and labels differ in number".into());
@@ -200,16 +178,8 @@ impl Source {
             classes: self.classes,
             train: part(false)?,
             test: part(true)?,
-            scaling: Scaling {
-                full: 255.0,
-                mean: self.mean.to_vec(),
-                deviation: self.deviation.to_vec(),
-            },
-            augmentation: if photographs {
-                Augmentation::CropAndFlip
-            } else {
-                Augmentation::None
-            },
+            scaling: Scaling { full: 255.0, mean: self.mean.to_vec(), deviation: self.deviation.to_vec() },
+            augmentation: if photographs { Augmentation::CropAndFlip } else { Augmentation::None },
         })
     }
 }
@@ -220,10 +190,7 @@ impl SourceFile {
         if content.len() as u64 != self.bytes {
             return Err(format!("{} bytes, not {}", content.len(), self.bytes));
         }
-        let found: String = Md5::digest(content)
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let found: String = Md5::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
         match self.md5 {
             Some(known) if known != found => Err(format!("its MD5 is {found}, not {known}")),
             _ => Ok(()),
@@ -270,11 +237,7 @@ mod tests {
     use super::*;
 
     fn images(shape: [usize; 3]) -> Images {
-        Images {
-            shape,
-            pixels: vec![],
-            labels: vec![],
-        }
+        Images { shape, pixels: vec![], labels: vec![] }
     }
 
     #[test]
@@ -297,21 +260,12 @@ mod tests {
     #[test]
     fn idx_files_are_read() {
         let mut read = images([1, 2, 2]);
-        let pixels = [
-            &[0, 0, 8, 3],
-            &[0, 0, 0, 2][..],
-            &[0, 0, 0, 2],
-            &[0, 0, 0, 2],
-            &[1, 2, 3, 4, 5, 6, 7, 8],
-        ]
-        .concat();
+        let pixels =
+            [&[0, 0, 8, 3], &[0, 0, 0, 2][..], &[0, 0, 0, 2], &[0, 0, 0, 2], &[1, 2, 3, 4, 5, 6, 7, 8]].concat();
         let labels = [&[0, 0, 8, 1], &[0, 0, 0, 2][..], &[4, 9]].concat();
         Format::Idx.append(&pixels, &mut read).unwrap();
         Format::Idx.append(&labels, &mut read).unwrap();
-        assert_eq!(
-            (read.image(1), &read.labels[..]),
-            (&[5, 6, 7, 8][..], &[4, 9][..])
-        );
+        assert_eq!((read.image(1), &read.labels[..]), (&[5, 6, 7, 8][..], &[4, 9][..]));
         assert!(Format::Idx.append(&pixels[..18], &mut read).is_err());
         assert!(Format::Idx.append(&[1, 2, 3], &mut read).is_err());
         assert!(Format::Idx.append(&[0, 0, 13, 3, 0, 0], &mut read).is_err());
@@ -329,12 +283,7 @@ mod tests {
         }
         let error = mnist.load(store.path()).unwrap_err().to_string();
         assert!(error.contains("5 bytes, not 47040016"), "{error}");
-        assert!(
-            Source::named("mnits")
-                .unwrap_err()
-                .to_string()
-                .contains("fashion-mnist")
-        );
+        assert!(Source::named("mnits").unwrap_err().to_string().contains("fashion-mnist"));
         let wrong = mnist.files[1].check(&vec![0; 60_008]).unwrap_err();
         assert!(wrong.contains("its MD5 is"), "{wrong}");
     }

@@ -37,13 +37,7 @@ pub struct SyntheticError(String);
 
 impl Default for Synthetic {
     fn default() -> Self {
-        Self {
-            classes: 10,
-            shape: [1, 8, 8],
-            train: 10_000,
-            test: 1_000,
-            seed: 0,
-        }
+        Self { classes: 10, shape: [1, 8, 8], train: 10_000, test: 1_000, seed: 0 }
     }
 }
 
@@ -68,11 +62,7 @@ impl Synthetic {
         }
         let empty = set.shape.contains(&0) || set.train == 0 || set.test == 0;
         // No more than a hundred gigabytes.
-        let size = set
-            .shape
-            .iter()
-            .map(|&side| side as u128)
-            .fold(1, u128::saturating_mul);
+        let size = set.shape.iter().map(|&side| side as u128).fold(1, u128::saturating_mul);
         let bytes = size.saturating_mul((set.train as u128).saturating_add(set.test as u128));
         let large = bytes > 100_000_000_000;
         if empty || large || !(2..=256).contains(&set.classes) {
@@ -88,11 +78,7 @@ impl Synthetic {
         let patterns: Vec<f64> = (0..self.classes * size).map(|_| stream.uniform()).collect();
         let images = |count: usize, part: u64| {
             let mut stream = Stream::new(self.seed, "synthetic images", &[part]);
-            let mut images = Images {
-                shape: self.shape,
-                pixels: Vec::with_capacity(count * size),
-                labels: vec![],
-            };
+            let mut images = Images { shape: self.shape, pixels: Vec::with_capacity(count * size), labels: vec![] };
             for index in 0..count {
                 let class = index % self.classes;
                 images.labels.push(class as u8);
@@ -107,11 +93,7 @@ impl Synthetic {
             classes: self.classes,
             train: images(self.train, 0),
             test: images(self.test, 1),
-            scaling: Scaling {
-                full: 255.0,
-                mean: vec![0.5; self.shape[0]],
-                deviation: vec![0.2; self.shape[0]],
-            },
+            scaling: Scaling { full: 255.0, mean: vec![0.5; self.shape[0]], deviation: vec![0.2; self.shape[0]] },
             augmentation: Augmentation::None,
         }
     }
@@ -124,19 +106,9 @@ mod tests {
     #[test]
     fn mistakes_are_answered_with_what_can_be_written() {
         let large = "shape=9999999999x9999999999x9999999";
-        for bad in [
-            "clases=3",
-            "train=0",
-            "shape=8x8",
-            "classes=257",
-            "train",
-            large,
-        ] {
+        for bad in ["clases=3", "train=0", "shape=8x8", "classes=257", "train", large] {
             let error = Synthetic::parse(bad).unwrap_err().to_string();
-            assert!(
-                error.contains(bad) && error.contains("shape=1x8x8"),
-                "{error}"
-            );
+            assert!(error.contains(bad) && error.contains("shape=1x8x8"), "{error}");
         }
         assert_eq!(Synthetic::parse(""), Ok(Synthetic::default()));
     }

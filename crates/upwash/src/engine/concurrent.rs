@@ -67,12 +67,8 @@ impl EngineContext {
         let began = std::time::Instant::now();
         let batch = self.sampler.batch(&self.data, worker, task.batch);
         let score = self.model.gradient(parameters, statistics, &batch, update);
-        let context = StepContext {
-            index: task.batch,
-            learning_rate: task.rate,
-        };
-        self.optimizer
-            .direction(context, parameters, optimizer_state, update);
+        let context = StepContext { index: task.batch, learning_rate: task.rate };
+        self.optimizer.direction(context, parameters, optimizer_state, update);
         let rate = task.rate as f32;
         update.iter_mut().for_each(|u| *u *= rate);
         if let Some((_, factor)) = self.slow.iter().find(|(slow, _)| *slow == worker) {
@@ -83,13 +79,7 @@ impl EngineContext {
 
     /// Scores a model on some images, in parallel over pieces of fixed size. A piece becomes numbers
     /// where it is scored: a whole test set as numbers can be larger than all models.
-    fn score(
-        &self,
-        parameters: &[f32],
-        statistics: &[f32],
-        images: &Images,
-        indices: &[u32],
-    ) -> Score {
+    fn score(&self, parameters: &[f32], statistics: &[f32], images: &Images, indices: &[u32]) -> Score {
         let piece = |part: &[u32]| {
             let picks = part.iter().map(|&image| Pick::whole(image));
             let batch = self.data.scaling.batch(images, picks);
@@ -100,13 +90,7 @@ impl EngineContext {
     }
 
     /// How a model does on the test set, or on a worker's own share.
-    pub fn score_split(
-        &self,
-        worker: usize,
-        split: Split,
-        parameters: &[f32],
-        statistics: &[f32],
-    ) -> Score {
+    pub fn score_split(&self, worker: usize, split: Split, parameters: &[f32], statistics: &[f32]) -> Score {
         match split {
             Split::Test => {
                 let all: Vec<u32> = (0..self.data.test.len() as u32).collect();
@@ -132,15 +116,10 @@ impl EngineContext {
             self.data.scaling.batch(&self.data.train, picks.into_iter())
         };
         let batches = self.sampler.estimation_batches();
-        let estimates: Vec<Vec<f32>> = (0..batches)
-            .into_par_iter()
-            .map(|k| self.model.batch_statistics(parameters, &batch(k)))
-            .collect();
+        let estimates: Vec<Vec<f32>> =
+            (0..batches).into_par_iter().map(|k| self.model.batch_statistics(parameters, &batch(k))).collect();
         for (index, value) in statistics.iter_mut().enumerate() {
-            let sum: f64 = estimates
-                .iter()
-                .map(|estimate| f64::from(estimate[index]))
-                .sum();
+            let sum: f64 = estimates.iter().map(|estimate| f64::from(estimate[index])).sum();
             *value = (sum / batches as f64) as f32;
         }
         statistics
@@ -149,10 +128,6 @@ impl EngineContext {
 
 impl<'a> WorkerSlices<'a> {
     pub(super) fn into_row(self) -> WorkerVectors<'a> {
-        WorkerVectors {
-            model: self.model,
-            step: self.update,
-            state_vectors: self.state_vectors,
-        }
+        WorkerVectors { model: self.model, step: self.update, state_vectors: self.state_vectors }
     }
 }

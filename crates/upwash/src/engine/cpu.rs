@@ -32,13 +32,7 @@ pub trait Model: Send + Sync {
 
     /// The mean loss over a batch and its gradient, in training mode: statistics move a tenth of
     /// the way to the batch's.
-    fn gradient(
-        &self,
-        parameters: &[f32],
-        statistics: &mut [f32],
-        batch: &Batch,
-        gradient: &mut [f32],
-    ) -> Score;
+    fn gradient(&self, parameters: &[f32], statistics: &mut [f32], batch: &Batch, gradient: &mut [f32]) -> Score;
 
     /// How a model with these statistics does on a batch.
     fn score(&self, parameters: &[f32], statistics: &[f32], batch: &Batch) -> Score;
@@ -125,19 +119,12 @@ impl CpuEngine {
     fn slices_of(&mut self, workers: &[usize]) -> (&EngineContext, Vec<WorkerSlices<'_>>) {
         let all = self.workers();
         let state_vectors = self.state_vectors.iter_mut();
-        let mut state_vectors: Vec<_> = state_vectors
-            .map(|(_, array)| rows(array, all, workers).into_iter())
-            .collect();
+        let mut state_vectors: Vec<_> = state_vectors.map(|(_, array)| rows(array, all, workers).into_iter()).collect();
         let optimizer_state = self.optimizer_state.iter_mut();
-        let mut optimizer_state: Vec<_> = optimizer_state
-            .map(|(_, array)| rows(array, all, workers).into_iter())
-            .collect();
-        let rest = rows(&mut self.statistics, all, workers)
-            .into_iter()
-            .zip(rows(&mut self.updates, all, workers));
-        let next = |arrays: &mut Vec<std::vec::IntoIter<_>>| {
-            arrays.iter_mut().filter_map(Iterator::next).collect()
-        };
+        let mut optimizer_state: Vec<_> =
+            optimizer_state.map(|(_, array)| rows(array, all, workers).into_iter()).collect();
+        let rest = rows(&mut self.statistics, all, workers).into_iter().zip(rows(&mut self.updates, all, workers));
+        let next = |arrays: &mut Vec<std::vec::IntoIter<_>>| arrays.iter_mut().filter_map(Iterator::next).collect();
         let slices = |(model, (statistics, update))| WorkerSlices {
             model,
             statistics,
@@ -162,21 +149,14 @@ impl Engine for CpuEngine {
 
     fn step(&mut self, tasks: &[Option<GradientTask>]) -> Result<Vec<Option<Score>>, EngineError> {
         let due = tasks.iter().enumerate();
-        let due: Vec<(usize, GradientTask)> =
-            due.filter_map(|(i, task)| Some((i, (*task)?))).collect();
+        let due: Vec<(usize, GradientTask)> = due.filter_map(|(i, task)| Some((i, (*task)?))).collect();
         let workers: Vec<usize> = due.iter().map(|(worker, _)| *worker).collect();
         let (shared, slices) = self.slices_of(&workers);
         let found: Vec<Score> = slices
             .into_par_iter()
             .zip(&due)
             .map(|(slices, &(worker, task))| {
-                let WorkerSlices {
-                    model,
-                    statistics,
-                    update,
-                    mut optimizer_state,
-                    ..
-                } = slices;
+                let WorkerSlices { model, statistics, update, mut optimizer_state, .. } = slices;
                 let state = &mut optimizer_state;
                 shared.gradient(worker, task, model, statistics, update, state)
             })
@@ -246,20 +226,12 @@ impl Engine for CpuEngine {
 
     fn estimated(&mut self, row: RowIndex, parameters: Vec<f32>) -> Result<Replica, EngineError> {
         let statistics = self.shared.estimate_statistics(row.0, &parameters);
-        Ok(Replica {
-            parameters,
-            statistics,
-        })
+        Ok(Replica { parameters, statistics })
     }
 
     fn score_replica(&mut self, replica: &Replica) -> Result<Score, EngineError> {
-        let Replica {
-            parameters,
-            statistics,
-        } = replica;
-        Ok(self
-            .shared
-            .score_split(0, Split::Test, parameters, statistics))
+        let Replica { parameters, statistics } = replica;
+        Ok(self.shared.score_split(0, Split::Test, parameters, statistics))
     }
 
     fn state(&mut self) -> Result<State, EngineError> {

@@ -45,9 +45,7 @@ impl ExternalState {
         let vectors = spec.state_vectors.iter();
         Self {
             updates: vec![vec![0.0; width]; models.len()],
-            state_vectors: vectors
-                .map(|vector| (vector.name.clone(), rows(&vector.starts)))
-                .collect(),
+            state_vectors: vectors.map(|vector| (vector.name.clone(), rows(&vector.starts))).collect(),
             layout,
         }
     }
@@ -60,19 +58,14 @@ impl ExternalState {
     ) -> Result<ExternalEngine<'a>, EngineError> {
         let (workers, width) = (self.updates.len(), self.layout.parameter_count());
         let count = self.layout.statistic_count();
-        let fits = |rows: &[&mut [f32]], width: usize| {
-            rows.len() == workers && rows.iter().all(|row| row.len() == width)
-        };
+        let fits =
+            |rows: &[&mut [f32]], width: usize| rows.len() == workers && rows.iter().all(|row| row.len() == width);
         if !fits(&models, width) || (count > 0 && !fits(&statistics, count)) {
             return Err(EngineError::Mismatch(format!(
                 "{workers} workers need a model of {width} numbers and {count} statistics each"
             )));
         }
-        Ok(ExternalEngine {
-            models,
-            statistics,
-            state: self,
-        })
+        Ok(ExternalEngine { models, statistics, state: self })
     }
 }
 
@@ -148,11 +141,7 @@ impl Engine for ExternalEngine<'_> {
         let rows = self.models.iter_mut().zip(&self.state.updates);
         let rows = rows.zip(state_vectors).enumerate();
         let rows = rows.filter(|(row, _)| takes_part(*row));
-        let rows = rows.map(|(_, ((model, step), state_vectors))| WorkerVectors {
-            model,
-            step,
-            state_vectors,
-        });
+        let rows = rows.map(|(_, ((model, step), state_vectors))| WorkerVectors { model, step, state_vectors });
         let remote = (workers..).zip(&remote_rows);
         let mut plans = plans.to_vec();
         plans.extend(remote.map(|(row, remote)| remote.part(RowIndex(row))));
@@ -197,18 +186,12 @@ impl Engine for ExternalEngine<'_> {
     fn average(&mut self, rows: &[RowIndex]) -> Result<Replica, EngineError> {
         let statistics = rows.iter().filter_map(|&row| self.statistics.get(row.0));
         let statistics: Vec<&[f32]> = statistics.map(|row| &**row).collect();
-        Ok(Replica {
-            parameters: average(&self.some(rows)),
-            statistics: average(&statistics),
-        })
+        Ok(Replica { parameters: average(&self.some(rows)), statistics: average(&statistics) })
     }
 
     fn estimated(&mut self, row: RowIndex, parameters: Vec<f32>) -> Result<Replica, EngineError> {
         let statistics = self.statistics(row)?;
-        Ok(Replica {
-            parameters,
-            statistics,
-        })
+        Ok(Replica { parameters, statistics })
     }
 
     fn score_replica(&mut self, _: &Replica) -> Result<Score, EngineError> {
@@ -221,21 +204,15 @@ impl Engine for ExternalEngine<'_> {
 
     fn state(&mut self) -> Result<State, EngineError> {
         let joined = |rows: &[&mut [f32]]| rows.iter().flat_map(|row| row.to_vec()).collect();
-        let mut state: State = vec![
-            ("models".into(), joined(&self.models)),
-            ("statistics".into(), joined(&self.statistics)),
-        ];
+        let mut state: State =
+            vec![("models".into(), joined(&self.models)), ("statistics".into(), joined(&self.statistics))];
         let vectors = self.state.state_vectors.iter();
         state.extend(vectors.map(|(name, rows)| (name.clone(), rows.concat())));
         Ok(state)
     }
 
     fn restore(&mut self, state: &State) -> Result<(), EngineError> {
-        fn put<'r>(
-            state: &State,
-            name: &str,
-            rows: impl Iterator<Item = &'r mut [f32]>,
-        ) -> Result<(), EngineError> {
+        fn put<'r>(state: &State, name: &str, rows: impl Iterator<Item = &'r mut [f32]>) -> Result<(), EngineError> {
             let rows: Vec<&mut [f32]> = rows.collect();
             let mut rest = saved(state, name, rows.iter().map(|row| row.len()).sum())?;
             for row in rows {
@@ -245,16 +222,8 @@ impl Engine for ExternalEngine<'_> {
             }
             Ok(())
         }
-        put(
-            state,
-            "models",
-            self.models.iter_mut().map(|row| &mut **row),
-        )?;
-        put(
-            state,
-            "statistics",
-            self.statistics.iter_mut().map(|row| &mut **row),
-        )?;
+        put(state, "models", self.models.iter_mut().map(|row| &mut **row))?;
+        put(state, "statistics", self.statistics.iter_mut().map(|row| &mut **row))?;
         for (name, rows) in &mut self.state.state_vectors {
             put(state, name, rows.iter_mut().map(|row| &mut row[..]))?;
         }

@@ -46,13 +46,7 @@ pub struct MixOptions {
 /// The only exchange of round 0.
 impl Default for MixOptions {
     fn default() -> Self {
-        Self {
-            server: None,
-            round: 0,
-            worker_offset: 0,
-            single_threaded: false,
-            is_last: true,
-        }
+        Self { server: None, round: 0, worker_offset: 0, single_threaded: false, is_last: true }
     }
 }
 
@@ -76,12 +70,7 @@ impl Default for MixOptions {
 /// exchange(rows, &[], &[part(0), part(1)], Default::default());
 /// assert_eq!((a, b), ([2.0], [2.0])); // the mean of 2 - 1 and 4 - 1
 /// ```
-pub fn exchange(
-    mut rows: Vec<WorkerVectors<'_>>,
-    remote_rows: &[RemoteRow],
-    parts: &[RowPlan],
-    options: MixOptions,
-) {
+pub fn exchange(mut rows: Vec<WorkerVectors<'_>>, remote_rows: &[RemoteRow], parts: &[RowPlan], options: MixOptions) {
     let all = rows.len() + remote_rows.len();
     assert_eq!(all, parts.len(), "a row or a remote for every part");
     let width = rows.first().map_or(0, |row| row.model.len());
@@ -90,8 +79,7 @@ pub fn exchange(
     }
     compress(&mut rows, parts, options);
     let program = Program::new(parts, remote_rows, options.server);
-    let block = (BLOCK_BYTES / (3 * rows.len().max(program.messages.len()) * size_of::<f32>()))
-        .clamp(16, 16 * 1024);
+    let block = (BLOCK_BYTES / (3 * rows.len().max(program.messages.len()) * size_of::<f32>())).clamp(16, 16 * 1024);
     // One thread: this one, which need not wake another.
     let alone = options.single_threaded || rayon::current_num_threads() == 1;
     if alone || width <= block {
@@ -107,19 +95,13 @@ pub fn exchange(
         pieces.push(std::mem::replace(&mut rows, rest));
     }
     pieces.push(rows);
-    pieces
-        .par_iter_mut()
-        .enumerate()
-        .for_each(|(number, rows)| program.run(rows, number * piece, block));
+    pieces.par_iter_mut().enumerate().for_each(|(number, rows)| program.run(rows, number * piece, block));
 }
 
 impl MixOptions {
     /// What a random choice for a row depends on.
     pub fn draw(&self, row: RowIndex) -> [u64; 2] {
-        [
-            row.0.wrapping_add_signed(self.worker_offset) as u64,
-            self.round,
-        ]
+        [row.0.wrapping_add_signed(self.worker_offset) as u64, self.round]
     }
 }
 
@@ -143,28 +125,18 @@ impl RemoteRow {
 }
 
 /// Replaces rows of statistics by weighted sums of them and of remote ones, which are numbered behind them.
-pub(super) fn mix_statistics(
-    rows: Vec<&mut [f32]>,
-    weights: &[Vec<(RowIndex, f64)>],
-    remote_rows: Vec<Vec<f32>>,
-) {
+pub(super) fn mix_statistics(rows: Vec<&mut [f32]>, weights: &[Vec<(RowIndex, f64)>], remote_rows: Vec<Vec<f32>>) {
     let plan = |(row, messages): (usize, &Vec<(RowIndex, f64)>)| RowPlan {
         row: RowIndex(row),
         messages: vec![Outgoing::model()],
         plan: Assignment::mixed(Vector::Model, messages.clone()).into(),
     };
-    let remote = |statistics: Vec<f32>| RemoteRow {
-        messages: vec![statistics.into()],
-    };
+    let remote = |statistics: Vec<f32>| RemoteRow { messages: vec![statistics.into()] };
     let remote_rows: Vec<RemoteRow> = remote_rows.into_iter().map(remote).collect();
     let mut plans: Vec<RowPlan> = weights.iter().enumerate().map(plan).collect();
     let remote = (rows.len()..).zip(&remote_rows);
     plans.extend(remote.map(|(row, remote)| remote.part(RowIndex(row))));
-    let vectors = |model| WorkerVectors {
-        model,
-        step: &[],
-        state_vectors: vec![],
-    };
+    let vectors = |model| WorkerVectors { model, step: &[], state_vectors: vec![] };
     let rows = rows.into_iter().map(vectors).collect();
     exchange(rows, &remote_rows, &plans, MixOptions::default());
 }
@@ -208,11 +180,7 @@ impl<'a> WorkerVectors<'a> {
         let state_vectors = self.state_vectors.iter_mut().map(cut).collect();
         let (head, step) = self.step.split_at(column.min(self.step.len()));
         self.step = head;
-        Self {
-            model,
-            step,
-            state_vectors,
-        }
+        Self { model, step, state_vectors }
     }
 }
 
@@ -242,9 +210,7 @@ fn combine_own(sum: &mut [f32], content: &[(Vector, f64)], row: &WorkerVectors<'
         [(only, 1.0)] => sum.copy_from_slice(vector(*only)),
         [(first, 1.0), (second, -1.0)] => {
             let both = vector(*first).iter().zip(vector(*second));
-            sum.iter_mut()
-                .zip(both)
-                .for_each(|(sum, (a, b))| *sum = a - b);
+            sum.iter_mut().zip(both).for_each(|(sum, (a, b))| *sum = a - b);
         }
         _ => {
             sum.fill(0.0);
@@ -256,7 +222,5 @@ fn combine_own(sum: &mut [f32], content: &[(Vector, f64)], row: &WorkerVectors<'
 }
 
 fn add(sum: &mut [f32], vector: &[f32], weight: f32) {
-    sum.iter_mut()
-        .zip(vector)
-        .for_each(|(sum, x)| *sum += weight * x);
+    sum.iter_mut().zip(vector).for_each(|(sum, x)| *sum += weight * x);
 }

@@ -41,11 +41,7 @@ impl Score {
     pub fn join(self, other: Self) -> Self {
         let examples = self.examples + other.examples;
         let sum = self.loss * self.examples as f64 + other.loss * other.examples as f64;
-        Self {
-            loss: sum / examples.max(1) as f64,
-            correct: self.correct + other.correct,
-            examples,
-        }
+        Self { loss: sum / examples.max(1) as f64, correct: self.correct + other.correct, examples }
     }
 }
 
@@ -130,12 +126,7 @@ pub trait Engine {
     ) -> Result<(), EngineError>;
 
     /// The same as a vector.
-    fn outgoing(
-        &mut self,
-        row: RowIndex,
-        message: &Outgoing,
-        options: MixOptions,
-    ) -> Result<Vec<f32>, EngineError> {
+    fn outgoing(&mut self, row: RowIndex, message: &Outgoing, options: MixOptions) -> Result<Vec<f32>, EngineError> {
         let mut vector = vec![0.0; self.layout().parameter_count()];
         self.write_outgoing(row, message, options, &mut vector)?;
         Ok(vector)

@@ -4,10 +4,7 @@
 //! the engine does what they ask for. No run's plans name another's workers, so that a run that diverges touches no other;
 //! when it ends, the others go on without it. A failure of the engine reaches every run.
 
-use super::{
-    Engine, EngineError, EngineSpec, GradientTask, MixOptions, RemoteRow, Score, Split, State,
-    saved,
-};
+use super::{Engine, EngineError, EngineSpec, GradientTask, MixOptions, RemoteRow, Score, Split, State, saved};
 use crate::algorithm::{Outgoing, RowPlan};
 use crate::ids::RowIndex;
 use crate::model::{Layout, Replica};
@@ -88,11 +85,7 @@ pub fn share(specs: &[EngineSpec], layout: &Layout) -> (EngineHost, Vec<EngineSh
     let all: usize = all.sum();
     let (mut first, mut runs, mut shares) = (0, Vec::new(), Vec::new());
     for (run, spec) in specs.iter().enumerate() {
-        let range = RowRange {
-            first,
-            workers: spec.starts.len(),
-            all,
-        };
+        let range = RowRange { first, workers: spec.starts.len(), all };
         let mut names = vec!["models"];
         names.extend(spec.optimizer.state_vectors());
         names.push("statistics");
@@ -236,9 +229,7 @@ impl Engine for EngineShare {
         let itself = |row: usize| vec![(RowIndex(row), 1.0)];
         let mut all: Vec<Vec<(RowIndex, f64)>> = (0..range.all).map(itself).collect();
         for (row, weights) in weights.iter().enumerate() {
-            let shifted = weights
-                .iter()
-                .map(|&(sender, w)| (range.shifted(sender), w));
+            let shifted = weights.iter().map(|&(sender, w)| (range.shifted(sender), w));
             all[range.shifted(RowIndex(row)).0] = shifted.collect();
         }
         self.call(move |engine| engine.mix_statistics(&all, remote_rows))
@@ -272,10 +263,7 @@ impl Engine for EngineShare {
     fn state(&mut self) -> Result<State, EngineError> {
         let whole = self.call(|engine| engine.state())?;
         let own = |(name, (_, array)): (&String, &(String, Vec<f32>))| {
-            (
-                name.clone(),
-                array[self.range.of_array(array.len())].to_vec(),
-            )
+            (name.clone(), array[self.range.of_array(array.len())].to_vec())
         };
         Ok(self.names.iter().zip(&whole).map(own).collect())
     }

@@ -56,10 +56,7 @@ impl EngineSpec {
         some.sampler = self.sampler.only(workers);
         some.starts = workers.iter().map(|&worker| self.starts[worker]).collect();
         for state_vector in &mut some.state_vectors {
-            state_vector.starts = workers
-                .iter()
-                .map(|&worker| state_vector.starts[worker])
-                .collect();
+            state_vector.starts = workers.iter().map(|&worker| state_vector.starts[worker]).collect();
         }
         some.slow.clear();
         for (slow, by) in &self.slow {
@@ -80,42 +77,29 @@ impl EngineSpec {
         let mut spec = first.clone();
         let alike = |what: &str, same: bool| match same {
             true => Ok(()),
-            false => Err(format!(
-                "{what} must be the same in all configurations that run at the same time"
-            )),
+            false => Err(format!("{what} must be the same in all configurations that run at the same time")),
         };
         for next in others {
             alike("the model", next.network == spec.network)?;
             alike("the data", next.data == spec.data)?;
-            alike(
-                "training.batch_size",
-                next.sampler.batch_size() == spec.sampler.batch_size(),
-            )?;
+            alike("training.batch_size", next.sampler.batch_size() == spec.sampler.batch_size())?;
             alike(
                 "the optimizer (momentum, nesterov and weight_decay)",
                 format!("{:?}", next.optimizer) == format!("{:?}", spec.optimizer),
             )?;
             let workers = spec.starts.len();
             spec.sampler = spec.sampler.and(&next.sampler);
-            spec.slow
-                .extend(next.slow.iter().map(|(i, by)| (workers + i, *by)));
+            spec.slow.extend(next.slow.iter().map(|(i, by)| (workers + i, *by)));
             spec.starts.extend(&next.starts);
             // A slot is used by every run that keeps so many vectors; what others have there is 0.
             for slot in 0..spec.state_vectors.len().max(next.state_vectors.len()) {
                 if slot == spec.state_vectors.len() {
-                    spec.state_vectors.push(StateRows {
-                        name: String::new(),
-                        starts: vec![InitialValue::Zero; workers],
-                    });
+                    spec.state_vectors
+                        .push(StateRows { name: String::new(), starts: vec![InitialValue::Zero; workers] });
                 }
-                let starts = next
-                    .state_vectors
-                    .get(slot)
-                    .map(|state_vector| &state_vector.starts[..]);
+                let starts = next.state_vectors.get(slot).map(|state_vector| &state_vector.starts[..]);
                 let none = vec![InitialValue::Zero; next.starts.len()];
-                spec.state_vectors[slot]
-                    .starts
-                    .extend(starts.unwrap_or(&none));
+                spec.state_vectors[slot].starts.extend(starts.unwrap_or(&none));
             }
         }
         for (slot, state_vector) in spec.state_vectors.iter_mut().enumerate() {

@@ -30,9 +30,8 @@ impl DataPaths {
     /// files can be had.
     pub fn standard() -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let below = |variable: Option<std::ffi::OsString>, path: &str| {
-            variable.map(|folder| PathBuf::from(folder).join(path))
-        };
+        let below =
+            |variable: Option<std::ffi::OsString>, path: &str| variable.map(|folder| PathBuf::from(folder).join(path));
         let data = variable("UPWASH_DATA")
             .map(PathBuf::from)
             .or_else(|| below(variable("XDG_DATA_HOME"), "upwash"))
@@ -45,17 +44,9 @@ impl DataPaths {
 
 impl DatasetCache {
     /// The data that is asked for: what is here, if it is that.
-    pub(super) fn data(
-        &mut self,
-        asked: &DataConfig,
-        folder: &Path,
-    ) -> Result<Arc<Dataset>, ExperimentError> {
+    pub(super) fn data(&mut self, asked: &DataConfig, folder: &Path) -> Result<Arc<Dataset>, ExperimentError> {
         // How it is shared out is not the data's affair.
-        let key = (
-            folder.to_owned(),
-            asked.name.clone(),
-            [asked.train_examples, asked.test_examples],
-        );
+        let key = (folder.to_owned(), asked.name.clone(), [asked.train_examples, asked.test_examples]);
         if let Some((known, data)) = &self.last
             && *known == key
         {
@@ -69,8 +60,7 @@ impl DatasetCache {
 
 /// As much of a data set as is asked for.
 pub(super) fn shortened(mut data: Arc<Dataset>, asked: &DataConfig) -> Arc<Dataset> {
-    let [train, test] =
-        [asked.train_examples, asked.test_examples].map(|n| n.unwrap_or(usize::MAX));
+    let [train, test] = [asked.train_examples, asked.test_examples].map(|n| n.unwrap_or(usize::MAX));
     if train < data.train.len() || test < data.test.len() {
         let data = Arc::make_mut(&mut data);
         data.train.truncate(train);

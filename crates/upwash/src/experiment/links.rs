@@ -1,9 +1,7 @@
 //! Which links are up when, and what an algorithm makes of them.
 
 use super::ExperimentError;
-use crate::algorithm::{
-    self, Exchange, ExchangeContext, LocalView, Method, Preflight, WorkerStats,
-};
+use crate::algorithm::{self, Exchange, ExchangeContext, LocalView, Method, Preflight, WorkerStats};
 use crate::config::{Config, CopyOrder, Execution, GraphConfig, Links, Relabelings, Statistics};
 use std::collections::BTreeSet;
 use upwash_topology::{Graph, Matcha, Order, Rotation, Schedule, Weights, paper_relabelings};
@@ -13,16 +11,10 @@ fn conflict<T>(what: impl Into<String>) -> Result<T, ExperimentError> {
 }
 
 /// Who is the server, where one is needed; and what an asynchronous algorithm cannot have.
-pub(super) fn server(
-    config: &Config,
-    method: &Method,
-    graph: &Graph,
-) -> Result<Option<usize>, ExperimentError> {
+pub(super) fn server(config: &Config, method: &Method, graph: &Graph) -> Result<Option<usize>, ExperimentError> {
     if method.synchronous().is_none() {
         if config.training.statistics == Statistics::Averaged {
-            return conflict(
-                "training.statistics: without rounds there is none to average in; set it to `local`",
-            );
+            return conflict("training.statistics: without rounds there is none to average in; set it to `local`");
         }
         let changes = config.graph.copies > 1 || config.graph.links != Some(Links::Whole);
         let weighs = config.graph.weights != Weights::Optimal;
@@ -66,49 +58,30 @@ pub(super) fn audience(method: &Method, schedule: &Schedule) -> Option<Vec<Vec<u
     let view = LocalView {
         worker: 0,
         context: ExchangeContext::new(&round, 0.0),
-        own: WorkerStats {
-            loss: None,
-            degree: 0,
-            number: 1.0,
-        },
+        own: WorkerStats { loss: None, degree: 0, number: 1.0 },
         received: &[],
     };
     let messages = method.synchronous()?.messages(&view);
-    messages
-        .iter()
-        .any(|message| message.public_copy.is_some())
-        .then(|| {
-            let mut senders = vec![Vec::new(); schedule.nodes()];
-            for (sender, receiver) in schedule.possible_links() {
-                senders[receiver].push(sender);
-            }
-            senders
-        })
+    messages.iter().any(|message| message.public_copy.is_some()).then(|| {
+        let mut senders = vec![Vec::new(); schedule.nodes()];
+        for (sender, receiver) in schedule.possible_links() {
+            senders[receiver].push(sender);
+        }
+        senders
+    })
 }
 
 /// Rounds in which everything that an algorithm does now and then has happened.
 const MANY_ROUNDS: u64 = 1000;
 
 /// With whom a worker ever exchanges anything.
-pub(super) fn contacts(
-    method: &Method,
-    schedule: &Schedule,
-    graph: &Graph,
-    worker: usize,
-) -> Vec<usize> {
-    let by_links = |exchange: &Exchange| {
-        matches!(
-            exchange,
-            Exchange::Neighbors | Exchange::Early | Exchange::Nothing
-        )
-    };
+pub(super) fn contacts(method: &Method, schedule: &Schedule, graph: &Graph, worker: usize) -> Vec<usize> {
+    let by_links = |exchange: &Exchange| matches!(exchange, Exchange::Neighbors | Exchange::Early | Exchange::Nothing);
     let Some(algorithm) = method.synchronous() else {
         return graph.neighbors(worker).to_vec();
     };
     if !(0..MANY_ROUNDS).all(|round| algorithm.exchanges(round).iter().all(by_links)) {
-        return (0..schedule.nodes())
-            .filter(|&other| other != worker)
-            .collect();
+        return (0..schedule.nodes()).filter(|&other| other != worker).collect();
     }
     let mut found = BTreeSet::new();
     for (sender, receiver) in schedule.possible_links() {
@@ -122,11 +95,7 @@ pub(super) fn contacts(
 }
 
 /// What a user should know before the start.
-pub(super) fn check(
-    method: &Method,
-    graph: &Graph,
-    schedule: &Schedule,
-) -> Result<Vec<String>, ExperimentError> {
+pub(super) fn check(method: &Method, graph: &Graph, schedule: &Schedule) -> Result<Vec<String>, ExperimentError> {
     let pieces_warning = |pieces: usize, so: String| {
         let warning = format!("the links that are used leave the workers in {pieces} pieces, {so}");
         (pieces > 1).then_some(warning)
@@ -141,15 +110,8 @@ pub(super) fn check(
     let both_ways: BTreeSet<_> = both_ways.collect();
     let union = Graph::new(schedule.nodes(), both_ways);
     let pieces = union.map_or(1, |union| union.pieces().len());
-    let preflight = Preflight {
-        graph,
-        schedule,
-        weak: &weak,
-        links: &links,
-    };
-    algorithm
-        .check(&preflight)
-        .map_err(ExperimentError::Conflict)?;
+    let preflight = Preflight { graph, schedule, weak: &weak, links: &links };
+    algorithm.check(&preflight).map_err(ExperimentError::Conflict)?;
     let mut warnings = algorithm.warnings(&preflight);
     if algorithm.links() != algorithm::Links::None {
         let averages = |round: &u64| algorithm.exchanges(*round).contains(&Exchange::Mean);
@@ -168,27 +130,18 @@ pub(super) fn places(
     method: &Method,
     graph: &Graph,
 ) -> Result<Vec<Vec<usize>>, ExperimentError> {
-    if settings.copies == 1
-        || settings.directed_edges.is_some()
-        || method.links() == algorithm::Links::None
-    {
+    if settings.copies == 1 || settings.directed_edges.is_some() || method.links() == algorithm::Links::None {
         return Ok(vec![]);
     }
-    Ok(
-        match settings.relabelings.unwrap_or(Relabelings::Balanced) {
-            Relabelings::Balanced => Rotation::balance(graph, settings.copies)?
-                .relabelings()
-                .to_vec(),
-            Relabelings::Paper => {
-                if graph.nodes() != 8 || settings.copies > 3 {
-                    return conflict(
-                        "graph.relabelings: the paper's are for 8 workers and at most 3 copies",
-                    );
-                }
-                paper_relabelings()[..settings.copies].to_vec()
+    Ok(match settings.relabelings.unwrap_or(Relabelings::Balanced) {
+        Relabelings::Balanced => Rotation::balance(graph, settings.copies)?.relabelings().to_vec(),
+        Relabelings::Paper => {
+            if graph.nodes() != 8 || settings.copies > 3 {
+                return conflict("graph.relabelings: the paper's are for 8 workers and at most 3 copies");
             }
-        },
-    )
+            paper_relabelings()[..settings.copies].to_vec()
+        }
+    })
 }
 
 /// Which links are up when, over one graph or its copies.
@@ -208,18 +161,12 @@ pub(super) fn schedule(
         return Ok(base);
     }
     if settings.first_copy > 0 && settings.order != Some(CopyOrder::InTurn) {
-        return conflict(
-            "graph.first_copy: there is a first copy with graph.order = \"in-turn\" only",
-        );
+        return conflict("graph.first_copy: there is a first copy with graph.order = \"in-turn\" only");
     }
     let order = match settings.order.unwrap_or(CopyOrder::InTurn) {
-        CopyOrder::InTurn => Order::InTurn {
-            start: settings.first_copy,
-        },
+        CopyOrder::InTurn => Order::InTurn { start: settings.first_copy },
         CopyOrder::Random => Order::Random { seed: config.seed },
-        CopyOrder::Released => Order::Released {
-            rounds_per_epoch: epoch,
-        },
+        CopyOrder::Released => Order::Released { rounds_per_epoch: epoch },
     };
     Ok(base.rotating(places, order)?)
 }
@@ -256,9 +203,7 @@ fn without_a_graph(
         return schedule.map(Some).map_err(ExperimentError::DirectedEdges);
     }
     if has_weights && supports_directed {
-        return conflict(format!(
-            "graph.weights: {name} divides what it has among those it sends to; leave them out"
-        ));
+        return conflict(format!("graph.weights: {name} divides what it has among those it sends to; leave them out"));
     }
     if method.links() != algorithm::Links::None {
         return Ok(None);
@@ -273,11 +218,7 @@ fn without_a_graph(
 }
 
 /// The links of one graph.
-fn over_graph(
-    config: &Config,
-    method: &Method,
-    graph: &Graph,
-) -> Result<Schedule, ExperimentError> {
+fn over_graph(config: &Config, method: &Method, graph: &Graph) -> Result<Schedule, ExperimentError> {
     let (settings, seed) = (&config.graph, config.seed);
     let is_whole = has_whole_links(settings);
     if let algorithm::Links::Matcha { budget } = method.links() {

@@ -16,9 +16,7 @@ use crate::engine::{CpuEngine, EngineSpec, Model, StateRows};
 use crate::model::{ModelSpec, Network};
 use crate::optimizer::Optimizer;
 use std::sync::Arc;
-use upwash_topology::{
-    Graph, GraphError, MatchaError, RotationError, Schedule, ScheduleError, SpecError, Weights,
-};
+use upwash_topology::{Graph, GraphError, MatchaError, RotationError, Schedule, ScheduleError, SpecError, Weights};
 
 /// All that is fixed before the first round.
 ///
@@ -125,11 +123,7 @@ impl Experiment {
     }
 
     /// Prepares what `config` asks for, with the algorithms of a registry.
-    pub fn prepare_with(
-        config: Config,
-        folders: &DataPaths,
-        registry: &Registry,
-    ) -> Result<Self, ExperimentError> {
+    pub fn prepare_with(config: Config, folders: &DataPaths, registry: &Registry) -> Result<Self, ExperimentError> {
         let cache = &mut DatasetCache::default();
         Self::prepare_own(config, folders, registry, cache, OwnParts::default())
     }
@@ -180,12 +174,7 @@ impl Experiment {
         let epoch = sampler.rounds_per_epoch();
         let schedule = links::schedule(&config, &method, &graph, &places, epoch)?;
         let network = config.model.network(data.train.shape, data.classes);
-        check_size(
-            &config,
-            &network,
-            graph.nodes(),
-            method.state_vectors().len(),
-        )?;
+        check_size(&config, &network, graph.nodes(), method.state_vectors().len())?;
         let clock = Clock::new(&config.clock, graph.nodes(), server, config.seed)?;
         let warnings = links::check(&method, &graph, &schedule)?;
         let audience = links::audience(&method, &schedule);
@@ -213,17 +202,12 @@ impl Experiment {
 
     /// How many rounds there are in all.
     pub fn rounds(&self) -> u64 {
-        self.config
-            .training
-            .epochs
-            .saturating_mul(self.sampler.rounds_per_epoch())
+        self.config.training.epochs.saturating_mul(self.sampler.rounds_per_epoch())
     }
 
     /// Those who have data: all but a server.
     pub fn training_workers(&self) -> Vec<usize> {
-        (0..self.workers())
-            .filter(|&worker| Some(worker) != self.server)
-            .collect()
+        (0..self.workers()).filter(|&worker| Some(worker) != self.server).collect()
     }
 
     /// With whom a worker ever exchanges anything: its neighbors over all rounds, or everyone.
@@ -239,10 +223,7 @@ impl Experiment {
                 topology: self.config.graph.topology.without_folder(),
                 ..self.config.graph.clone()
             },
-            network: config::NetworkConfig {
-                precision: self.config.network.precision,
-                ..Default::default()
-            },
+            network: config::NetworkConfig { precision: self.config.network.precision, ..Default::default() },
             ..self.config.clone()
         };
         let (config, number) = (config.to_toml(), self.fingerprint());
@@ -275,10 +256,7 @@ impl Experiment {
         let (config, workers) = (&self.config, self.workers());
         let is_equal = config.training.start == Some(config::Start::Equal);
         let start = |worker: u64| (config.seed, if is_equal { 0 } else { worker });
-        let rows = |vector: &StateVector| StateRows {
-            name: vector.name.into(),
-            starts: vec![vector.start; workers],
-        };
+        let rows = |vector: &StateVector| StateRows { name: vector.name.into(), starts: vec![vector.start; workers] };
         EngineSpec {
             data: Arc::clone(&self.data),
             network: self.network.clone(),
@@ -358,12 +336,7 @@ fn spelled(value: &impl serde::Serialize) -> String {
 }
 
 /// Networks that cannot be, or that no memory holds.
-fn check_size(
-    config: &Config,
-    network: &Network,
-    workers: usize,
-    state_vectors: usize,
-) -> Result<(), ExperimentError> {
+fn check_size(config: &Config, network: &Network, workers: usize, state_vectors: usize) -> Result<(), ExperimentError> {
     let conflict = |what: String| Err(ExperimentError::Conflict(what));
     if matches!(config.model, ModelSpec::Custom(_)) {
         return Ok(());
@@ -375,9 +348,7 @@ fn check_size(
         ));
     };
     // Models, updates and velocities, and what the algorithm keeps.
-    let bytes = parameters
-        .saturating_mul((3 + state_vectors as u128) * 4)
-        .saturating_mul(workers as u128);
+    let bytes = parameters.saturating_mul((3 + state_vectors as u128) * 4).saturating_mul(workers as u128);
     if bytes > 1 << 40 {
         return conflict(format!(
             "model = \"{}\": {workers} workers of {parameters} parameters need {} GB: take a \

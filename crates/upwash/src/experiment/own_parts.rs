@@ -42,16 +42,8 @@ impl OwnParts {
         for (key, name, is_own) in [
             ("model", &model, self.model.is_some()),
             ("data.name", &config.data.name, self.dataset.is_some()),
-            (
-                "training.optimizer",
-                &config.training.optimizer,
-                self.optimizer.is_some(),
-            ),
-            (
-                "algorithm.name",
-                &config.algorithm.name,
-                self.algorithm.is_some(),
-            ),
+            ("training.optimizer", &config.training.optimizer, self.optimizer.is_some()),
+            ("algorithm.name", &config.algorithm.name, self.algorithm.is_some()),
         ] {
             if name.starts_with(CUSTOM) && !is_own {
                 return Err(ExperimentError::Conflict(format!(

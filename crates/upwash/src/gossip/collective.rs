@@ -26,10 +26,7 @@ impl Gossip<'_> {
             fresh: false,
             numbers: Buffer::default(),
         };
-        let announcements = self
-            .placement
-            .own()
-            .map(|w| (announcement(w), everywhere.clone()));
+        let announcements = self.placement.own().map(|w| (announcement(w), everywhere.clone()));
         let others: Vec<usize> = (0..reports.len()).filter(|&w| !self.is_here(w)).collect();
         transport.begin_exchange(announcements.collect(), &others)?;
         let announcements = transport.finish_exchange(job.number() - 1)?;
@@ -42,12 +39,7 @@ impl Gossip<'_> {
         for message in announcements {
             reports[message.from] = message.report;
         }
-        let ExchangeJob {
-            algorithm,
-            exchange,
-            context,
-            ..
-        } = job;
+        let ExchangeJob { algorithm, exchange, context, .. } = job;
         let parts = exchange.parts(*algorithm, context, reports);
         let used = |(worker, part): (usize, &WorkerPlan)| -> Vec<usize> {
             let used = part.plan.assignments.iter().flat_map(|sum| &sum.messages);
@@ -101,10 +93,7 @@ impl Gossip<'_> {
         let statistics = sum.split_off(count_of_vectors * width);
         let messages = match count_of_vectors {
             1 => vec![sum.into()],
-            _ => sum
-                .chunks_exact(width.max(1))
-                .map(|message| message.to_vec().into())
-                .collect(),
+            _ => sum.chunks_exact(width.max(1)).map(|message| message.to_vec().into()).collect(),
         };
         Ok(Inbox {
             remote_rows: vec![RemoteRow { messages }],

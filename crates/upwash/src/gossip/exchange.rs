@@ -27,10 +27,7 @@ impl ExchangeJob<'_> {
 
     /// The context with the links that are in force.
     pub(crate) fn context_in<'b>(&'b self, inbox: &'b Inbox) -> ExchangeContext<'b> {
-        ExchangeContext {
-            round: inbox.links.as_ref().unwrap_or(self.context.round),
-            ..self.context
-        }
+        ExchangeContext { round: inbox.links.as_ref().unwrap_or(self.context.round), ..self.context }
     }
 
     /// Whether its messages leave before the gradients are known.
@@ -116,17 +113,7 @@ impl<'a> Gossip<'a> {
     }
 
     /// What a worker sends in an exchange.
-    pub(super) fn outgoing(
-        &self,
-        worker: usize,
-        report: WorkerStats,
-        job: &ExchangeJob<'_>,
-    ) -> Vec<Outgoing> {
-        job.algorithm.messages(&LocalView {
-            worker,
-            context: job.context,
-            own: report,
-            received: &[],
-        })
+    pub(super) fn outgoing(&self, worker: usize, report: WorkerStats, job: &ExchangeJob<'_>) -> Vec<Outgoing> {
+        job.algorithm.messages(&LocalView { worker, context: job.context, own: report, received: &[] })
     }
 }

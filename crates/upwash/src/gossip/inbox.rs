@@ -29,23 +29,12 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// The row of a worker in an engine with these remote rows; an error where it was not heard, which only
     /// algorithms meet that do not go by links.
-    fn row(
-        &self,
-        worker: WorkerId,
-        placement: &Placement,
-        round: u64,
-    ) -> Result<RowIndex, TransportError> {
+    fn row(&self, worker: WorkerId, placement: &Placement, round: u64) -> Result<RowIndex, TransportError> {
         let remote = |place: usize| RowIndex(placement.own().len() + place);
-        match (
-            placement.row_of(worker),
-            self.senders.binary_search(&worker),
-        ) {
+        match (placement.row_of(worker), self.senders.binary_search(&worker)) {
             (Some(row), _) => Ok(row),
             (None, Ok(place)) => Ok(remote(place)),
-            (None, Err(_)) => Err(TransportError::Missing {
-                from: worker,
-                round,
-            }),
+            (None, Err(_)) => Err(TransportError::Missing { from: worker, round }),
         }
     }
 
@@ -89,11 +78,8 @@ impl Inbox {
         if self.has_mean {
             return Ok(vec![vec![(RowIndex(own.len()), 1.0)]; own.len()]);
         }
-        let row = |(worker, weight): &(WorkerId, f64)| {
-            Ok((self.row(*worker, placement, round)?, *weight))
-        };
+        let row = |(worker, weight): &(WorkerId, f64)| Ok((self.row(*worker, placement, round)?, *weight));
         let rows = all[own].iter();
-        rows.map(|weights| weights.iter().map(row).collect())
-            .collect()
+        rows.map(|weights| weights.iter().map(row).collect()).collect()
     }
 }

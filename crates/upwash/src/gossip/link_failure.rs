@@ -70,9 +70,7 @@ impl Gossip<'_> {
             let place = row.partition_point(|entry: &(usize, f64)| entry.0 < worker);
             row.insert(place, (worker, own));
             let known = up.mixing().row(worker);
-            let same = |(a, b): (&(usize, f64), &(usize, f64))| {
-                a.0 == b.0 && (a.0 == worker || a.1 == b.1)
-            };
+            let same = |(a, b): (&(usize, f64), &(usize, f64))| a.0 == b.0 && (a.0 == worker || a.1 == b.1);
             if row.len() != known.len() || !row.iter().zip(known).all(same) {
                 rows.push((worker, row));
             }
@@ -90,8 +88,7 @@ mod tests {
     use crate::engine::MixOptions;
     use crate::experiment::{DataPaths, Experiment};
     use crate::transport::{
-        Capabilities, Collectives, InProcess, Membership, MessageExchange, Placement, RoundStart,
-        TransportError,
+        Capabilities, Collectives, InProcess, Membership, MessageExchange, Placement, RoundStart, TransportError,
     };
     use upwash_topology::random::Stream;
 
@@ -103,10 +100,7 @@ mod tests {
 
     impl Membership for Links {
         fn capabilities(&self) -> Capabilities {
-            Capabilities {
-                survives_loss: true,
-                ..InProcess::new(1).capabilities()
-            }
+            Capabilities { survives_loss: true, ..InProcess::new(1).capabilities() }
         }
 
         fn placement(&self) -> &Placement {
@@ -127,11 +121,7 @@ mod tests {
     impl Collectives for Links {}
 
     /// Everyone's row when some links have failed, each from what it knows.
-    fn reweighted(
-        experiment: &Experiment,
-        up: &Round,
-        is_up: &dyn Fn(usize, usize) -> bool,
-    ) -> Round {
+    fn reweighted(experiment: &Experiment, up: &Round, is_up: &dyn Fn(usize, usize) -> bool) -> Round {
         let workers = experiment.workers();
         let algorithm = experiment.method.synchronous().unwrap();
         let job = ExchangeJob {
@@ -142,32 +132,21 @@ mod tests {
             statistics: false,
         };
         let degrees = up.receiver_counts();
-        let mut reports: Vec<WorkerStats> = (0..workers)
-            .map(|worker| WorkerStats {
-                loss: None,
-                degree: degrees[worker],
-                number: 1.0,
-            })
-            .collect();
+        let mut reports: Vec<WorkerStats> =
+            (0..workers).map(|worker| WorkerStats { loss: None, degree: degrees[worker], number: 1.0 }).collect();
         // What everyone finds out about itself, and says in its messages.
         let mut processes: Vec<(Gossip<'_>, Links)> = (0..workers)
             .map(|worker| {
                 let placement = Placement::new(workers, workers, worker);
                 let up = (0..workers).map(|other| is_up(worker, other)).collect();
-                let links = Links {
-                    placement: placement.clone(),
-                    up,
-                };
+                let links = Links { placement: placement.clone(), up };
                 (Gossip::new(experiment, placement), links)
             })
             .collect();
         for (process, links) in &mut processes {
             process.observe_links(&job, &mut reports, links);
         }
-        let whole: Vec<bool> = processes
-            .iter()
-            .map(|(process, _)| process.broken.is_empty())
-            .collect();
+        let whole: Vec<bool> = processes.iter().map(|(process, _)| process.broken.is_empty()).collect();
         let row = |worker: usize| {
             let (process, links) = &processes[worker];
             let mut inbox = Inbox::default();
@@ -190,12 +169,7 @@ mod tests {
         let mut stream = Stream::new(7, "links", &[]);
         let mut failures = 0;
         for weights in ["optimal", "metropolis"] {
-            for graph in [
-                "paper:L1",
-                "ring:6",
-                "erdos-renyi:12,p=0.4,seed=3,connected",
-                "star:7",
-            ] {
+            for graph in ["paper:L1", "ring:6", "erdos-renyi:12,p=0.4,seed=3,connected", "star:7"] {
                 let text = format!(
                     "[data]\nname = \"synthetic:shape=1x1x1,train=24,test=1\"\npartition = \"iid\"\n\
                      [graph]\ntopology = \"{graph}\"\nweights = \"{weights}\"\n[algorithm]\nname = \"dpsgd\"\n\
@@ -208,15 +182,10 @@ mod tests {
                 for _ in 0..40 {
                     let links = up.links().to_vec();
                     let part = stream.below(4) as f64 / 4.0;
-                    let lost: Vec<bool> = links
-                        .iter()
-                        .map(|_| (stream.below(1000) as f64) < 1000.0 * part)
-                        .collect();
+                    let lost: Vec<bool> = links.iter().map(|_| (stream.below(1000) as f64) < 1000.0 * part).collect();
                     failures += lost.iter().filter(|lost| **lost).count();
                     let is_up = |a: usize, b: usize| {
-                        let at = links.iter().position(|link| {
-                            [(link.0, link.1), (link.1, link.0)].contains(&(a, b))
-                        });
+                        let at = links.iter().position(|link| [(link.0, link.1), (link.1, link.0)].contains(&(a, b)));
                         at.is_none_or(|at| !lost[at])
                     };
                     let left = reweighted(&experiment, &up, &is_up);
@@ -230,10 +199,7 @@ mod tests {
                         assert!(others.clone().all(|entry| is_up(worker, entry.0)));
                     }
                     let smallest = w.smallest_eigenvalue();
-                    assert!(
-                        smallest >= configured - 1e-9,
-                        "{graph}, {weights}: {smallest}"
-                    );
+                    assert!(smallest >= configured - 1e-9, "{graph}, {weights}: {smallest}");
                 }
             }
         }

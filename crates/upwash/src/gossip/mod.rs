@@ -86,8 +86,7 @@ impl Gossip<'_> {
     /// Every local worker's row, from what it knows.
     pub(crate) fn plans(&self, job: &ExchangeJob<'_>, inbox: &Inbox) -> Vec<WorkerPlan> {
         let (own, context) = (self.placement.own(), job.context_in(inbox));
-        job.exchange
-            .parts_of(own, job.algorithm, &context, &inbox.stats)
+        job.exchange.parts_of(own, job.algorithm, &context, &inbox.stats)
     }
 
     /// Has the engine carry out all rows at once, and mix batch-norm statistics where they are exchanged.

@@ -56,9 +56,7 @@ impl Gossip<'_> {
         let width = engine.layout().parameter_count();
         let statistics = job.statistic_count(engine);
         let sent = self.outgoing(message.from, message.report, job);
-        let encodings = sent
-            .iter()
-            .map(|vector| self.encoding_of(vector, message.fresh));
+        let encodings = sent.iter().map(|vector| self.encoding_of(vector, message.fresh));
         let encodings: Vec<Encoding> = encodings.collect();
         let units = encodings.iter().map(|encoding| encoding.units(width));
         let expected = units.sum::<usize>() + statistics;
@@ -75,9 +73,7 @@ impl Gossip<'_> {
         for (number, (outgoing, encoding)) in sent.iter().zip(encodings).enumerate() {
             let (units, after) = rest.split_at(encoding.units(width));
             rest = after;
-            let vector = encoding
-                .decode(units, width, &draw)
-                .ok_or(WireError::Header)?;
+            let vector = encoding.decode(units, width, &draw).ok_or(WireError::Header)?;
             if outgoing.public_copy.is_none() {
                 vectors.push(vector.into());
                 continue;

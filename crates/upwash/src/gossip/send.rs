@@ -47,8 +47,7 @@ impl Gossip<'_> {
             self.introduced.extend(here);
         }
         let senders = hears[self.placement.own()].iter().flatten().copied();
-        let expected =
-            senders.filter(|&sender| !self.is_here(sender) && transport.is_link_up(sender));
+        let expected = senders.filter(|&sender| !self.is_here(sender) && transport.is_link_up(sender));
         let expected: BTreeSet<usize> = expected.collect();
         let expected: Vec<usize> = expected.into_iter().collect();
         Ok(transport.begin_exchange(sent, &expected)?)
@@ -100,9 +99,7 @@ impl Gossip<'_> {
     ) -> Result<Buffer, GossipError> {
         let row = self.placement.row_of(worker).unwrap_or_default();
         let width = engine.layout().parameter_count();
-        let encodings = outgoing
-            .iter()
-            .map(|vector| self.encoding_of(vector, fresh));
+        let encodings = outgoing.iter().map(|vector| self.encoding_of(vector, fresh));
         let encodings: Vec<Encoding> = encodings.collect();
         let units = encodings.iter().map(|encoding| encoding.units(width));
         let length = units.sum::<usize>() + job.statistic_count(engine);

@@ -22,10 +22,7 @@ impl Network {
     }
 
     fn outputs(&self) -> Vec<usize> {
-        let mut walk = Walk {
-            shape: self.input,
-            made: vec![],
-        };
+        let mut walk = Walk { shape: self.input, made: vec![] };
         walk.layers(&self.layers);
         walk.made
     }
@@ -37,15 +34,8 @@ impl Walk {
             let [_, height, width] = self.shape;
             match layer {
                 Layer::Linear { outputs, .. } => self.makes([*outputs, 1, 1]),
-                Layer::Conv {
-                    outputs,
-                    size,
-                    stride,
-                    padding,
-                    ..
-                } => {
-                    let side =
-                        |side: usize| (side + 2 * padding).saturating_sub(*size) / stride + 1;
+                Layer::Conv { outputs, size, stride, padding, .. } => {
+                    let side = |side: usize| (side + 2 * padding).saturating_sub(*size) / stride + 1;
                     self.makes([*outputs, side(height), side(width)]);
                 }
                 Layer::BatchNorm { .. } => self.makes(self.shape),

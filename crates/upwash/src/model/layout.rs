@@ -53,10 +53,7 @@ impl Layout {
         parameters: impl IntoIterator<Item = (String, Vec<usize>)>,
         statistics: impl IntoIterator<Item = (String, Vec<usize>)>,
     ) -> Self {
-        Self {
-            parameters: placed(parameters),
-            statistics: placed(statistics),
-        }
+        Self { parameters: placed(parameters), statistics: placed(statistics) }
     }
 
     /// Numbers that are trained.
@@ -73,11 +70,7 @@ impl Layout {
 fn placed(tensors: impl IntoIterator<Item = (String, Vec<usize>)>) -> Vec<Slot> {
     let mut offset = 0;
     let place = |(name, shape)| {
-        let slot = Slot {
-            name,
-            shape,
-            offset,
-        };
+        let slot = Slot { name, shape, offset };
         offset += slot.size();
         slot
     };
@@ -122,16 +115,8 @@ impl Replica {
         layout: &Layout,
         about: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Vec<u8>, SafeTensorError> {
-        let bytes = |vector: &[f32]| -> Vec<u8> {
-            vector
-                .iter()
-                .flat_map(|number| number.to_le_bytes())
-                .collect()
-        };
-        let vectors = [
-            (&layout.parameters, bytes(&self.parameters)),
-            (&layout.statistics, bytes(&self.statistics)),
-        ];
+        let bytes = |vector: &[f32]| -> Vec<u8> { vector.iter().flat_map(|number| number.to_le_bytes()).collect() };
+        let vectors = [(&layout.parameters, bytes(&self.parameters)), (&layout.statistics, bytes(&self.statistics))];
         let mut tensors = Vec::new();
         for (slots, bytes) in &vectors {
             for slot in slots.iter() {

@@ -111,21 +111,14 @@ impl Network {
         fn size(layers: &[Layer]) -> Option<u128> {
             layers.iter().try_fold(0u128, |sum, layer| {
                 let product = |sides: &[usize]| {
-                    sides.iter().try_fold(1u128, |product, &side| {
-                        (side > 0).then(|| product.saturating_mul(side as u128))
-                    })
+                    sides
+                        .iter()
+                        .try_fold(1u128, |product, &side| (side > 0).then(|| product.saturating_mul(side as u128)))
                 };
                 let own = match layer {
                     Layer::Linear { inputs, outputs } => product(&[*inputs, *outputs])?,
-                    Layer::Conv {
-                        inputs,
-                        outputs,
-                        size,
-                        ..
-                    } => product(&[*inputs, *outputs, *size, *size])?,
-                    Layer::Residual { body, shortcut } => {
-                        size(body)?.saturating_add(size(shortcut)?)
-                    }
+                    Layer::Conv { inputs, outputs, size, .. } => product(&[*inputs, *outputs, *size, *size])?,
+                    Layer::Residual { body, shortcut } => size(body)?.saturating_add(size(shortcut)?),
                     _ => 0,
                 };
                 Some(sum.saturating_add(own))
@@ -139,15 +132,11 @@ impl Network {
         let mut vector = Vec::new();
         for (index, tensor) in self.tensors().0.iter().enumerate() {
             let mut stream = Stream::new(seed, "starting weights", &[worker, index as u64]);
-            vector.extend(
-                (0..tensor.shape.iter().product()).map(|_| match tensor.start {
-                    Start::Uniform { inputs } => {
-                        ((2.0 * stream.uniform() - 1.0) / (inputs as f64).sqrt()) as f32
-                    }
-                    Start::One => 1.0,
-                    Start::Zero => 0.0,
-                }),
-            );
+            vector.extend((0..tensor.shape.iter().product()).map(|_| match tensor.start {
+                Start::Uniform { inputs } => ((2.0 * stream.uniform() - 1.0) / (inputs as f64).sqrt()) as f32,
+                Start::One => 1.0,
+                Start::Zero => 0.0,
+            }));
         }
         vector
     }
@@ -191,28 +180,16 @@ impl Collector {
     }
 
     fn layer(&mut self, layer: &Layer, path: &str) {
-        let tensor = |name: &str, shape: &[usize], start| Tensor {
-            name: format!("{path}{name}"),
-            shape: shape.to_vec(),
-            start,
-        };
+        let tensor =
+            |name: &str, shape: &[usize], start| Tensor { name: format!("{path}{name}"), shape: shape.to_vec(), start };
         match *layer {
             Layer::Linear { inputs, outputs } => {
                 let start = Start::Uniform { inputs };
                 let weight = tensor("weight", &[outputs, inputs], start);
-                self.parameters
-                    .extend([weight, tensor("bias", &[outputs], start)]);
+                self.parameters.extend([weight, tensor("bias", &[outputs], start)]);
             }
-            Layer::Conv {
-                inputs,
-                outputs,
-                size,
-                bias,
-                ..
-            } => {
-                let start = Start::Uniform {
-                    inputs: inputs * size * size,
-                };
+            Layer::Conv { inputs, outputs, size, bias, .. } => {
+                let start = Start::Uniform { inputs: inputs * size * size };
                 let shape = [outputs, inputs, size, size];
                 self.parameters.push(tensor("weight", &shape, start));
                 if bias {
@@ -221,19 +198,11 @@ impl Collector {
             }
             Layer::BatchNorm { channels } => {
                 let shape = [channels];
-                self.parameters.extend([
-                    tensor("weight", &shape, Start::One),
-                    tensor("bias", &shape, Start::Zero),
-                ]);
-                self.statistics.extend([
-                    tensor("running_mean", &shape, Start::Zero),
-                    tensor("running_var", &shape, Start::One),
-                ]);
+                self.parameters.extend([tensor("weight", &shape, Start::One), tensor("bias", &shape, Start::Zero)]);
+                self.statistics
+                    .extend([tensor("running_mean", &shape, Start::Zero), tensor("running_var", &shape, Start::One)]);
             }
-            Layer::Residual {
-                ref body,
-                ref shortcut,
-            } => {
+            Layer::Residual { ref body, ref shortcut } => {
                 self.layers(body, &format!("{path}body."));
                 self.layers(shortcut, &format!("{path}shortcut."));
             }

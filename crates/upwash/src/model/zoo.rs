@@ -39,9 +39,7 @@ pub enum ModelSpec {
 
 /// A name that is no network's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "model `{0}` is unknown: write softmax, mlp:64,32, cnn, resnet20, thin-resnet50, resnet50 or wrn28-10"
-)]
+#[error("model `{0}` is unknown: write softmax, mlp:64,32, cnn, resnet20, thin-resnet50, resnet50 or wrn28-10")]
 pub struct ModelError(pub String);
 
 impl FromStr for ModelSpec {
@@ -60,13 +58,7 @@ impl FromStr for ModelSpec {
             _ => {
                 let sizes = text.strip_prefix("mlp:").ok_or_else(unknown)?;
                 let size = |size: &str| size.trim().parse().ok().filter(|&size| size > 0);
-                Self::Mlp(
-                    sizes
-                        .split(',')
-                        .map(size)
-                        .collect::<Option<_>>()
-                        .ok_or_else(unknown)?,
-                )
+                Self::Mlp(sizes.split(',').map(size).collect::<Option<_>>().ok_or_else(unknown)?)
             }
         })
     }
@@ -99,9 +91,7 @@ impl ModelSpec {
             Self::Mlp(sizes) => perceptron(input, sizes, classes),
             Self::Cnn => cnn(input, classes),
             Self::Resnet20 => resnet20(channels, classes),
-            Self::ThinResnet50 => {
-                bottlenecks(channels, 16, &[(16, 3), (32, 4), (64, 6)], true, classes)
-            }
+            Self::ThinResnet50 => bottlenecks(channels, 16, &[(16, 3), (32, 4), (64, 6)], true, classes),
             Self::Resnet50 => {
                 let stages = [(64, 3), (128, 4), (256, 6), (512, 3)];
                 bottlenecks(channels, 64, &stages, false, classes)
@@ -110,11 +100,7 @@ impl ModelSpec {
             // What is in it is the program's affair.
             Self::Custom(_) => vec![],
         };
-        Network {
-            input,
-            classes,
-            layers,
-        }
+        Network { input, classes, layers }
     }
 }
 
@@ -125,22 +111,12 @@ fn perceptron(input: [usize; 3], sizes: &[usize], classes: usize) -> Vec<Layer> 
         layers.extend([Layer::Linear { inputs, outputs }, Layer::Relu]);
         inputs = outputs;
     }
-    layers.push(Layer::Linear {
-        inputs,
-        outputs: classes,
-    });
+    layers.push(Layer::Linear { inputs, outputs: classes });
     layers
 }
 
 fn conv(inputs: usize, outputs: usize, size: usize, stride: usize, bias: bool) -> Layer {
-    Layer::Conv {
-        inputs,
-        outputs,
-        size,
-        stride,
-        padding: size / 2,
-        bias,
-    }
+    Layer::Conv { inputs, outputs, size, stride, padding: size / 2, bias }
 }
 
 fn norm(channels: usize) -> Layer {
@@ -158,10 +134,7 @@ fn cnn([channels, height, width]: [usize; 3], classes: usize) -> Vec<Layer> {
         Layer::Relu,
         Layer::MaxPool { size: 2 },
         Layer::Flatten,
-        Layer::Linear {
-            inputs,
-            outputs: classes,
-        },
+        Layer::Linear { inputs, outputs: classes },
     ]
 }
 
@@ -175,53 +148,31 @@ fn shortcut(inputs: usize, outputs: usize, stride: usize, bias: bool) -> Vec<Lay
 
 fn resnet20(channels: usize, classes: usize) -> Vec<Layer> {
     let stages = [(16, 3), (32, 3), (64, 3)];
-    residual(
-        channels,
-        16,
-        &stages,
-        1,
-        false,
-        classes,
-        |inputs, planes, stride| {
-            vec![
-                conv(inputs, planes, 3, stride, false),
-                norm(planes),
-                Layer::Relu,
-                conv(planes, planes, 3, 1, false),
-                norm(planes),
-            ]
-        },
-    )
+    residual(channels, 16, &stages, 1, false, classes, |inputs, planes, stride| {
+        vec![
+            conv(inputs, planes, 3, stride, false),
+            norm(planes),
+            Layer::Relu,
+            conv(planes, planes, 3, 1, false),
+            norm(planes),
+        ]
+    })
 }
 
 /// Stages of (planes, blocks); a block's output has four times its planes.
-fn bottlenecks(
-    channels: usize,
-    stem: usize,
-    stages: &[(usize, usize)],
-    bias: bool,
-    classes: usize,
-) -> Vec<Layer> {
-    residual(
-        channels,
-        stem,
-        stages,
-        4,
-        bias,
-        classes,
-        |inputs, planes, stride| {
-            vec![
-                conv(inputs, planes, 1, 1, bias),
-                norm(planes),
-                Layer::Relu,
-                conv(planes, planes, 3, stride, bias),
-                norm(planes),
-                Layer::Relu,
-                conv(planes, 4 * planes, 1, 1, bias),
-                norm(4 * planes),
-            ]
-        },
-    )
+fn bottlenecks(channels: usize, stem: usize, stages: &[(usize, usize)], bias: bool, classes: usize) -> Vec<Layer> {
+    residual(channels, stem, stages, 4, bias, classes, |inputs, planes, stride| {
+        vec![
+            conv(inputs, planes, 1, 1, bias),
+            norm(planes),
+            Layer::Relu,
+            conv(planes, planes, 3, stride, bias),
+            norm(planes),
+            Layer::Relu,
+            conv(planes, 4 * planes, 1, 1, bias),
+            norm(4 * planes),
+        ]
+    })
 }
 
 /// A stem, then stages of (planes, blocks), the first block of each but the first at half the size;
@@ -247,13 +198,7 @@ fn residual(
             inputs = outputs;
         }
     }
-    layers.extend([
-        Layer::GlobalAverage,
-        Layer::Linear {
-            inputs,
-            outputs: classes,
-        },
-    ]);
+    layers.extend([Layer::GlobalAverage, Layer::Linear { inputs, outputs: classes }]);
     layers
 }
 
@@ -274,20 +219,13 @@ fn wide(channels: usize, blocks: usize, factor: usize, classes: usize) -> Vec<La
                 conv(outputs, outputs, 3, stride, true),
             ];
             let same = inputs == outputs && stride == 1;
-            let shortcut = if same {
-                vec![]
-            } else {
-                vec![conv(inputs, outputs, 1, stride, true)]
-            };
+            let shortcut = if same { vec![] } else { vec![conv(inputs, outputs, 1, stride, true)] };
             layers.push(Layer::Residual { body, shortcut });
             inputs = outputs;
         }
     }
     layers.extend([norm(inputs), Layer::Relu, Layer::GlobalAverage]);
-    layers.push(Layer::Linear {
-        inputs,
-        outputs: classes,
-    });
+    layers.push(Layer::Linear { inputs, outputs: classes });
     layers
 }
 
@@ -298,9 +236,7 @@ mod tests {
     fn numbers(name: &str, classes: usize) -> usize {
         let spec: ModelSpec = name.parse().unwrap();
         assert_eq!(spec.to_string(), name);
-        spec.network([3, 32, 32], classes)
-            .layout()
-            .parameter_count()
+        spec.network([3, 32, 32], classes).layout().parameter_count()
     }
 
     #[test]
@@ -311,10 +247,7 @@ mod tests {
         // He et al. give 0.27 M; with 1x1 convolutions for the two shortcuts 272,474 + their norms.
         assert_eq!(numbers("resnet20", 10), 272_474);
         assert_eq!(numbers("softmax", 10), 3 * 32 * 32 * 10 + 10);
-        assert_eq!(
-            numbers("mlp:64,32", 10),
-            3072 * 64 + 64 + 64 * 32 + 32 + 32 * 10 + 10
-        );
+        assert_eq!(numbers("mlp:64,32", 10), 3072 * 64 + 64 + 64 * 32 + 32 + 32 * 10 + 10);
     }
 
     #[test]

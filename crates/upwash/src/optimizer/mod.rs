@@ -36,13 +36,7 @@ pub struct StepContext {
 pub trait Optimizer: std::fmt::Debug + Send + Sync {
     /// Replaces a gradient by the direction of the step, and updates the worker's state vectors, which come in the order
     /// of their names.
-    fn direction(
-        &self,
-        context: StepContext,
-        parameters: &[f32],
-        state: &mut [&mut [f32]],
-        gradient: &mut [f32],
-    );
+    fn direction(&self, context: StepContext, parameters: &[f32], state: &mut [&mut [f32]], gradient: &mut [f32]);
 
     /// The names, in checkpoints, of the vectors that it keeps for each worker. They are zero at first.
     fn state_vectors(&self) -> Vec<&'static str> {
@@ -52,10 +46,7 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
     /// Its name in the configuration of a run.
     fn name(&self) -> String {
         let name = format!("{self:?}");
-        name.split([' ', '{', '('])
-            .next()
-            .unwrap_or_default()
-            .to_lowercase()
+        name.split([' ', '{', '(']).next().unwrap_or_default().to_lowercase()
     }
 
     /// The optimizer as SGD, if it is: engines on a GPU have a kernel for that one.

@@ -63,24 +63,11 @@ mod tests {
 
     #[test]
     fn rates_warm_up_and_fall() {
-        let rate = |decay, warmup_epochs| LearningRate {
-            start: 1.0,
-            warmup_epochs,
-            decay,
-        };
+        let rate = |decay, warmup_epochs| LearningRate { start: 1.0, warmup_epochs, decay };
         assert_eq!(rate(Decay::Constant, 0.0).at(7.0, 10.0), 1.0);
         assert_eq!(rate(Decay::Constant, 4.0).at(1.0, 10.0), 0.25);
-        let steps = rate(
-            Decay::Steps {
-                at: vec![2.0, 4.0],
-                factor: 0.5,
-            },
-            0.0,
-        );
-        assert_eq!(
-            [1.9, 2.0, 3.9, 4.0].map(|e| steps.at(e, 10.0)),
-            [1.0, 0.5, 0.5, 0.25]
-        );
+        let steps = rate(Decay::Steps { at: vec![2.0, 4.0], factor: 0.5 }, 0.0);
+        assert_eq!([1.9, 2.0, 3.9, 4.0].map(|e| steps.at(e, 10.0)), [1.0, 0.5, 0.5, 0.25]);
         let cosine = rate(Decay::Cosine, 2.0);
         assert!((cosine.at(6.0, 10.0) - 0.5).abs() < 1e-12);
         assert!(cosine.at(10.0, 10.0).abs() < 1e-12);

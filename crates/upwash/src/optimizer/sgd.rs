@@ -30,13 +30,7 @@ impl Optimizer for Sgd {
     }
 
     /// g + decay x, then v = momentum v + g, then v, or g + momentum v with Nesterov.
-    fn direction(
-        &self,
-        _: StepContext,
-        parameters: &[f32],
-        state: &mut [&mut [f32]],
-        gradient: &mut [f32],
-    ) {
+    fn direction(&self, _: StepContext, parameters: &[f32], state: &mut [&mut [f32]], gradient: &mut [f32]) {
         let (momentum, decay) = (self.momentum as f32, self.weight_decay as f32);
         if decay != 0.0 {
             let pairs = gradient.iter_mut().zip(parameters);
@@ -77,28 +71,13 @@ mod tests {
             x
         };
         let close = |found: [f32; 2], known: [f32; 2]| {
-            found
-                .iter()
-                .zip(known)
-                .for_each(|(x, y)| assert!((x - y).abs() < 1e-6, "{found:?}"));
+            found.iter().zip(known).for_each(|(x, y)| assert!((x - y).abs() < 1e-6, "{found:?}"));
         };
         close(run(Sgd::default()), [0.925, -2.05]);
-        let momentum = Sgd {
-            momentum: 0.9,
-            ..Default::default()
-        };
+        let momentum = Sgd { momentum: 0.9, ..Default::default() };
         close(run(momentum), [0.88, -2.14]);
-        close(
-            run(Sgd {
-                nesterov: true,
-                ..momentum
-            }),
-            [0.817, -2.176],
-        );
-        let decay = Sgd {
-            weight_decay: 0.01,
-            ..momentum
-        };
+        close(run(Sgd { nesterov: true, ..momentum }), [0.817, -2.176]);
+        let decay = Sgd { weight_decay: 0.01, ..momentum };
         close(run(decay), [0.877151, -2.134102]);
     }
 }

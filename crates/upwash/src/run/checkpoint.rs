@@ -84,10 +84,7 @@ impl Checkpoint {
     pub fn write(&self, folder: &Path) -> Result<PathBuf, CheckpointError> {
         let path = folder.join(Self::file_name(self.progress.round));
         let path = self.write_as(&path)?;
-        let failed = |source| CheckpointError::Io {
-            path: path.clone(),
-            source,
-        };
+        let failed = |source| CheckpointError::Io { path: path.clone(), source };
         for old in list(folder).map_err(failed)?.iter().rev().skip(KEPT) {
             std::fs::remove_file(old).map_err(failed)?;
         }
@@ -101,20 +98,14 @@ impl Checkpoint {
 
     /// Writes it to `path`, which is whole or not there.
     pub fn write_as(&self, path: &Path) -> Result<PathBuf, CheckpointError> {
-        let failed = |source| CheckpointError::Io {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| CheckpointError::Io { path: path.to_owned(), source };
         crate::files::write_by(path, |file| self.write_to(file)).map_err(failed)?;
         Ok(path.to_owned())
     }
 
     /// The newest checkpoint in `folder` that is whole, if any, and what was wrong with newer ones.
     pub fn newest(folder: &Path) -> Result<(Option<Self>, Vec<CheckpointError>), CheckpointError> {
-        let failed = |source| CheckpointError::Io {
-            path: folder.to_owned(),
-            source,
-        };
+        let failed = |source| CheckpointError::Io { path: folder.to_owned(), source };
         let mut damaged = Vec::new();
         for path in list(folder).map_err(failed)?.into_iter().rev() {
             match std::fs::read(&path).map(|bytes| Self::from_bytes(&bytes)) {
@@ -135,10 +126,7 @@ impl Checkpoint {
         let mut damaged = Vec::new();
         let mut names = std::collections::BTreeMap::<_, Vec<PathBuf>>::new();
         for folder in folders {
-            let failed = |source| CheckpointError::Io {
-                path: folder.clone(),
-                source,
-            };
+            let failed = |source| CheckpointError::Io { path: folder.clone(), source };
             for path in list(folder).map_err(failed)? {
                 let name = path.file_name().map(std::ffi::OsStr::to_owned);
                 names.entry(name).or_default().push(path);
@@ -167,10 +155,7 @@ impl Checkpoint {
         let workers = joined.progress.clocks.len();
         let mut next = 0;
         let mut sent = super::Sent::default();
-        joined
-            .arrays
-            .iter_mut()
-            .for_each(|(_, array)| array.clear());
+        joined.arrays.iter_mut().for_each(|(_, array)| array.clear());
         for part in &parts {
             // What two of them have is the same.
             let rows = part.first.max(next)..part.first + part.count;
@@ -183,13 +168,7 @@ impl Checkpoint {
             next = rows.end;
             joined.wall_seconds = joined.wall_seconds.max(part.wall_seconds);
             sent = sent.with(part.progress.sent);
-            let Progress {
-                clocks,
-                numbers,
-                losses,
-                epoch_scores,
-                ..
-            } = &part.progress;
+            let Progress { clocks, numbers, losses, epoch_scores, .. } = &part.progress;
             for worker in rows.clone() {
                 joined.progress.clocks[worker] = *clocks.get(worker)?;
                 joined.progress.numbers[worker] = *numbers.get(worker)?;
@@ -209,10 +188,7 @@ impl Checkpoint {
         // What all have sent counts once: it is the first process's from here on.
         joined.progress.sent = match own.start {
             0 => sent,
-            _ => super::Sent {
-                simulated_seconds: sent.simulated_seconds,
-                ..Default::default()
-            },
+            _ => super::Sent { simulated_seconds: sent.simulated_seconds, ..Default::default() },
         };
         (joined.first, joined.count) = (own.start, own.len());
         Some(joined)
@@ -226,11 +202,7 @@ impl Checkpoint {
             first: self.first,
             count: Some(self.count),
             wall_seconds: self.wall_seconds,
-            arrays: self
-                .arrays
-                .iter()
-                .map(|(name, array)| (name.clone(), array.len()))
-                .collect(),
+            arrays: self.arrays.iter().map(|(name, array)| (name.clone(), array.len())).collect(),
         };
         let header = serde_json::to_vec(&header).expect("a header can be written");
         let mut hash = crc32fast::Hasher::new();
@@ -261,8 +233,7 @@ impl Checkpoint {
         let (length, rest) = rest.split_first_chunk::<8>().ok_or("too short")?;
         let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| "too long")?;
         let (header, mut numbers) = rest.split_at_checked(length).ok_or("its header is cut")?;
-        let header: Header =
-            serde_json::from_slice(header).map_err(|_| "its header is unreadable")?;
+        let header: Header = serde_json::from_slice(header).map_err(|_| "its header is unreadable")?;
         let mut arrays = Vec::new();
         for (name, count) in header.arrays {
             let size = count.checked_mul(4).ok_or("an array is too long")?;
@@ -287,10 +258,7 @@ fn list(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or("");
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
         if name.starts_with("checkpoint-") && name.ends_with(".upwash") {
             found.push(path);
         }
@@ -304,22 +272,9 @@ mod tests {
     use super::*;
 
     fn checkpoint(round: u64) -> Checkpoint {
-        let progress = Progress {
-            round,
-            ..Progress::start(2)
-        };
-        let arrays = vec![
-            ("models".into(), vec![1.5, -2.0, f32::MIN_POSITIVE]),
-            ("empty".into(), vec![]),
-        ];
-        Checkpoint {
-            config: "seed = 1\n".into(),
-            progress,
-            arrays,
-            first: 0,
-            count: 2,
-            wall_seconds: 1.5,
-        }
+        let progress = Progress { round, ..Progress::start(2) };
+        let arrays = vec![("models".into(), vec![1.5, -2.0, f32::MIN_POSITIVE]), ("empty".into(), vec![])];
+        Checkpoint { config: "seed = 1\n".into(), progress, arrays, first: 0, count: 2, wall_seconds: 1.5 }
     }
 
     /// What three processes left is read by two, and by one.
@@ -356,17 +311,9 @@ mod tests {
             assert_eq!(found.arrays, part(own.start, own.len(), 10).arrays);
             assert_eq!(found.progress.numbers, [0.0, 1.0, 2.0, 3.0, 4.0]);
             assert_eq!(found.wall_seconds, 4.0);
-            assert_eq!(
-                found.progress.sent.bytes_sent,
-                if own.start == 0 { 21 } else { 0 }
-            );
+            assert_eq!(found.progress.sent.bytes_sent, if own.start == 0 { 21 } else { 0 });
         }
-        assert!(
-            Checkpoint::newest_of(&folders[..2], 0..5)
-                .unwrap()
-                .0
-                .is_none()
-        );
+        assert!(Checkpoint::newest_of(&folders[..2], 0..5).unwrap().0.is_none());
     }
 
     #[test]
@@ -377,12 +324,7 @@ mod tests {
         assert_eq!(newest, Some(checkpoint(4)));
         assert!(damaged.is_empty());
         assert_eq!(list(folder.path()).unwrap().len(), KEPT);
-        assert_eq!(
-            Checkpoint::newest(tempfile::tempdir().unwrap().path())
-                .unwrap()
-                .0,
-            None
-        );
+        assert_eq!(Checkpoint::newest(tempfile::tempdir().unwrap().path()).unwrap().0, None);
     }
 
     #[test]
@@ -391,18 +333,12 @@ mod tests {
         checkpoint(3).write_to(&mut bytes).unwrap();
         assert_eq!(Checkpoint::from_bytes(&bytes), Ok(checkpoint(3)));
         for length in 0..bytes.len() {
-            assert!(
-                Checkpoint::from_bytes(&bytes[..length]).is_err(),
-                "cut at {length}"
-            );
+            assert!(Checkpoint::from_bytes(&bytes[..length]).is_err(), "cut at {length}");
         }
         for place in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[place] ^= 0x10;
-            assert!(
-                Checkpoint::from_bytes(&damaged).is_err(),
-                "flipped at {place}"
-            );
+            assert!(Checkpoint::from_bytes(&damaged).is_err(), "flipped at {place}");
         }
     }
 
@@ -416,10 +352,6 @@ mod tests {
         let (newest, damaged) = Checkpoint::newest(folder.path()).unwrap();
         assert_eq!(newest, Some(checkpoint(1)));
         assert_eq!(damaged.len(), 1);
-        assert!(
-            damaged[0]
-                .to_string()
-                .contains("checkpoint-000000002.upwash is damaged")
-        );
+        assert!(damaged[0].to_string().contains("checkpoint-000000002.upwash is damaged"));
     }
 }

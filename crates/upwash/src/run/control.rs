@@ -74,9 +74,7 @@ impl ControlRequest {
 
     /// Whether there is one that nobody has found yet.
     pub fn is_waiting(folder: &Path) -> bool {
-        Self::ALL
-            .iter()
-            .any(|request| request.file(folder).exists())
+        Self::ALL.iter().any(|request| request.file(folder).exists())
     }
 
     fn file(self, folder: &Path) -> PathBuf {

@@ -31,12 +31,7 @@ pub(super) fn observe(
 }
 
 /// Over which links an exchange goes.
-fn note_links(
-    session: &mut Session<'_>,
-    exchange: Exchange,
-    context: &ExchangeContext<'_>,
-    parts: &[WorkerPlan],
-) {
+fn note_links(session: &mut Session<'_>, exchange: Exchange, context: &ExchangeContext<'_>, parts: &[WorkerPlan]) {
     match exchange {
         // Of all that could be heard, leaders were.
         Exchange::Chosen => {
@@ -51,9 +46,7 @@ fn note_links(
         Exchange::Mean => {
             let ring = session.training.clone();
             let pairs = ring.iter().zip(ring.iter().cycle().skip(1));
-            pairs
-                .filter(|(one, other)| one != other)
-                .for_each(|(one, other)| session.note_link(*one, *other));
+            pairs.filter(|(one, other)| one != other).for_each(|(one, other)| session.note_link(*one, *other));
         }
         _ => {
             for worker in 0..context.workers() {

@@ -38,10 +38,7 @@ pub struct RunLocation {
 impl RunLocation {
     /// All workers are in this process.
     pub fn local(experiment: &Experiment) -> Self {
-        Self {
-            placement: Placement::new(experiment.workers(), 1, 0),
-            is_shared: false,
-        }
+        Self { placement: Placement::new(experiment.workers(), 1, 0), is_shared: false }
     }
 
     /// The directory of this process: the run's, or one in it.
@@ -58,11 +55,7 @@ impl RunLocation {
     }
 
     /// The newest checkpoint of this process's workers. Processes that go in rounds need theirs of the same round.
-    fn newest(
-        &self,
-        top: &Path,
-        has_rounds: bool,
-    ) -> Result<(Option<Checkpoint>, Vec<CheckpointError>)> {
+    fn newest(&self, top: &Path, has_rounds: bool) -> Result<(Option<Checkpoint>, Vec<CheckpointError>)> {
         let found = match (self.is_shared && has_rounds) || self.placement.is_whole() {
             true => Checkpoint::newest_of(&checkpoint_directories(top), self.placement.own()),
             false => Checkpoint::newest(&self.own_directory(top)),
@@ -140,11 +133,7 @@ impl RunDirectory {
     }
 
     /// Begins the run in `path`, or goes on with it; none if it is over.
-    pub fn open(
-        path: &Path,
-        experiment: &Experiment,
-        location: &RunLocation,
-    ) -> Result<Option<Self>> {
+    pub fn open(path: &Path, experiment: &Experiment, location: &RunLocation) -> Result<Option<Self>> {
         if holds_another_run(path, experiment) {
             return Err(DirectoryError::OtherRun(path.to_owned()));
         }
@@ -193,12 +182,7 @@ impl RunDirectory {
         if path != top {
             std::fs::create_dir_all(&path).map_err(DirectoryError::io("make", &path))?;
         }
-        let events = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path.join(EVENTS_FILE));
+        let events = File::options().read(true).write(true).create(true).truncate(false).open(path.join(EVENTS_FILE));
         let events = events.map_err(DirectoryError::io("write", &path.join(EVENTS_FILE)))?;
         let mut events = lock(events, &path)?;
         let (checkpoint, damaged) = location.newest(top, has_rounds)?;
@@ -320,10 +304,7 @@ fn write_config(directory: &Path, config: &str, experiment: &Experiment) -> Resu
     let content = std::fs::read(file).map_err(DirectoryError::io("read", file))?;
     match std::fs::read(&copy) {
         Ok(known) if known == content => Ok(()),
-        Ok(_) => Err(DirectoryError::OtherGraphFile {
-            copy,
-            file: file.to_owned(),
-        }),
+        Ok(_) => Err(DirectoryError::OtherGraphFile { copy, file: file.to_owned() }),
         Err(_) => crate::files::write(&copy, &content).map_err(DirectoryError::io("write", &copy)),
     }
 }
@@ -331,9 +312,7 @@ fn write_config(directory: &Path, config: &str, experiment: &Experiment) -> Resu
 /// Removes a file, if it is there.
 fn remove(file: &Path) -> Result<()> {
     match std::fs::remove_file(file) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(DirectoryError::io("remove", file)(error))
-        }
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(DirectoryError::io("remove", file)(error)),
         _ => Ok(()),
     }
 }

@@ -36,9 +36,7 @@ impl Session<'_> {
             status = Status::Diverged { worker, round };
             self.keep_diverged(&mut replicas);
         }
-        self.report(&Event::Ended {
-            status: status.clone(),
-        });
+        self.report(&Event::Ended { status: status.clone() });
         let (averaged, accuracy) = match is_stopped {
             true => (Replica::default(), f64::NAN),
             false => self.averaged_model(&mut replicas)?,
@@ -70,8 +68,7 @@ impl Session<'_> {
             mean_accuracy: accuracies.iter().sum::<f64>() / accuracies.len() as f64,
             worst_accuracy: accuracies.into_iter().reduce(f64::min).unwrap_or(f64::NAN),
             averaged_model_accuracy: accuracy,
-            statistics_examples: has_statistics
-                .then(|| sampler.estimation_batches() * sampler.batch_size()),
+            statistics_examples: has_statistics.then(|| sampler.estimation_batches() * sampler.batch_size()),
             consensus_distance,
             sent,
             server: self.experiment.server,
@@ -82,10 +79,7 @@ impl Session<'_> {
     }
 
     /// The model that the run leaves, the average of all or the server's, and its accuracy.
-    fn averaged_model(
-        &self,
-        replicas: &mut EngineReplicas<'_>,
-    ) -> Result<(Replica, f64), RunError> {
+    fn averaged_model(&self, replicas: &mut EngineReplicas<'_>) -> Result<(Replica, f64), RunError> {
         let averaged = match self.experiment.server {
             Some(server) => replicas.average(&[server])?,
             None => replicas.average(&self.training)?,

@@ -33,11 +33,7 @@ pub(super) struct EngineReplicas<'a> {
 impl<'a> EngineReplicas<'a> {
     pub(super) fn new(engine: &'a mut dyn Engine, transport: &'a mut dyn Transport) -> Self {
         let placement = transport.placement().clone();
-        Self {
-            engine,
-            transport,
-            placement,
-        }
+        Self { engine, transport, placement }
     }
 
     /// Whether all processes do the same at the same time, so that collectives can be used.
@@ -47,10 +43,7 @@ impl<'a> EngineReplicas<'a> {
 
     fn models(&mut self, workers: &[usize]) -> Result<Vec<Vec<f32>>, RunError> {
         let rows = self.placement.rows_of(workers).into_iter();
-        let models = rows.map(|row| {
-            self.engine
-                .outgoing(row, &Outgoing::model(), Default::default())
-        });
+        let models = rows.map(|row| self.engine.outgoing(row, &Outgoing::model(), Default::default()));
         Ok(models.collect::<Result<_, _>>()?)
     }
 
@@ -157,17 +150,10 @@ pub(super) struct Evaluation {
 impl Evaluation {
     /// Nothing was measured.
     pub(super) fn none(workers: usize) -> Self {
-        Self {
-            accuracies: vec![f64::NAN; workers],
-            local_train_losses: None,
-            diverged: None,
-        }
+        Self { accuracies: vec![f64::NAN; workers], local_train_losses: None, diverged: None }
     }
 
-    pub(super) fn new(
-        experiment: &Experiment,
-        replicas: &mut dyn Replicas,
-    ) -> Result<Self, RunError> {
+    pub(super) fn new(experiment: &Experiment, replicas: &mut dyn Replicas) -> Result<Self, RunError> {
         let workers = 0..experiment.workers();
         let mut scores = Vec::with_capacity(workers.len());
         for worker in workers.clone() {
@@ -194,11 +180,7 @@ impl Evaluation {
             replicas.gather_scalars(&mut losses)?;
             local_train_losses = Some(losses);
         }
-        Ok(Self {
-            accuracies,
-            local_train_losses,
-            diverged: diverged.iter().position(|&is| is == 1.0),
-        })
+        Ok(Self { accuracies, local_train_losses, diverged: diverged.iter().position(|&is| is == 1.0) })
     }
 
     /// Every worker's results, with these mean losses over the last epoch.

@@ -127,11 +127,7 @@ pub enum Event {
         #[serde(default, with = "numbers::optional_list")]
         test_accuracies: Option<Vec<f64>>,
         /// Each worker's mean loss on all of its own training data, if it was evaluated.
-        #[serde(
-            default,
-            with = "numbers::optional_list",
-            skip_serializing_if = "Option::is_none"
-        )]
+        #[serde(default, with = "numbers::optional_list", skip_serializing_if = "Option::is_none")]
         local_train_losses: Option<Vec<f64>>,
         /// The root mean square distance of the models from their average.
         #[serde(with = "numbers::one")]

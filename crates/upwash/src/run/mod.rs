@@ -99,9 +99,7 @@ pub enum RunError {
     #[error("cannot write model.safetensors: {0}")]
     Model(String),
     /// The engine's workers cannot be on threads of their own.
-    #[error(
-        "training.asynchronous = \"threads\" needs workers on the CPU: leave it out, or use --device cpu"
-    )]
+    #[error("training.asynchronous = \"threads\" needs workers on the CPU: leave it out, or use --device cpu")]
     Threads,
 }
 
@@ -151,11 +149,7 @@ pub fn run_with(
 }
 
 /// Whether the engine has as many workers as this process should have.
-fn check_workers(
-    experiment: &Experiment,
-    engine: &dyn Engine,
-    transport: &dyn Transport,
-) -> Result<(), RunError> {
+fn check_workers(experiment: &Experiment, engine: &dyn Engine, transport: &dyn Transport) -> Result<(), RunError> {
     let placement = transport.placement();
     let (expected, found) = (placement.own().len(), engine.workers());
     if found != expected || placement.workers() != experiment.workers() {

@@ -67,11 +67,7 @@ impl<'a> Node<'a> {
     }
 
     /// The second half: exchange and mix.
-    fn finish(
-        &mut self,
-        engine: &mut dyn Engine,
-        scores: &[Option<Score>],
-    ) -> Result<Option<Status>, RunError> {
+    fn finish(&mut self, engine: &mut dyn Engine, scores: &[Option<Score>]) -> Result<Option<Status>, RunError> {
         let round = self.round.take().ok_or(RunError::NoRound)?;
         // A run that diverges ends before that spreads.
         if let Some(status) = self.observe_step(&round, scores, engine)? {
@@ -158,10 +154,7 @@ impl<'a> Node<'a> {
     }
 
     /// Does what must be done between rounds, until there is one to run or the run ends.
-    fn next_round(
-        &mut self,
-        engine: &mut dyn Engine,
-    ) -> Result<Result<CurrentRound<'a>, Status>, RunError> {
+    fn next_round(&mut self, engine: &mut dyn Engine) -> Result<Result<CurrentRound<'a>, Status>, RunError> {
         let session = &mut self.session;
         while !session.is_over() {
             let round = session.progress.round;
@@ -171,9 +164,7 @@ impl<'a> Node<'a> {
             let is_stopping = session.next == ControlFlow::Stop;
             let start = self.transport.may_begin(round, is_stopping)?;
             for change in self.transport.membership_events() {
-                if let MembershipEvent::Joined { worker } | MembershipEvent::Lost { worker, .. } =
-                    change
-                {
+                if let MembershipEvent::Joined { worker } | MembershipEvent::Lost { worker, .. } = change {
                     self.gossip.forget(worker);
                 }
                 session.report(&Event::Peer { round, change });
@@ -247,11 +238,7 @@ impl<'a> Node<'a> {
     }
 
     /// Events, evaluation, checkpoint, control requests.
-    fn end_round(
-        &mut self,
-        scores: &[Option<Score>],
-        engine: &mut dyn Engine,
-    ) -> Result<(), RunError> {
+    fn end_round(&mut self, scores: &[Option<Score>], engine: &mut dyn Engine) -> Result<(), RunError> {
         let session = &mut self.session;
         for (worker, score) in self.gossip.placement.own().zip(scores) {
             if let Some(score) = score {
@@ -285,9 +272,7 @@ impl RunError {
     /// How the run ends, if another process has diverged; any other error stays one.
     pub(super) fn into_status(self) -> Result<Status, Self> {
         match self {
-            Self::Transport(TransportError::Diverged { worker, round }) => {
-                Ok(Status::Diverged { worker, round })
-            }
+            Self::Transport(TransportError::Diverged { worker, round }) => Ok(Status::Diverged { worker, round }),
             error => Err(error),
         }
     }

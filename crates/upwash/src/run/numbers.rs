@@ -27,9 +27,7 @@ pub(super) mod list {
         to.collect_seq(all.iter().map(known))
     }
 
-    pub(in crate::run) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Vec<f64>, D::Error> {
+    pub(in crate::run) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
         let all = Vec::<Option<f64>>::deserialize(from)?;
         Ok(all.into_iter().map(|x| x.unwrap_or(f64::NAN)).collect())
     }
@@ -39,17 +37,12 @@ pub(super) mod list {
 pub(super) mod optional_list {
     use super::*;
 
-    pub(in crate::run) fn serialize<S: Serializer>(
-        all: &Option<Vec<f64>>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(in crate::run) fn serialize<S: Serializer>(all: &Option<Vec<f64>>, to: S) -> Result<S::Ok, S::Error> {
         let all = all.as_ref().map(|all| all.iter().map(known).collect());
         Option::<Vec<Option<f64>>>::serialize(&all, to)
     }
 
-    pub(in crate::run) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<Vec<f64>>, D::Error> {
+    pub(in crate::run) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<f64>>, D::Error> {
         let all = Option::<Vec<Option<f64>>>::deserialize(from)?;
         Ok(all.map(|all| all.into_iter().map(|x| x.unwrap_or(f64::NAN)).collect()))
     }

@@ -20,19 +20,12 @@ pub fn run_parallel<O: Observer + Send>(
     if let ([(experiment, directory)], [observer]) = (&mut *runs, &mut *observers) {
         return vec![run_one(engine, experiment, directory, stop, observer)];
     }
-    let specs: Vec<EngineSpec> = runs
-        .iter()
-        .map(|(experiment, _)| experiment.engine_spec())
-        .collect();
+    let specs: Vec<EngineSpec> = runs.iter().map(|(experiment, _)| experiment.engine_spec()).collect();
     let (host, shares) = share(&specs, engine.layout());
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        for (((experiment, directory), observer), mut share) in
-            runs.iter_mut().zip(observers).zip(shares)
-        {
-            threads.push(
-                scope.spawn(move || run_one(&mut share, experiment, directory, stop, observer)),
-            );
+        for (((experiment, directory), observer), mut share) in runs.iter_mut().zip(observers).zip(shares) {
+            threads.push(scope.spawn(move || run_one(&mut share, experiment, directory, stop, observer)));
         }
         host.serve(engine);
         let ended = threads.into_iter().map(|thread| match thread.join() {
@@ -51,12 +44,5 @@ fn run_one(
     observer: &mut dyn Observer,
 ) -> Result<Summary, RunError> {
     let mut transport = InProcess::new(experiment.workers());
-    run_in(
-        directory,
-        experiment,
-        engine,
-        &mut transport,
-        stop,
-        observer,
-    )
+    run_in(directory, experiment, engine, &mut transport, stop, observer)
 }

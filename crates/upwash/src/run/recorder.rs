@@ -2,8 +2,7 @@
 
 use super::directory::{DirectoryError, RunDirectory};
 use super::{
-    ControlFlow, ControlRequest, Event, Observer, Progress, RunError, RunResult, Summary,
-    TakeSnapshot, run_with,
+    ControlFlow, ControlRequest, Event, Observer, Progress, RunError, RunResult, Summary, TakeSnapshot, run_with,
 };
 use crate::config::Execution;
 use crate::engine::Engine;
@@ -101,17 +100,12 @@ impl Recorder<'_> {
 
     /// Whether a checkpoint is due before this round. Several processes write theirs in the same rounds.
     fn is_checkpoint_due(&self, round: u64) -> bool {
-        let is_late =
-            || self.directory.placement().is_whole() && self.saved.elapsed() > CHECKPOINT_INTERVAL;
+        let is_late = || self.directory.placement().is_whole() && self.saved.elapsed() > CHECKPOINT_INTERVAL;
         self.checkpoint_every > 0 && (round.is_multiple_of(self.checkpoint_every) || is_late())
     }
 
     /// Carries out control requests, and waits while the run is paused.
-    fn serve_requests(
-        &mut self,
-        round: u64,
-        snapshot: &mut TakeSnapshot<'_>,
-    ) -> Result<(), RunError> {
+    fn serve_requests(&mut self, round: u64, snapshot: &mut TakeSnapshot<'_>) -> Result<(), RunError> {
         if self.looked.elapsed() < CONTROL_INTERVAL {
             return Ok(());
         }
@@ -155,11 +149,7 @@ impl Recorder<'_> {
     fn failed(&mut self, error: RunError) -> RunError {
         match self.round {
             None => error,
-            Some(round) => RunError::Failed {
-                round,
-                checkpoint: self.checkpoint.take(),
-                source: Box::new(error),
-            },
+            Some(round) => RunError::Failed { round, checkpoint: self.checkpoint.take(), source: Box::new(error) },
         }
     }
 
@@ -211,9 +201,8 @@ impl Observer for Recorder<'_> {
     }
 
     fn diverged(&mut self, snapshot: &mut TakeSnapshot<'_>) {
-        let result = self.save(snapshot, |checkpoint, directory| {
-            checkpoint.write_as(&directory.join("diverged.upwash"))
-        });
+        let result =
+            self.save(snapshot, |checkpoint, directory| checkpoint.write_as(&directory.join("diverged.upwash")));
         self.next(result);
     }
 }
@@ -227,10 +216,7 @@ pub fn run_in(
     stop: &StopHandle,
     observer: &mut dyn Observer,
 ) -> Result<Summary, RunError> {
-    let mut stopwatch = Stopwatch {
-        before: 0.0,
-        started: Instant::now(),
-    };
+    let mut stopwatch = Stopwatch { before: 0.0, started: Instant::now() };
     let resumed_from = directory.checkpoint_path();
     let progress = match directory.take_checkpoint() {
         None => Progress::start(experiment.workers()),
@@ -277,10 +263,7 @@ pub fn run_in(
     };
     // Of several processes that were asked, one is enough: the others need not look any more.
     discard_requests(directory);
-    let RunResult {
-        mut summary,
-        averaged,
-    } = result?;
+    let RunResult { mut summary, averaged } = result?;
     summary.wall_seconds = Some(stopwatch.seconds());
     let has_model = averaged.is_finite() && !averaged.parameters.is_empty();
     let model = has_model.then(|| {
@@ -292,9 +275,7 @@ pub fn run_in(
         let about = about.iter().map(|(key, value)| (*key, value.as_str()));
         averaged.to_safetensors(engine.layout(), about)
     });
-    let model = model
-        .transpose()
-        .map_err(|error| RunError::Model(error.to_string()))?;
+    let model = model.transpose().map_err(|error| RunError::Model(error.to_string()))?;
     directory.finish(&summary, model)?;
     Ok(summary)
 }

@@ -35,11 +35,7 @@ pub(super) struct CurrentRound<'a> {
 }
 
 impl<'a> CurrentRound<'a> {
-    pub(super) fn new(
-        session: &Session<'a>,
-        algorithm: &'a dyn Algorithm,
-        placement: &Placement,
-    ) -> Self {
+    pub(super) fn new(session: &Session<'a>, algorithm: &'a dyn Algorithm, placement: &Placement) -> Self {
         let (experiment, index) = (session.experiment, session.progress.round);
         let active = experiment.schedule.round(index);
         let training = &experiment.config.training;
@@ -53,9 +49,7 @@ impl<'a> CurrentRound<'a> {
             previous_rate: session.rate(index.saturating_sub(1) as f64),
             momentum: training.momentum,
             server: experiment.server,
-            server_row: experiment
-                .server
-                .and_then(|server| placement.row_of(server)),
+            server_row: experiment.server.and_then(|server| placement.row_of(server)),
             averages_statistics: training.statistics == Statistics::Averaged,
             first: placement.own().start,
             early_stats: vec![],
@@ -73,20 +67,13 @@ impl<'a> CurrentRound<'a> {
     /// What every worker says of itself now.
     fn stats(&self, session: &Session<'_>) -> Vec<WorkerStats> {
         let (losses, numbers) = (&session.progress.losses, &session.progress.numbers);
-        let report = |(worker, &degree): (usize, &usize)| WorkerStats {
-            loss: losses[worker],
-            degree,
-            number: numbers[worker],
-        };
+        let report =
+            |(worker, &degree): (usize, &usize)| WorkerStats { loss: losses[worker], degree, number: numbers[worker] };
         self.degrees.iter().enumerate().map(report).collect()
     }
 
     /// What every worker says of itself in an exchange: before its step, or now.
-    pub(super) fn stats_for(
-        &self,
-        job: &ExchangeJob<'_>,
-        session: &Session<'_>,
-    ) -> Vec<WorkerStats> {
+    pub(super) fn stats_for(&self, job: &ExchangeJob<'_>, session: &Session<'_>) -> Vec<WorkerStats> {
         match job.exchange {
             Exchange::Early => self.early_stats.clone(),
             _ => self.stats(session),
@@ -110,11 +97,7 @@ impl<'a> CurrentRound<'a> {
     }
 
     /// A gradient for every local worker that has data.
-    pub(super) fn gradient_tasks(
-        &self,
-        session: &Session<'_>,
-        rows: usize,
-    ) -> Vec<Option<GradientTask>> {
+    pub(super) fn gradient_tasks(&self, session: &Session<'_>, rows: usize) -> Vec<Option<GradientTask>> {
         let mut tasks = vec![None; rows];
         for &worker in &session.local {
             let (batch, rate) = (self.index, self.rate);
@@ -152,8 +135,5 @@ impl<'a> CurrentRound<'a> {
 
 /// Whether running statistics are averaged in such an exchange.
 fn mixes_statistics(exchange: Exchange) -> bool {
-    matches!(
-        exchange,
-        Exchange::Neighbors | Exchange::Early | Exchange::Mean | Exchange::Server
-    )
+    matches!(exchange, Exchange::Neighbors | Exchange::Early | Exchange::Mean | Exchange::Server)
 }

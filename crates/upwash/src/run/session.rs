@@ -93,10 +93,7 @@ impl<'a> Session<'a> {
             learning_rate: experiment.config.training.rate(),
             links: Changed::default(),
             // As long as nobody has leaders, there is nothing to report.
-            leaders: Changed {
-                reported: Some(nobody.clone()),
-                now: nobody,
-            },
+            leaders: Changed { reported: Some(nobody.clone()), now: nobody },
             evaluation: None,
             evaluates: true,
             next: ControlFlow::Continue,
@@ -139,12 +136,7 @@ impl<'a> Session<'a> {
     }
 
     /// Ends the run because a worker's loss is not sane, and lets observers keep the models.
-    pub(super) fn diverged(
-        &mut self,
-        worker: usize,
-        losses: Vec<f64>,
-        replicas: &mut dyn Replicas,
-    ) -> Status {
+    pub(super) fn diverged(&mut self, worker: usize, losses: Vec<f64>, replicas: &mut dyn Replicas) -> Status {
         self.report_round(losses);
         let (round, progress) = (self.progress.round, &self.progress);
         self.observer.diverged(&mut || replicas.snapshot(progress));
@@ -171,11 +163,7 @@ impl<'a> Session<'a> {
     }
 
     /// Ends a round: reports it, evaluates at the end of an epoch, and asks observers whether to go on.
-    pub(super) fn end_round(
-        &mut self,
-        losses: Vec<f64>,
-        replicas: &mut dyn Replicas,
-    ) -> Result<ControlFlow, RunError> {
+    pub(super) fn end_round(&mut self, losses: Vec<f64>, replicas: &mut dyn Replicas) -> Result<ControlFlow, RunError> {
         let mut next = self.report_round(losses);
         self.progress.round += 1;
         self.evaluation = None;
@@ -188,11 +176,7 @@ impl<'a> Session<'a> {
         Ok(next.or(self.observer.between_rounds(progress.round, snapshot)))
     }
 
-    fn end_epoch(
-        &mut self,
-        epoch: u64,
-        replicas: &mut dyn Replicas,
-    ) -> Result<ControlFlow, RunError> {
+    fn end_epoch(&mut self, epoch: u64, replicas: &mut dyn Replicas) -> Result<ControlFlow, RunError> {
         let training = &self.experiment.config.training;
         let is_due = epoch.is_multiple_of(training.test_every) || epoch == training.epochs;
         if is_due && self.evaluates {

@@ -89,12 +89,10 @@ impl Summary {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|error| damaged(error.to_string()))?,
         };
-        let summary: Self =
-            serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+        let summary: Self = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
         if summary.version > SCHEMA_VERSION {
             let version = summary.version;
-            let what =
-                format!("schema version {version} is newer than this program: update upwash");
+            let what = format!("schema version {version} is newer than this program: update upwash");
             return Err(damaged(what));
         }
         Ok(Some(summary))

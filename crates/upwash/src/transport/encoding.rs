@@ -123,10 +123,7 @@ impl Encoding {
             Self::Bf16 => {
                 let unit = |unit: &f32| {
                     let bits = unit.to_bits();
-                    [
-                        f32::from_bits(bits << 16),
-                        f32::from_bits(bits & 0xffff_0000),
-                    ]
+                    [f32::from_bits(bits << 16), f32::from_bits(bits & 0xffff_0000)]
                 };
                 let mut vector: Vec<f32> = units.iter().flat_map(unit).collect();
                 vector.truncate(count);
@@ -232,24 +229,14 @@ mod tests {
                 compression.apply(&mut left, &[7, 9]);
                 let encoding = Encoding::Compressed(compression);
                 let sent = encoding.encode(left.clone(), &[7, 9]);
-                assert_eq!(
-                    sent.len(),
-                    encoding.units(count),
-                    "{compression:?} of {count}"
-                );
+                assert_eq!(sent.len(), encoding.units(count), "{compression:?} of {count}");
                 // As it is counted where nothing travels, to the last unit.
                 let counted = compression.bytes(count);
                 let bytes = 4 * sent.len() as u64;
-                assert!(
-                    bytes <= counted + 8 && counted <= bytes + 8,
-                    "{compression:?}"
-                );
+                assert!(bytes <= counted + 8 && counted <= bytes + 8, "{compression:?}");
                 let arrived = encoding.decode(&sent, count, &[7, 9]).unwrap();
                 assert_eq!(arrived, left, "{compression:?} of {count}");
-                assert_eq!(
-                    encoding.decode(&sent[..sent.len() - 1], count, &[7, 9]),
-                    None
-                );
+                assert_eq!(encoding.decode(&sent[..sent.len() - 1], count, &[7, 9]), None);
             }
         }
     }
@@ -263,12 +250,7 @@ mod tests {
             assert!((a - b).abs() <= b.abs() / 256.0, "{a} {b}");
         }
         // 1 + 2^-8 is half way between two: the even one. What is no number stays none.
-        let odd = [
-            1.0 + 1.0 / 256.0,
-            1.0 + 3.0 / 256.0,
-            f32::NAN,
-            f32::INFINITY,
-        ];
+        let odd = [1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, f32::NAN, f32::INFINITY];
         let sent = Encoding::Bf16.encode(odd.to_vec(), &[]);
         let arrived = Encoding::Bf16.decode(&sent, 4, &[]).unwrap();
         assert_eq!(arrived[..2], [1.0, 1.0 + 4.0 / 256.0]);

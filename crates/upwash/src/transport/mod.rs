@@ -254,11 +254,7 @@ impl InProcess {
 
 impl Membership for InProcess {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            survives_loss: false,
-            authenticated: true,
-            progresses: true,
-        }
+        Capabilities { survives_loss: false, authenticated: true, progresses: true }
     }
 
     fn placement(&self) -> &Placement {
@@ -266,11 +262,7 @@ impl Membership for InProcess {
     }
 
     fn may_begin(&mut self, _: u64, stop: bool) -> Result<RoundStart, TransportError> {
-        Ok(if stop {
-            RoundStart::Stop
-        } else {
-            RoundStart::Go
-        })
+        Ok(if stop { RoundStart::Stop } else { RoundStart::Go })
     }
 }
 

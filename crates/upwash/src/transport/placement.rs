@@ -26,11 +26,7 @@ impl Placement {
     /// If there are more processes than workers, or `this` is none of them.
     pub fn new(workers: usize, processes: usize, this: usize) -> Self {
         assert!(processes <= workers && this < processes, "a worker each");
-        Self {
-            workers,
-            processes,
-            this,
-        }
+        Self { workers, processes, this }
     }
 
     /// How many workers there are in all.
@@ -68,10 +64,7 @@ impl Placement {
     pub fn process_of(&self, worker: usize) -> usize {
         // The last process whose first worker is not behind it.
         let guess = worker * self.processes / self.workers;
-        (guess..self.processes)
-            .take_while(|&process| self.of(process).start <= worker)
-            .last()
-            .unwrap_or(guess)
+        (guess..self.processes).take_while(|&process| self.of(process).start <= worker).last().unwrap_or(guess)
     }
 
     /// Which row of this process's engine is its.
@@ -82,10 +75,7 @@ impl Placement {
 
     /// The rows of those of these workers that are in this process.
     pub fn rows_of(&self, workers: &[WorkerId]) -> Vec<RowIndex> {
-        workers
-            .iter()
-            .filter_map(|&worker| self.row_of(worker))
-            .collect()
+        workers.iter().filter_map(|&worker| self.row_of(worker)).collect()
     }
 }
 

@@ -108,11 +108,7 @@ impl Message {
         if flags > 3 || take(16) != [0; 16] {
             return Err(WireError::Header);
         }
-        let report = WorkerStats {
-            loss: (!loss.is_nan()).then_some(loss),
-            degree,
-            number,
-        };
+        let report = WorkerStats { loss: (!loss.is_nan()).then_some(loss), degree, number };
         let message = Self {
             from,
             round,
@@ -143,11 +139,7 @@ mod tests {
                 from: 3,
                 round: 1 << 40,
                 exchange: 2,
-                report: WorkerStats {
-                    loss,
-                    degree: 5,
-                    number: 0.5,
-                },
+                report: WorkerStats { loss, degree: 5, number: 0.5 },
                 whole: true,
                 fresh: false,
                 numbers: vec![1.0, 2.0].into(),

@@ -4,8 +4,7 @@
 #![allow(dead_code)]
 
 use upwash::algorithm::{
-    Algorithm, AsyncStep, Asynchronous, ExchangeContext, InitialValue, Outgoing, Vector,
-    WorkerPlan, WorkerStats,
+    Algorithm, AsyncStep, Asynchronous, ExchangeContext, InitialValue, Outgoing, Vector, WorkerPlan, WorkerStats,
 };
 use upwash_topology::{Round, Schedule};
 
@@ -52,10 +51,7 @@ impl Machine {
             InitialValue::Model => x.to_vec(),
         };
         let state_vectors = algorithm.state_vectors();
-        Self {
-            state_vectors: state_vectors.iter().map(|e| extra(e.start)).collect(),
-            ..Self::plain(x)
-        }
+        Self { state_vectors: state_vectors.iter().map(|e| extra(e.start)).collect(), ..Self::plain(x) }
     }
 
     pub fn plain(x: &[f64]) -> Self {
@@ -103,9 +99,7 @@ impl Machine {
             .collect();
         let sent = |worker: usize, number: usize| {
             let found = sent.iter().find(|entry| entry.0 == worker);
-            found
-                .unwrap_or_else(|| panic!("worker {worker} is not here"))
-                .1[number]
+            found.unwrap_or_else(|| panic!("worker {worker} is not here")).1[number]
         };
         for part in parts {
             for assignment in &part.plan.assignments {
@@ -135,11 +129,7 @@ impl Machine {
     pub fn exchange(&mut self, algorithm: &dyn Algorithm, up: &Round, rate: f64, losses: &[f64]) {
         let degrees = up.receiver_counts();
         for (index, exchange) in algorithm.exchanges(up.index()).into_iter().enumerate() {
-            let report = |i: usize| WorkerStats {
-                loss: Some(losses[i]),
-                degree: degrees[i],
-                number: self.numbers[i],
-            };
+            let report = |i: usize| WorkerStats { loss: Some(losses[i]), degree: degrees[i], number: self.numbers[i] };
             let reports: Vec<WorkerStats> = (0..self.x.len()).map(report).collect();
             let context = ExchangeContext {
                 exchange: index,
@@ -154,21 +144,10 @@ impl Machine {
     }
 
     /// A whole round on quadratics.
-    pub fn round(
-        &mut self,
-        algorithm: &dyn Algorithm,
-        schedule: &Schedule,
-        k: u64,
-        rate: f64,
-        problem: &Quadratics,
-    ) {
+    pub fn round(&mut self, algorithm: &dyn Algorithm, schedule: &Schedule, k: u64, rate: f64, problem: &Quadratics) {
         for i in 0..self.x.len() {
             let trains = Some(i) != self.server;
-            let step = if trains {
-                problem.gradient(i, self.x[i])
-            } else {
-                0.0
-            };
+            let step = if trains { problem.gradient(i, self.x[i]) } else { 0.0 };
             self.u[i] = rate * step;
         }
         let losses = (0..self.x.len()).map(|i| problem.loss(i, self.x[i]));
@@ -177,13 +156,7 @@ impl Machine {
     }
 
     /// One worker's turn of an asynchronous algorithm, with its step u as it is.
-    pub fn turn(
-        &mut self,
-        algorithm: &dyn Asynchronous,
-        worker: usize,
-        step: u64,
-        graph: &[usize],
-    ) {
+    pub fn turn(&mut self, algorithm: &dyn Asynchronous, worker: usize, step: u64, graph: &[usize]) {
         let turn = AsyncStep {
             worker,
             step,

@@ -17,11 +17,7 @@ pub(super) struct Program<'a> {
 
 pub(super) enum Source<'a> {
     /// A row's own vectors make it, in this place among those that are formed.
-    Formed {
-        row: usize,
-        content: Vec<(Vector, f64)>,
-        place: usize,
-    },
+    Formed { row: usize, content: Vec<(Vector, f64)>, place: usize },
     /// It has come from elsewhere.
     RemoteRow(&'a [f32]),
 }
@@ -41,11 +37,7 @@ struct HeardSum {
 }
 
 impl<'a> Program<'a> {
-    pub(super) fn new(
-        parts: &[RowPlan],
-        remote_rows: &'a [RemoteRow],
-        server: Option<RowIndex>,
-    ) -> Self {
+    pub(super) fn new(parts: &[RowPlan], remote_rows: &'a [RemoteRow], server: Option<RowIndex>) -> Self {
         let largest = parts.iter().map(|part| part.row.0).max().unwrap_or(0);
         let mut rows = vec![usize::MAX; largest + 1];
         for (row, part) in parts.iter().enumerate() {
@@ -63,11 +55,7 @@ impl<'a> Program<'a> {
                 *place = messages.len();
                 messages.push(match row.checked_sub(here) {
                     Some(remote) => Source::RemoteRow(&remote_rows[remote].messages[number]),
-                    None => Source::Formed {
-                        row,
-                        content: received(&parts[row].messages[number]),
-                        place: formed,
-                    },
+                    None => Source::Formed { row, content: received(&parts[row].messages[number]), place: formed },
                 });
                 formed += usize::from(row < here);
             }
@@ -88,17 +76,12 @@ impl<'a> Program<'a> {
                 let heard = assignment.differences(part.row).map(|sum| HeardSum {
                     reference: place_of(sum.reference),
                     weight: sum.weight as f32,
-                    others: sum
-                        .others
-                        .into_iter()
-                        .map(|(sender, weight)| (place_of(sender), weight as f32))
-                        .collect(),
+                    others: sum.others.into_iter().map(|(sender, weight)| (place_of(sender), weight as f32)).collect(),
                 });
                 let mean = (assignment.mean != 0.0).then(|| {
                     if mean_of[number] == usize::MAX {
                         mean_of[number] = means.len();
-                        let counted =
-                            (0..parts.len()).filter(|&row| Some(parts[row].row) != server);
+                        let counted = (0..parts.len()).filter(|&row| Some(parts[row].row) != server);
                         means.push(counted.map(|row| place(row, number)).collect());
                     }
                     (mean_of[number], assignment.mean as f32)
@@ -106,21 +89,14 @@ impl<'a> Program<'a> {
                 let own = assignment.own.iter().filter(|entry| entry.1 != 0.0);
                 sums.push(Sum {
                     target: assignment.target,
-                    own: own
-                        .map(|&(vector, weight)| (vector, weight as f32))
-                        .collect(),
+                    own: own.map(|&(vector, weight)| (vector, weight as f32)).collect(),
                     heard,
                     mean,
                 });
             }
             programs.push(sums);
         }
-        Self {
-            messages,
-            formed,
-            means,
-            rows: programs,
-        }
+        Self { messages, formed, means, rows: programs }
     }
 
     /// For rows that begin at this column.
@@ -133,12 +109,7 @@ impl<'a> Program<'a> {
             let scratch = &mut scratch[..places * length];
             let (formed, means) = scratch.split_at_mut(self.formed * length);
             for message in &self.messages {
-                if let Source::Formed {
-                    row,
-                    content,
-                    place,
-                } = message
-                {
+                if let Source::Formed { row, content, place } = message {
                     let sent = &mut formed[place * length..][..length];
                     combine_own(sent, content, &rows[*row], from);
                 }
@@ -178,14 +149,7 @@ fn received(message: &Outgoing) -> Vec<(Vector, f64)> {
 }
 
 impl Sum {
-    fn carry_out(
-        &self,
-        row: &mut WorkerVectors<'_>,
-        from: usize,
-        length: usize,
-        messages: &[&[f32]],
-        means: &[f32],
-    ) {
+    fn carry_out(&self, row: &mut WorkerVectors<'_>, from: usize, length: usize, messages: &[&[f32]], means: &[f32]) {
         // The target is taken out of the row, so that the row's others can be read.
         let whole = match self.target {
             Vector::Model => std::mem::take(&mut row.model),
@@ -257,9 +221,7 @@ impl HeardSum {
             let ends = number == last / 2;
             match (begun || number > 0, ends) {
                 (false, true) => pass(target, reference, messages, pair, |_, d, r| weight * r + d),
-                (true, true) => pass(target, reference, messages, pair, |t, d, r| {
-                    weight * r + (t + d)
-                }),
+                (true, true) => pass(target, reference, messages, pair, |t, d, r| weight * r + (t + d)),
                 (false, false) => pass(target, reference, messages, pair, |_, d, _| d),
                 (true, false) => pass(target, reference, messages, pair, |t, d, _| t + d),
             }

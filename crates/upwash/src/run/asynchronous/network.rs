@@ -12,9 +12,7 @@ use super::request_handler::RequestHandler;
 use super::shared_state::{LocalState, SharedState, WorkerState, slices};
 use super::{async_step, count_steps};
 use crate::algorithm::{Asynchronous, Outgoing, WorkerPlan, WorkerStats};
-use crate::engine::{
-    ConcurrentWorkers, GradientTask, MixOptions, RemoteRow, Score, WorkerVectors, exchange,
-};
+use crate::engine::{ConcurrentWorkers, GradientTask, MixOptions, RemoteRow, Score, WorkerVectors, exchange};
 use crate::experiment::Experiment;
 use crate::ids::RowIndex;
 use crate::transport::{Buffer, Message, RoundStart, Transport};
@@ -59,11 +57,7 @@ impl Drop for CloseOnDrop<'_, '_> {
 /// What the worker's thread asks of the calling one.
 pub(super) enum Ask {
     /// To send a request to another worker.
-    Request {
-        to: usize,
-        step: u64,
-        message: Message,
-    },
+    Request { to: usize, step: u64, message: Message },
     /// To count a gradient that is applied.
     Step(Score),
 }
@@ -151,23 +145,15 @@ impl<'a> NetworkWorker<'a> {
                 return;
             }
             let model = self.lock().model.to_vec();
-            let task = GradientTask {
-                batch: step,
-                rate: (self.rate)(step as f64),
-            };
-            let LocalState {
-                statistics,
-                optimizer_state,
-            } = &mut local;
+            let task = GradientTask { batch: step, rate: (self.rate)(step as f64) };
+            let LocalState { statistics, optimizer_state } = &mut local;
             // In this process the worker is the first.
             let (context, optimizer) = (self.state.context, &mut slices(optimizer_state));
             let score = context.gradient(0, task, &model, statistics, update, optimizer);
             let Some(change) = self.exchange(step, update, ask, replies) else {
                 return;
             };
-            while self.counted.load(Ordering::Acquire) < step
-                && !self.closed.load(Ordering::Acquire)
-            {
+            while self.counted.load(Ordering::Acquire) < step && !self.closed.load(Ordering::Acquire) {
                 std::thread::sleep(POLL_INTERVAL);
             }
             let mut state = self.lock();
@@ -201,10 +187,7 @@ impl<'a> NetworkWorker<'a> {
         if let Some(to) = partner {
             // What it sends does not depend on the other's scalar.
             let update_alone = self.algorithm.update(&view, Some((to, 1.0)));
-            let own = update_alone
-                .plans
-                .iter()
-                .find(|plan| plan.worker == self.id);
+            let own = update_alone.plans.iter().find(|plan| plan.worker == self.id);
             let numbers = own.map_or(vec![], |plan| outgoing(plan, &sent, update));
             let message = self.message(numbers, number);
             ask.send(Ask::Request { to, step, message }).ok()?;
@@ -244,11 +227,7 @@ impl<'a> NetworkWorker<'a> {
             from: self.id,
             round: 0,
             exchange: 0,
-            report: WorkerStats {
-                loss: None,
-                degree: self.neighbors.len(),
-                number,
-            },
+            report: WorkerStats { loss: None, degree: self.neighbors.len(), number },
             whole: true,
             fresh: false,
             numbers: numbers.into(),
@@ -266,24 +245,15 @@ impl<'a> NetworkWorker<'a> {
         let Some(own) = plans.iter().find(|plan| plan.worker == self.id) else {
             return (model, None);
         };
-        let rows = vec![WorkerVectors {
-            model: &mut model,
-            step: update,
-            state_vectors: vec![],
-        }];
+        let rows = vec![WorkerVectors { model: &mut model, step: update, state_vectors: vec![] }];
         // This worker is the engine's only row; what the other sent comes behind it.
         let row_of = |worker| Ok::<_, Infallible>(RowIndex(usize::from(worker != self.id)));
         let Ok(row_plan) = own.clone().at_rows(row_of);
         let mut row_plans = vec![row_plan];
-        let remote = |(_, numbers)| RemoteRow {
-            messages: vec![numbers],
-        };
+        let remote = |(_, numbers)| RemoteRow { messages: vec![numbers] };
         let remote_rows: Vec<RemoteRow> = other.into_iter().map(remote).collect();
         row_plans.extend(remote_rows.iter().map(|remote| remote.part(RowIndex(1))));
-        let options = MixOptions {
-            single_threaded: true,
-            ..Default::default()
-        };
+        let options = MixOptions { single_threaded: true, ..Default::default() };
         exchange(rows, &remote_rows, &row_plans, options);
         (model, own.plan.number)
     }
@@ -294,10 +264,6 @@ pub(super) fn outgoing(plan: &WorkerPlan, model: &[f32], update: &[f32]) -> Vec<
     let message = plan.messages.first().cloned();
     let message = message.unwrap_or_else(Outgoing::model);
     let mut model = model.to_vec();
-    let vectors = WorkerVectors {
-        model: &mut model,
-        step: update,
-        state_vectors: vec![],
-    };
+    let vectors = WorkerVectors { model: &mut model, step: update, state_vectors: vec![] };
     vectors.outgoing(&message, &[])
 }

@@ -161,8 +161,7 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
     }
 
     fn is_impatient(&self) -> bool {
-        self.stopping
-            .is_some_and(|since| since.elapsed() > FAREWELL_TIMEOUT)
+        self.stopping.is_some_and(|since| since.elapsed() > FAREWELL_TIMEOUT)
     }
 
     /// Whether nobody wants anything any more: those who are there have come to their end, or have had long enough. A
@@ -172,12 +171,7 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
             self.last_company = Instant::now();
             return self.is_impatient();
         }
-        let patience = self
-            .worker
-            .experiment
-            .config
-            .network
-            .message_timeout_seconds;
+        let patience = self.worker.experiment.config.network.message_timeout_seconds;
         let long = self.last_company.elapsed().as_secs_f64() > patience;
         let all_done = self.done.len() == self.worker.neighbors.len();
         self.worker.trains() || self.stopping.is_some() || all_done || self.is_at_end() || long
@@ -204,13 +198,7 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
         let _ = self.reply.send(Reply { step, message });
     }
 
-    fn send(
-        &mut self,
-        to: usize,
-        step: u64,
-        what: u32,
-        mut message: Message,
-    ) -> Result<bool, TransportError> {
+    fn send(&mut self, to: usize, step: u64, what: u32, mut message: Message) -> Result<bool, TransportError> {
         self.sequence += 1;
         (message.round, message.exchange) = (self.sequence, (step as u32) << 2 | what);
         self.transport.send(to, message)
@@ -226,9 +214,7 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
                 match self.on_request(&message, step) {
                     Some(reply) if self.is_ahead(from) => self.held_back.push((from, reply)),
                     Some(reply) => drop(self.send(from, steps, REPLY, reply)?),
-                    None => self
-                        .transport
-                        .refuse(from, "a model that cannot be one".into()),
+                    None => self.transport.refuse(from, "a model that cannot be one".into()),
                 }
             }
             REPLY => {
@@ -269,10 +255,7 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
         let mut state = worker.lock();
         let number = message.report.number;
         let view = async_step(worker.experiment, message.from, step.into(), number);
-        let plans = worker
-            .algorithm
-            .update(&view, Some((worker.id, state.number)))
-            .plans;
+        let plans = worker.algorithm.update(&view, Some((worker.id, state.number))).plans;
         let own = plans.iter().find(|plan| plan.worker == worker.id)?;
         let reply = worker.message(outgoing(own, state.model, &[]), state.number);
         let remote = Some((message.from, message.numbers.clone()));

@@ -1,9 +1,7 @@
 //! Workers' vectors that several threads use, each behind a lock.
 
 use super::super::{Progress, Snapshot};
-use crate::engine::{
-    ConcurrentWorkers, EngineContext, Score, Split, WorkerSlices, consensus_distance,
-};
+use crate::engine::{ConcurrentWorkers, EngineContext, Score, Split, WorkerSlices, consensus_distance};
 use std::sync::{Mutex, MutexGuard};
 
 /// A worker's vectors and numbers, all as of the same step.
@@ -56,24 +54,11 @@ impl WorkerState<'_> {
 
 impl<'a> SharedState<'a> {
     /// The workers from `first` on, and where each takes its steps.
-    pub(super) fn new(
-        workers: ConcurrentWorkers<'a>,
-        first: usize,
-        progress: &Progress,
-    ) -> (Self, Vec<&'a mut [f32]>) {
+    pub(super) fn new(workers: ConcurrentWorkers<'a>, first: usize, progress: &Progress) -> (Self, Vec<&'a mut [f32]>) {
         let (mut rows, mut updates) = (Vec::new(), Vec::new());
         for (worker, slices) in (first..).zip(workers.workers) {
-            let WorkerSlices {
-                model,
-                statistics,
-                update,
-                optimizer_state,
-                ..
-            } = slices;
-            let ports = progress
-                .asynchronous
-                .as_ref()
-                .map(|state| state.ports[worker]);
+            let WorkerSlices { model, statistics, update, optimizer_state, .. } = slices;
+            let ports = progress.asynchronous.as_ref().map(|state| state.ports[worker]);
             rows.push(Mutex::new(WorkerState {
                 model,
                 statistics,
@@ -86,11 +71,7 @@ impl<'a> SharedState<'a> {
             updates.push(update);
         }
         let context = workers.shared;
-        let state = Self {
-            context,
-            first,
-            rows,
-        };
+        let state = Self { context, first, rows };
         (state, updates)
     }
 
@@ -119,10 +100,7 @@ impl<'a> SharedState<'a> {
     pub(super) fn score_estimated(&self, worker: usize) -> Option<Score> {
         let (row, model, _) = self.copy(worker)?;
         let statistics = self.context.estimate_statistics(row, &model);
-        Some(
-            self.context
-                .score_split(row, Split::Test, &model, &statistics),
-        )
+        Some(self.context.score_split(row, Split::Test, &model, &statistics))
     }
 
     pub(super) fn consensus_distance(&self, workers: &[usize]) -> f64 {
@@ -153,9 +131,7 @@ impl<'a> SharedState<'a> {
             ("statistics".into(), statistics.collect()),
         ];
         for (index, name) in self.context.optimizer_state_names().into_iter().enumerate() {
-            let vectors = rows
-                .iter()
-                .flat_map(|row| row.optimizer_state[index].to_vec());
+            let vectors = rows.iter().flat_map(|row| row.optimizer_state[index].to_vec());
             state.push((name.into(), vectors.collect()));
         }
         (progress, state)

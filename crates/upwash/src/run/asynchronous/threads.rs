@@ -12,9 +12,7 @@ use super::shared_state::{LocalState, SharedState, lock, slices};
 use super::{AsyncState, AsyncWorkers, CompletedStep, async_step, count_steps};
 use crate::algorithm::{Asynchronous, PairwiseUpdate, RowPlan, WorkerPlan};
 use crate::clock::Transfer;
-use crate::engine::{
-    ConcurrentWorkers, GradientTask, MixOptions, Score, Split, WorkerVectors, exchange,
-};
+use crate::engine::{ConcurrentWorkers, GradientTask, MixOptions, Score, Split, WorkerVectors, exchange};
 use crate::experiment::Experiment;
 use crate::ids::RowIndex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -88,10 +86,7 @@ pub(super) fn run(
             });
         }
         drop(sender);
-        let mut counter = Counter {
-            threads: &threads,
-            completed,
-        };
+        let mut counter = Counter { threads: &threads, completed };
         let status = count_steps(session, &mut counter, done, per_round);
         threads.stop.store(true, Ordering::Relaxed);
         threads.stepped.notify_all();
@@ -111,14 +106,8 @@ impl Threads<'_> {
             }
             model.copy_from_slice(self.state.lock(worker).model);
             let step = lock(&self.steps)[worker];
-            let task = GradientTask {
-                batch: step,
-                rate: (self.rate)(begun),
-            };
-            let LocalState {
-                statistics,
-                optimizer_state,
-            } = &mut local;
+            let task = GradientTask { batch: step, rate: (self.rate)(begun) };
+            let LocalState { statistics, optimizer_state } = &mut local;
             let (context, optimizer) = (self.state.context, &mut slices(optimizer_state));
             let score = context.gradient(worker, task, &model, statistics, update, optimizer);
             let step = self.exchange(worker, step, score, update, &local);
@@ -156,14 +145,7 @@ impl Threads<'_> {
     }
 
     /// Applies a worker's step, together with the exchange with its partner.
-    fn exchange(
-        &self,
-        worker: usize,
-        step: u64,
-        score: Score,
-        update: &[f32],
-        local: &LocalState,
-    ) -> CompletedStep {
+    fn exchange(&self, worker: usize, step: u64, score: Score, update: &[f32], local: &LocalState) -> CompletedStep {
         let (experiment, algorithm) = (self.experiment, self.algorithm);
         let mut view = async_step(experiment, worker, step, 1.0);
         let partner = algorithm.partner(&view);
@@ -182,16 +164,10 @@ impl Threads<'_> {
         own.keep(local);
         own.clock += experiment.clock.gradient(worker, step);
         if let Some(to) = partner {
-            let transfer = Transfer {
-                from: worker,
-                to,
-                bytes: longest,
-            };
+            let transfer = Transfer { from: worker, to, bytes: longest };
             let mut ports = [worker, to].map(|i| states[place(i)].ports);
             let (time, kind) = (states[place(worker)].clock, algorithm.pair_exchange());
-            let ends = experiment
-                .clock
-                .pair_exchange(&mut ports, time, kind, &transfer);
+            let ends = experiment.clock.pair_exchange(&mut ports, time, kind, &transfer);
             states[place(worker)].clock = ends;
             for (i, ports) in [worker, to].into_iter().zip(ports) {
                 states[place(i)].ports = ports;
@@ -204,10 +180,7 @@ impl Threads<'_> {
             }
         }
         let takes_part = |worker: usize| plans.iter().any(|plan| plan.worker == worker);
-        let rows = states
-            .iter_mut()
-            .zip(&present)
-            .filter(|(_, i)| takes_part(**i));
+        let rows = states.iter_mut().zip(&present).filter(|(_, i)| takes_part(**i));
         let rows = rows.map(|(state, &i)| WorkerVectors {
             model: &mut *state.model,
             step: if i == worker { update } else { &[] },
@@ -219,21 +192,10 @@ impl Threads<'_> {
             single_threaded: true,
             ..Default::default()
         };
-        let row_plans: Vec<RowPlan> = plans
-            .iter()
-            .cloned()
-            .map(WorkerPlan::in_one_process)
-            .collect();
+        let row_plans: Vec<RowPlan> = plans.iter().cloned().map(WorkerPlan::in_one_process).collect();
         exchange(rows.collect(), &[], &row_plans, options);
         lock(&self.steps)[worker] += 1;
-        CompletedStep {
-            worker,
-            partner,
-            score,
-            messages,
-            bytes: messages * longest,
-            time,
-        }
+        CompletedStep { worker, partner, score, messages, bytes: messages * longest, time }
     }
 }
 

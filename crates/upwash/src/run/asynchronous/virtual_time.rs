@@ -99,8 +99,7 @@ impl Simulation<'_> {
     fn schedule(&mut self, worker: usize, time: f64, activity: Activity) {
         self.state.activities[worker] = Some((time, activity));
         let steps = self.state.steps[worker];
-        self.queue
-            .push(Reverse((Time(time), steps, worker, activity)));
+        self.queue.push(Reverse((Time(time), steps, worker, activity)));
     }
 
     /// Begins a worker's next gradient.
@@ -140,12 +139,7 @@ impl Simulation<'_> {
     }
 
     /// Two workers exchange, or one steps alone; then it begins its next gradient.
-    fn exchange(
-        &mut self,
-        worker: usize,
-        time: f64,
-        session: &mut Session<'_>,
-    ) -> Result<CompletedStep, RunError> {
+    fn exchange(&mut self, worker: usize, time: f64, session: &mut Session<'_>) -> Result<CompletedStep, RunError> {
         let step = self.step(worker, session);
         let numbers = &session.progress.numbers;
         let partner = self.algorithm.partner(&step);
