@@ -109,7 +109,7 @@ fn train(engine: &mut CpuEngine, algorithm: &dyn Algorithm, rounds: u64, rate: f
         let scores = engine.step(&vec![Some(GradientTask { batch, rate }); engine.workers()]).unwrap();
         let round = schedule.round(batch);
         let report =
-            |i: usize| WorkerStats { loss: scores[i].map(|score| score.loss), degree: round.degree(i), number: 1.0 };
+            |i: usize| WorkerStats { loss: scores[i].map(|score| score.loss), degree: round.degree(i), scalar: 1.0 };
         let reports: Vec<WorkerStats> = (0..engine.workers()).map(report).collect();
         let parts = Exchange::Neighbors.parts(algorithm, &ExchangeContext::new(&round, rate), &reports);
         engine.exchange(&row_plans(&parts), vec![], MixOptions::default()).unwrap();

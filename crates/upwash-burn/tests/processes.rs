@@ -107,7 +107,7 @@ impl MessageExchange for Channels {
             for place in places {
                 assert_ne!(place, self.placement.this());
                 self.traffic.messages += 1;
-                self.traffic.bytes += 4 * message.numbers.len() as u64;
+                self.traffic.bytes += 4 * message.values.len() as u64;
                 // Whoever has come to its end does not listen any more.
                 let _ = self.to[place].send(message.clone());
             }
@@ -135,7 +135,7 @@ impl MessageExchange for Channels {
             *self.taken.entry(from).or_default() += 1;
             let mut message = message;
             if self.poison == Some((from, self.round)) {
-                message.numbers[7] = f32::NAN;
+                message.values[7] = f32::NAN;
             }
             found.push(message);
         }

@@ -203,7 +203,7 @@ fn a_run_on_threads_that_was_stopped_goes_on() {
     let first = run(&experiment, &mut engine, Progress::start(8), &mut witness).unwrap();
     assert_eq!(first.summary.status, Status::Interrupted { round: 60 });
     let (progress, state) = witness.kept.unwrap();
-    let weights: f64 = progress.numbers.iter().sum();
+    let weights: f64 = progress.scalars.iter().sum();
     assert!((weights - 8.0).abs() < 1e-9, "{weights}");
     let mut engine = experiment.cpu_engine(model());
     engine.restore(&state).unwrap();

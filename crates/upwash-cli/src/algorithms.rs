@@ -54,7 +54,7 @@ fn synchronous(algorithm: &dyn Algorithm) -> String {
     let view = LocalView {
         worker: 0,
         context: ExchangeContext::new(&round, 0.1),
-        own: WorkerStats { loss: None, degree: 1, number: 1.0 },
+        own: WorkerStats { loss: None, degree: 1, scalar: 1.0 },
         received: &[],
     };
     let messages = algorithm.messages(&view);

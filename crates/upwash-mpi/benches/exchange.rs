@@ -131,7 +131,7 @@ mod with_mpi {
         let mixed = Assignment::mixed(Vector::Model, weights);
         let mut found = Vec::new();
         for round in 0..experiment.rounds() {
-            let report = WorkerStats { loss: Some(1.0), degree: neighbors.len(), number: 1.0 };
+            let report = WorkerStats { loss: Some(1.0), degree: neighbors.len(), scalar: 1.0 };
             let mut numbers = transport.allocate(count);
             numbers.copy_from_slice(&x);
             let message = Message { from: worker, round, exchange: 1, report, whole: true, fresh: false, numbers };
@@ -142,7 +142,7 @@ mod with_mpi {
             let outgoing = vec![(message, neighbors.clone())];
             transport.begin_exchange(outgoing, &neighbors).expect("sent");
             let messages = transport.finish_exchange(1).expect("received").into_iter();
-            let remote = |message: Message| RemoteRow { messages: vec![message.numbers] };
+            let remote = |message: Message| RemoteRow { messages: vec![message.values] };
             let remote_rows: Vec<RemoteRow> = messages.map(remote).collect();
             let own = RowPlan { row: RowIndex(0), messages: vec![content.clone()], plan: mixed.clone().into() };
             let mut parts = vec![own];

@@ -184,7 +184,7 @@ impl CommThread {
             CommRequest::Post { message, places } => {
                 let header = message.header();
                 let envelope = |address: [u8; Address::LENGTH]| Arc::new([&header[..], &address].concat());
-                let numbers = Arc::new(message.numbers);
+                let numbers = Arc::new(message.values);
                 let region: Option<&SharedRegion> = numbers.as_lent();
                 let (near, far): (Vec<usize>, Vec<usize>) = match region {
                     Some(_) => places.into_iter().partition(|&to| self.here[to]),
@@ -267,7 +267,7 @@ impl CommThread {
                 busy = true;
                 if let Some((mut message, numbers)) = queue.pop_front() {
                     if let Some(numbers) = numbers {
-                        message.numbers = numbers.into_numbers().into();
+                        message.values = numbers.into_numbers().into();
                     }
                     // Nobody listens any more once the run is over.
                     let _ = self.tell.send(Signal::Message(message));
@@ -286,7 +286,7 @@ impl CommThread {
         let length = length as usize;
         let mut numbers = None;
         if address != [0; Address::LENGTH] {
-            message.numbers = self.known.read(Address::from_bytes(address), length)?;
+            message.values = self.known.read(Address::from_bytes(address), length)?;
         } else if length > 0 {
             numbers = Some(self.group.receive::<f32>(length, from, NUMBERS));
         }

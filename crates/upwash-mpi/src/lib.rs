@@ -231,7 +231,7 @@ impl MessageExchange for Mpi {
         expected: &[usize],
     ) -> Result<(), TransportError> {
         for (message, places) in outgoing {
-            let bytes = upwash::transport::HEADER as u64 + 4 * message.numbers.len() as u64;
+            let bytes = upwash::transport::HEADER as u64 + 4 * message.values.len() as u64;
             self.traffic.messages += places.len() as u64;
             self.traffic.bytes += bytes * places.len() as u64;
             self.ask(CommRequest::Post { message, places })?;

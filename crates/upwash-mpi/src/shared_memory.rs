@@ -80,7 +80,7 @@ impl Mapping {
         unsafe { self.place.as_ptr().add(FRONT).cast() }
     }
 
-    fn numbers(&self) -> &[f32] {
+    fn values(&self) -> &[f32] {
         // SAFETY: so many are there, and while they are read nobody writes them: see `SharedMemory::page`.
         unsafe { std::slice::from_raw_parts(self.first(), (self.bytes - FRONT) / 4) }
     }
@@ -128,11 +128,11 @@ impl SharedRegion {
 }
 
 impl SharedBuffer for SharedRegion {
-    fn numbers(&self) -> &[f32] {
-        self.0.mapping.numbers()
+    fn values(&self) -> &[f32] {
+        self.0.mapping.values()
     }
 
-    fn numbers_mut(&mut self) -> Option<&mut [f32]> {
+    fn values_mut(&mut self) -> Option<&mut [f32]> {
         let mapping = &self.0.mapping;
         if mapping.readers().load(Ordering::Acquire) != 0 {
             return None;
@@ -147,11 +147,11 @@ impl SharedBuffer for SharedRegion {
 struct Read(Arc<Mapping>);
 
 impl SharedBuffer for Read {
-    fn numbers(&self) -> &[f32] {
-        self.0.numbers()
+    fn values(&self) -> &[f32] {
+        self.0.values()
     }
 
-    fn numbers_mut(&mut self) -> Option<&mut [f32]> {
+    fn values_mut(&mut self) -> Option<&mut [f32]> {
         None
     }
 }
@@ -254,7 +254,7 @@ impl Probe {
 
     /// Whether another rank's can be read here.
     pub(crate) fn is_readable(address: Address) -> bool {
-        map(address, TRIAL.len()).is_ok_and(|mapping| mapping.numbers() == TRIAL)
+        map(address, TRIAL.len()).is_ok_and(|mapping| mapping.values() == TRIAL)
     }
 }
 

@@ -31,10 +31,10 @@ pub(crate) fn message(from: usize, round: u64, width: usize) -> Message {
         from,
         round,
         exchange: 1,
-        report: WorkerStats { loss: Some(1.0), degree: 1, number: 1.0 },
+        stats: WorkerStats { loss: Some(1.0), degree: 1, scalar: 1.0 },
         whole: true,
         fresh: false,
-        numbers: vec![1.0; width].into(),
+        values: vec![1.0; width].into(),
     }
 }
 
@@ -194,7 +194,7 @@ fn frame(kind: Kind, content: &[u8]) -> Vec<u8> {
 
 fn message_frame(message: &Message) -> Vec<u8> {
     let mut content = message.header().to_vec();
-    content.extend(message.numbers.iter().flat_map(|x| x.to_le_bytes()));
+    content.extend(message.values.iter().flat_map(|x| x.to_le_bytes()));
     frame(Kind::Message, &content)
 }
 

@@ -375,18 +375,18 @@ impl Collectives for Peers {
             from: self.context.own,
             round,
             exchange,
-            report: upwash::algorithm::WorkerStats { loss: None, degree: 0, number: 1.0 },
+            report: upwash::algorithm::WorkerStats { loss: None, degree: 0, scalar: 1.0 },
             whole: true,
             fresh: false,
-            numbers: numbers.to_vec().into(),
+            values: numbers.to_vec().into(),
         };
         let everyone: Vec<usize> = (0..self.held.len()).collect();
         self.post(message, &everyone);
         let mut sums: BTreeMap<usize, Buffer> = BTreeMap::new();
         for message in self.collect(&everyone, (round, exchange)) {
-            let usable = message.numbers.len() == numbers.len();
-            if usable && message.numbers.iter().all(|number| number.is_finite()) {
-                sums.insert(message.from, message.numbers);
+            let usable = message.values.len() == numbers.len();
+            if usable && message.values.iter().all(|number| number.is_finite()) {
+                sums.insert(message.from, message.values);
             } else {
                 self.refuse(message.from, "a sum that is none".into());
             }

@@ -292,7 +292,7 @@ async fn speak(
             }
             Ok(Some(OutboundFrame::Message(message))) => {
                 let header = message.header();
-                let numbers: &[u8] = bytemuck::cast_slice(&message.numbers);
+                let numbers: &[u8] = bytemuck::cast_slice(&message.values);
                 write(&mut stream, Kind::Message, &[&header, numbers]).await?;
                 under_way.fetch_sub(1, Ordering::Relaxed);
             }
@@ -437,7 +437,7 @@ async fn read_message(
     if hash.finalize() != frame.checksum && !cfg!(fuzzing) {
         return Err(FrameError::Checksum.into());
     }
-    message.numbers = pool.lend(numbers);
+    message.values = pool.lend(numbers);
     Ok(message)
 }
 

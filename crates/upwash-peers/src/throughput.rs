@@ -27,8 +27,8 @@ fn messages() -> f64 {
             for round in 0..=TIMES as u64 {
                 while transport.may_begin(round, false).unwrap() == RoundStart::Wait {}
                 let mut mine = message(own, round, 0);
-                mine.numbers = transport.allocate(WIDTH);
-                mine.numbers.copy_from_slice(&numbers);
+                mine.values = transport.allocate(WIDTH);
+                mine.values.copy_from_slice(&numbers);
                 transport.begin_exchange(vec![(mine, vec![1 - own])], &[1 - own]).unwrap();
                 assert_eq!(transport.finish_exchange(1).unwrap().len(), 1);
                 if round == 0 {

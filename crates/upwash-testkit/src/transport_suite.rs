@@ -20,10 +20,10 @@ fn message(transport: &mut dyn Transport, from: usize, round: u64, length: usize
         from,
         round,
         exchange: 1,
-        report: WorkerStats { loss: (from != 0).then_some(from as f64 / 8.0), degree: from + 1, number: 0.5 },
+        stats: WorkerStats { loss: (from != 0).then_some(from as f64 / 8.0), degree: from + 1, scalar: 0.5 },
         whole: true,
         fresh: from == 1,
-        numbers,
+        values: numbers,
     }
 }
 

@@ -11,6 +11,7 @@
 mod buffers;
 mod engine;
 mod exchange;
+mod exchange_tables;
 mod loss_readback;
 mod scoring;
 mod step;
@@ -69,6 +70,8 @@ const CROSS_ENTROPY: usize = 1;
 const TAKE_STEPS: usize = 2;
 const STEP_AND_MIX: usize = 3;
 const EXCHANGE: usize = 4;
+/// Warps in a block of a mixing kernel, which takes as many rows at a time.
+const WARPS: u32 = 8;
 
 /// The engine.
 pub struct CudaEngine {

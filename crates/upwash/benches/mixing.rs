@@ -103,7 +103,7 @@ fn all_parts(experiment: &Experiment) -> Vec<Vec<WorkerPlan>> {
                 .map(|k| experiment.schedule.round(k))
                 .expect("rounds");
             let report =
-                |i: usize| WorkerStats { loss: Some((i * 5 % 8) as f64), degree: round.degree(i), number: 1.0 };
+                |i: usize| WorkerStats { loss: Some((i * 5 % 8) as f64), degree: round.degree(i), scalar: 1.0 };
             let reports: Vec<WorkerStats> = (0..workers).map(report).collect();
             let context = |exchange| ExchangeContext {
                 exchange,
@@ -122,7 +122,7 @@ fn all_parts(experiment: &Experiment) -> Vec<Vec<WorkerPlan>> {
                     neighbors: experiment.graph.neighbors(worker),
                     server: experiment.server,
                     training: experiment.training_workers().len(),
-                    number: 1.0,
+                    scalar: 1.0,
                     seed: 1,
                 };
                 let partner = algorithm.partner(&turn).map(|partner| (partner, 1.0));

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Buffer that a transport has lent: in memory that other processes see as well, say.
 pub trait SharedBuffer: Any + Send + Sync {
     /// The numbers.
-    fn numbers(&self) -> &[f32];
+    fn values(&self) -> &[f32];
 
     /// The numbers, for who fills them in before they are sent; none where they have been.
-    fn numbers_mut(&mut self) -> Option<&mut [f32]>;
+    fn values_mut(&mut self) -> Option<&mut [f32]>;
 }
 
 /// The numbers of a message.
@@ -46,7 +46,7 @@ impl Buffer {
     pub fn into_vec(self) -> Vec<f32> {
         match self.0 {
             Kept::Own(numbers) => numbers,
-            Kept::SharedBuffer(lent) => lent.numbers().to_vec(),
+            Kept::SharedBuffer(lent) => lent.values().to_vec(),
         }
     }
 }
@@ -69,7 +69,7 @@ impl Deref for Buffer {
     fn deref(&self) -> &[f32] {
         match &self.0 {
             Kept::Own(numbers) => numbers,
-            Kept::SharedBuffer(lent) => lent.numbers(),
+            Kept::SharedBuffer(lent) => lent.values(),
         }
     }
 }
@@ -78,13 +78,13 @@ impl Deref for Buffer {
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [f32] {
         if let Kept::SharedBuffer(lent) = &mut self.0
-            && lent.numbers_mut().is_none()
+            && lent.values_mut().is_none()
         {
-            self.0 = Kept::Own(lent.numbers().to_vec());
+            self.0 = Kept::Own(lent.values().to_vec());
         }
         match &mut self.0 {
             Kept::Own(numbers) => numbers,
-            Kept::SharedBuffer(lent) => lent.numbers_mut().unwrap_or_default(),
+            Kept::SharedBuffer(lent) => lent.values_mut().unwrap_or_default(),
         }
     }
 }
@@ -157,11 +157,11 @@ struct Pooled {
 }
 
 impl SharedBuffer for Pooled {
-    fn numbers(&self) -> &[f32] {
+    fn values(&self) -> &[f32] {
         &self.numbers
     }
 
-    fn numbers_mut(&mut self) -> Option<&mut [f32]> {
+    fn values_mut(&mut self) -> Option<&mut [f32]> {
         Some(&mut self.numbers)
     }
 }

@@ -237,7 +237,7 @@ fn slowmo_without_momentum_is_its_base_with_averages() {
     let still = Quadratics { a: vec![0.0; 4], b: vec![0.0; 4] };
     let (found, machine) = rounds(&sgp, &arcs, machine, 0.1, &still, 3);
     assert_near(&found[2], &[0.5; 4], 1e-12); // the mean of the start
-    assert_near(&machine.numbers, &[1.0; 4], 1e-12);
+    assert_near(&machine.scalars, &[1.0; 4], 1e-12);
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn push_sum_averages_exactly_where_plain_averaging_does_not() {
     let machine = Machine::new(&Sgp, &START);
     let (found, machine) = rounds(&Sgp, &schedule, machine, 0.1, &still, 300);
     assert_near(&found[299], &[0.5; 4], 1e-12);
-    assert!((machine.numbers.iter().sum::<f64>() - 4.0).abs() < 1e-12);
+    assert!((machine.scalars.iter().sum::<f64>() - 4.0).abs() < 1e-12);
     let machine = Machine::new(&Dpsgd::default(), &START);
     let (found, _) = rounds(&Dpsgd::default(), &schedule, machine, 0.1, &still, 300);
     assert!((found[299][0] - 0.5).abs() > 0.03, "{:?}", found[299]);
@@ -372,7 +372,7 @@ fn push_sum_averages_exactly_where_plain_averaging_does_not() {
     let machine = Machine::new(&Sgp, &START);
     let (_, after) = rounds(&Sgp, &schedule, machine, 0.05, &problem(), 7);
     let sum = |machine: &Machine| -> f64 {
-        let pairs = machine.x.iter().zip(&machine.numbers);
+        let pairs = machine.x.iter().zip(&machine.scalars);
         pairs.map(|(z, w)| z * w).sum()
     };
     let mut next = after.clone();
@@ -450,15 +450,15 @@ fn gosgd_conserves_the_weighted_sum_but_for_steps() {
     machine.u = vec![0.1, -0.2, 0.3, 0.0];
     let gosgd = GoSgd { probability: 1.0 };
     let sum = |machine: &Machine| -> f64 {
-        let pairs = machine.x.iter().zip(&machine.numbers);
+        let pairs = machine.x.iter().zip(&machine.scalars);
         pairs.map(|(x, w)| x * w).sum()
     };
     for (turn, worker) in [0, 2, 1, 3, 3, 0].into_iter().enumerate() {
-        let stepped = sum(&machine) - machine.numbers[worker] * machine.u[worker];
+        let stepped = sum(&machine) - machine.scalars[worker] * machine.u[worker];
         let others: Vec<usize> = (0..4).filter(|&i| i != worker).collect();
         machine.turn(&gosgd, worker, turn as u64, &others);
         assert!((sum(&machine) - stepped).abs() < 1e-12);
-        assert!((machine.numbers.iter().sum::<f64>() - 4.0).abs() < 1e-12);
+        assert!((machine.scalars.iter().sum::<f64>() - 4.0).abs() < 1e-12);
     }
     let never = GoSgd { probability: 0.0 };
     let mut alone = Machine::plain(&[2.0, 4.0]);

@@ -119,7 +119,7 @@ fn l1(weights: Weights) -> Schedule {
 
 fn parts(algorithm: &dyn Algorithm, schedule: &Schedule, k: u64, rate: f64) -> Vec<WorkerPlan> {
     let round = schedule.round(k);
-    let report = |i: usize| WorkerStats { loss: Some(i as f64), degree: round.degree(i), number: 1.0 };
+    let report = |i: usize| WorkerStats { loss: Some(i as f64), degree: round.degree(i), scalar: 1.0 };
     let reports: Vec<WorkerStats> = (0..WORKERS).map(report).collect();
     let kind = algorithm.exchanges(k)[0];
     kind.parts(algorithm, &ExchangeContext::new(&round, rate), &reports)

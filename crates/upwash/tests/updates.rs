@@ -115,7 +115,7 @@ fn released_over_the_released_baseline_nobody_follows_a_better_connected_one() {
         let report = |worker: usize| WorkerStats {
             loss: Some(1.0 / (1 + worker) as f64),
             degree: round.degree(worker),
-            number: 1.0,
+            scalar: 1.0,
         };
         let reports: Vec<WorkerStats> = (0..8).map(report).collect();
         let parts = Exchange::Neighbors.parts(&algorithm, &ExchangeContext::new(&round, RATE), &reports);
@@ -168,7 +168,7 @@ fn a_worker_without_neighbors_takes_a_plain_step() {
 #[test]
 fn before_any_loss_is_known_everyone_is_its_own_best() {
     let round = path().round(0);
-    let blank = |degree| WorkerStats { loss: None, degree, number: 1.0 };
+    let blank = |degree| WorkerStats { loss: None, degree, scalar: 1.0 };
     let view = LocalView {
         worker: 1,
         context: ExchangeContext::new(&round, 0.0),
@@ -207,7 +207,7 @@ fn the_kernel_mixes_as_the_plans_say() {
         let before = models.clone();
         let losses = [0.3, 0.1, 0.4, 0.2];
         let round = path().round(0);
-        let report = |i: usize| WorkerStats { loss: Some(losses[i]), degree: round.degree(i), number: 1.0 };
+        let report = |i: usize| WorkerStats { loss: Some(losses[i]), degree: round.degree(i), scalar: 1.0 };
         let reports = [0, 1, 2, 3].map(report);
         let context = ExchangeContext::new(&round, RATE);
         let parts = Exchange::Neighbors.parts(algorithm, &context, &reports);

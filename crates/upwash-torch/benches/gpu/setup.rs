@@ -62,7 +62,7 @@ pub(crate) fn turns(workers: usize, batch: u64) -> Vec<Option<GradientTask>> {
 /// An exchange with the neighbors of round 0.
 pub(crate) fn parts_of(algorithm: &dyn Algorithm, experiment: &Experiment) -> Vec<algorithm::WorkerPlan> {
     let up = experiment.schedule.round(0);
-    let report = |i: usize| WorkerStats { loss: Some(i as f64), degree: up.degree(i), number: 1.0 };
+    let report = |i: usize| WorkerStats { loss: Some(i as f64), degree: up.degree(i), scalar: 1.0 };
     let reports: Vec<WorkerStats> = (0..experiment.workers()).map(report).collect();
     Exchange::Neighbors.parts(algorithm, &ExchangeContext::new(&up, 0.1), &reports)
 }

@@ -1,16 +1,14 @@
 //! Exchanges on the GPU: a plan becomes numbers that a kernel goes by.
 
 use super::buffers::{Rows, Uploads};
-use super::{CudaEngine, EXCHANGE, STEP_AND_MIX, TAKE_STEPS};
+use super::exchange_tables::{Arrays, ExchangeTables, RemoteRowMap, bits, differences_of, reference_of};
+use super::{CudaEngine, STEP_AND_MIX, TAKE_STEPS, WARPS};
 use crate::shim::{Argument, TorchError};
 use tch::{Kind, Tensor};
 use upwash::RowIndex;
 use upwash::algorithm::{Assignment, Differences, Outgoing, RowPlan, Vector};
 use upwash::compress::{Compression, Draw, kept};
 use upwash::engine::{MixOptions, RemoteRow};
-
-/// Rows that a mixing kernel takes at a time, as warps.
-const WARPS: u32 = 8;
 
 /// Everyone's sum of messages and of its own step: what the kernel that also takes the steps can do.
 struct Plain {
@@ -49,81 +47,10 @@ impl Plain {
                 }
                 _ => return None,
             }
-            rows.push(heard_by(part.row, &assignment, parts, options));
+            rows.push(differences_of(part.row, &assignment, parts, options));
         }
         Some(Self { stepped: is_stepped, rows, own_steps })
     }
-}
-
-/// The messages of a worker's assignment, with those of a mean.
-fn heard_by(
-    row: RowIndex,
-    assignment: &Assignment<RowIndex>,
-    parts: &[RowPlan],
-    options: MixOptions,
-) -> Option<Differences<RowIndex>> {
-    if assignment.mean == 0.0 {
-        return assignment.differences(row);
-    }
-    let counted = parts.iter().map(|part| part.row);
-    let counted: Vec<RowIndex> = counted.filter(|&row| Some(row) != options.server).collect();
-    let weight = assignment.mean / counted.len() as f64;
-    let mut all = assignment.clone();
-    counted.iter().for_each(|&sender| all.add(sender, weight));
-    match assignment.messages.is_empty() {
-        // The mean alone is the same for everyone, to the bit: so is what others are compared with.
-        true => Some(Differences::from(*counted.first()?, &all.messages)),
-        false => all.differences(row),
-    }
-}
-
-/// The message that others are compared with and its weight, by the places of messages.
-fn reference_of(heard: &Option<Differences<RowIndex>>, place: impl FnOnce(RowIndex) -> i32) -> [i32; 2] {
-    match heard {
-        Some(heard) => [place(heard.reference), bits(heard.weight)],
-        None => [-1, 0],
-    }
-}
-
-/// Arrays of 32-bit numbers one after the other, and where each begins.
-#[derive(Default)]
-struct Arrays {
-    numbers: Vec<i32>,
-    starts: Vec<usize>,
-}
-
-impl Arrays {
-    fn add(&mut self, array: impl IntoIterator<Item = i32>) {
-        // Pairs are read as one: they begin at even places.
-        if !self.numbers.len().is_multiple_of(2) {
-            self.numbers.push(0);
-        }
-        self.starts.push(self.numbers.len());
-        self.numbers.extend(array);
-    }
-
-    /// Sends all; says where each array will be.
-    fn send(mut self, uploads: &mut Uploads) -> Result<(Tensor, Vec<Argument>), TorchError> {
-        if !self.numbers.len().is_multiple_of(2) {
-            self.numbers.push(0);
-        }
-        let pair = |pair: &[i32]| {
-            let [low, high] = [pair[0] as u32, pair[1] as u32].map(u64::from);
-            (low | high << 32) as i64
-        };
-        let pairs: Vec<i64> = self.numbers.chunks_exact(2).map(pair).collect();
-        let there = uploads.send(&pairs)?;
-        let at = |start: &usize| {
-            let from = (*start / 2).min(pairs.len() - 1) as i64;
-            Argument::of(&there.narrow(0, from, 1))
-        };
-        let places = self.starts.iter().map(at).collect();
-        Ok((there, places))
-    }
-}
-
-fn bits(weight: f64) -> i32 {
-    (weight as f32).to_bits() as i32
 }
 
 impl CudaEngine {
@@ -195,7 +122,8 @@ impl CudaEngine {
             first += remote.messages.len();
         }
         let remote_map = RemoteRowMap { workers: self.models.rows(), first: remote_map };
-        launch_exchange(&self.kernels, &mut self.uploads, &vectors, width, parts, &remote_map, options)
+        let tables = ExchangeTables::new(&vectors, parts, &remote_map, options);
+        tables.launch(&self.kernels, &mut self.uploads, &vectors, width)
     }
 
     /// A worker's message on its way to another process.
@@ -292,7 +220,8 @@ impl CudaEngine {
         let vectors = [own, own, Argument::of(&received_rows.buffer)];
         let remote_map = RemoteRowMap { workers: self.statistics.rows(), first: (0..remote_rows.len()).collect() };
         let (width, options) = (self.statistics.width(), MixOptions::default());
-        launch_exchange(&self.kernels, &mut self.uploads, &vectors, width, &parts, &remote_map, options)
+        let tables = ExchangeTables::new(&vectors, &parts, &remote_map, options);
+        tables.launch(&self.kernels, &mut self.uploads, &vectors, width)
     }
 
     /// Brings public copies up to date by what arrives of the difference.
@@ -345,112 +274,4 @@ impl CudaEngine {
             }
         }
     }
-}
-
-/// Where remote_rows' messages are: rows of the last vector.
-struct RemoteRowMap {
-    /// Remote rows have the numbers from here on.
-    workers: usize,
-    /// Each remote's first row.
-    first: Vec<usize>,
-}
-
-/// Any exchange over rows of this width; `vectors` are models, steps, state_vectors, and what remote_rows sent.
-fn launch_exchange(
-    kernels: &crate::shim::Kernels,
-    uploads: &mut Uploads,
-    vectors: &[Argument],
-    width: usize,
-    parts: &[RowPlan],
-    remote_map: &RemoteRowMap,
-    options: MixOptions,
-) -> Result<(), TorchError> {
-    if width == 0 {
-        return Ok(());
-    }
-    let number = |vector: Vector| match vector {
-        Vector::Model => 0,
-        Vector::Step => 1,
-        Vector::State(index) => 2 + index as i32,
-    };
-    // Messages that nobody hears are not formed.
-    let mut places = std::collections::HashMap::new();
-    let (mut messages, mut assignments, mut starts) = (Vec::new(), Vec::new(), vec![0]);
-    let (mut own_terms, mut heard) = (Vec::new(), Vec::new());
-    let rows: std::collections::HashMap<RowIndex, &RowPlan> = parts.iter().map(|part| (part.row, part)).collect();
-    for part in parts {
-        for assignment in &part.plan.assignments {
-            let mut place = |sender: RowIndex| {
-                let next = places.len() as i32;
-                *places.entry((sender, assignment.number)).or_insert_with(|| {
-                    if let Some(remote) = sender.0.checked_sub(remote_map.workers) {
-                        let first = own_terms.len();
-                        own_terms.push((Vector::State(vectors.len() - 3), 1.0));
-                        let row = (remote_map.first[remote] + assignment.number) as i32;
-                        messages.extend([row, first as i32, own_terms.len() as i32]);
-                        return next;
-                    }
-                    let message = &rows[&sender].messages[assignment.number];
-                    let content = match message.public_copy {
-                        Some((copy, _)) => vec![(Vector::State(copy), 1.0)],
-                        None => message.content.clone(),
-                    };
-                    let first = own_terms.len();
-                    own_terms.extend(content);
-                    messages.extend([sender.0 as i32, first as i32, own_terms.len() as i32]);
-                    next
-                })
-            };
-            let first_heard = heard.len();
-            let sum = heard_by(part.row, assignment, parts, options);
-            let reference = reference_of(&sum, &mut place);
-            for (sender, weight) in sum.into_iter().flat_map(|sum| sum.others) {
-                heard.push((place(sender), weight));
-            }
-            let first = own_terms.len();
-            own_terms.extend(assignment.own.iter().copied());
-            assignments.extend([
-                number(assignment.target),
-                part.row.0 as i32,
-                first as i32,
-                own_terms.len() as i32,
-                first_heard as i32,
-                heard.len() as i32,
-            ]);
-            assignments.extend(reference);
-        }
-        starts.push((assignments.len() / 8) as i32);
-    }
-    let mut arrays = Arrays::default();
-    let pointer = |argument: &Argument| match argument {
-        Argument::Pointer(place) => {
-            let place = *place as usize as u64;
-            [place as u32 as i32, (place >> 32) as u32 as i32]
-        }
-        _ => [0, 0],
-    };
-    arrays.add(vectors.iter().flat_map(pointer));
-    arrays.add(messages);
-    arrays.add(assignments);
-    arrays.add(starts);
-    let own_terms = own_terms.iter();
-    arrays.add(own_terms.flat_map(|&(vector, weight)| [number(vector), bits(weight)]));
-    arrays.add(heard.iter().flat_map(|&(place, weight)| [place, bits(weight)]));
-    let (_kept, at) = arrays.send(uploads)?;
-    let width4 = width / 4;
-    let arguments = [
-        at[0],
-        at[1],
-        at[2],
-        at[3],
-        at[4],
-        at[5],
-        Argument::Int(places.len() as i32),
-        Argument::Int(parts.len() as i32),
-        Argument::Long(width4 as i64),
-    ];
-    let grid = [width4.div_ceil(32) as u32, 1, 1];
-    let shared = (places.len().max(1) * 128 * size_of::<f32>()) as u32;
-    // SAFETY: as `exchange` takes them; all vectors have the parts' rows of this width.
-    unsafe { kernels.launch(EXCHANGE, grid, 32 * WARPS, shared, &arguments) }
 }

@@ -75,7 +75,7 @@ pub fn compare(experiment: &Experiment, rounds: u64, first: &mut dyn Engine, sec
                 Exchange::Early => &before,
                 _ => &now,
             };
-            let report = |i: usize| WorkerStats { loss: reported[i], degree: up.degree(i), number: numbers[i] };
+            let report = |i: usize| WorkerStats { loss: reported[i], degree: up.degree(i), scalar: numbers[i] };
             let reports: Vec<WorkerStats> = (0..experiment.workers()).map(report).collect();
             let context = ExchangeContext {
                 exchange: index,
@@ -93,7 +93,7 @@ pub fn compare(experiment: &Experiment, rounds: u64, first: &mut dyn Engine, sec
             first.exchange(&row_plans(&parts), vec![], options).expect("an exchange");
             second.exchange(&row_plans(&parts), vec![], options).expect("an exchange");
             for part in parts {
-                numbers[part.worker] = part.plan.number.unwrap_or(numbers[part.worker]);
+                numbers[part.worker] = part.plan.scalar.unwrap_or(numbers[part.worker]);
             }
         }
         before = now;

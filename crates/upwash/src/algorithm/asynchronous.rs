@@ -17,7 +17,7 @@ pub struct AsyncStep<'a> {
     /// How many workers have data.
     pub training: usize,
     /// The number that the algorithm keeps for it, 1 at first.
-    pub number: f64,
+    pub scalar: f64,
     /// What all random choices depend on.
     pub seed: u64,
 }

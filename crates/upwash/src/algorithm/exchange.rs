@@ -18,7 +18,7 @@ pub enum Exchange {
     Early,
     /// Everyone's messages are averaged: an all-reduce. Nobody sees whose message was what.
     Mean,
-    /// Everyone's report goes to everyone; of the messages, only those travel that plans use.
+    /// Every worker's stats go to all others; of the messages, only those travel that plans use.
     Chosen,
     /// Everyone sends to the server, and the server to everyone.
     Server,
@@ -57,34 +57,34 @@ impl Exchange {
     /// ```
     /// # use upwash::algorithm::{Dpsgd, Exchange, WorkerStats, ExchangeContext};
     /// let round = upwash_topology::Schedule::one_peer_exponential(4).round(0);
-    /// let report = WorkerStats { loss: Some(1.0), degree: 1, number: 1.0 };
-    /// let parts = Exchange::Neighbors.parts(&Dpsgd::default(), &ExchangeContext::new(&round, 0.1), &[report; 4]);
+    /// let stats = WorkerStats { loss: Some(1.0), degree: 1, scalar: 1.0 };
+    /// let parts = Exchange::Neighbors.parts(&Dpsgd::default(), &ExchangeContext::new(&round, 0.1), &[stats; 4]);
     /// assert_eq!(parts[1].plan.assignments[0].messages, [(0, 0.5), (1, 0.5)]);
     /// ```
     pub fn parts(
         self,
         algorithm: &dyn Algorithm,
         context: &ExchangeContext<'_>,
-        reports: &[WorkerStats],
+        stats: &[WorkerStats],
     ) -> Vec<WorkerPlan> {
-        self.parts_of(0..reports.len(), algorithm, context, reports)
+        self.parts_of(0..stats.len(), algorithm, context, stats)
     }
 
-    /// The parts of some workers; of the reports, theirs and those of whom they hear are read.
+    /// The parts of some workers; of the stats, theirs and those of whom they hear are read.
     pub(crate) fn parts_of(
         self,
         workers: std::ops::Range<usize>,
         algorithm: &dyn Algorithm,
         context: &ExchangeContext<'_>,
-        reports: &[WorkerStats],
+        stats: &[WorkerStats],
     ) -> Vec<WorkerPlan> {
         let mut received = Vec::new();
         let part = |worker: usize| {
-            let alone = LocalView { worker, context: *context, own: reports[worker], received: &[] };
+            let alone = LocalView { worker, context: *context, own: stats[worker], received: &[] };
             let messages = algorithm.messages(&alone);
             received.clear();
             let senders = self.senders(worker, context);
-            received.extend(senders.map(|sender| (sender, reports[sender])));
+            received.extend(senders.map(|sender| (sender, stats[sender])));
             let plan = algorithm.plan(&LocalView { received: &received, ..alone });
             WorkerPlan { worker, messages, plan }
         };

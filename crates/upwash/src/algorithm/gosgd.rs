@@ -37,12 +37,12 @@ impl Asynchronous for GoSgd {
         let Some((partner, theirs)) = partner else {
             return update;
         };
-        let half = step.number / 2.0;
+        let half = step.scalar / 2.0;
         let sum = theirs + half;
-        update.plans[0].plan.number = Some(half);
+        update.plans[0].plan.scalar = Some(half);
         let mut model = Assignment::mixed(Vector::Model, vec![(step.worker, half / sum)]);
         model.add(partner, theirs / sum);
-        let plan = Plan { number: Some(sum), ..model.into() };
+        let plan = Plan { scalar: Some(sum), ..model.into() };
         update.plans.push(WorkerPlan { worker: partner, messages: vec![Outgoing::model()], plan });
         update
     }

@@ -45,7 +45,7 @@ impl Algorithm for GradientTracking {
     fn plan(&self, view: &LocalView<'_>) -> Plan {
         let (row, rate) = (view.weights(self.lazy), view.context.rate);
         let model = Assignment::mixed(Vector::Model, row.clone());
-        let tracked = Assignment { number: 1, ..Assignment::mixed(TRACKED, row) };
+        let tracked = Assignment { message_index: 1, ..Assignment::mixed(TRACKED, row) };
         if rate == 0.0 {
             return [model, tracked].into();
         }

@@ -230,7 +230,7 @@ impl LeaderScope {
             });
             best.map_or(view.worker, |(worker, _)| worker)
         };
-        let known = candidates().all(|(_, report)| report.loss.is_some());
+        let known = candidates().all(|(_, stats)| stats.loss.is_some());
         let best = if known { first(&WorkerStats::by_loss) } else { view.worker };
         (best, first(&|a, b| b.degree.cmp(&a.degree)))
     }

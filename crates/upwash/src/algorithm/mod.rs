@@ -71,8 +71,8 @@ use upwash_topology::{Graph, Round, Schedule};
 ///
 /// ```
 /// use upwash::algorithm::WorkerStats;
-/// let report = WorkerStats { loss: Some(0.7), degree: 3, number: 1.0 };
-/// assert_eq!(report.degree, 3);
+/// let stats = WorkerStats { loss: Some(0.7), degree: 3, scalar: 1.0 };
+/// assert_eq!(stats.degree, 3);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerStats {
@@ -82,7 +82,7 @@ pub struct WorkerStats {
     /// How many links of the sender are up in this round.
     pub degree: usize,
     /// A number that the algorithm keeps for every worker, 1 at first: push-sum's weight.
-    pub number: f64,
+    pub scalar: f64,
 }
 
 impl WorkerStats {
@@ -90,11 +90,11 @@ impl WorkerStats {
     ///
     /// ```
     /// # use upwash::algorithm::WorkerStats;
-    /// let report = |loss| WorkerStats { loss, degree: 1, number: 1.0 };
-    /// assert!(report(Some(0.5)).by_loss(&report(None)).is_lt());
+    /// let stats = |loss| WorkerStats { loss, degree: 1, scalar: 1.0 };
+    /// assert!(stats(Some(0.5)).by_loss(&stats(None)).is_lt());
     /// ```
     pub fn by_loss(&self, other: &Self) -> std::cmp::Ordering {
-        let loss = |report: &Self| report.loss.unwrap_or(f64::INFINITY);
+        let loss = |stats: &Self| stats.loss.unwrap_or(f64::INFINITY);
         loss(self).total_cmp(&loss(other))
     }
 }
@@ -154,9 +154,9 @@ impl<'a> ExchangeContext<'a> {
 /// use upwash_topology::{GraphSpec, Schedule, Weights};
 /// let ring = "ring:4".parse::<GraphSpec>()?.build()?;
 /// let round = Schedule::fixed(&ring, &Weights::Optimal)?.round(0);
-/// let report = WorkerStats { loss: Some(1.0), degree: 2, number: 1.0 };
-/// let received = [(1, report), (3, report)];
-/// let view = LocalView { worker: 0, context: ExchangeContext::new(&round, 0.1), own: report, received: &received };
+/// let stats = WorkerStats { loss: Some(1.0), degree: 2, scalar: 1.0 };
+/// let received = [(1, stats), (3, stats)];
+/// let view = LocalView { worker: 0, context: ExchangeContext::new(&round, 0.1), own: stats, received: &received };
 /// assert_eq!(view.weights(false).len(), 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -166,9 +166,9 @@ pub struct LocalView<'a> {
     pub worker: usize,
     /// What is the same for all.
     pub context: ExchangeContext<'a>,
-    /// Its own report, as it sent it.
+    /// Its own stats, as it sent them.
     pub own: WorkerStats,
-    /// The reports of the messages that it got, by sender, in increasing order.
+    /// The stats of the messages that it got, by sender, in increasing order.
     pub received: &'a [(usize, WorkerStats)],
 }
 
@@ -178,7 +178,7 @@ impl LocalView<'_> {
     /// ```
     /// # use upwash::algorithm::{WorkerStats, ExchangeContext, LocalView};
     /// let round = upwash_topology::Schedule::one_peer_exponential(2).round(0);
-    /// let own = WorkerStats { loss: None, degree: 1, number: 1.0 };
+    /// let own = WorkerStats { loss: None, degree: 1, scalar: 1.0 };
     /// let view = LocalView { worker: 0, context: ExchangeContext::new(&round, 0.1), own, received: &[(1, own)] };
     /// assert_eq!(view.weights(true), [(0, 0.75), (1, 0.25)]);
     /// ```
@@ -258,7 +258,7 @@ impl Preflight<'_> {
 /// ```
 /// use upwash::algorithm::{Algorithm, Assignment, Plan, Vector, LocalView};
 ///
-/// /// Everyone averages with whoever reports the lowest loss.
+/// /// Every worker averages with the neighbor that reports the lowest loss.
 /// #[derive(Debug)]
 /// struct FollowTheBest;
 ///

@@ -116,7 +116,7 @@ pub struct Assignment<S = WorkerId> {
     /// message can be one of them. Algorithms name workers, engines rows.
     pub messages: Vec<(S, f64)>,
     /// Which of the senders' messages.
-    pub number: usize,
+    pub message_index: usize,
     /// Weight of the mean of everyone's message: what an all-reduce gives.
     pub mean: f64,
 }
@@ -130,7 +130,7 @@ impl<S: Copy + Ord> Assignment<S> {
     /// assert_eq!(nothing.mean, 0.0);
     /// ```
     pub fn of(target: Vector, own: impl Into<Combination>) -> Self {
-        Self { target, own: own.into(), messages: vec![], number: 0, mean: 0.0 }
+        Self { target, own: own.into(), messages: vec![], message_index: 0, mean: 0.0 }
     }
 
     /// From the first message of some senders.
@@ -151,8 +151,8 @@ impl<S: Copy + Ord> Assignment<S> {
     /// let mean: Assignment = Assignment::averaged(Vector::Model, 0);
     /// assert_eq!(mean.mean, 1.0);
     /// ```
-    pub fn averaged(target: Vector, number: usize) -> Self {
-        Self { mean: 1.0, number, ..Self::of(target, []) }
+    pub fn averaged(target: Vector, message_index: usize) -> Self {
+        Self { mean: 1.0, message_index, ..Self::of(target, []) }
     }
 
     /// Multiplies every weight.
@@ -285,7 +285,7 @@ pub struct Plan<S = WorkerId> {
     /// In their order: one may use what an earlier one made.
     pub assignments: Vec<Assignment<S>>,
     /// The worker's new [number](super::WorkerStats::number), where it changes.
-    pub number: Option<f64>,
+    pub scalar: Option<f64>,
     /// Whom the worker follows, for those who watch: its best neighbor and its best-connected one, or
     /// the leaders of its group and of all.
     pub leaders: Option<[WorkerId; 2]>,
@@ -294,7 +294,7 @@ pub struct Plan<S = WorkerId> {
 /// Nothing changes.
 impl<S> Default for Plan<S> {
     fn default() -> Self {
-        Self { assignments: vec![], number: None, leaders: None }
+        Self { assignments: vec![], scalar: None, leaders: None }
     }
 }
 
@@ -307,7 +307,7 @@ impl<S> From<Assignment<S>> for Plan<S> {
 impl<S, const N: usize> From<[Assignment<S>; N]> for Plan<S> {
     fn from(assignments: [Assignment<S>; N]) -> Self {
         let assignments = assignments.into();
-        Self { assignments, number: None, leaders: None }
+        Self { assignments, scalar: None, leaders: None }
     }
 }
 

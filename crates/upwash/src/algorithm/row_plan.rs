@@ -6,7 +6,7 @@ use crate::ids::{RowIndex, WorkerId};
 impl WorkerPlan {
     /// The same by rows of an engine.
     pub fn at_rows<E>(self, row_of: impl Fn(WorkerId) -> Result<RowIndex, E>) -> Result<RowPlan, E> {
-        let Plan { assignments, number, leaders } = self.plan;
+        let Plan { assignments, scalar, leaders } = self.plan;
         let assignment = |sum: Assignment| {
             let messages = sum.messages.into_iter();
             let messages = messages.map(|(sender, weight)| Ok((row_of(sender)?, weight)));
@@ -14,7 +14,7 @@ impl WorkerPlan {
                 target: sum.target,
                 own: sum.own,
                 messages: messages.collect::<Result<_, E>>()?,
-                number: sum.number,
+                message_index: sum.message_index,
                 mean: sum.mean,
             })
         };
@@ -22,7 +22,7 @@ impl WorkerPlan {
         Ok(RowPlan {
             row: row_of(self.worker)?,
             messages: self.messages,
-            plan: Plan { assignments: assignments.collect::<Result<_, E>>()?, number, leaders },
+            plan: Plan { assignments: assignments.collect::<Result<_, E>>()?, scalar, leaders },
         })
     }
 

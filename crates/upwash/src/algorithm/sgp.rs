@@ -22,18 +22,18 @@ pub struct Sgp;
 
 impl Algorithm for Sgp {
     fn messages(&self, view: &LocalView<'_>) -> Vec<Outgoing> {
-        let part = -1.0 / view.own.number;
+        let part = -1.0 / view.own.scalar;
         vec![Outgoing::of([(Vector::Model, 1.0), (Vector::Step, part)])]
     }
 
     fn plan(&self, view: &LocalView<'_>) -> Plan {
         let mut model = Assignment::mixed(Vector::Model, vec![]);
-        for (sender, report) in view.received.iter().copied().chain([(view.worker, view.own)]) {
-            model.add(sender, report.number / (1 + report.degree) as f64);
+        for (sender, stats) in view.received.iter().copied().chain([(view.worker, view.own)]) {
+            model.add(sender, stats.scalar / (1 + stats.degree) as f64);
         }
         let weight: f64 = model.messages.iter().map(|entry| entry.1).sum();
         model.scale(1.0 / weight);
-        Plan { number: Some(weight), ..model.into() }
+        Plan { scalar: Some(weight), ..model.into() }
     }
 
     fn display_name(&self) -> String {

@@ -68,7 +68,7 @@ impl SlowMo {
             return vec![(reference, 1.0)];
         }
         let ratio = rate / before;
-        let model = (1.0 - ratio) * view.own.number;
+        let model = (1.0 - ratio) * view.own.scalar;
         vec![(reference, ratio), (Vector::Model, model)]
     }
 
@@ -109,7 +109,7 @@ impl Algorithm for SlowMo {
         let message = match self.base_averages(view.context.round.index()) {
             true => self.base.messages(view).swap_remove(0),
             // Where models have weights (push-sum), their mean has them too; the weights' mean is 1.
-            false => Outgoing::of([(Vector::Model, view.own.number)]),
+            false => Outgoing::of([(Vector::Model, view.own.scalar)]),
         };
         if view.context.rate == 0.0 {
             return vec![message];
@@ -124,7 +124,7 @@ impl Algorithm for SlowMo {
 
     fn plan(&self, view: &LocalView<'_>) -> Plan {
         if self.is_slow_step(view) {
-            return Plan { assignments: self.slow_step(view), number: Some(1.0), leaders: None };
+            return Plan { assignments: self.slow_step(view), scalar: Some(1.0), leaders: None };
         }
         let mut plan = self.base.plan(view);
         let moved = self.reference(view);

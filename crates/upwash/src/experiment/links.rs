@@ -58,7 +58,7 @@ pub(super) fn audience(method: &Method, schedule: &Schedule) -> Option<Vec<Vec<u
     let view = LocalView {
         worker: 0,
         context: ExchangeContext::new(&round, 0.0),
-        own: WorkerStats { loss: None, degree: 0, number: 1.0 },
+        own: WorkerStats { loss: None, degree: 0, scalar: 1.0 },
         received: &[],
     };
     let messages = method.synchronous()?.messages(&view);

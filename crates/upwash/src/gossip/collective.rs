@@ -12,7 +12,7 @@ impl Gossip<'_> {
     pub(crate) fn choose(
         &mut self,
         job: &ExchangeJob<'_>,
-        reports: &mut [WorkerStats],
+        stats: &mut [WorkerStats],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<Inbox, GossipError> {
@@ -21,13 +21,13 @@ impl Gossip<'_> {
             from: worker,
             round: job.options.round,
             exchange: job.number() - 1,
-            report: reports[worker],
+            stats: stats[worker],
             whole: true,
             fresh: false,
-            numbers: Buffer::default(),
+            values: Buffer::default(),
         };
         let announcements = self.placement.own().map(|w| (announcement(w), everywhere.clone()));
-        let others: Vec<usize> = (0..reports.len()).filter(|&w| !self.is_here(w)).collect();
+        let others: Vec<usize> = (0..stats.len()).filter(|&w| !self.is_here(w)).collect();
         transport.begin_exchange(announcements.collect(), &others)?;
         let announcements = transport.finish_exchange(job.number() - 1)?;
         // Everyone must choose from the same.
@@ -37,17 +37,17 @@ impl Gossip<'_> {
             return Err(TransportError::Missing { from, round }.into());
         }
         for message in announcements {
-            reports[message.from] = message.report;
+            stats[message.from] = message.stats;
         }
         let ExchangeJob { algorithm, exchange, context, .. } = job;
-        let parts = exchange.parts(*algorithm, context, reports);
+        let parts = exchange.parts(*algorithm, context, stats);
         let used = |(worker, part): (usize, &WorkerPlan)| -> Vec<usize> {
             let used = part.plan.assignments.iter().flat_map(|sum| &sum.messages);
             let others = used.map(|entry| entry.0).filter(|&from| from != worker);
             others.collect()
         };
         let hears: Vec<Vec<usize>> = parts.iter().enumerate().map(used).collect();
-        self.post(job, reports, &hears, engine, transport)?;
+        self.post(job, stats, &hears, engine, transport)?;
         self.receive(job, engine, transport)
     }
 
@@ -55,7 +55,7 @@ impl Gossip<'_> {
     pub(crate) fn average(
         &mut self,
         job: &ExchangeJob<'_>,
-        reports: &[WorkerStats],
+        stats: &[WorkerStats],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<Inbox, GossipError> {
@@ -64,7 +64,7 @@ impl Gossip<'_> {
         let mut count = 0.0;
         let mut count_of_vectors = 0;
         for worker in self.placement.own() {
-            let outgoing = self.outgoing(worker, reports[worker], job);
+            let outgoing = self.outgoing(worker, stats[worker], job);
             count_of_vectors = outgoing.len();
             let row = self.placement.row_of(worker).unwrap_or_default();
             if Some(worker) == self.experiment.server {

@@ -113,7 +113,7 @@ impl<'a> Gossip<'a> {
     }
 
     /// What a worker sends in an exchange.
-    pub(super) fn outgoing(&self, worker: usize, report: WorkerStats, job: &ExchangeJob<'_>) -> Vec<Outgoing> {
-        job.algorithm.messages(&LocalView { worker, context: job.context, own: report, received: &[] })
+    pub(super) fn outgoing(&self, worker: usize, stats: WorkerStats, job: &ExchangeJob<'_>) -> Vec<Outgoing> {
+        job.algorithm.messages(&LocalView { worker, context: job.context, own: stats, received: &[] })
     }
 }

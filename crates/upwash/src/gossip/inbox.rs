@@ -16,7 +16,7 @@ pub(crate) struct Inbox {
     /// Their statistics, if they came along.
     pub(crate) statistics: Vec<Vec<f32>>,
     /// What each said of itself, and who of them holds all of its links.
-    pub(crate) reports: BTreeMap<usize, WorkerStats>,
+    pub(crate) received_stats: BTreeMap<usize, WorkerStats>,
     pub(crate) whole: BTreeSet<usize>,
     /// The mean of all is the last remote.
     pub(crate) has_mean: bool,

@@ -11,7 +11,7 @@ impl Gossip<'_> {
     pub(crate) fn observe_links(
         &mut self,
         job: &ExchangeJob<'_>,
-        reports: &mut [WorkerStats],
+        stats: &mut [WorkerStats],
         transport: &dyn Transport,
     ) {
         self.broken.clear();
@@ -29,7 +29,7 @@ impl Gossip<'_> {
             if deaf || unheard > 0 {
                 self.broken.insert(worker);
             }
-            reports[worker].degree -= unheard.min(reports[worker].degree);
+            stats[worker].degree -= unheard.min(stats[worker].degree);
         }
     }
 
@@ -40,7 +40,7 @@ impl Gossip<'_> {
     pub(crate) fn reweighted(
         &self,
         up: &Round,
-        reports: &[WorkerStats],
+        stats: &[WorkerStats],
         inbox: &Inbox,
         transport: &dyn Transport,
     ) -> Option<Round> {
@@ -55,11 +55,11 @@ impl Gossip<'_> {
                 if other == worker {
                     continue;
                 }
-                let weight = match (self.is_here(other), inbox.reports.get(&other)) {
+                let weight = match (self.is_here(other), inbox.received_stats.get(&other)) {
                     (true, _) => weight,
                     (_, Some(_)) if whole && inbox.whole.contains(&other) => weight,
                     (_, Some(theirs)) => {
-                        let most = theirs.degree.max(reports[worker].degree);
+                        let most = theirs.degree.max(stats[worker].degree);
                         weight.min(1.0 / (1 + most) as f64)
                     }
                     (_, None) => continue,
@@ -132,8 +132,8 @@ mod tests {
             statistics: false,
         };
         let degrees = up.receiver_counts();
-        let mut reports: Vec<WorkerStats> =
-            (0..workers).map(|worker| WorkerStats { loss: None, degree: degrees[worker], number: 1.0 }).collect();
+        let mut stats: Vec<WorkerStats> =
+            (0..workers).map(|worker| WorkerStats { loss: None, degree: degrees[worker], scalar: 1.0 }).collect();
         // What everyone finds out about itself, and says in its messages.
         let mut processes: Vec<(Gossip<'_>, Links)> = (0..workers)
             .map(|worker| {
@@ -144,19 +144,19 @@ mod tests {
             })
             .collect();
         for (process, links) in &mut processes {
-            process.observe_links(&job, &mut reports, links);
+            process.observe_links(&job, &mut stats, links);
         }
         let whole: Vec<bool> = processes.iter().map(|(process, _)| process.broken.is_empty()).collect();
         let row = |worker: usize| {
             let (process, links) = &processes[worker];
             let mut inbox = Inbox::default();
             for sender in up.senders(worker).filter(|&sender| is_up(worker, sender)) {
-                inbox.reports.insert(sender, reports[sender]);
+                inbox.received_stats.insert(sender, stats[sender]);
                 if whole[sender] {
                     inbox.whole.insert(sender);
                 }
             }
-            let round = process.reweighted(up, &reports, &inbox, links);
+            let round = process.reweighted(up, &stats, &inbox, links);
             let round = round.as_ref().unwrap_or(up);
             (worker, round.mixing().row(worker).to_vec())
         };

@@ -72,8 +72,8 @@ impl Gossip<'_> {
                 self.receive(job, engine, transport)?
             }
         };
-        for (&sender, &report) in &inbox.reports {
-            stats[sender] = report;
+        for (&sender, &received) in &inbox.received_stats {
+            stats[sender] = received;
         }
         let by_links = matches!(job.exchange, Exchange::Neighbors | Exchange::Early);
         if by_links && !self.is_local() {

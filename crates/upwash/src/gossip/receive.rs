@@ -17,11 +17,11 @@ impl Gossip<'_> {
         let mut inbox = Inbox::default();
         let survives = transport.capabilities().survives_loss;
         for message in transport.finish_exchange(job.number())? {
-            let (from, report, whole) = (message.from, message.report, message.whole);
+            let (from, stats, whole) = (message.from, message.stats, message.whole);
             let opened = self.open(message, job, engine).and_then(|opened| {
                 let is_finite = |vector: &Buffer| vector.iter().all(|x| x.is_finite());
                 let finite = || opened.0.iter().chain([&opened.1]).all(is_finite);
-                let usable = || report.number.is_finite() && report.number > 0.0 && finite();
+                let usable = || stats.scalar.is_finite() && stats.scalar > 0.0 && finite();
                 match !survives || usable() {
                     true => Ok(opened),
                     false => Err(WireError::NotFinite),
@@ -41,7 +41,7 @@ impl Gossip<'_> {
             inbox.senders.push(from);
             inbox.remote_rows.push(RemoteRow { messages });
             inbox.statistics.push(statistics.into_vec());
-            inbox.reports.insert(from, report);
+            inbox.received_stats.insert(from, stats);
         }
         Ok(inbox)
     }
@@ -55,21 +55,21 @@ impl Gossip<'_> {
     ) -> Result<(Vec<Buffer>, Buffer), WireError> {
         let width = engine.layout().parameter_count();
         let statistics = job.statistic_count(engine);
-        let sent = self.outgoing(message.from, message.report, job);
+        let sent = self.outgoing(message.from, message.stats, job);
         let encodings = sent.iter().map(|vector| self.encoding_of(vector, message.fresh));
         let encodings: Vec<Encoding> = encodings.collect();
         let units = encodings.iter().map(|encoding| encoding.units(width));
         let expected = units.sum::<usize>() + statistics;
-        let found = message.numbers.len();
+        let found = message.values.len();
         if found != expected {
             return Err(WireError::Length { expected, found });
         }
         // The usual case: one vector as it is, which need not be copied.
         if sent.len() == 1 && statistics == 0 && encodings[0] == Encoding::F32 && !message.fresh {
-            return Ok((vec![message.numbers], Buffer::default()));
+            return Ok((vec![message.values], Buffer::default()));
         }
         let draw = [message.from as u64, message.round];
-        let (mut rest, mut vectors) = (&message.numbers[..], Vec::new());
+        let (mut rest, mut vectors) = (&message.values[..], Vec::new());
         for (number, (outgoing, encoding)) in sent.iter().zip(encodings).enumerate() {
             let (units, after) = rest.split_at(encoding.units(width));
             rest = after;

@@ -12,24 +12,24 @@ impl Gossip<'_> {
     pub(crate) fn send(
         &mut self,
         job: &ExchangeJob<'_>,
-        reports: &[WorkerStats],
+        stats: &[WorkerStats],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<(), GossipError> {
-        let hears: Vec<Vec<usize>> = (0..reports.len())
+        let hears: Vec<Vec<usize>> = (0..stats.len())
             .map(|worker| match transport.is_link_up(worker) {
                 true => self.senders(worker, job),
                 false => vec![],
             })
             .collect();
-        self.post(job, reports, &hears, engine, transport)
+        self.post(job, stats, &hears, engine, transport)
     }
 
     /// Sends to those who hear the workers here, and says from whom those here hear.
     pub(super) fn post(
         &mut self,
         job: &ExchangeJob<'_>,
-        reports: &[WorkerStats],
+        stats: &[WorkerStats],
         hears: &[Vec<usize>],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
@@ -38,8 +38,8 @@ impl Gossip<'_> {
         for worker in self.placement.own() {
             let places = self.places(worker, hears);
             if !places.is_empty() {
-                let report = reports[worker];
-                sent.extend(self.messages(worker, report, places, job, engine, transport)?);
+                let stats = stats[worker];
+                sent.extend(self.messages(worker, stats, places, job, engine, transport)?);
             }
         }
         for (message, places) in &sent {
@@ -57,13 +57,13 @@ impl Gossip<'_> {
     fn messages(
         &self,
         worker: usize,
-        report: WorkerStats,
+        stats: WorkerStats,
         places: Vec<usize>,
         job: &ExchangeJob<'_>,
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<Vec<(Message, Vec<usize>)>, GossipError> {
-        let outgoing = self.outgoing(worker, report, job);
+        let outgoing = self.outgoing(worker, stats, job);
         let is_public = outgoing.iter().any(|vector| vector.public_copy.is_some());
         let knows = |place: &usize| !is_public || self.introduced.contains(&(worker, *place));
         let (known, new): (Vec<usize>, Vec<usize>) = places.into_iter().partition(knows);
@@ -77,10 +77,10 @@ impl Gossip<'_> {
                 from: worker,
                 round: job.options.round,
                 exchange: job.number(),
-                report,
+                stats,
                 whole: !self.broken.contains(&worker),
                 fresh,
-                numbers,
+                values: numbers,
             };
             sent.push((message, places));
         }

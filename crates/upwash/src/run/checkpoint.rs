@@ -168,10 +168,10 @@ impl Checkpoint {
             next = rows.end;
             joined.wall_seconds = joined.wall_seconds.max(part.wall_seconds);
             sent = sent.with(part.progress.sent);
-            let Progress { clocks, numbers, losses, epoch_scores, .. } = &part.progress;
+            let Progress { clocks, scalars, losses, epoch_scores, .. } = &part.progress;
             for worker in rows.clone() {
                 joined.progress.clocks[worker] = *clocks.get(worker)?;
-                joined.progress.numbers[worker] = *numbers.get(worker)?;
+                joined.progress.scalars[worker] = *scalars.get(worker)?;
                 joined.progress.losses[worker] = *losses.get(worker)?;
                 joined.progress.epoch_scores[worker] = *epoch_scores.get(worker)?;
             }
@@ -287,7 +287,7 @@ mod tests {
             let mut progress = Progress::start(5);
             progress.round = round;
             progress.sent.bytes_sent = 7;
-            (first..first + count).for_each(|w| progress.numbers[w] = w as f64);
+            (first..first + count).for_each(|w| progress.scalars[w] = w as f64);
             Checkpoint {
                 config: "seed = 1\n".into(),
                 progress,
@@ -309,7 +309,7 @@ mod tests {
             assert!(damaged.is_empty());
             assert_eq!(found.progress.round, 10);
             assert_eq!(found.arrays, part(own.start, own.len(), 10).arrays);
-            assert_eq!(found.progress.numbers, [0.0, 1.0, 2.0, 3.0, 4.0]);
+            assert_eq!(found.progress.scalars, [0.0, 1.0, 2.0, 3.0, 4.0]);
             assert_eq!(found.wall_seconds, 4.0);
             assert_eq!(found.progress.sent.bytes_sent, if own.start == 0 { 21 } else { 0 });
         }

@@ -217,8 +217,8 @@ impl<'a> Node<'a> {
     /// Takes note of what plans say beside vectors: scalars and leaders.
     fn record(&mut self, plans: &[WorkerPlan]) {
         for WorkerPlan { worker, plan, .. } in plans {
-            if let Some(number) = plan.number {
-                self.session.progress.numbers[*worker] = number;
+            if let Some(number) = plan.scalar {
+                self.session.progress.scalars[*worker] = number;
             }
             if plan.leaders.is_some() {
                 self.session.leaders.now[*worker] = plan.leaders;

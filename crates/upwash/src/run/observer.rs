@@ -30,7 +30,7 @@ pub struct Progress {
     /// Everyone's clock: simulated seconds.
     pub clocks: Vec<f64>,
     /// The number that the algorithm keeps for each.
-    pub numbers: Vec<f64>,
+    pub scalars: Vec<f64>,
     /// Without rounds: what every worker is doing.
     pub asynchronous: Option<AsyncState>,
     /// Everyone's loss in the round before.
@@ -46,7 +46,7 @@ impl Progress {
             round: 0,
             sent: Sent::default(),
             clocks: vec![0.0; workers],
-            numbers: vec![1.0; workers],
+            scalars: vec![1.0; workers],
             asynchronous: None,
             losses: vec![None; workers],
             epoch_scores: vec![Score::default(); workers],

@@ -66,9 +66,9 @@ impl<'a> CurrentRound<'a> {
 
     /// What every worker says of itself now.
     fn stats(&self, session: &Session<'_>) -> Vec<WorkerStats> {
-        let (losses, numbers) = (&session.progress.losses, &session.progress.numbers);
+        let (losses, numbers) = (&session.progress.losses, &session.progress.scalars);
         let report =
-            |(worker, &degree): (usize, &usize)| WorkerStats { loss: losses[worker], degree, number: numbers[worker] };
+            |(worker, &degree): (usize, &usize)| WorkerStats { loss: losses[worker], degree, scalar: numbers[worker] };
         self.degrees.iter().enumerate().map(report).collect()
     }
 

@@ -18,13 +18,13 @@ pub struct Message {
     /// Which of the round's exchanges, from 0.
     pub exchange: u32,
     /// What it says of itself.
-    pub report: WorkerStats,
+    pub stats: WorkerStats,
     /// Whether it holds all links that it should have in this round.
     pub whole: bool,
     /// Whether a public copy comes whole, and not as a difference from what was sent before.
     pub fresh: bool,
     /// Vectors, one after the other, as they were [coded](super::Encoding).
-    pub numbers: Buffer,
+    pub values: Buffer,
 }
 
 /// Why bytes are no message.
@@ -74,12 +74,12 @@ impl Message {
         put(&[VERSION, u8::from(self.whole) | u8::from(self.fresh) << 1]);
         put(&(self.from as u32).to_le_bytes());
         put(&self.round.to_le_bytes());
-        put(&(self.numbers.len() as u64).to_le_bytes());
+        put(&(self.values.len() as u64).to_le_bytes());
         put(&self.exchange.to_le_bytes());
-        put(&(self.report.degree as u32).to_le_bytes());
+        put(&(self.stats.degree as u32).to_le_bytes());
         // A loss that is not known is no number.
-        put(&self.report.loss.unwrap_or(f64::NAN).to_le_bytes());
-        put(&self.report.number.to_le_bytes());
+        put(&self.stats.loss.unwrap_or(f64::NAN).to_le_bytes());
+        put(&self.stats.scalar.to_le_bytes());
         bytes
     }
 
@@ -104,19 +104,19 @@ impl Message {
         let exchange = u32::from_le_bytes(fixed(take(4)));
         let degree = u32::from_le_bytes(fixed(take(4))) as usize;
         let loss = f64::from_le_bytes(fixed(take(8)));
-        let number = f64::from_le_bytes(fixed(take(8)));
+        let scalar = f64::from_le_bytes(fixed(take(8)));
         if flags > 3 || take(16) != [0; 16] {
             return Err(WireError::Header);
         }
-        let report = WorkerStats { loss: (!loss.is_nan()).then_some(loss), degree, number };
+        let stats = WorkerStats { loss: (!loss.is_nan()).then_some(loss), degree, scalar };
         let message = Self {
             from,
             round,
             exchange,
-            report,
+            stats,
             whole: flags & 1 != 0,
             fresh: flags & 2 != 0,
-            numbers: Buffer::default(),
+            values: Buffer::default(),
         };
         Ok((message, length))
     }
@@ -139,15 +139,15 @@ mod tests {
                 from: 3,
                 round: 1 << 40,
                 exchange: 2,
-                report: WorkerStats { loss, degree: 5, number: 0.5 },
+                stats: WorkerStats { loss, degree: 5, scalar: 0.5 },
                 whole: true,
                 fresh: false,
-                numbers: vec![1.0, 2.0].into(),
+                values: vec![1.0, 2.0].into(),
             };
             let (read, length) = Message::from_header(&message.header()).unwrap();
             assert_eq!(length, 2);
-            let numbers = message.numbers.clone();
-            assert_eq!(Message { numbers, ..read }, message);
+            let numbers = message.values.clone();
+            assert_eq!(Message { values: numbers, ..read }, message);
         }
     }
 

@@ -37,7 +37,7 @@ pub struct Machine {
     pub x: Vec<f64>,
     pub u: Vec<f64>,
     pub state_vectors: Vec<Vec<f64>>,
-    pub numbers: Vec<f64>,
+    pub scalars: Vec<f64>,
     pub server: Option<usize>,
     pub momentum: f64,
     /// The last round's rate.
@@ -59,7 +59,7 @@ impl Machine {
             x: x.to_vec(),
             u: vec![0.0; x.len()],
             state_vectors: vec![],
-            numbers: vec![1.0; x.len()],
+            scalars: vec![1.0; x.len()],
             server: None,
             momentum: 0.0,
             previous_rate: None,
@@ -104,11 +104,11 @@ impl Machine {
         for part in parts {
             for assignment in &part.plan.assignments {
                 let heard = assignment.messages.iter();
-                let heard: f64 = heard.map(|&(j, w)| w * sent(j, assignment.number)).sum();
+                let heard: f64 = heard.map(|&(j, w)| w * sent(j, assignment.message_index)).sum();
                 let counted = parts.iter().filter(|p| Some(p.worker) != self.server);
                 let all: Vec<f64> = match assignment.mean {
                     0.0 => vec![0.0],
-                    _ => counted.map(|p| sent(p.worker, assignment.number)).collect(),
+                    _ => counted.map(|p| sent(p.worker, assignment.message_index)).collect(),
                 };
                 let mean = all.iter().sum::<f64>() / all.len() as f64;
                 let own = self.sum(part.worker, &assignment.own);
@@ -119,8 +119,8 @@ impl Machine {
                     Vector::Step => panic!("steps are the optimizer's"),
                 }
             }
-            if let Some(number) = part.plan.number {
-                self.numbers[part.worker] = number;
+            if let Some(number) = part.plan.scalar {
+                self.scalars[part.worker] = number;
             }
         }
     }
@@ -129,7 +129,7 @@ impl Machine {
     pub fn exchange(&mut self, algorithm: &dyn Algorithm, up: &Round, rate: f64, losses: &[f64]) {
         let degrees = up.receiver_counts();
         for (index, exchange) in algorithm.exchanges(up.index()).into_iter().enumerate() {
-            let report = |i: usize| WorkerStats { loss: Some(losses[i]), degree: degrees[i], number: self.numbers[i] };
+            let report = |i: usize| WorkerStats { loss: Some(losses[i]), degree: degrees[i], scalar: self.scalars[i] };
             let reports: Vec<WorkerStats> = (0..self.x.len()).map(report).collect();
             let context = ExchangeContext {
                 exchange: index,
@@ -163,11 +163,11 @@ impl Machine {
             neighbors: graph,
             server: self.server,
             training: self.x.len() - usize::from(self.server.is_some()),
-            number: self.numbers[worker],
+            scalar: self.scalars[worker],
             seed: 1,
         };
         let partner = algorithm.partner(&turn);
-        let partner = partner.map(|partner| (partner, self.numbers[partner]));
+        let partner = partner.map(|partner| (partner, self.scalars[partner]));
         self.carry_out(&algorithm.update(&turn, partner).plans);
     }
 }

@@ -67,7 +67,7 @@ impl<'a> Program<'a> {
         for part in parts {
             let mut sums = Vec::with_capacity(part.plan.assignments.len());
             for assignment in &part.plan.assignments {
-                let number = assignment.number;
+                let number = assignment.message_index;
                 let mut place_of = |sender: RowIndex| {
                     let row = rows.get(sender.0).copied().unwrap_or(usize::MAX);
                     assert!(row != usize::MAX, "{sender:?} is not here");

@@ -142,14 +142,14 @@ fn count_steps(
 }
 
 /// A worker's step, as an algorithm sees it.
-fn async_step(experiment: &Experiment, worker: usize, step: u64, number: f64) -> AsyncStep<'_> {
+fn async_step(experiment: &Experiment, worker: usize, step: u64, scalar: f64) -> AsyncStep<'_> {
     AsyncStep {
         worker,
         step,
         neighbors: experiment.graph.neighbors(worker),
         server: experiment.server,
         training: experiment.training_workers().len(),
-        number,
+        scalar,
         seed: experiment.config.seed,
     }
 }

@@ -71,7 +71,7 @@ pub(super) struct Reply {
 /// What an exchange adds to the worker that began it.
 struct Change {
     model: Vec<f32>,
-    number: f64,
+    scalar: f64,
 }
 
 pub(super) fn run(
@@ -159,7 +159,7 @@ impl<'a> NetworkWorker<'a> {
             let mut state = self.lock();
             let pairs = state.model.iter_mut().zip(change.model);
             pairs.for_each(|(x, difference)| *x += difference);
-            state.number += change.number;
+            state.scalar += change.scalar;
             state.keep(&local);
             drop(state);
             if ask.send(Ask::Step(score)).is_err() {
@@ -177,11 +177,11 @@ impl<'a> NetworkWorker<'a> {
         ask: &mpsc::Sender<Ask>,
         replies: &mpsc::Receiver<Reply>,
     ) -> Option<Change> {
-        let (sent, number) = {
+        let (sent, scalar) = {
             let state = self.lock();
-            (state.model.to_vec(), state.number)
+            (state.model.to_vec(), state.scalar)
         };
-        let view = async_step(self.experiment, self.id, step, number);
+        let view = async_step(self.experiment, self.id, step, scalar);
         let mut reply = None;
         let partner = self.algorithm.partner(&view);
         if let Some(to) = partner {
@@ -189,18 +189,18 @@ impl<'a> NetworkWorker<'a> {
             let update_alone = self.algorithm.update(&view, Some((to, 1.0)));
             let own = update_alone.plans.iter().find(|plan| plan.worker == self.id);
             let numbers = own.map_or(vec![], |plan| outgoing(plan, &sent, update));
-            let message = self.message(numbers, number);
+            let message = self.message(numbers, scalar);
             ask.send(Ask::Request { to, step, message }).ok()?;
             reply = self.wait_for_reply(step, replies).ok()?;
         }
         let known = partner.zip(reply.as_ref());
-        let known = known.map(|(partner, reply)| (partner, reply.report.number));
+        let known = known.map(|(partner, reply)| (partner, reply.stats.scalar));
         let plans = self.algorithm.update(&view, known).plans;
-        let remote = partner.zip(reply.map(|reply| reply.numbers));
-        let (mut model, new_number) = self.updated(&plans, sent.clone(), update, remote);
+        let remote = partner.zip(reply.map(|reply| reply.values));
+        let (mut model, new_scalar) = self.updated(&plans, sent.clone(), update, remote);
         model.iter_mut().zip(&sent).for_each(|(x, old)| *x -= old);
-        let number = new_number.map_or(0.0, |new| new - number);
-        Some(Change { model, number })
+        let scalar = new_scalar.map_or(0.0, |new| new - scalar);
+        Some(Change { model, scalar })
     }
 
     /// What came of a request; an error when nobody listens any more.
@@ -222,15 +222,15 @@ impl<'a> NetworkWorker<'a> {
         }
     }
 
-    pub(super) fn message(&self, numbers: Vec<f32>, number: f64) -> Message {
+    pub(super) fn message(&self, numbers: Vec<f32>, scalar: f64) -> Message {
         Message {
             from: self.id,
             round: 0,
             exchange: 0,
-            report: WorkerStats { loss: None, degree: self.neighbors.len(), number },
+            stats: WorkerStats { loss: None, degree: self.neighbors.len(), scalar },
             whole: true,
             fresh: false,
-            numbers: numbers.into(),
+            values: numbers.into(),
         }
     }
 
@@ -255,7 +255,7 @@ impl<'a> NetworkWorker<'a> {
         row_plans.extend(remote_rows.iter().map(|remote| remote.part(RowIndex(1))));
         let options = MixOptions { single_threaded: true, ..Default::default() };
         exchange(rows, &remote_rows, &row_plans, options);
-        (model, own.plan.number)
+        (model, own.plan.scalar)
     }
 }
 

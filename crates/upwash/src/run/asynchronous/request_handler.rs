@@ -221,8 +221,8 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
                 // There are answers for which nobody waits any more.
                 let awaited = |(to, step): &(usize, u64)| *to == from && step & LARGEST == steps;
                 if let Some((_, step)) = self.waiting.take_if(|waiting| awaited(waiting)) {
-                    let usable = message.numbers.len() == self.width();
-                    let usable = usable && message.numbers.iter().all(|x| x.is_finite());
+                    let usable = message.values.len() == self.width();
+                    let usable = usable && message.values.iter().all(|x| x.is_finite());
                     self.pass_on(step, Some(message).filter(|_| usable));
                 }
             }
@@ -249,19 +249,19 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
     /// Another worker asks for an exchange: updates this worker, and returns its reply.
     fn on_request(&mut self, message: &Message, step: u32) -> Option<Message> {
         let worker = self.worker;
-        if message.numbers.len() != self.width() || !message.numbers.iter().all(|x| x.is_finite()) {
+        if message.values.len() != self.width() || !message.values.iter().all(|x| x.is_finite()) {
             return None;
         }
         let mut state = worker.lock();
-        let number = message.report.number;
-        let view = async_step(worker.experiment, message.from, step.into(), number);
-        let plans = worker.algorithm.update(&view, Some((worker.id, state.number))).plans;
+        let scalar = message.stats.scalar;
+        let view = async_step(worker.experiment, message.from, step.into(), scalar);
+        let plans = worker.algorithm.update(&view, Some((worker.id, state.scalar))).plans;
         let own = plans.iter().find(|plan| plan.worker == worker.id)?;
-        let reply = worker.message(outgoing(own, state.model, &[]), state.number);
-        let remote = Some((message.from, message.numbers.clone()));
-        let (model, number) = worker.updated(&plans, state.model.to_vec(), &[], remote);
+        let reply = worker.message(outgoing(own, state.model, &[]), state.scalar);
+        let remote = Some((message.from, message.values.clone()));
+        let (model, scalar) = worker.updated(&plans, state.model.to_vec(), &[], remote);
         state.model.copy_from_slice(&model);
-        state.number = number.unwrap_or(state.number);
+        state.scalar = scalar.unwrap_or(state.scalar);
         Some(reply)
     }
 
@@ -338,8 +338,8 @@ impl AsyncWorkers for RequestHandler<'_, '_> {
             false => !self.is_at_end(),
         };
         // Processes that end together end alike.
-        let number = self.transport.sum(f64::from(u8::from(is_interrupted)))?;
-        if is_interrupted || number.is_some_and(|number| number > 0.0) {
+        let scalar = self.transport.sum(f64::from(u8::from(is_interrupted)))?;
+        if is_interrupted || scalar.is_some_and(|scalar| scalar > 0.0) {
             return Ok(session.stop(self));
         }
         session.progress.round = session.experiment.rounds();

@@ -10,7 +10,7 @@ pub(super) struct WorkerState<'a> {
     pub(super) statistics: &'a mut [f32],
     pub(super) optimizer_state: Vec<&'a mut [f32]>,
     /// The algorithm's scalar.
-    pub(super) number: f64,
+    pub(super) scalar: f64,
     /// Its clock, and until when it is sending and receiving: simulated seconds.
     pub(super) clock: f64,
     pub(super) ports: [f64; 2],
@@ -63,7 +63,7 @@ impl<'a> SharedState<'a> {
                 model,
                 statistics,
                 optimizer_state,
-                number: progress.numbers[worker],
+                scalar: progress.scalars[worker],
                 clock: progress.clocks[worker],
                 ports: ports.unwrap_or_default(),
             }));
@@ -119,7 +119,7 @@ impl<'a> SharedState<'a> {
         let rows: Vec<_> = self.rows.iter().map(lock).collect();
         let mut progress = progress.clone();
         for (worker, row) in (self.first..).zip(&rows) {
-            progress.numbers[worker] = row.number;
+            progress.scalars[worker] = row.scalar;
             progress.clocks[worker] = row.clock;
         }
         complete(&mut progress, &rows);

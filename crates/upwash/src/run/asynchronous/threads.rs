@@ -153,8 +153,8 @@ impl Threads<'_> {
         present.sort_unstable();
         let mut states: Vec<_> = present.iter().map(|&i| self.state.lock(i)).collect();
         let place = |worker: usize| present.binary_search(&worker).unwrap_or(0);
-        view.number = states[place(worker)].number;
-        let known = partner.map(|partner| (partner, states[place(partner)].number));
+        view.scalar = states[place(worker)].scalar;
+        let known = partner.map(|partner| (partner, states[place(partner)].scalar));
         let PairwiseUpdate { mut plans } = algorithm.update(&view, known);
         let messages = PairwiseUpdate::message_count(plans.len(), algorithm.pair_exchange());
         plans.sort_unstable_by_key(|plan| plan.worker);
@@ -175,8 +175,8 @@ impl Threads<'_> {
         }
         let time = Some(states[place(worker)].clock);
         for WorkerPlan { worker, plan, .. } in &plans {
-            if let Some(number) = plan.number {
-                states[place(*worker)].number = number;
+            if let Some(scalar) = plan.scalar {
+                states[place(*worker)].scalar = scalar;
             }
         }
         let takes_part = |worker: usize| plans.iter().any(|plan| plan.worker == worker);

@@ -92,8 +92,8 @@ impl AsyncWorkers for Simulation<'_> {
 
 impl Simulation<'_> {
     fn step(&self, worker: usize, session: &Session<'_>) -> AsyncStep<'_> {
-        let (steps, number) = (self.state.steps[worker], session.progress.numbers[worker]);
-        async_step(self.experiment, worker, steps, number)
+        let (steps, scalar) = (self.state.steps[worker], session.progress.scalars[worker]);
+        async_step(self.experiment, worker, steps, scalar)
     }
 
     fn schedule(&mut self, worker: usize, time: f64, activity: Activity) {
@@ -141,7 +141,7 @@ impl Simulation<'_> {
     /// Two workers exchange, or one steps alone; then it begins its next gradient.
     fn exchange(&mut self, worker: usize, time: f64, session: &mut Session<'_>) -> Result<CompletedStep, RunError> {
         let step = self.step(worker, session);
-        let numbers = &session.progress.numbers;
+        let numbers = &session.progress.scalars;
         let partner = self.algorithm.partner(&step);
         let partner = partner.map(|partner| (partner, numbers[partner]));
         let update = self.algorithm.update(&step, partner);
@@ -178,8 +178,8 @@ impl Simulation<'_> {
             ..Default::default()
         };
         for plan in &plans {
-            if let Some(number) = plan.plan.number {
-                session.progress.numbers[plan.worker] = number;
+            if let Some(scalar) = plan.plan.scalar {
+                session.progress.scalars[plan.worker] = scalar;
             }
         }
         let plans: Vec<RowPlan> = plans.into_iter().map(WorkerPlan::in_one_process).collect();
