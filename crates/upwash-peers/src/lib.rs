@@ -375,7 +375,7 @@ impl Collectives for Peers {
             from: self.context.own,
             round,
             exchange,
-            report: upwash::algorithm::WorkerStats { loss: None, degree: 0, scalar: 1.0 },
+            stats: upwash::algorithm::WorkerStats { loss: None, degree: 0, scalar: 1.0 },
             whole: true,
             fresh: false,
             values: numbers.to_vec().into(),
