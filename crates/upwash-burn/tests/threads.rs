@@ -89,7 +89,7 @@ impl Held {
     fn new(experiment: &Experiment, worker: usize, others: u64) -> Self {
         let network = experiment.network.clone();
         let size = network.input.iter().product();
-        let share = experiment.sampler.shares().images[worker].iter();
+        let share = experiment.sampler.shards().images[worker].iter();
         let picks = share.map(|&image| upwash::data::Pick::whole(image));
         let images = experiment.data.scaling.batch(&experiment.data.train, picks);
         Self {

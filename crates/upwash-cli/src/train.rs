@@ -148,7 +148,7 @@ fn size(bytes: u64) -> String {
 /// Who trains on how many images of which class.
 fn shares(out: &mut impl Write, experiment: &Experiment) -> Result<()> {
     const MOST: usize = 16;
-    let (data, shares) = (&experiment.data, experiment.sampler.shares());
+    let (data, shares) = (&experiment.data, experiment.sampler.shards());
     let (partition, images) = (experiment.config.data.partition, data.train.len());
     writeln!(out, "{}: {images} images, shared out by `{partition}`\n", data.name)?;
     let counts = shares.class_counts(&data.train, data.classes);

@@ -37,7 +37,7 @@ fn a_run_of_an_embedding_program_is_shown_under_its_own_names() {
     assert_eq!(table.lines().count(), 1 + 2 * 8);
     // Only the program that brings the model can train it.
     let refused = error(here, &["train", "own/config.toml", "--out", "again"]);
-    assert!(refused.contains("is part of another program"), "{refused}");
+    assert!(refused.contains("is supplied by another program"), "{refused}");
     assert!(!here.join("again").exists());
 }
 

@@ -72,15 +72,21 @@ fn a_run_leaves_what_programs_rely_on() {
 fn bad_configurations_are_answered_with_the_place_and_the_remedy() {
     for (config, said) in [
         ("[training]\nepoch = 3\n", "did you mean `epochs`?"),
-        ("[training]\nlearning_rate = -1.0\n", "training.learning_rate = -1: a finite number above 0"),
+        ("[training]\nlearning_rate = -1.0\n", "training.learning_rate = -1: must be a finite number above 0"),
         ("model = \"mlp:99999999999999999\"\n", "mlp:99999999999999999\": 8 workers of"),
         ("model = \"cnn\"\n[data]\nname = \"synthetic:shape=1x1x1\"\n", "a layer has no inputs"),
-        ("[graph]\nlinks = \"alternating\"\nweights = \"metropolis\"\n", "graph.weights: with links that come in turn"),
-        ("[graph]\ntopology = \"ring:2000\"\n", "2000 workers cannot share 1442 images"),
+        (
+            "[graph]\nlinks = \"alternating\"\nweights = \"metropolis\"\n",
+            "graph.weights: only graph.links = \"whole\" has configurable weights",
+        ),
+        ("[graph]\ntopology = \"ring:2000\"\n", "cannot split 1442 images among 2000 workers"),
         ("[graph]\ntopology = \"file:none.txt\"\n", "/none.txt: No such file"),
         ("workers = 6\n[graph]\ntopology = \"ring:8\"\n", "workers = 6, but the graph `ring:8` has 8"),
-        ("[graph]\ncopies = 3\nfirst_copy = 3\n", "graph.first_copy = 3: below graph.copies = 3"),
-        ("[graph]\ncopies = 3\nfirst_copy = 1\norder = \"random\"\n", "with graph.order = \"in-turn\" only"),
+        ("[graph]\ncopies = 3\nfirst_copy = 3\n", "graph.first_copy = 3: must be below graph.copies = 3"),
+        (
+            "[graph]\ncopies = 3\nfirst_copy = 1\norder = \"random\"\n",
+            "only graph.order = \"in-turn\" has a first copy",
+        ),
         ("[algorithm]\nvariant = \"released\"\noverlap = true\n", "the released code exchanges after the step"),
         ("[data]\nname = \"synthetic:trian=5\"\n", "synthetic:trian=5: write any of"),
         ("[data]\nname = \"mnits\"\n", "data `mnits` is unknown"),
@@ -90,7 +96,7 @@ fn bad_configurations_are_answered_with_the_place_and_the_remedy() {
         // What would be ignored is refused.
         ("[algorithm]\nname = \"sgp\"\n[graph]\nweights = \"alpha=0.9\"\n", "graph.weights: SGP divides"),
         ("[algorithm]\nname = \"lsgd\"\ngroups = 100\n", "algorithm.groups = 100: there are 8 workers"),
-        ("[algorithm]\nname = \"all-reduce\"\n[graph]\ncopies = 3\n", "does not go by links"),
+        ("[algorithm]\nname = \"all-reduce\"\n[graph]\ncopies = 3\n", "does not use the links of the graph"),
         ("[algorithm]\nname = \"ad-psgd\"\n[graph]\nweights = \"metropolis\"\n", "without rounds"),
     ] {
         let folder = folder_with(config);
@@ -349,7 +355,7 @@ fn data_is_taken_from_files_and_checked() {
     bytes[1] = 100;
     std::fs::write(&stored, bytes).unwrap();
     let label = error(folder.path(), &["train", "run.toml", "--out", "r2"]);
-    assert!(label.contains("a label is 100, of 100 classes"), "{label}");
+    assert!(label.contains("label 100 is out of range for 100 classes"), "{label}");
     assert!(said(folder.path(), &["data", "get", "digits"]).contains("part of the program"));
     let unknown = error(folder.path(), &["data", "get", "imagenet"]);
     assert!(unknown.contains("data `imagenet` is unknown"), "{unknown}");

@@ -386,7 +386,7 @@ pub fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
     let model = model(experiment.network.clone());
     let models = &engine.state().unwrap()[0].1;
     for node in &summary.per_worker {
-        let share = experiment.sampler.shares().images[node.id].iter().map(|&image| Pick::whole(image));
+        let share = experiment.sampler.shards().images[node.id].iter().map(|&image| Pick::whole(image));
         let batch = experiment.data.scaling.batch(&experiment.data.train, share);
         let width = model.layout().parameter_count();
         let known = model.score(&models[node.id * width..][..width], &[], &batch).loss;
@@ -419,14 +419,14 @@ pub fn warnings_are_about_the_whole_schedule() {
     let rotating = "[algorithm]\nvariant = \"written\"\n[graph]\ncopies = 3\n";
     assert!(warnings(rotating)[0].contains("weigh their own model 0 or less"));
     let released = warnings("[algorithm]\nvariant = \"released\"\n");
-    assert!(released[0].contains("in 2 pieces"), "{released:?}");
+    assert!(released[0].contains("into 2 disconnected groups"), "{released:?}");
     // Alone each copy is in pieces; together they are not.
     let matching = "[graph]\ntopology = \"matchings:GRAPH\"\n";
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("two.txt");
     std::fs::write(&file, "0-1 2-3\n").unwrap();
     let matching = matching.replace("GRAPH", file.to_str().unwrap());
-    assert!(warnings(&matching)[0].contains("in 2 pieces, which learn for themselves"));
+    assert!(warnings(&matching)[0].contains("into 2 disconnected groups, which train independently"));
     // Averages of all join what links do not.
     for (name, round) in [("gossip-pga", 7), ("slowmo", 7)] {
         let averages = format!("{matching}[algorithm]\nname = \"{name}\"\n");
@@ -434,10 +434,10 @@ pub fn warnings_are_about_the_whole_schedule() {
             "slowmo" => format!("{averages}base = \"dpsgd\"\n"),
             _ => format!("{averages}period = 8\n"),
         };
-        let so = format!("which meet in averages of all only, first after round {round}");
+        let so = format!("which only global averages connect, for the first time after round {round}");
         let warned = warnings(&averages);
         assert!(warned.iter().any(|warning| warning.contains(&so)), "{name}: {warned:?}");
-        let alone = |warning: &String| warning.contains("for themselves");
+        let alone = |warning: &String| warning.contains("train independently");
         assert!(!warned.iter().any(alone), "{name}: {warned:?}");
     }
     assert!(warnings(&format!("{matching}copies = 3\n")).is_empty());

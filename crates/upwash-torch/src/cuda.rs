@@ -237,7 +237,7 @@ impl CudaEngine {
             train: ImagesOnDevice::new(&data.train, device),
             test: ImagesOnDevice::new(&data.test, device),
             uploads: Uploads::new(device),
-            trained: (0..workers).filter(|&worker| !spec.sampler.shares().images[worker].is_empty()).collect(),
+            trained: (0..workers).filter(|&worker| !spec.sampler.shards().images[worker].is_empty()).collect(),
             waiting: vec![None; workers],
             keeps_updates: spec.keeps_updates,
             notice: None,

@@ -4,7 +4,7 @@ use crate::algorithm::{Algorithm, Asynchronous, Method, Registry};
 use crate::config::{Config, ConfigError};
 use crate::data::Dataset;
 use crate::engine::{CpuEngine, Engine, EngineError, EngineSpec, Model};
-use crate::experiment::{DataPaths, DatasetCache, Experiment, ExperimentError, OwnParts};
+use crate::experiment::{CustomParts, DataPaths, DatasetCache, Experiment, ExperimentError};
 use crate::optimizer::Optimizer;
 use crate::run::{
     ControlFlow, DirectoryError, Event, Observer, Progress, RunDirectory, RunError, RunLocation, StopHandle, Summary,
@@ -38,7 +38,7 @@ pub struct Trainer<'a> {
     config: Config,
     paths: DataPaths,
     registry: Registry,
-    own: OwnParts,
+    own: CustomParts,
     model: Option<Arc<dyn Model>>,
     engine: Option<Box<EngineBuilder<'a>>>,
     transport: Option<Box<dyn Transport + 'a>>,
@@ -98,7 +98,7 @@ impl<'a> Trainer<'a> {
             config,
             paths: DataPaths::standard(),
             registry: Registry::standard(),
-            own: OwnParts::default(),
+            own: CustomParts::default(),
             model: None,
             engine: None,
             transport: None,
@@ -206,7 +206,7 @@ impl<'a> Trainer<'a> {
     pub fn run(self) -> Result<Summary, TrainError> {
         let Self { config, paths, registry, own, model, engine, transport, output, resume, mut observer, stop } = self;
         let cache = &mut DatasetCache::default();
-        let experiment = Experiment::prepare_own(config, &paths, &registry, cache, own)?;
+        let experiment = Experiment::prepare_custom(config, &paths, &registry, cache, own)?;
         let in_process = || Box::new(InProcess::new(experiment.workers())) as Box<dyn Transport>;
         let mut transport = transport.unwrap_or_else(in_process);
         let placement = transport.placement().clone();

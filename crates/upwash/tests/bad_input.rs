@@ -1,23 +1,24 @@
-//! What cannot be run is refused before the first round, with the option's name and the remedy.
+//! Invalid configurations are rejected before the first round. The error names the option and the remedy.
 
 #![allow(clippy::unwrap_used)]
 
 use upwash::config::Config;
 use upwash::experiment::{DataPaths, Experiment};
 
-fn refusal(config: &str) -> String {
+/// The error that rejects a configuration.
+fn rejection(config: &str) -> String {
     let config = Config::parse(config, &[]);
     let prepared = config.map(|config| Experiment::prepare(config, &DataPaths::default()));
     match prepared {
         Err(error) => error.to_string(),
         Ok(Err(error)) => error.to_string(),
-        Ok(Ok(_)) => panic!("it was accepted"),
+        Ok(Ok(_)) => panic!("the configuration was accepted"),
     }
 }
 
 #[test]
-fn options_of_algorithms() {
-    for (config, said) in [
+fn invalid_algorithm_options_are_rejected() {
+    for (config, expected) in [
         ("name = \"dspgd\"", "algorithm.name = \"dspgd\": one of al-dsgd"),
         ("name = \"dspgd\"", "did you mean `dpsgd`?"),
         ("name = \"dpsgd\"\nbudget = 0.5", "algorithm.budget = 0.5: no option of dpsgd"),
@@ -41,14 +42,15 @@ fn options_of_algorithms() {
         ("name = \"slowmo\"\nbase = \"slowmo\"", "another algorithm than slowmo itself"),
         ("name = \"slowmo\"\nbase = \"ad-psgd\"", "a synchronous algorithm"),
     ] {
-        let found = refusal(&format!("[algorithm]\n{config}\n"));
-        assert!(found.contains(said), "{config}: {found}");
+        let found = rejection(&format!("[algorithm]\n{config}\n"));
+        assert!(found.contains(expected), "{config}: {found}");
     }
 }
 
-/// AL-DSGD leads those whose workers see their neighbors' models and whose sums it does not break.
+/// AL-DSGD needs a base algorithm whose workers receive the models of their neighbors, and whose invariant sums it does
+/// not break.
 #[test]
-fn what_al_dsgd_cannot_lead() {
+fn al_dsgd_rejects_incompatible_base_algorithms() {
     for base in [
         "d2",
         "gradient-tracking",
@@ -61,21 +63,21 @@ fn what_al_dsgd_cannot_lead() {
         "slowmo",
         "al-dsgd",
     ] {
-        let found = refusal(&format!("[algorithm]\nbase = \"{base}\"\n[graph]\ntopology = \"star:5\"\n"));
-        let said = found.contains("algorithm.base =") && found.contains("dpsgd, matcha, gossip-pga");
-        assert!(said, "{base}: {found}");
+        let found = rejection(&format!("[algorithm]\nbase = \"{base}\"\n[graph]\ntopology = \"star:5\"\n"));
+        let names_remedy = found.contains("algorithm.base =") && found.contains("dpsgd, matcha, gossip-pga");
+        assert!(names_remedy, "{base}: {found}");
     }
-    let found = refusal("[algorithm]\nbase = \"choco\"\nvariant = \"written\"\n");
+    let found = rejection("[algorithm]\nbase = \"choco\"\nvariant = \"written\"\n");
     assert!(found.contains("algorithm.variant = \"written\": sound"), "{found}");
 }
 
 #[test]
-fn graphs_that_an_algorithm_cannot_use() {
-    for (config, said) in [
+fn graphs_that_do_not_suit_the_algorithm_are_rejected() {
+    for (config, expected) in [
         (
             "[algorithm]\nname = \"easgd\"\n",
-            "needs a server, a worker that is linked with all others, and graph.topology = \"paper:L1\" \
-             has none: take star:8",
+            "needs a server, a node that is linked to all others, and graph.topology = \"paper:L1\" \
+             has none: use star:8",
         ),
         ("[algorithm]\nname = \"downpour\"\n[graph]\ntopology = \"ring:4\"\n", "star:4 for a server and 3 workers"),
         (
@@ -88,7 +90,7 @@ fn graphs_that_an_algorithm_cannot_use() {
         ),
         (
             "[algorithm]\nname = \"dpsgd\"\n[graph]\ntopology = \"ring:3\"\ndirected_edges = [[0, 1]]\n",
-            "graph.directed_edges: over links that go one way, D-PSGD has no average",
+            "graph.directed_edges: D-PSGD does not converge to the average over directed links",
         ),
         (
             "[algorithm]\nname = \"sgp\"\n[graph]\ntopology = \"ring:3\"\ndirected_edges = [[0, 7]]\n",
@@ -100,30 +102,30 @@ fn graphs_that_an_algorithm_cannot_use() {
         ("[algorithm]\nname = \"ad-psgd\"\n[training]\nstatistics = \"averaged\"\n", "training.statistics"),
         (
             "[training]\nasynchronous = \"threads\"\n",
-            "training.asynchronous = \"threads\": AL-DSGD (sound) over D-PSGD goes in rounds",
+            "training.asynchronous = \"threads\": AL-DSGD (sound) over D-PSGD is synchronous",
         ),
     ] {
-        let found = refusal(config);
-        assert!(found.contains(said), "{config}: {found}");
+        let found = rejection(config);
+        assert!(found.contains(expected), "{config}: {found}");
     }
 }
 
 #[test]
-fn costs_that_cannot_be() {
-    for (clock, said) in [
-        ("gradient_seconds = [-1.0]", "clock.gradient_seconds = -1: at least 0"),
+fn invalid_clock_settings_are_rejected() {
+    for (clock, expected) in [
+        ("gradient_seconds = [-1.0]", "clock.gradient_seconds = -1: must be at least 0"),
         ("gradient_seconds = [1.0, 2.0]", "one for each of 8 workers"),
-        ("gradient_spread = -0.1", "clock.gradient_spread = -0.1: at least 0"),
+        ("gradient_spread = -0.1", "clock.gradient_spread = -0.1: must be at least 0"),
         ("straggler_probability = 1.5", "at most 1"),
         ("straggler_factor = -2.0", "clock.straggler_factor"),
-        ("megabits = 0.0", "clock.megabits = 0: above 0"),
+        ("megabits = 0.0", "clock.megabits = 0: must be above 0"),
         ("megabits = [[1.0]]", "8 rows of 8 numbers"),
-        ("latency_ms = -1.0", "clock.latency_ms = -1: at least 0"),
+        ("latency_ms = -1.0", "clock.latency_ms = -1: must be at least 0"),
         ("slow = [[8, 2.0]]", "clock.slow = [8, 2]"),
         ("slow = [[0, 0.0]]", "clock.slow = [0, 0]"),
         ("network = \"moon\"", "datacenter"),
     ] {
-        let found = refusal(&format!("[clock]\n{clock}\n"));
-        assert!(found.contains(said), "{clock}: {found}");
+        let found = rejection(&format!("[clock]\n{clock}\n"));
+        assert!(found.contains(expected), "{clock}: {found}");
     }
 }

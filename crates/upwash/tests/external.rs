@@ -1,4 +1,4 @@
-//! A training loop of one's own, driven from outside, does what the built-in one does.
+//! A custom training loop that drives the library round by round gives the same results as the built-in loop.
 #![allow(clippy::unwrap_used)]
 
 use upwash::engine::{Engine, Model};
@@ -10,34 +10,33 @@ use upwash_testkit::{Quadratic, external_suite, golden, transport_suite};
 
 #[test]
 fn every_synchronous_algorithm_agrees_with_the_built_in_loop() {
-    let refused = external_suite::check(golden::cases(1), |experiment, drive| {
+    let rejected = external_suite::check(golden::cases(1), |experiment, drive| {
         drive(&mut InProcess::new(experiment.workers()));
     });
     let mut expected = vec!["al-dsgd-qg-momentum", "qg-momentum"];
     expected.extend(golden::ASYNCHRONOUS);
     expected.sort_unstable();
-    assert_eq!(refused, expected);
+    assert_eq!(rejected, expected);
 }
 
-/// A model without batch norm has nothing to average.
 #[test]
-fn statistics_that_there_are_none_of_are_averaged_in_peace() {
+fn averaging_statistics_of_a_model_without_batch_norm_is_allowed() {
     let text =
         "model = \"softmax\"\n[algorithm]\nname = \"dpsgd\"\n[training]\nepochs = 1\nstatistics = \"averaged\"\n";
     let cases = [("averaged".to_string(), text.to_string())].into();
-    let refused = external_suite::check(cases, |experiment, drive| {
+    let rejected = external_suite::check(cases, |experiment, drive| {
         drive(&mut InProcess::new(experiment.workers()));
     });
-    assert!(refused.is_empty());
+    assert!(rejected.is_empty());
 }
 
 #[test]
-fn one_process_is_a_transport() {
+fn in_process_transport_conforms() {
     transport_suite::check_process(&mut InProcess::new(3));
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn models_of_the_wrong_size_and_calls_out_of_order_are_rejected() {
     let config = Config::parse("model = \"softmax\"\n[graph]\ntopology = \"ring:4\"\n", &[]);
     let experiment = Experiment::prepare(config.unwrap(), &DataPaths::default()).unwrap();
     let model = Quadratic::new(64);
@@ -53,9 +52,9 @@ fn what_does_not_fit_is_refused() {
     let rows: Vec<&mut [f32]> = models.iter_mut().map(|row| &mut row[..]).collect();
     let mut engine = external.attach(rows, vec![]).unwrap();
     assert!(engine.step(&[]).is_err());
-    let (mut here, mut nobody) = (InProcess::new(4), ());
+    let (mut transport, mut observer) = (InProcess::new(4), ());
     let progress = Progress::start(4);
-    let mut node = Node::new(&experiment, &engine, &mut here, progress, &mut nobody).unwrap();
+    let mut node = Node::new(&experiment, &engine, &mut transport, progress, &mut observer).unwrap();
     let error = node.finish_round(&mut engine, &[None; 4]).unwrap_err();
     assert!(matches!(error, RunError::NoRound));
 }

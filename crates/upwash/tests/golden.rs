@@ -1,4 +1,4 @@
-//! The losses of every algorithm on a quadratic model: the same bits on every machine.
+//! The losses of every algorithm on a quadratic model are bit-identical on every machine.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use upwash_testkit::Quadratic;
 use upwash_testkit::golden::{Bits, Trace, Traces, cases, check};
 
 #[test]
-fn golden_losses_on_a_quadratic() {
+fn losses_on_a_quadratic_match_the_golden_traces() {
     let trace = |config: &str| Trace::of(config, |experiment| Arc::new(Quadratic::new(experiment.data.train.size())));
     let runs = cases(1).into_iter();
     let found: Traces = runs.map(|(name, config)| (name, trace(&config))).collect();
@@ -18,18 +18,18 @@ fn golden_losses_on_a_quadratic() {
 }
 
 #[test]
-fn golden_runs_have_every_algorithm() {
+fn golden_cases_cover_every_algorithm() {
     let all: Vec<String> = cases(1).into_values().collect();
-    for known in Registry::standard().iter() {
-        let name = format!("name = \"{}\"", known.name);
-        let default = known.name == "al-dsgd";
-        assert!(default || all.iter().any(|case| case.contains(&name)), "{name}");
+    for definition in Registry::standard().iter() {
+        let name = format!("name = \"{}\"", definition.name);
+        let is_default = definition.name == "al-dsgd";
+        assert!(is_default || all.iter().any(|case| case.contains(&name)), "{name}");
     }
 }
 
-/// A recorded run that is not the one that is made is seen.
+/// The comparison with a recorded trace must be able to fail.
 #[test]
-fn golden_losses_can_differ() {
+fn traces_of_different_losses_differ() {
     let rounds = vec![vec![1.0, 2.0], vec![0.5, f64::NAN]];
     let mut other = rounds.clone();
     other[0][1] += 1e-12;

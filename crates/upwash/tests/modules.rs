@@ -1,10 +1,10 @@
-//! The modules of the library depend on each other in one direction.
+//! The module dependencies of the library are acyclic.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The top-level modules that a file or directory names.
+/// Collects the top-level modules that a file or directory refers to.
 fn dependencies(path: &Path, found: &mut BTreeSet<String>) {
     if path.is_dir() {
         for entry in std::fs::read_dir(path).unwrap() {
@@ -13,7 +13,7 @@ fn dependencies(path: &Path, found: &mut BTreeSet<String>) {
         return;
     }
     let text = std::fs::read_to_string(path).unwrap();
-    // Documentation may point anywhere.
+    // Comments may link to any module.
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     let text = code.collect::<Vec<_>>().join("\n");
     for rest in text.split("crate::").skip(1) {
@@ -23,7 +23,7 @@ fn dependencies(path: &Path, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn no_circle() {
+fn module_dependencies_are_acyclic() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut modules: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for entry in std::fs::read_dir(&source).unwrap() {
@@ -39,11 +39,11 @@ fn no_circle() {
     assert!(modules.len() > 10, "{modules:?}");
     let names: BTreeSet<String> = modules.keys().cloned().collect();
     modules.values_mut().for_each(|found| found.retain(|name| names.contains(name)));
-    // Take away what depends on nothing that is left, until nothing is left.
+    // Repeatedly remove the modules without remaining dependencies, until none is left.
     while !modules.is_empty() {
         let free: Vec<String> =
             modules.iter().filter(|(_, needs)| needs.is_empty()).map(|(name, _)| name.clone()).collect();
-        assert!(!free.is_empty(), "these depend on each other in a circle: {modules:#?}");
+        assert!(!free.is_empty(), "these modules have cyclic dependencies: {modules:#?}");
         for name in free {
             modules.remove(&name);
             modules.values_mut().for_each(|needs| needs.retain(|need| *need != name));

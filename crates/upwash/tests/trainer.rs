@@ -1,4 +1,4 @@
-//! Runs through the front door: directories, resuming, stopping, failing, and own parts.
+//! Runs by `Trainer`: output directories, resuming, stopping, failing engines and custom parts.
 #![allow(clippy::unwrap_used)]
 
 use std::cell::RefCell;
@@ -21,18 +21,18 @@ fn trainer<'a>(folder: &Path) -> Trainer<'a> {
     Trainer::new(config("")).model(Quadratic::new(64)).output(folder)
 }
 
-/// What a run comes to, whenever it took place.
+/// The summary without the wall-clock time, which differs between runs.
 fn comparable(mut summary: Summary) -> Summary {
     summary.wall_seconds = None;
     summary
 }
 
 #[test]
-fn a_run_can_be_stopped_and_resumed_with_the_same_result() {
+fn a_stopped_run_resumes_with_the_same_result() {
     let folder = tempfile::tempdir().unwrap();
     let [whole, parts] = ["whole", "parts"].map(|name| folder.path().join(name));
-    let known = trainer(&whole).run().unwrap();
-    assert_eq!(known.status, Status::Finished);
+    let expected = trainer(&whole).run().unwrap();
+    assert_eq!(expected.status, Status::Finished);
     let first = trainer(&parts);
     let stop = first.stop_handle();
     let stopped = first
@@ -44,7 +44,7 @@ fn a_run_can_be_stopped_and_resumed_with_the_same_result() {
         .run()
         .unwrap();
     assert_eq!(stopped.status, Status::Interrupted { round: 15 });
-    // Without resume, nothing is overwritten.
+    // Without `resume`, an existing run is not overwritten.
     let error = trainer(&parts).run().unwrap_err();
     assert!(error.to_string().contains("holds a run already"), "{error}");
     let rounds = RefCell::new(Vec::new());
@@ -58,38 +58,38 @@ fn a_run_can_be_stopped_and_resumed_with_the_same_result() {
         .run()
         .unwrap();
     assert_eq!(rounds.borrow()[0], 15);
-    assert_eq!(comparable(resumed), comparable(known.clone()));
-    // What is over is not run again.
-    let again = trainer(&parts).resume(true).observe(|_| panic!("it is over")).run();
-    assert_eq!(comparable(again.unwrap()), comparable(known));
+    assert_eq!(comparable(resumed), comparable(expected.clone()));
+    // A finished run is not run again.
+    let again = trainer(&parts).resume(true).observe(|_| panic!("the run is finished")).run();
+    assert_eq!(comparable(again.unwrap()), comparable(expected));
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn errors_name_what_is_missing() {
     let error = Trainer::new(config("")).run().unwrap_err();
     assert!(matches!(error, TrainError::NoEngine), "{error}");
     let named = Config::parse("model = \"custom:Net\"\n", &[]).unwrap();
     let error = Trainer::new(named).run().unwrap_err();
-    assert!(error.to_string().contains("part of another program"), "{error}");
+    assert!(error.to_string().contains("is supplied by another program"), "{error}");
     let error = Trainer::from_file("no such file.toml").err().unwrap();
     assert!(error.to_string().contains("cannot read no such file.toml"), "{error}");
     let error = Config::parse("[training]\noptimizer = \"adam\"\n", &[]).unwrap_err();
     assert!(error.to_string().contains("training.optimizer"), "{error}");
 }
 
-/// An engine whose device is lost in round 25.
-struct Fails {
+/// An engine whose device fails in round 25.
+struct FailingEngine {
     engine: CpuEngine,
     rounds: u64,
 }
 
-fn failing(spec: &EngineSpec) -> Result<Box<dyn Engine>, EngineError> {
+fn failing_engine(spec: &EngineSpec) -> Result<Box<dyn Engine>, EngineError> {
     let model = std::sync::Arc::new(Quadratic::new(64));
     let engine = CpuEngine::new(model, spec);
-    Ok(Box::new(Fails { engine, rounds: 0 }))
+    Ok(Box::new(FailingEngine { engine, rounds: 0 }))
 }
 
-impl Engine for Fails {
+impl Engine for FailingEngine {
     fn step(&mut self, tasks: &[Option<GradientTask>]) -> Result<Vec<Option<Score>>, EngineError> {
         self.rounds += 1;
         match self.rounds > 25 {
@@ -154,20 +154,20 @@ impl Engine for Fails {
 }
 
 #[test]
-fn a_failed_engine_ends_a_run_with_its_last_checkpoint() {
+fn a_failed_run_can_be_resumed_from_its_last_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
-    let failed = Trainer::new(config("")).engine(failing).output(&run).run();
+    let failed = Trainer::new(config("")).engine(failing_engine).output(&run).run();
     let error = failed.unwrap_err();
     let TrainError::Run(RunError::Failed { round: 25, checkpoint: Some(checkpoint), .. }) = &error else {
         panic!("{error}");
     };
     assert_eq!(*checkpoint, run.join("checkpoint-000000020.upwash"));
     assert!(error.to_string().contains("out of memory"), "{error}");
-    // It goes on from there.
+    // A custom model is part of the configuration, so this is a different run.
     let resumed = Trainer::new(config("")).model(Quadratic::new(64)).output(&run);
-    // Own models and engines are named, so this is another run.
     assert!(resumed.resume(true).run().is_err());
+    // The same configuration resumes from the checkpoint.
     let other = Trainer::new(config("")).engine(|spec| {
         let model = std::sync::Arc::new(Quadratic::new(64));
         Ok(Box::new(CpuEngine::new(model, spec)) as Box<dyn Engine>)

@@ -18,7 +18,7 @@ impl CudaEngine {
     ) -> Result<Score, TorchError> {
         let (source, indices): (_, Vec<u32>) = match part {
             Split::Test => (&self.test, (0..self.data.test.len() as u32).collect()),
-            Split::LocalTrain => (&self.train, self.sampler.shares().images[worker].clone()),
+            Split::LocalTrain => (&self.train, self.sampler.shards().images[worker].clone()),
         };
         let picks: Vec<i32> = indices.iter().flat_map(|&image| numbers_of(Pick::whole(image))).collect();
         let picks = Tensor::from_slice(&picks).to_device(self.device);

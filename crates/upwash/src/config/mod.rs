@@ -1,4 +1,4 @@
-//! What a run is told: TOML, with defaults for all but little of it.
+//! The configuration of a run: TOML, with a default for almost every key.
 
 mod clock;
 mod network;
@@ -14,7 +14,7 @@ use crate::optimizer::{Decay, LearningRate, Sgd};
 use serde::{Deserialize, Serialize};
 use upwash_topology::{GraphSpec, Weights};
 
-/// A whole configuration.
+/// The complete configuration of a run.
 ///
 /// ```
 /// use upwash::config::Config;
@@ -26,24 +26,24 @@ use upwash_topology::{GraphSpec, Weights};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// What all random choices depend on.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// How many workers there are: the graph's size, stated once more to be safe, or left out.
+    /// The number of workers, as an optional cross-check: it must equal the number of nodes of the graph.
     pub workers: Option<usize>,
-    /// The network, as `mlp:64` or `resnet20`.
-    #[serde(with = "spelled")]
+    /// The network to train, for example `mlp:64` or `resnet20`.
+    #[serde(with = "as_string")]
     pub model: ModelSpec,
-    /// What is trained on.
+    /// The data set and how it is split among the workers.
     pub data: DataConfig,
-    /// Who talks to whom.
+    /// The communication graph.
     pub graph: GraphConfig,
-    /// How.
+    /// The training algorithm and its options.
     pub algorithm: AlgorithmConfig,
-    /// For how long, and with which steps.
+    /// Epochs, batch size, learning rate and optimizer.
     pub training: TrainingConfig,
-    /// What time would pass elsewhere.
+    /// The cost model that simulates compute and network time.
     pub clock: ClockConfig,
-    /// How processes find each other; nothing for one process.
+    /// How processes reach each other. A run in one process does not need it.
     #[serde(skip_serializing_if = "NetworkConfig::is_default")]
     pub network: NetworkConfig,
 }
@@ -52,14 +52,14 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataConfig {
-    /// `digits` is part of the program, `synthetic:...` is made up; see `upwash data list`.
+    /// The data set: `digits` is built in, `synthetic:...` is generated; `upwash data list` prints the others.
     pub name: String,
-    /// How images are shared out: balanced, iid, dirichlet:ALPHA, shards:N.
-    #[serde(with = "spelled")]
+    /// How training images are split among the workers: `balanced`, `iid`, `dirichlet:ALPHA` or `shards:N`.
+    #[serde(with = "as_string")]
     pub partition: Partition,
-    /// Train on the first so many images only.
+    /// Train only on this many images, the first ones of the training set.
     pub train_examples: Option<usize>,
-    /// Test on the first so many images only.
+    /// Test only on this many images, the first ones of the test set.
     pub test_examples: Option<usize>,
 }
 
@@ -67,64 +67,65 @@ pub struct DataConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GraphConfig {
-    /// As `upwash topology list` spells them; its size is the number of workers.
+    /// The topology, in the notation of `upwash topology list`. Its number of nodes is the number of workers.
     pub topology: GraphSpec,
-    /// optimal, metropolis, uniform or alpha=NUMBER.
-    #[serde(with = "spelled")]
+    /// The mixing weights: `optimal`, `metropolis`, `uniform` or `alpha=NUMBER`.
+    #[serde(with = "as_string")]
     pub weights: Weights,
-    /// Which of its links are up in a round (MATCHA has its own way); as the variant has it if not
-    /// given.
+    /// Which links of the graph are up in a round. MATCHA chooses them itself. The default depends on the variant of
+    /// the algorithm.
     pub links: Option<Links>,
-    /// Links that go one way, (sender, receiver), instead of the topology's; for sgp.
+    /// Directed links, as (sender, receiver), that replace the links of the topology. Only for `sgp`.
     pub directed_edges: Option<Vec<(usize, usize)>>,
-    /// Through how many relabelled copies the workers rotate; 1 is no rotation.
+    /// The number of relabeled copies of the graph that the rounds rotate through; 1 means no rotation.
     pub copies: usize,
-    /// Which copy comes first.
+    /// The index of the copy that the rotation starts with.
     pub first_copy: usize,
-    /// Whose relabelings those are; as the variant has it if not given.
+    /// Where the relabelings come from. The default depends on the variant of the algorithm.
     pub relabelings: Option<Relabelings>,
-    /// In which order they come; as the variant has it if not given.
+    /// The order of the copies. The default depends on the variant of the algorithm.
     pub order: Option<CopyOrder>,
 }
 
-/// Which links of the graph are up.
+/// Which links are up in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Links {
-    /// All of them, always.
+    /// All links of the graph, in every round.
     Whole,
-    /// As in the code released with the paper: the second and the first matching in turn.
+    /// As in the code released with the paper: the second and the first matching alternate.
     Released,
-    /// The matchings in turn.
+    /// One matching per round, in cyclic order.
     Alternating,
-    /// A random matching.
+    /// One random matching per round.
     RandomMatching,
-    /// Not the graph's: in round k to the worker 2^k further on.
+    /// Ignores the links of the graph: in round k, worker i of n sends to worker i + 2^(k mod log2 n), modulo n.
     OnePeerExponential,
-    /// Not the graph's: in every round to the workers 1, 2, 4, ... further on.
+    /// Ignores the links of the graph: in every round, worker i of n sends to the workers i + 1, i + 2, i + 4, ...,
+    /// modulo n.
     Exponential,
 }
 
-/// Where a rotation's relabelings come from.
+/// Where the relabelings of a rotation come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Relabelings {
-    /// A search for balanced ones.
+    /// A search for relabelings that balance the degrees of the workers.
     Balanced,
-    /// The paper's L1, L2 and L3 (eight workers, at most three copies).
+    /// The graphs L1, L2 and L3 of the paper (eight workers, at most three copies).
     Paper,
 }
 
-/// In which order a rotation's copies come.
+/// The order in which a rotation uses its copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CopyOrder {
-    /// One after the other.
+    /// In cyclic order.
     InTurn,
-    /// Drawn for every round.
+    /// A random copy in every round.
     Random,
-    /// As in the released code, by the batch's number in its epoch.
+    /// As in the released code: by the index of the batch within its epoch.
     Released,
 }
 
@@ -132,9 +133,9 @@ pub enum CopyOrder {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AlgorithmConfig {
-    /// As `upwash algorithms` lists them.
+    /// The name of the algorithm, as listed by `upwash algorithms`.
     pub name: String,
-    /// Its options, and those of its base where it has one.
+    /// The options of the algorithm, including those of its base algorithm if it has one.
     #[serde(flatten)]
     pub options: toml::Table,
 }
@@ -143,40 +144,40 @@ pub struct AlgorithmConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainingConfig {
-    /// How often the largest share is gone through.
+    /// The number of passes over the largest shard.
     pub epochs: u64,
-    /// Examples in a worker's batch.
+    /// The number of examples in the batch of a worker.
     pub batch_size: usize,
-    /// The learning rate.
+    /// The learning rate after the warmup and before any decay.
     pub learning_rate: f64,
-    /// Epochs over which it grows from 0.
+    /// The number of epochs over which the learning rate grows from 0.
     pub warmup_epochs: f64,
-    /// constant, steps or cosine.
+    /// The shape of the decay: `constant`, `steps` or `cosine`.
     pub decay: DecayName,
-    /// With steps: the epochs at which it is multiplied ...
+    /// With `decay = "steps"`: the epochs at which the learning rate is multiplied by `decay_factor`.
     pub decay_at: Vec<f64>,
-    /// ... by this.
+    /// With `decay = "steps"`: the factor of each step.
     pub decay_factor: f64,
-    /// The local optimizer: sgd, or a program's own.
+    /// The local optimizer: `sgd`, or `custom:NAME` for one that the embedding program supplies.
     #[serde(skip_serializing_if = "is_sgd")]
     pub optimizer: String,
-    /// Momentum.
+    /// The momentum coefficient.
     pub momentum: f64,
-    /// Nesterov's.
+    /// Whether the momentum is Nesterov momentum.
     pub nesterov: bool,
-    /// Weight decay.
+    /// The weight decay coefficient.
     pub weight_decay: f64,
-    /// different or equal; as the algorithm has it if not given.
+    /// Whether the initial weights of the workers are `different` or `equal`. The default depends on the algorithm.
     pub start: Option<Start>,
-    /// How asynchronous algorithms are run: in virtual-time, reproducibly, or on threads.
+    /// How asynchronous algorithms run: in `virtual-time`, which is reproducible, or on `threads`.
     pub asynchronous: Execution,
-    /// Running statistics of batch normalisation: local or averaged.
+    /// The running statistics of batch normalization: `local` or `averaged`.
     pub statistics: Statistics,
-    /// Whether the loss on a worker's whole share is measured too, whenever it is tested.
+    /// Whether each evaluation also measures the loss of each worker on its whole shard.
     pub local_train_loss: bool,
-    /// Test every so many epochs (and at the end).
+    /// The number of epochs between evaluations. The end of the run is always evaluated.
     pub test_every: u64,
-    /// Write a checkpoint every so many rounds (and when interrupted); 0 for none.
+    /// The number of rounds between checkpoints; 0 disables them. An interrupted run writes one as well.
     pub checkpoint_every: u64,
 }
 
@@ -186,37 +187,37 @@ fn is_sgd(name: &str) -> bool {
     name == SGD
 }
 
-/// How an asynchronous algorithm is run.
+/// How an asynchronous algorithm runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Execution {
-    /// One event after the other, by the clock of the cost model: the same in every run.
+    /// As a discrete-event simulation on the clock of the cost model. Every run gives the same result.
     #[default]
     VirtualTime,
-    /// A thread for every worker, as fast as each can.
+    /// With one thread per worker, each at its own speed.
     Threads,
 }
 
-/// What becomes of batch normalisation's running statistics.
+/// How the running statistics of batch normalization are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Statistics {
-    /// Every worker keeps its own, as in the released code.
+    /// Every worker keeps its own statistics, as in the released code.
     #[default]
     Local,
-    /// Averaged with the neighbors' in every round, with Metropolis weights: a negative weight
-    /// could make a variance negative.
+    /// Neighbors average their statistics in every round. The weights are Metropolis weights, because a negative
+    /// weight could make a variance negative.
     Averaged,
 }
 
-/// How the learning rate falls.
+/// How the learning rate decays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DecayName {
-    /// It does not.
+    /// It does not decay.
     #[default]
     Constant,
-    /// At `decay_at`.
+    /// By `decay_factor` at each epoch of `decay_at`.
     Steps,
     /// Along a cosine.
     Cosine,
@@ -289,24 +290,24 @@ impl Default for TrainingConfig {
     }
 }
 
-/// Where workers start.
+/// How the workers initialize their models.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Start {
-    /// Each from its own random weights, as the paper's Algorithm 1 says.
+    /// Each worker draws its own random weights, as in Algorithm 1 of the paper.
     #[default]
     Different,
-    /// All from the same.
+    /// All workers start from the same weights.
     Equal,
 }
 
 impl TrainingConfig {
-    /// The optimizer.
+    /// The SGD optimizer with the configured momentum and weight decay.
     pub fn sgd(&self) -> Sgd {
         Sgd { momentum: self.momentum, nesterov: self.nesterov, weight_decay: self.weight_decay }
     }
 
-    /// The learning rate of each round.
+    /// The learning-rate schedule.
     pub fn rate(&self) -> LearningRate {
         let decay = match self.decay {
             DecayName::Constant => Decay::Constant,
@@ -317,8 +318,8 @@ impl TrainingConfig {
     }
 }
 
-/// Values that are spelled as one string.
-mod spelled {
+/// Serializes values as strings, by `Display` and `FromStr`.
+mod as_string {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     pub(super) fn serialize<T: std::fmt::Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {

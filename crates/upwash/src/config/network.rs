@@ -1,4 +1,4 @@
-//! `[network]`: how processes find each other, and how vectors travel.
+//! `[network]`: how processes reach each other, and how they encode vectors on the wire.
 
 use super::ConfigError;
 use serde::{Deserialize, Serialize};
@@ -7,38 +7,39 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkConfig {
-    /// Numbers on the wire: f32, or bf16 for half the bytes. What algorithms compress is as they say.
+    /// The precision of numbers on the wire: `f32`, or `bf16` for half the bytes. Algorithms that compress messages
+    /// use the format of their compressor instead.
     pub precision: WirePrecision,
-    /// Every worker's address and key, in the order of their numbers; for `upwash peer`.
+    /// The address and key of every worker, in the order of the worker IDs. For `upwash peer`.
     pub peers: Vec<PeerConfig>,
-    /// After so many seconds without anything to say, a peer says that it is still there.
+    /// The interval between heartbeats on an idle connection, in seconds.
     pub heartbeat_seconds: f64,
-    /// Who is not heard of for so many seconds is lost.
+    /// A peer that sends nothing for this many seconds counts as lost.
     pub failure_timeout_seconds: f64,
-    /// A message that is not there so many seconds after it was expected does not come.
+    /// The timeout for an expected message, in seconds.
     pub message_timeout_seconds: f64,
-    /// At the start, so many seconds are waited for all neighbors.
+    /// How long a peer waits for all of its neighbors at startup, in seconds.
     pub startup_timeout_seconds: f64,
 }
 
-/// Where a worker is, and how it is known.
+/// The address and the key of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerConfig {
     /// `host:port`.
     pub address: String,
-    /// The fingerprint of its key, as `upwash keys show` prints it.
+    /// The fingerprint of the worker's key, as printed by `upwash keys show`.
     pub key: String,
 }
 
-/// Numbers on the wire.
+/// The precision of numbers on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WirePrecision {
-    /// Four bytes each: the same results as in one process.
+    /// Four bytes per number. The results equal those of a run in one process.
     #[default]
     F32,
-    /// Two bytes each, rounded.
+    /// Two bytes per number, rounded.
     Bf16,
 }
 
@@ -56,13 +57,14 @@ impl Default for NetworkConfig {
 }
 
 impl NetworkConfig {
-    /// Whether nothing was said about it.
+    /// Whether all values are defaults.
     pub(super) fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
+    /// Checks that all timeouts are in range and consistent with each other.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let wrong = |key: &str, value: f64, must: &str| {
+        let invalid = |key: &str, value: f64, must: &str| {
             Err(ConfigError::Value { key: format!("network.{key}"), value: value.to_string(), must: must.into() })
         };
         let times = [
@@ -73,16 +75,17 @@ impl NetworkConfig {
         ];
         for (key, seconds) in times {
             if !(0.01..=86_400.0).contains(&seconds) {
-                return wrong(key, seconds, "from 0.01 to 86400");
+                return invalid(key, seconds, "must be from 0.01 to 86400");
             }
         }
         if self.failure_timeout_seconds < 3.0 * self.heartbeat_seconds {
-            let must = "at least three heartbeats (network.heartbeat_seconds): one may be late";
-            return wrong("failure_timeout_seconds", self.failure_timeout_seconds, must);
+            let must = "must be at least three heartbeats (3 x network.heartbeat_seconds), because one may be late";
+            return invalid("failure_timeout_seconds", self.failure_timeout_seconds, must);
         }
         if self.message_timeout_seconds < self.failure_timeout_seconds {
-            let must = "at least network.failure_timeout_seconds: who is gone is noticed by that";
-            return wrong("message_timeout_seconds", self.message_timeout_seconds, must);
+            let must =
+                "must be at least network.failure_timeout_seconds, which is the time it takes to detect a lost peer";
+            return invalid("message_timeout_seconds", self.message_timeout_seconds, must);
         }
         Ok(())
     }

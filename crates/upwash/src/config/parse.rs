@@ -1,76 +1,77 @@
-//! How a configuration is read, and what is said of one that cannot be used.
+//! Parses and validates configurations.
 
 use super::{Config, DecayName, TrainingConfig};
 use std::fmt::Display;
 
-/// More epochs than anyone can wait for.
-const MOST: u64 = 1_000_000_000;
+/// The upper limit for epochs and intervals, far beyond any practical run.
+const MAX_COUNT: u64 = 1_000_000_000;
 
-/// Why a configuration cannot be used.
+/// The reason why a configuration is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Not TOML, or not what is expected there.
+    /// The text is not TOML, or a key or a type is wrong.
     #[error("{0}")]
     Toml(String),
-    /// `--set` that is not key=value.
-    #[error("--set {0}: write key=value, as training.epochs=10")]
+    /// The argument of `--set` is not `key=value`.
+    #[error("--set {0}: write key=value, for example training.epochs=10")]
     Set(String),
-    /// A value out of range.
+    /// A value is out of range.
     #[error("{key} = {value}: {must}")]
     Value {
-        /// Which key.
+        /// The key.
         key: String,
-        /// What it is.
+        /// The value.
         value: String,
-        /// What it must be.
+        /// What the value must be.
         must: String,
     },
 }
 
 impl Config {
-    /// From TOML, with `key=value` replacements on top.
-    pub fn parse(text: &str, replacements: &[String]) -> Result<Self, ConfigError> {
-        let mut table: toml::Table = text.parse().map_err(in_text)?;
-        for replacement in replacements {
-            let mut alone = toml::Table::new();
-            set(&mut alone, replacement)?;
-            if let Err(error) = alone.try_into::<Self>() {
+    /// Parses TOML, applies the `key=value` overrides and validates the result.
+    pub fn parse(text: &str, overrides: &[String]) -> Result<Self, ConfigError> {
+        let mut table: toml::Table = text.parse().map_err(with_position)?;
+        for assignment in overrides {
+            // Parse each override by itself first, so that an error names the `--set` that caused it.
+            let mut single = toml::Table::new();
+            set(&mut single, assignment)?;
+            if let Err(error) = single.try_into::<Self>() {
                 let what = explain(&error, error.message());
-                return Err(ConfigError::Toml(format!("--set {replacement}: {what}")));
+                return Err(ConfigError::Toml(format!("--set {assignment}: {what}")));
             }
-            set(&mut table, replacement)?;
+            set(&mut table, assignment)?;
         }
         let config: Self = table.try_into().map_err(|error: toml::de::Error| {
-            // What is wrong in the text is said with its place there, if it is that.
-            let found = toml::from_str::<Self>(text).map_err(|found| {
-                let same = found.message() == error.message();
-                same.then(|| in_text(found))
+            // The table has no positions. If the text alone gives the same error, report it with its line.
+            let located = toml::from_str::<Self>(text).map_err(|located| {
+                let same = located.message() == error.message();
+                same.then(|| with_position(located))
             });
-            let here = ConfigError::Toml(explain(&error, error.message()));
-            found.err().flatten().unwrap_or(here)
+            let unlocated = ConfigError::Toml(explain(&error, error.message()));
+            located.err().flatten().unwrap_or(unlocated)
         })?;
         config.check()?;
         Ok(config)
     }
 
-    /// As TOML, with every default written out.
+    /// Formats the configuration as TOML, with every default written out.
     pub fn to_toml(&self) -> String {
-        toml::to_string(self).expect("a configuration can be written")
+        toml::to_string(self).expect("a configuration is serializable")
     }
 
-    /// Values that are out of range.
+    /// Checks that all values are in range.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         self.network.check()?;
         self.training.check()?;
         let (data, graph) = (&self.data, &self.graph);
         let seed = i64::try_from(self.seed).is_ok();
-        require(seed, "seed", &self.seed, "at most 9223372036854775807")?;
+        require(seed, "seed", &self.seed, "must be at most 9223372036854775807")?;
         for (key, count) in [("data.train_examples", data.train_examples), ("data.test_examples", data.test_examples)] {
-            require(count != Some(0), key, &0, "at least 1")?;
+            require(count != Some(0), key, &0, "must be at least 1")?;
         }
-        require(graph.copies > 0, "graph.copies", &0, "at least 1")?;
-        let must = format!("below graph.copies = {}", graph.copies);
+        require(graph.copies > 0, "graph.copies", &0, "must be at least 1")?;
+        let must = format!("must be below graph.copies = {}", graph.copies);
         let is_copy = graph.first_copy < graph.copies;
         require(is_copy, "graph.first_copy", &graph.first_copy, &must)
     }
@@ -78,73 +79,73 @@ impl Config {
 
 impl TrainingConfig {
     fn check(&self) -> Result<(), ConfigError> {
-        let require = |holds: bool, key: &str, value: &dyn Display, must: &str| {
-            require(holds, &format!("training.{key}"), value, must)
+        let require = |is_valid: bool, key: &str, value: &dyn Display, must: &str| {
+            require(is_valid, &format!("training.{key}"), value, must)
         };
-        let is_above = |x: f64| x > 0.0 && x.is_finite();
-        let from_zero = |x: f64| x >= 0.0 && x.is_finite();
+        let is_positive = |x: f64| x > 0.0 && x.is_finite();
+        let is_nonnegative = |x: f64| x >= 0.0 && x.is_finite();
         let (epochs, batch, rate) = (self.epochs, self.batch_size, self.learning_rate);
-        let most = "from 1 to 1,000,000,000";
-        require((1..=MOST).contains(&epochs), "epochs", &epochs, most)?;
-        let is_batch = (1..=1_000_000).contains(&batch);
-        require(is_batch, "batch_size", &batch, "from 1 to 1,000,000")?;
-        require(is_above(rate), "learning_rate", &rate, "a finite number above 0")?;
+        let must = "must be from 1 to 1,000,000,000";
+        require((1..=MAX_COUNT).contains(&epochs), "epochs", &epochs, must)?;
+        let is_batch_size = (1..=1_000_000).contains(&batch);
+        require(is_batch_size, "batch_size", &batch, "must be from 1 to 1,000,000")?;
+        require(is_positive(rate), "learning_rate", &rate, "must be a finite number above 0")?;
         let is_known = self.optimizer == "sgd" || self.optimizer.starts_with(crate::model::CUSTOM);
-        require(is_known, "optimizer", &self.optimizer, "\"sgd\"")?;
+        require(is_known, "optimizer", &self.optimizer, "must be \"sgd\"")?;
         let has_steps = self.decay == DecayName::Steps;
-        let must = "go together: `decay = \"steps\"` and the epochs of its steps";
+        let must = "must list the epochs of the steps with training.decay = \"steps\", and must be empty otherwise";
         let at = format!("{:?}", self.decay_at);
-        let go_together = has_steps != self.decay_at.is_empty();
-        require(go_together, "decay_at and decay", &at, must)?;
+        let is_consistent = has_steps != self.decay_at.is_empty();
+        require(is_consistent, "decay_at", &at, must)?;
         for at in &self.decay_at {
-            require(from_zero(*at), "decay_at", at, "epochs from 0 on")?;
+            require(is_nonnegative(*at), "decay_at", at, "must be at least 0")?;
         }
         let every = self.test_every.max(self.checkpoint_every);
         let key = "test_every and checkpoint_every";
-        require(every <= MOST, key, &every, "at most 1,000,000,000")?;
-        require(self.test_every > 0, "test_every", &0, "at least 1")?;
+        require(every <= MAX_COUNT, key, &every, "must be at most 1,000,000,000")?;
+        require(self.test_every > 0, "test_every", &0, "must be at least 1")?;
         let warmup = self.warmup_epochs;
-        require(from_zero(warmup), "warmup_epochs", &warmup, "at least 0")?;
+        require(is_nonnegative(warmup), "warmup_epochs", &warmup, "must be at least 0")?;
         let factor = self.decay_factor;
         let is_factor = factor > 0.0 && factor <= 1.0;
-        require(is_factor, "decay_factor", &factor, "above 0 and at most 1")?;
+        require(is_factor, "decay_factor", &factor, "must be above 0 and at most 1")?;
         let momentum = self.momentum;
-        let is_part = (0.0..1.0).contains(&momentum);
-        require(is_part, "momentum", &momentum, "at least 0 and below 1")?;
+        let is_fraction = (0.0..1.0).contains(&momentum);
+        require(is_fraction, "momentum", &momentum, "must be at least 0 and below 1")?;
         let decay = self.weight_decay;
-        require(from_zero(decay), "weight_decay", &decay, "at least 0")?;
+        require(is_nonnegative(decay), "weight_decay", &decay, "must be at least 0")?;
         let has_momentum = !self.nesterov || momentum > 0.0;
-        require(has_momentum, "nesterov", &true, "with a momentum above 0 only")
+        require(has_momentum, "nesterov", &true, "requires training.momentum above 0")
     }
 }
 
-/// An error that says what a value must be, unless that holds.
-fn require(holds: bool, key: &str, value: &dyn Display, must: &str) -> Result<(), ConfigError> {
-    match holds {
+/// Returns an error that says what a value must be, unless it is valid.
+fn require(is_valid: bool, key: &str, value: &dyn Display, must: &str) -> Result<(), ConfigError> {
+    match is_valid {
         true => Ok(()),
         false => Err(ConfigError::Value { key: key.into(), value: value.to_string(), must: must.into() }),
     }
 }
 
-/// A key of a nested table and its value: TOML where it parses as such, otherwise a string.
-fn set(table: &mut toml::Table, replacement: &str) -> Result<(), ConfigError> {
-    let wrong = || ConfigError::Set(replacement.into());
-    let (key, value) = replacement.split_once('=').ok_or_else(wrong)?;
+/// Applies `key=value` to a table, where the key may be a dotted path. A value that is not TOML becomes a string.
+fn set(table: &mut toml::Table, assignment: &str) -> Result<(), ConfigError> {
+    let invalid = || ConfigError::Set(assignment.into());
+    let (key, value) = assignment.split_once('=').ok_or_else(invalid)?;
     let value = value.trim();
     let parsed = format!("value = {value}").parse::<toml::Table>().ok();
     let value = parsed.and_then(|mut table| table.remove("value")).unwrap_or_else(|| toml::Value::String(value.into()));
     let mut path: Vec<&str> = key.trim().split('.').collect();
-    let last = path.pop().filter(|last| !last.is_empty()).ok_or_else(wrong)?;
-    let mut here = table;
+    let last = path.pop().filter(|last| !last.is_empty()).ok_or_else(invalid)?;
+    let mut current = table;
     for part in path {
-        let next = here.entry(part).or_insert_with(|| toml::Table::new().into());
-        here = next.as_table_mut().ok_or_else(wrong)?;
+        let next = current.entry(part).or_insert_with(|| toml::Table::new().into());
+        current = next.as_table_mut().ok_or_else(invalid)?;
     }
-    here.insert(last.into(), value);
+    current.insert(last.into(), value);
     Ok(())
 }
 
-/// The parser's words, and for an unknown key the known one that looks most like it.
+/// Adds the most similar known key to the parser's message about an unknown key.
 fn explain(error: &toml::de::Error, text: &str) -> String {
     let quoted: Vec<&str> = error.message().split('`').skip(1).step_by(2).collect();
     let nearest = quoted.split_first().and_then(|(unknown, known)| {
@@ -158,8 +159,8 @@ fn explain(error: &toml::de::Error, text: &str) -> String {
     }
 }
 
-/// With its place in the text.
-fn in_text(error: toml::de::Error) -> ConfigError {
+/// Converts a parse error, with its position in the text.
+fn with_position(error: toml::de::Error) -> ConfigError {
     ConfigError::Toml(explain(&error, &error.to_string()))
 }
 
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_resolved_configuration_reads_back_as_itself() {
+    fn a_configuration_survives_a_round_trip_through_toml() {
         let text = "seed = 7\nmodel = \"cnn\"\n[algorithm]\nname = \"matcha\"\nbudget = 0.3\n\
                     [graph]\ntopology = \"torus:4x4\"\nweights = \"alpha=0.2\"\n";
         let config = Config::parse(text, &[]).unwrap();
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn replacements_win() {
+    fn overrides_replace_values_of_the_text() {
         let sets = ["training.learning_rate=0.5", "graph.topology=ring:5", "seed=3"].map(String::from);
         let config = Config::parse("seed = 1\n", &sets).unwrap();
         assert_eq!((config.seed, config.training.learning_rate), (3, 0.5));
@@ -188,43 +189,43 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_where_it_was_made() {
+    fn errors_name_the_line_or_the_override_at_fault() {
         let text = "seed = 1\n\n[training]\nlearning_rat = 0.1\n";
-        let said = |text: &str, sets: &[&str]| {
+        let error_of = |text: &str, sets: &[&str]| {
             let sets: Vec<String> = sets.iter().map(|set| set.to_string()).collect();
             Config::parse(text, &sets).unwrap_err().to_string()
         };
         for sets in [&[][..], &["seed=2"], &["seed=2", "training.epochs=3"]] {
-            assert!(said(text, sets).contains("line 4"), "{sets:?}");
+            assert!(error_of(text, sets).contains("line 4"), "{sets:?}");
         }
-        let error = said("seed = 1\n", &["seed=2", "training.learning_rat=3", "seed=4"]);
+        let error = error_of("seed = 1\n", &["seed=2", "training.learning_rat=3", "seed=4"]);
         assert!(error.starts_with("--set training.learning_rat=3: "), "{error}");
         assert!(error.contains("did you mean `learning_rate`?"), "{error}");
         assert!(!error.contains("line"), "{error}");
-        let error = said("", &["graph.topology=ring:1"]);
+        let error = error_of("", &["graph.topology=ring:1"]);
         assert!(error.starts_with("--set graph.topology=ring:1: "), "{error}");
-        // What is wrong is named, not what is replaced.
+        // The error names the remaining mistake, not the one that an override replaces.
         let text = "seed = \"x\"\n[training]\nlearning_rat = 1\n";
-        assert!(said(text, &["seed=3"]).contains("learning_rat"));
-        let error = said("seed = \"x\"\n", &["training.learning_rat=3", "seed=3"]);
+        assert!(error_of(text, &["seed=3"]).contains("learning_rat"));
+        let error = error_of("seed = \"x\"\n", &["training.learning_rat=3", "seed=3"]);
         assert!(error.starts_with("--set training.learning_rat=3: "), "{error}");
-        // What is replaced need not be right.
+        // A value that is overridden may be invalid.
         let sets = ["seed=3".to_string()];
         assert_eq!(Config::parse("seed = \"x\"\n", &sets).unwrap().seed, 3);
     }
 
     #[test]
-    fn mistakes_are_named_with_what_was_meant() {
-        for (text, said) in [
+    fn errors_name_the_valid_values() {
+        for (text, expected) in [
             ("[training]\nepoch = 3\n", "did you mean `epochs`?"),
             ("[trainings]\n", "did you mean `training`?"),
-            ("[training]\nlearning_rate = -0.1\n", "training.learning_rate = -0.1: a finite number above 0"),
-            ("[training]\ndecay_factor = -0.1\n", "training.decay_factor = -0.1: above 0"),
-            ("[training]\nwarmup_epochs = -1.0\n", "training.warmup_epochs = -1: at least 0"),
-            ("[training]\nbatch_size = 0\n", "training.batch_size = 0: from 1 to"),
-            ("[training]\ndecay_at = [3.0]\n", "go together"),
-            ("[training]\ndecay = \"steps\"\n", "go together"),
-            ("[training]\ndecay = \"steps\"\ndecay_at = [-5.0]\n", "training.decay_at = -5: epochs from 0 on"),
+            ("[training]\nlearning_rate = -0.1\n", "training.learning_rate = -0.1: must be a finite number above 0"),
+            ("[training]\ndecay_factor = -0.1\n", "training.decay_factor = -0.1: must be above 0"),
+            ("[training]\nwarmup_epochs = -1.0\n", "training.warmup_epochs = -1: must be at least 0"),
+            ("[training]\nbatch_size = 0\n", "training.batch_size = 0: must be from 1 to"),
+            ("[training]\ndecay_at = [3.0]\n", "training.decay_at = [3.0]: must list"),
+            ("[training]\ndecay = \"steps\"\n", "training.decay_at = []: must list"),
+            ("[training]\ndecay = \"steps\"\ndecay_at = [-5.0]\n", "training.decay_at = -5: must be at least 0"),
             ("[training]\nepochs = 9223372036854775807\n", "from 1 to 1,000,000,000"),
             ("[training]\nmomentum = 1.0\n", "below 1"),
             ("[graph]\ntopology = \"rign:8\"\n", "did you mean `ring`?"),
@@ -232,7 +233,7 @@ mod tests {
             ("seed = \n", "line 1"),
         ] {
             let error = Config::parse(text, &[]).unwrap_err().to_string();
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

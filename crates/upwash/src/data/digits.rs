@@ -1,12 +1,12 @@
-//! The 8x8 digits, which are part of the program.
+//! The built-in data set of 8x8 digits.
 
 use super::{Augmentation, Dataset, Images, Scaling};
 
 static RECORDS: &[u8] = include_bytes!("../../data/digits.bin");
 const PIXELS: usize = 64;
 
-/// 1,797 handwritten digits of 8x8 pixels (UCI, CC BY 4.0; see `data/README.md`). Every fifth image
-/// of each class is for testing, the others for training.
+/// 1,797 handwritten digits of 8x8 pixels (UCI, CC BY 4.0; see `data/README.md`). Every fifth image of each class is in
+/// the test set, the others are in the training set.
 ///
 /// ```
 /// let digits = upwash::data::digits();
@@ -21,9 +21,9 @@ pub fn digits() -> Dataset {
         let label = record[PIXELS];
         let count = &mut seen[usize::from(label)];
         *count += 1;
-        let part = if count.is_multiple_of(5) { &mut test } else { &mut train };
-        part.pixels.extend_from_slice(&record[..PIXELS]);
-        part.labels.push(label);
+        let split = if count.is_multiple_of(5) { &mut test } else { &mut train };
+        split.pixels.extend_from_slice(&record[..PIXELS]);
+        split.labels.push(label);
     }
     Dataset {
         name: "digits".into(),

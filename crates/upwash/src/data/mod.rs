@@ -1,4 +1,4 @@
-//! Data: images with labels, how they are shared out among workers, and which of them are in a batch.
+//! Data sets of labeled images, their partition among workers, and the sampling of batches.
 
 mod digits;
 mod partition;
@@ -12,24 +12,24 @@ pub use sampler::{Batch, ESTIMATION_IMAGES, Pick, Sampler};
 pub use store::{Source, SourceFile, StoreError};
 pub use synthetic::{Synthetic, SyntheticError};
 
-/// Labelled images, a byte a pixel, channel by channel.
+/// Labeled images with one byte per pixel, stored channel by channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Images {
     /// Channels, height, width.
     pub shape: [usize; 3],
-    /// One image after the other.
+    /// The pixels of all images, one image after the other.
     pub pixels: Vec<u8>,
-    /// The class of each.
+    /// The class of each image.
     pub labels: Vec<u8>,
 }
 
 impl Images {
-    /// How many images there are.
+    /// The number of images.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no images.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
@@ -40,38 +40,38 @@ impl Images {
         &self.pixels[index * size..][..size]
     }
 
-    /// Keeps the first `count` images only.
+    /// Keeps only the first `count` images.
     pub fn truncate(&mut self, count: usize) {
         self.pixels.truncate(count.saturating_mul(self.size()));
         self.labels.truncate(count);
     }
 
-    /// Pixels in an image.
+    /// The number of pixels in an image, counting each channel.
     pub fn size(&self) -> usize {
         self.shape.iter().product()
     }
 }
 
-/// What is trained and tested on.
+/// Training and test images, and how they are preprocessed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dataset {
-    /// As it is called in configuration.
+    /// The name of the data set in configurations.
     pub name: String,
-    /// How many classes there are.
+    /// The number of classes.
     pub classes: usize,
-    /// For training.
+    /// The training images.
     pub train: Images,
-    /// For testing.
+    /// The test images.
     pub test: Images,
-    /// How bytes become numbers.
+    /// How pixel bytes are converted to floating-point numbers.
     pub scaling: Scaling,
-    /// Whether training images are cropped and flipped at random.
+    /// How training images are augmented.
     pub augmentation: Augmentation,
 }
 
 impl Dataset {
-    /// Data of one's own: as many classes as there are labels, pixels scaled by the mean and deviation of the training
-    /// set, and no augmentation.
+    /// Creates a custom data set. The number of classes is the largest label plus one. Pixels are scaled by the mean
+    /// and the standard deviation of the training set. There is no augmentation.
     ///
     /// ```
     /// use upwash::{Dataset, Images};
@@ -89,53 +89,53 @@ impl Dataset {
         Self { name: name.into(), classes, scaling: Scaling::of(&train), train, test, augmentation: Augmentation::None }
     }
 
-    /// Says what makes it unusable, with the remedy.
+    /// Checks that the data set is consistent. The error says what is wrong and what is needed.
     pub fn check(&self) -> Result<(), String> {
         let name = &self.name;
         let [channels, height, width] = self.train.shape;
-        let parts = [("train", &self.train), ("test", &self.test)];
-        for (part, images) in parts {
+        let splits = [("train", &self.train), ("test", &self.test)];
+        for (split, images) in splits {
             let (pixels, labels) = (images.pixels.len(), images.labels.len());
             if Some(pixels) != labels.checked_mul(images.size()) {
                 return Err(format!(
-                    "data set `{name}`, {part}: {pixels} pixels and {labels} labels of shape {channels}x{height}x{width} do \
-                     not fit together"
+                    "data set `{name}`, {split}: {pixels} pixels and {labels} labels do not match: each label needs \
+                     one image of shape {channels}x{height}x{width}"
                 ));
             }
             let largest = images.labels.iter().copied().max().unwrap_or(0);
             if usize::from(largest) >= self.classes {
                 return Err(format!(
-                    "data set `{name}`, {part}: label {largest}, but there are {} classes, counted from 0",
+                    "data set `{name}`, {split}: label {largest} is out of range for {} classes (labels start at 0)",
                     self.classes
                 ));
             }
         }
         if self.train.is_empty() || self.test.is_empty() || self.train.shape != self.test.shape {
-            return Err(format!("data set `{name}`: it needs training and test images of the same shape"));
+            return Err(format!("data set `{name}`: it needs both training and test images, of the same shape"));
         }
         let scaling = &self.scaling;
         if scaling.mean.len() != channels || scaling.deviation.len() != channels {
             return Err(format!(
-                "data set `{name}`: scaling needs a mean and a deviation for each of {channels} channels"
+                "data set `{name}`: scaling needs a mean and a standard deviation for each of {channels} channels"
             ));
         }
         Ok(())
     }
 }
 
-/// A pixel p of channel c becomes (p / full - mean of c) / (deviation of c).
+/// The normalization of pixels: a pixel p of channel c becomes (p / full - mean of c) / (deviation of c).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scaling {
-    /// The byte that stands for 1.
+    /// The byte value that maps to 1.
     pub full: f32,
-    /// A mean for each channel.
+    /// The mean of each channel.
     pub mean: Vec<f32>,
-    /// A standard deviation for each channel.
+    /// The standard deviation of each channel.
     pub deviation: Vec<f32>,
 }
 
 impl Scaling {
-    /// What gives every channel of these images mean 0 and deviation 1.
+    /// The scaling that gives every channel of `images` mean 0 and standard deviation 1.
     fn of(images: &Images) -> Self {
         let [channels, height, width] = images.shape;
         let (size, full) = (height * width, 255.0);
@@ -149,7 +149,7 @@ impl Scaling {
             }
             let mean = sum / f64::max(count, 1.0);
             let variance = squares / f64::max(count, 1.0) - mean * mean;
-            // A channel that is always the same is not blown up.
+            // The lower bound keeps a constant channel from being scaled up without limit.
             (mean as f32, variance.max(1e-4).sqrt() as f32)
         };
         let (mean, deviation) = (0..channels).map(moments).unzip();
@@ -157,12 +157,12 @@ impl Scaling {
     }
 }
 
-/// What is done to training images at random.
+/// The random augmentation of training images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Augmentation {
-    /// Nothing.
+    /// No augmentation.
     None,
-    /// A crop of the image's own size out of one with a black border of 4 pixels, before pixels are
-    /// scaled; and a mirror image half of the time.
+    /// A random crop of the original size after padding with a black border of 4 pixels, and a horizontal flip with
+    /// probability 1/2. The padding is applied before the pixels are scaled.
     CropAndFlip,
 }

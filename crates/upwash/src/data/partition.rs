@@ -1,9 +1,9 @@
-//! Sharing out the training images among the workers.
+//! Splits the training images among the workers.
 
 use super::Images;
 use upwash_topology::random::Stream;
 
-/// How the training images are shared out. Spelled `balanced`, `iid`, `dirichlet:0.3`, `shards:2`.
+/// How the training images are split among the workers. Written as `balanced`, `iid`, `dirichlet:0.3` or `shards:2`.
 ///
 /// ```
 /// use upwash::data::Partition;
@@ -12,90 +12,84 @@ use upwash_topology::random::Stream;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Partition {
-    /// Every worker gets the same number of images of each class, as in the paper. What does not
-    /// divide is left out.
+    /// Every worker gets the same number of images of each class, as in the paper. The remainder of each class is not
+    /// used.
     #[default]
     Balanced,
-    /// Images in a random order, cut into equal parts (within one image).
+    /// The shuffled images are split into shards whose sizes differ by at most one image.
     Iid,
-    /// Of each class, worker i gets a share drawn from a Dirichlet distribution: the smaller its
-    /// parameter, the more the workers' data differ.
+    /// The fractions of each class that the workers get are drawn from a Dirichlet distribution. The smaller its
+    /// parameter, the more the data of the workers differ.
     Dirichlet(f64),
-    /// Images sorted by class, cut into so many shards a worker, which are dealt out at random.
+    /// The images, sorted by class, are cut into this many shards per worker, which are assigned at random.
     Shards(usize),
 }
 
-/// Why images cannot be shared out.
+/// The reason why images cannot be split among the workers.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartitionError {
-    /// Not a spelling of a partition.
+    /// The text does not name a partition.
     #[error("partition `{0}` is unknown: write balanced, iid, dirichlet:ALPHA or shards:N")]
     Unknown(String),
-    /// A number that is out of range.
+    /// The parameter is out of range.
     #[error("partition `{0}`: the number must be above 0")]
     Range(String),
-    /// Some worker would get nothing.
-    #[error("{workers} workers cannot share {images} images by `{partition}`: {why}")]
+    /// A worker would get no images.
+    #[error("cannot split {images} images among {workers} workers by `{partition}`: {why}")]
     TooFew {
-        /// The spelling.
+        /// The partition.
         partition: Partition,
-        /// How many workers.
+        /// The number of workers.
         workers: usize,
-        /// How many images.
+        /// The number of images.
         images: usize,
-        /// What would help.
+        /// The cause and the remedy.
         why: &'static str,
     },
 }
 
-/// Which images each worker has.
+/// The images of each worker.
 ///
 /// ```
 /// use upwash::data::{Partition, digits};
 /// let data = digits();
-/// let shares = Partition::Balanced.share_out(&data.train, data.classes, 8, 0)?;
-/// let counts = shares.class_counts(&data.train, data.classes);
+/// let shards = Partition::Balanced.split(&data.train, data.classes, 8, 0)?;
+/// let counts = shards.class_counts(&data.train, data.classes);
 /// assert!(counts.iter().all(|worker| worker == &counts[0]));
 /// # Ok::<(), upwash::data::PartitionError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
-    /// For each worker, the numbers of its images.
+    /// For each worker, the indices of its images.
     pub images: Vec<Vec<u32>>,
 }
 
 impl Shards {
-    /// How many images of each class each worker has.
+    /// For each worker, the number of its images of each class.
     pub fn class_counts(&self, images: &Images, classes: usize) -> Vec<Vec<usize>> {
-        let count = |share: &Vec<u32>| {
+        let count = |shard: &Vec<u32>| {
             let mut counts = vec![0; classes];
-            share.iter().for_each(|&i| counts[usize::from(images.labels[i as usize])] += 1);
+            shard.iter().for_each(|&i| counts[usize::from(images.labels[i as usize])] += 1);
             counts
         };
         self.images.iter().map(count).collect()
     }
 
-    /// The size of the largest share.
+    /// The size of the largest shard.
     pub fn largest(&self) -> usize {
         self.images.iter().map(Vec::len).max().unwrap_or(0)
     }
 }
 
 impl Partition {
-    /// Shards out `images` among `workers`; the same seed, the same shares. Where chance leaves a
-    /// worker without any, it is drawn again.
-    pub fn share_out(
-        self,
-        images: &Images,
-        classes: usize,
-        workers: usize,
-        seed: u64,
-    ) -> Result<Shards, PartitionError> {
+    /// Splits `images` among `workers`. The result depends only on the arguments. A Dirichlet draw that leaves a worker
+    /// without images is repeated, up to 100 draws in all.
+    pub fn split(self, images: &Images, classes: usize, workers: usize, seed: u64) -> Result<Shards, PartitionError> {
         let draws = if let Self::Dirichlet(_) = self { 100 } else { 1 };
-        let draw = |number: u64| {
-            let again: &[u64] = if number == 0 { &[] } else { &[number] };
-            let mut stream = Stream::new(seed, "partition", again);
+        let draw = |attempt: u64| {
+            let indices: &[u64] = if attempt == 0 { &[] } else { &[attempt] };
+            let mut stream = Stream::new(seed, "partition", indices);
             self.draw(images, classes, workers, &mut stream)
         };
         let first = draw(0);
@@ -117,56 +111,59 @@ impl Partition {
         for (index, &label) in images.labels.iter().enumerate() {
             by_class[usize::from(label)].push(index as u32);
         }
-        let mut shares = vec![Vec::new(); workers];
+        let mut images_of = vec![Vec::new(); workers];
         match self {
             Self::Balanced => {
                 for class in &mut by_class {
                     stream.shuffle(class);
                     let each = class.len() / workers;
                     if each == 0 {
-                        return Err(too_few("some class has fewer images than there are workers; try iid"));
+                        return Err(too_few(
+                            "a class has fewer images than there are workers; use `iid`, or fewer workers",
+                        ));
                     }
-                    for (share, part) in shares.iter_mut().zip(class.chunks_exact(each)) {
-                        share.extend_from_slice(part);
+                    for (own, part) in images_of.iter_mut().zip(class.chunks_exact(each)) {
+                        own.extend_from_slice(part);
                     }
                 }
             }
             Self::Iid => {
                 let mut all: Vec<u32> = (0..images.len() as u32).collect();
                 stream.shuffle(&mut all);
-                deal(&mut shares, &all);
+                split_evenly(&mut images_of, &all);
             }
             Self::Dirichlet(alpha) => {
                 for class in &mut by_class {
                     stream.shuffle(class);
-                    deal_unequally(&mut shares, class, alpha, stream);
+                    split_by_dirichlet(&mut images_of, class, alpha, stream);
                 }
             }
             Self::Shards(each) => {
                 let sorted: Vec<u32> = by_class.concat();
                 let count = workers.saturating_mul(each);
                 if count > sorted.len() {
-                    return Err(too_few("there are more shards than images"));
+                    return Err(too_few("there are more shards than images; use fewer shards, or fewer workers"));
                 }
                 let mut shards: Vec<usize> = (0..count).collect();
                 stream.shuffle(&mut shards);
-                for (place, shard) in shards.into_iter().enumerate() {
+                for (position, shard) in shards.into_iter().enumerate() {
                     let part = shard * sorted.len() / count..(shard + 1) * sorted.len() / count;
-                    shares[place / each].extend_from_slice(&sorted[part]);
+                    images_of[position / each].extend_from_slice(&sorted[part]);
                 }
             }
         }
-        if shares.iter().any(Vec::is_empty) {
-            return Err(too_few("some worker would get none; take fewer workers or a larger number"));
+        if images_of.iter().any(Vec::is_empty) {
+            let why = "a worker would get no images; use fewer workers, or a larger ALPHA with `dirichlet`";
+            return Err(too_few(why));
         }
-        Ok(Shards { images: shares })
+        Ok(Shards { images: images_of })
     }
 }
 
-/// Shares out a class in parts that a Dirichlet distribution draws.
-fn deal_unequally(shares: &mut [Vec<u32>], class: &[u32], alpha: f64, stream: &mut Stream) {
-    let workers = shares.len();
-    // With a small alpha most variates are too small for a number: their logarithms are not, and the largest is made 1.
+/// Splits the images of a class in proportions drawn from a Dirichlet distribution.
+fn split_by_dirichlet(images_of: &mut [Vec<u32>], class: &[u32], alpha: f64, stream: &mut Stream) {
+    let workers = images_of.len();
+    // With a small alpha most gamma variates underflow. Their logarithms do not; the largest weight is scaled to 1.
     let logs: Vec<f64> = (0..workers).map(|_| stream.log_gamma(alpha)).collect();
     let largest = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = logs.iter().map(|log| (log - largest).exp()).collect();
@@ -178,15 +175,16 @@ fn deal_unequally(shares: &mut [Vec<u32>], class: &[u32], alpha: f64, stream: &m
             true => class.len(),
             false => (class.len() as f64 * sum / total) as usize,
         };
-        shares[worker].extend_from_slice(&class[from..to]);
+        images_of[worker].extend_from_slice(&class[from..to]);
         from = to;
     }
 }
 
-fn deal(shares: &mut [Vec<u32>], images: &[u32]) {
-    let (count, workers) = (images.len(), shares.len());
-    for (worker, share) in shares.iter_mut().enumerate() {
-        share.extend_from_slice(&images[worker * count / workers..(worker + 1) * count / workers]);
+/// Splits images into contiguous ranges whose sizes differ by at most one.
+fn split_evenly(images_of: &mut [Vec<u32>], images: &[u32]) {
+    let (count, workers) = (images.len(), images_of.len());
+    for (worker, own) in images_of.iter_mut().enumerate() {
+        own.extend_from_slice(&images[worker * count / workers..(worker + 1) * count / workers]);
     }
 }
 
@@ -226,58 +224,58 @@ mod tests {
     use super::*;
     use crate::data::digits;
 
-    fn shares(spelling: &str, workers: usize) -> (Shards, Vec<Vec<usize>>) {
+    fn split(text: &str, workers: usize) -> (Shards, Vec<Vec<usize>>) {
         let data = digits();
-        let partition: Partition = spelling.parse().unwrap();
-        let shares = partition.share_out(&data.train, 10, workers, 3).unwrap();
-        let counts = shares.class_counts(&data.train, 10);
-        let mut all: Vec<u32> = shares.images.concat();
-        let given = all.len();
+        let partition: Partition = text.parse().unwrap();
+        let shards = partition.split(&data.train, 10, workers, 3).unwrap();
+        let counts = shards.class_counts(&data.train, 10);
+        let mut all: Vec<u32> = shards.images.concat();
+        let assigned = all.len();
         all.sort_unstable();
         all.dedup();
-        assert_eq!(all.len(), given, "{spelling}: an image was given twice");
-        (shares, counts)
+        assert_eq!(all.len(), assigned, "{text}: an image was assigned twice");
+        (shards, counts)
     }
 
     #[test]
-    fn every_partition_shares_out_what_it_says() {
-        let (_, counts) = shares("balanced", 8);
+    fn every_partition_splits_as_documented() {
+        let (_, counts) = split("balanced", 8);
         assert!(counts.iter().all(|worker| worker == &counts[0]));
-        let (iid, _) = shares("iid", 7);
-        assert!(iid.images.iter().all(|share| share.len().abs_diff(1442 / 7) <= 1));
+        let (iid, _) = split("iid", 7);
+        assert!(iid.images.iter().all(|shard| shard.len().abs_diff(1442 / 7) <= 1));
         assert_eq!(iid.images.concat().len(), 1442);
-        let (all, even) = shares("dirichlet:1000", 8);
+        let (all, even) = split("dirichlet:1000", 8);
         assert_eq!(all.images.concat().len(), 1442);
         assert!(even.iter().flatten().all(|&count| (12..=24).contains(&count)), "{even:?}");
-        let (_, skewed) = shares("dirichlet:0.1", 8);
+        let (_, skewed) = split("dirichlet:0.1", 8);
         assert!(skewed.iter().flatten().filter(|&&count| count == 0).count() > 20, "{skewed:?}");
-        let (_, sharded) = shares("shards:2", 10);
+        let (_, sharded) = split("shards:2", 10);
         for worker in sharded {
-            // A shard is a tenth of a class's length at least, and two touch four classes at most.
+            // A shard is shorter than a class: it has images of at most two classes, and two shards of at most four.
             assert!(worker.iter().filter(|&&count| count > 0).count() <= 4, "{worker:?}");
         }
     }
 
     #[test]
-    fn too_many_workers_and_bad_spellings_are_errors() {
+    fn too_many_workers_and_invalid_names_are_errors() {
         let data = digits();
-        let share = |partition: Partition, workers| partition.share_out(&data.train, 10, workers, 0);
-        assert!(share(Partition::Balanced, 1000).is_err());
-        assert!(share(Partition::Iid, 1443).is_err());
-        assert!(share(Partition::Iid, 1000).is_ok());
+        let split = |partition: Partition, workers| partition.split(&data.train, 10, workers, 0);
+        assert!(split(Partition::Balanced, 1000).is_err());
+        assert!(split(Partition::Iid, 1443).is_err());
+        assert!(split(Partition::Iid, 1000).is_ok());
         for bad in ["even", "dirichlet:0", "dirichlet:-1", "dirichlet:x", "shards:0", "shards", ""] {
             assert!(bad.parse::<Partition>().is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn a_small_alpha_favours_nobody_and_leaves_nobody_without() {
+    fn small_alpha_favors_no_worker_and_gives_every_worker_images() {
         let data = digits();
         let mut first_larger = 0;
         for seed in 0..40 {
             let partition = Partition::Dirichlet(0.0005);
-            let shares = partition.share_out(&data.train, 10, 2, seed).unwrap();
-            first_larger += usize::from(shares.images[0].len() > shares.images[1].len());
+            let shards = partition.split(&data.train, 10, 2, seed).unwrap();
+            first_larger += usize::from(shards.images[0].len() > shards.images[1].len());
         }
         assert!((10..=30).contains(&first_larger), "{first_larger} of 40");
     }

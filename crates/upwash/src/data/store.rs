@@ -1,20 +1,20 @@
-//! Data sets in files: which files, how they are checked, and how they are read.
+//! Data sets that are stored in files: their files, checksums and formats.
 //!
-//! A set's files have the names and the content of the official distribution, uncompressed, in a
-//! folder of the set's name. `upwash data get` puts them there.
+//! The files of a data set have the names and the content of the official distribution, uncompressed. They are in a
+//! folder with the name of the data set, where `upwash data get` puts them.
 
 use super::{Augmentation, Dataset, Images, Scaling};
 use md5::{Digest, Md5};
 use std::path::{Path, PathBuf};
 
-/// A set that can be had as files.
+/// A data set that is stored in files.
 #[derive(Clone, Copy, Debug)]
 pub struct Source {
-    /// As it is called in configuration.
+    /// The name of the data set in configurations.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A short description.
     pub about: &'static str,
-    /// Its files.
+    /// The files of the data set.
     pub files: &'static [SourceFile],
     format: Format,
     classes: usize,
@@ -22,23 +22,23 @@ pub struct Source {
     deviation: &'static [f32],
 }
 
-/// A file of a set.
+/// A file of a data set.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceFile {
-    /// Its name.
+    /// The file name.
     pub name: &'static str,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub bytes: u64,
-    /// Its MD5, where one is known.
+    /// The MD5 checksum, if it is known.
     pub md5: Option<&'static str>,
     test: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
-    /// MNIST's: a file of images and one of labels.
+    /// The IDX format of MNIST: one file of images and one of labels.
     Idx,
-    /// CIFAR's: so many label bytes before each image, of which the last counts.
+    /// The binary format of CIFAR: each image follows `label_bytes` labels, of which the last one is used.
     Cifar { label_bytes: usize },
 }
 
@@ -92,100 +92,107 @@ const SOURCES: [Source; 4] = [
     },
 ];
 
-/// Why a set cannot be read.
+/// The reason why a data set cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Nobody said where data is kept.
-    #[error("set UPWASH_DATA to a folder for data: there is no HOME")]
+    /// The folder for data sets is unknown.
+    #[error("there is no folder for data sets: set UPWASH_DATA to one, or set HOME")]
     NoFolder,
-    /// No set has that name.
+    /// No data set has this name.
     #[error("data `{0}` is unknown: write digits, synthetic, mnist, fashion-mnist, cifar10 or cifar100")]
     Unknown(String),
-    /// It is not there.
-    #[error("{name} is not in {}: get it with `upwash data get {name}`, or from files you have with `--from DIR`", folder.display())]
+    /// The files are missing.
+    #[error(
+        "{name} is not in {}: get it with `upwash data get {name}`, or add `--from DIR` to take it from files that you \
+         have",
+        folder.display()
+    )]
     Missing {
-        /// The set.
+        /// The name of the data set.
         name: &'static str,
-        /// Where it was looked for.
+        /// The folder that was searched.
         folder: PathBuf,
     },
     /// A file cannot be read.
     #[error("cannot read {}", path.display())]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A file is not what it should be.
-    #[error("{} is damaged ({what}): get it again with `upwash data get`, which checks what is there", path.display())]
+    /// A file does not have the expected content.
+    #[error(
+        "{} is damaged ({what}): get it again with `upwash data get`, which verifies existing files",
+        path.display()
+    )]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What shows it.
+        /// What is wrong with it.
         what: String,
     },
 }
 
 impl Source {
-    /// All sets that can be had as files.
+    /// All data sets that are stored in files.
     pub fn all() -> &'static [Source] {
         &SOURCES
     }
 
-    /// The set of this name.
+    /// The data set with this name.
     pub fn named(name: &str) -> Result<&'static Source, StoreError> {
         let found = SOURCES.iter().find(|source| source.name == name);
         found.ok_or_else(|| StoreError::Unknown(name.into()))
     }
 
-    /// Reads the set from its folder within `store`.
+    /// Loads the data set from its folder within `store`.
     pub fn load(&self, store: &Path) -> Result<Dataset, StoreError> {
         let folder = store.join(self.name);
         if self.files.iter().any(|file| !folder.join(file.name).is_file()) {
             return Err(StoreError::Missing { name: self.name, folder });
         }
         let side = if self.format == Format::Idx { 28 } else { 32 };
-        let part = |test: bool| -> Result<Images, StoreError> {
+        let load_split = |test: bool| -> Result<Images, StoreError> {
             let mut images = Images { shape: [self.mean.len(), side, side], pixels: vec![], labels: vec![] };
             for file in self.files.iter().filter(|file| file.test == test) {
                 let path = folder.join(file.name);
                 let bytes = std::fs::read(&path).map_err(|source| StoreError::Io { path: path.clone(), source })?;
-                // The length is checked at every start, the checksum when the file is fetched.
+                // Loading checks only the length; `upwash data get` checks the checksum.
                 let read = if bytes.len() as u64 == file.bytes {
                     self.format.append(&bytes, &mut images)
                 } else {
                     Err(format!("{} bytes, not {}", bytes.len(), file.bytes))
                 };
-                let labels = |()| match images.labels.iter().max() {
+                let check_labels = |()| match images.labels.iter().max() {
                     Some(&label) if usize::from(label) >= self.classes => {
-                        Err(format!("a label is {label}, of {} classes", self.classes))
+                        Err(format!("label {label} is out of range for {} classes", self.classes))
                     }
                     _ => Ok(()),
                 };
-                read.and_then(labels).map_err(|what| StoreError::Damaged { path, what })?;
+                read.and_then(check_labels).map_err(|what| StoreError::Damaged { path, what })?;
             }
             if images.pixels.len() != images.len() * images.size() {
-                let (path, what) = (folder.clone(), "images and labels differ in number".into());
+                let (path, what) = (folder.clone(), "the numbers of images and labels differ".into());
                 return Err(StoreError::Damaged { path, what });
             }
             Ok(images)
         };
-        let photographs = self.format != Format::Idx;
+        let is_cifar = self.format != Format::Idx;
         Ok(Dataset {
             name: self.name.into(),
             classes: self.classes,
-            train: part(false)?,
-            test: part(true)?,
+            train: load_split(false)?,
+            test: load_split(true)?,
             scaling: Scaling { full: 255.0, mean: self.mean.to_vec(), deviation: self.deviation.to_vec() },
-            augmentation: if photographs { Augmentation::CropAndFlip } else { Augmentation::None },
+            augmentation: if is_cifar { Augmentation::CropAndFlip } else { Augmentation::None },
         })
     }
 }
 
 impl SourceFile {
-    /// Whether this is the file's content; says what is wrong with it.
+    /// Checks that `content` is the content of this file. The error says what differs.
     pub fn check(&self, content: &[u8]) -> Result<(), String> {
         if content.len() as u64 != self.bytes {
             return Err(format!("{} bytes, not {}", content.len(), self.bytes));
@@ -199,28 +206,28 @@ impl SourceFile {
 }
 
 impl Format {
-    /// Adds a file's images or labels.
+    /// Appends the images or labels of a file.
     fn append(self, bytes: &[u8], images: &mut Images) -> Result<(), String> {
         let size = images.size();
         match self {
             Self::Idx => {
-                let (&magic, rest) = bytes.split_first_chunk::<4>().ok_or("it is cut")?;
+                let (&magic, rest) = bytes.split_first_chunk::<4>().ok_or("the file is truncated")?;
                 let [0, 0, 8, dimensions @ (1 | 3)] = magic else {
-                    return Err("it is no idx file of bytes".into());
+                    return Err("it is not an IDX file of bytes".into());
                 };
-                let content = rest.get(4 * usize::from(dimensions)..).ok_or("it is cut")?;
+                let content = rest.get(4 * usize::from(dimensions)..).ok_or("the file is truncated")?;
                 if dimensions == 1 {
                     images.labels.extend_from_slice(content);
                 } else if content.len().is_multiple_of(size) {
                     images.pixels.extend_from_slice(content);
                 } else {
-                    return Err("its images are cut".into());
+                    return Err("its last image is truncated".into());
                 }
             }
             Self::Cifar { label_bytes } => {
                 let record = label_bytes + size;
                 if !bytes.len().is_multiple_of(record) {
-                    return Err("its last record is cut".into());
+                    return Err("its last record is truncated".into());
                 }
                 for record in bytes.chunks_exact(record) {
                     images.labels.push(record[label_bytes - 1]);
@@ -241,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn cifar_records_are_read_with_one_label_or_two() {
+    fn cifar_records_may_have_one_label_or_two() {
         for (label_bytes, labels) in [(1, vec![7]), (2, vec![3, 99])] {
             let mut bytes = Vec::new();
             for image in 0..3u8 {
@@ -272,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_and_damaged_sets_are_named_with_the_remedy() {
+    fn errors_about_missing_and_damaged_files_name_the_remedy() {
         let store = tempfile::tempdir().unwrap();
         let mnist = Source::named("mnist").unwrap();
         let error = mnist.load(store.path()).unwrap_err().to_string();

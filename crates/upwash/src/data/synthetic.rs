@@ -1,10 +1,10 @@
-//! Made-up data, for tests of scale.
+//! Generated data, for tests at scale.
 
 use super::{Augmentation, Dataset, Images, Scaling};
 use upwash_topology::random::Stream;
 
-/// Images that are noise around a random pattern for each class. Spelled `synthetic`, or with any of
-/// these: `synthetic:classes=10,shape=1x8x8,train=10000,test=1000,seed=0`.
+/// Images with one random pattern per class, plus noise. Written as `synthetic`, or with any of the options in
+/// `synthetic:classes=10,shape=1x8x8,train=10000,test=1000,seed=0`.
 ///
 /// ```
 /// use upwash::data::Synthetic;
@@ -15,19 +15,19 @@ use upwash_topology::random::Stream;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Synthetic {
-    /// How many classes.
+    /// The number of classes.
     pub classes: usize,
     /// Channels, height, width.
     pub shape: [usize; 3],
-    /// Images for training.
+    /// The number of training images.
     pub train: usize,
-    /// Images for testing.
+    /// The number of test images.
     pub test: usize,
-    /// What patterns and noise depend on.
+    /// The seed of the patterns and the noise.
     pub seed: u64,
 }
 
-/// Why there is no such data.
+/// The options of a synthetic data set are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "synthetic:{0}: write any of classes=10 (2 to 256), shape=1x8x8, train=10000, test=1000, seed=0, \
@@ -42,42 +42,42 @@ impl Default for Synthetic {
 }
 
 impl Synthetic {
-    /// Reads what stands behind `synthetic:`.
+    /// Parses the options after `synthetic:`.
     pub fn parse(options: &str) -> Result<Self, SyntheticError> {
-        let wrong = || SyntheticError(options.into());
-        let number = |text: &str| text.parse::<usize>().map_err(|_| wrong());
+        let invalid = || SyntheticError(options.into());
+        let number = |text: &str| text.parse::<usize>().map_err(|_| invalid());
         let mut set = Self::default();
         for option in options.split(',').filter(|option| !option.is_empty()) {
-            match option.split_once('=').ok_or_else(wrong)? {
+            match option.split_once('=').ok_or_else(invalid)? {
                 ("classes", text) => set.classes = number(text)?,
                 ("train", text) => set.train = number(text)?,
                 ("test", text) => set.test = number(text)?,
-                ("seed", text) => set.seed = text.parse().map_err(|_| wrong())?,
+                ("seed", text) => set.seed = text.parse().map_err(|_| invalid())?,
                 ("shape", text) => {
                     let sides = text.split('x').map(number).collect::<Result<Vec<_>, _>>()?;
-                    set.shape = sides.try_into().map_err(|_| wrong())?;
+                    set.shape = sides.try_into().map_err(|_| invalid())?;
                 }
-                _ => return Err(wrong()),
+                _ => return Err(invalid()),
             }
         }
-        let empty = set.shape.contains(&0) || set.train == 0 || set.test == 0;
-        // No more than a hundred gigabytes.
+        let is_empty = set.shape.contains(&0) || set.train == 0 || set.test == 0;
+        // At most 100 GB.
         let size = set.shape.iter().map(|&side| side as u128).fold(1, u128::saturating_mul);
         let bytes = size.saturating_mul((set.train as u128).saturating_add(set.test as u128));
-        let large = bytes > 100_000_000_000;
-        if empty || large || !(2..=256).contains(&set.classes) {
-            return Err(wrong());
+        let is_too_large = bytes > 100_000_000_000;
+        if is_empty || is_too_large || !(2..=256).contains(&set.classes) {
+            return Err(invalid());
         }
         Ok(set)
     }
 
-    /// Makes it up.
+    /// Generates the data set.
     pub fn build(&self) -> Dataset {
         let size: usize = self.shape.iter().product();
         let mut stream = Stream::new(self.seed, "synthetic patterns", &[]);
         let patterns: Vec<f64> = (0..self.classes * size).map(|_| stream.uniform()).collect();
-        let images = |count: usize, part: u64| {
-            let mut stream = Stream::new(self.seed, "synthetic images", &[part]);
+        let images = |count: usize, split: u64| {
+            let mut stream = Stream::new(self.seed, "synthetic images", &[split]);
             let mut images = Images { shape: self.shape, pixels: Vec::with_capacity(count * size), labels: vec![] };
             for index in 0..count {
                 let class = index % self.classes;
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mistakes_are_answered_with_what_can_be_written() {
+    fn errors_name_the_valid_options() {
         let large = "shape=9999999999x9999999999x9999999";
         for bad in ["clases=3", "train=0", "shape=8x8", "classes=257", "train", large] {
             let error = Synthetic::parse(bad).unwrap_err().to_string();

@@ -97,7 +97,7 @@ impl EngineContext {
                 self.score(parameters, statistics, &self.data.test, &all)
             }
             Split::LocalTrain => {
-                let share = &self.sampler.shares().images[worker];
+                let share = &self.sampler.shards().images[worker];
                 self.score(parameters, statistics, &self.data.train, share)
             }
         }

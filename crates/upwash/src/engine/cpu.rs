@@ -140,7 +140,7 @@ impl CpuEngine {
 
 impl Engine for CpuEngine {
     fn workers(&self) -> usize {
-        self.shared.sampler.shares().images.len()
+        self.shared.sampler.shards().images.len()
     }
 
     fn layout(&self) -> &Layout {

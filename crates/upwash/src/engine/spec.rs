@@ -40,7 +40,7 @@ impl EngineSpec {
     /// The first few who have data, to try something out with.
     #[must_use]
     pub fn first(&self, count: usize) -> Self {
-        let shares = &self.sampler.shares().images;
+        let shares = &self.sampler.shards().images;
         let trains = |worker: &usize| !shares[*worker].is_empty();
         let workers: Vec<usize> = (0..shares.len()).filter(trains).take(count).collect();
         let mut few = self.only(&workers);

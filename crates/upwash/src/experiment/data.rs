@@ -1,4 +1,4 @@
-//! Where data comes from, and data that several experiments share.
+//! Loads data sets, and caches one for consecutive experiments.
 
 use super::ExperimentError;
 use crate::config::DataConfig;
@@ -6,28 +6,27 @@ use crate::data::{Dataset, Source, StoreError, Synthetic, digits};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Data that was read last, for the next experiment that asks for the same.
+/// The data set that was loaded last. The next experiment reuses it if it needs the same data.
 #[derive(Clone, Debug, Default)]
 pub struct DatasetCache {
-    last: Option<(Asked, Arc<Dataset>)>,
+    last: Option<(CacheKey, Arc<Dataset>)>,
 }
 
-/// A folder, a name, and how many images to train and to test on.
-type Asked = (PathBuf, String, [Option<usize>; 2]);
+/// The folder and the name of a data set, and the limits on its training and test images.
+type CacheKey = (PathBuf, String, [Option<usize>; 2]);
 
-/// Where files are.
+/// The folders from which files are read.
 #[derive(Clone, Debug, Default)]
 pub struct DataPaths {
-    /// Those that the configuration names: the configuration's own folder.
+    /// The folder of the configuration. File names in the configuration are relative to it.
     pub files: PathBuf,
-    /// Data sets, each in a folder of its name.
+    /// The folder of the data sets, each of which is in a folder with its name.
     pub data: PathBuf,
 }
 
 impl DataPaths {
-    /// Files from the current folder, and data sets from where `upwash data get` puts them:
-    /// `$UPWASH_DATA`, else the user's data folder. Where there is neither, only data that needs no
-    /// files can be had.
+    /// The current folder for files, and for data sets the folder to which `upwash data get` writes: `$UPWASH_DATA`, or
+    /// else the user's data folder. Without either, only data sets that need no files are available.
     pub fn standard() -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let below =
@@ -43,24 +42,24 @@ impl DataPaths {
 }
 
 impl DatasetCache {
-    /// The data that is asked for: what is here, if it is that.
-    pub(super) fn data(&mut self, asked: &DataConfig, folder: &Path) -> Result<Arc<Dataset>, ExperimentError> {
-        // How it is shared out is not the data's affair.
-        let key = (folder.to_owned(), asked.name.clone(), [asked.train_examples, asked.test_examples]);
-        if let Some((known, data)) = &self.last
-            && *known == key
+    /// The data set that `config` names, from the cache if it is there.
+    pub(super) fn data(&mut self, config: &DataConfig, folder: &Path) -> Result<Arc<Dataset>, ExperimentError> {
+        // The partition is not part of the key, because it does not change the data.
+        let key = (folder.to_owned(), config.name.clone(), [config.train_examples, config.test_examples]);
+        if let Some((cached, data)) = &self.last
+            && *cached == key
         {
             return Ok(Arc::clone(data));
         }
-        let data = shortened(Arc::new(load(&asked.name, folder)?), asked);
+        let data = truncated(Arc::new(load(&config.name, folder)?), config);
         self.last = Some((key, Arc::clone(&data)));
         Ok(data)
     }
 }
 
-/// As much of a data set as is asked for.
-pub(super) fn shortened(mut data: Arc<Dataset>, asked: &DataConfig) -> Arc<Dataset> {
-    let [train, test] = [asked.train_examples, asked.test_examples].map(|n| n.unwrap_or(usize::MAX));
+/// Truncates a data set to the configured numbers of examples.
+pub(super) fn truncated(mut data: Arc<Dataset>, config: &DataConfig) -> Arc<Dataset> {
+    let [train, test] = [config.train_examples, config.test_examples].map(|n| n.unwrap_or(usize::MAX));
     if train < data.train.len() || test < data.test.len() {
         let data = Arc::make_mut(&mut data);
         data.train.truncate(train);
@@ -69,7 +68,7 @@ pub(super) fn shortened(mut data: Arc<Dataset>, asked: &DataConfig) -> Arc<Datas
     data
 }
 
-/// A data set by its name.
+/// Loads the data set with this name.
 fn load(name: &str, folder: &Path) -> Result<Dataset, ExperimentError> {
     match name.split_once(':').unwrap_or((name, "")) {
         ("digits", "") => Ok(digits()),

@@ -1,4 +1,4 @@
-//! Which links are up when, and what an algorithm makes of them.
+//! Builds the schedule of links, and checks that the algorithm can run on it.
 
 use super::ExperimentError;
 use crate::algorithm::{self, Exchange, ExchangeContext, LocalView, Method, Preflight, WorkerStats};
@@ -10,24 +10,29 @@ fn conflict<T>(what: impl Into<String>) -> Result<T, ExperimentError> {
     Err(ExperimentError::Conflict(what.into()))
 }
 
-/// Who is the server, where one is needed; and what an asynchronous algorithm cannot have.
+/// Finds the server, if the algorithm needs one. Rejects settings that do not apply to an asynchronous algorithm, or to
+/// a synchronous one.
 pub(super) fn server(config: &Config, method: &Method, graph: &Graph) -> Result<Option<usize>, ExperimentError> {
     if method.synchronous().is_none() {
         if config.training.statistics == Statistics::Averaged {
-            return conflict("training.statistics: without rounds there is none to average in; set it to `local`");
+            return conflict(format!(
+                "training.statistics = \"averaged\": {} has no rounds in which to average; set it to \"local\"",
+                method.display_name()
+            ));
         }
-        let changes = config.graph.copies > 1 || config.graph.links != Some(Links::Whole);
-        let weighs = config.graph.weights != Weights::Optimal;
-        if changes || weighs || config.graph.directed_edges.is_some() {
-            return conflict(
-                "graph.links, graph.copies, graph.directed_edges and graph.weights: without rounds the graph stays as it \
-                 is, and who meets is equal; leave them out",
-            );
+        let has_changing_links = config.graph.copies > 1 || config.graph.links != Some(Links::Whole);
+        let has_weights = config.graph.weights != Weights::Optimal;
+        if has_changing_links || has_weights || config.graph.directed_edges.is_some() {
+            return conflict(format!(
+                "graph.links, graph.copies, graph.directed_edges and graph.weights: {} works without rounds, on a \
+                 fixed graph and without mixing weights; leave them out",
+                method.display_name()
+            ));
         }
     } else if config.training.asynchronous == Execution::Threads {
         return conflict(format!(
-            "training.asynchronous = \"threads\": {} goes in rounds; leave it out, or take one of \
-             ad-psgd, gosgd, async-easgd, downpour",
+            "training.asynchronous = \"threads\": {} is synchronous; leave it out, or use an asynchronous algorithm: \
+             ad-psgd, gosgd, async-easgd or downpour",
             method.display_name()
         ));
     }
@@ -39,8 +44,8 @@ pub(super) fn server(config: &Config, method: &Method, graph: &Graph) -> Result<
     match hub.filter(|_| others > 0) {
         Some(hub) => Ok(Some(hub)),
         None => conflict(format!(
-            "algorithm.name = \"{}\" needs a server, a worker that is linked with all others, and \
-             graph.topology = \"{}\" has none: take star:{} for a server and {}",
+            "algorithm.name = \"{}\" needs a server, a node that is linked to all others, and \
+             graph.topology = \"{}\" has none: use star:{} for a server and {}",
             config.algorithm.name,
             config.graph.topology,
             others.max(1) + 1,
@@ -52,8 +57,9 @@ pub(super) fn server(config: &Config, method: &Method, graph: &Graph) -> Result<
     }
 }
 
-/// Whom each worker must hear in every round to keep its copies of others' models up to date.
-pub(super) fn audience(method: &Method, schedule: &Schedule) -> Option<Vec<Vec<usize>>> {
+/// For each worker, the senders whose messages it must receive in every round, because it keeps copies of their models
+/// that must stay up to date. `None` if the algorithm keeps no such copies.
+pub(super) fn required_senders(method: &Method, schedule: &Schedule) -> Option<Vec<Vec<usize>>> {
     let round = schedule.round(0);
     let view = LocalView {
         worker: 0,
@@ -71,61 +77,62 @@ pub(super) fn audience(method: &Method, schedule: &Schedule) -> Option<Vec<Vec<u
     })
 }
 
-/// Rounds in which everything that an algorithm does now and then has happened.
+/// The number of rounds that are searched for the periodic exchanges of an algorithm.
 const MANY_ROUNDS: u64 = 1000;
 
-/// With whom a worker ever exchanges anything.
+/// The workers with which `worker` ever exchanges a message.
 pub(super) fn contacts(method: &Method, schedule: &Schedule, graph: &Graph, worker: usize) -> Vec<usize> {
-    let by_links = |exchange: &Exchange| matches!(exchange, Exchange::Neighbors | Exchange::Early | Exchange::Nothing);
+    let is_over_links =
+        |exchange: &Exchange| matches!(exchange, Exchange::Neighbors | Exchange::Early | Exchange::Nothing);
     let Some(algorithm) = method.synchronous() else {
         return graph.neighbors(worker).to_vec();
     };
-    if !(0..MANY_ROUNDS).all(|round| algorithm.exchanges(round).iter().all(by_links)) {
+    if !(0..MANY_ROUNDS).all(|round| algorithm.exchanges(round).iter().all(is_over_links)) {
         return (0..schedule.nodes()).filter(|&other| other != worker).collect();
     }
-    let mut found = BTreeSet::new();
+    let mut contacts = BTreeSet::new();
     for (sender, receiver) in schedule.possible_links() {
         if sender == worker {
-            found.insert(receiver);
+            contacts.insert(receiver);
         } else if receiver == worker {
-            found.insert(sender);
+            contacts.insert(sender);
         }
     }
-    found.into_iter().collect()
+    contacts.into_iter().collect()
 }
 
-/// What a user should know before the start.
+/// Checks the algorithm against the graph and the schedule, and returns warnings for the user.
 pub(super) fn check(method: &Method, graph: &Graph, schedule: &Schedule) -> Result<Vec<String>, ExperimentError> {
-    let pieces_warning = |pieces: usize, so: String| {
-        let warning = format!("the links that are used leave the workers in {pieces} pieces, {so}");
-        (pieces > 1).then_some(warning)
+    let groups_warning = |groups: usize, consequence: String| {
+        let warning = format!("the links in use split the workers into {groups} disconnected groups, {consequence}");
+        (groups > 1).then_some(warning)
     };
-    let alone = "which learn for themselves".to_string();
+    let independent = "which train independently".to_string();
     let Some(algorithm) = method.synchronous() else {
-        let warning = pieces_warning(graph.pieces().len(), alone);
+        let warning = groups_warning(graph.pieces().len(), independent);
         return Ok(warning.into_iter().collect());
     };
-    let (weak, links) = (weak(schedule), schedule.possible_links());
-    let both_ways = links.iter().map(|&(a, b)| (a.min(b), a.max(b)));
-    let both_ways: BTreeSet<_> = both_ways.collect();
-    let union = Graph::new(schedule.nodes(), both_ways);
-    let pieces = union.map_or(1, |union| union.pieces().len());
+    let (weak, links) = (without_positive_self_weight(schedule), schedule.possible_links());
+    let undirected = links.iter().map(|&(a, b)| (a.min(b), a.max(b)));
+    let undirected: BTreeSet<_> = undirected.collect();
+    let union = Graph::new(schedule.nodes(), undirected);
+    let groups = union.map_or(1, |union| union.pieces().len());
     let preflight = Preflight { graph, schedule, weak: &weak, links: &links };
     algorithm.check(&preflight).map_err(ExperimentError::Conflict)?;
     let mut warnings = algorithm.warnings(&preflight);
     if algorithm.links() != algorithm::Links::None {
         let averages = |round: &u64| algorithm.exchanges(*round).contains(&Exchange::Mean);
-        let so = match (0..MANY_ROUNDS).find(averages) {
-            Some(round) => format!("which meet in averages of all only, first after round {round}"),
-            None => alone,
+        let consequence = match (0..MANY_ROUNDS).find(averages) {
+            Some(round) => format!("which only global averages connect, for the first time after round {round}"),
+            None => independent,
         };
-        warnings.extend(pieces_warning(pieces, so));
+        warnings.extend(groups_warning(groups, consequence));
     }
     Ok(warnings)
 }
 
-/// Where everyone stands in each of the graph's copies, where there are several that are used.
-pub(super) fn places(
+/// The relabeling of each copy of the graph: the node at which each worker is. Empty if there is no rotation.
+pub(super) fn relabelings(
     settings: &GraphConfig,
     method: &Method,
     graph: &Graph,
@@ -137,46 +144,50 @@ pub(super) fn places(
         Relabelings::Balanced => Rotation::balance(graph, settings.copies)?.relabelings().to_vec(),
         Relabelings::Paper => {
             if graph.nodes() != 8 || settings.copies > 3 {
-                return conflict("graph.relabelings: the paper's are for 8 workers and at most 3 copies");
+                return conflict(
+                    "graph.relabelings = \"paper\": the paper has relabelings for 8 workers and at most 3 copies; use \
+                     \"balanced\"",
+                );
             }
             paper_relabelings()[..settings.copies].to_vec()
         }
     })
 }
 
-/// Which links are up when, over one graph or its copies.
+/// The schedule of links, over one graph or its relabeled copies.
 pub(super) fn schedule(
     config: &Config,
     method: &Method,
     graph: &Graph,
-    places: &[Vec<usize>],
-    epoch: u64,
+    relabelings: &[Vec<usize>],
+    rounds_per_epoch: u64,
 ) -> Result<Schedule, ExperimentError> {
     let settings = &config.graph;
-    if let Some(schedule) = without_a_graph(settings, method, graph)? {
+    if let Some(schedule) = independent_of_topology(settings, method, graph)? {
         return Ok(schedule);
     }
-    let base = over_graph(config, method, graph)?;
-    if places.is_empty() {
+    let base = over_topology(config, method, graph)?;
+    if relabelings.is_empty() {
         return Ok(base);
     }
     if settings.first_copy > 0 && settings.order != Some(CopyOrder::InTurn) {
-        return conflict("graph.first_copy: there is a first copy with graph.order = \"in-turn\" only");
+        return conflict("graph.first_copy: only graph.order = \"in-turn\" has a first copy; leave it out");
     }
     let order = match settings.order.unwrap_or(CopyOrder::InTurn) {
         CopyOrder::InTurn => Order::InTurn { start: settings.first_copy },
         CopyOrder::Random => Order::Random { seed: config.seed },
-        CopyOrder::Released => Order::Released { rounds_per_epoch: epoch },
+        CopyOrder::Released => Order::Released { rounds_per_epoch },
     };
-    Ok(base.rotating(places, order)?)
+    Ok(base.rotating(relabelings, order)?)
 }
 
 fn has_whole_links(settings: &GraphConfig) -> bool {
     matches!(settings.links, None | Some(Links::Whole))
 }
 
-/// The schedule of directed links, or of an algorithm that does not go by links.
-fn without_a_graph(
+/// The schedule of explicit directed links, or of an algorithm that does not use links. `None` if the schedule depends
+/// on the links of the topology.
+fn independent_of_topology(
     settings: &GraphConfig,
     method: &Method,
     graph: &Graph,
@@ -189,49 +200,49 @@ fn without_a_graph(
     if let Some(directed_edges) = &settings.directed_edges {
         if !supports_directed {
             return conflict(format!(
-                "graph.directed_edges: over links that go one way, {name} has no average: use algorithm.name = \
-                 \"sgp\", or leave them out"
+                "graph.directed_edges: {name} does not converge to the average over directed links; use \
+                 algorithm.name = \"sgp\", or leave them out"
             ));
         }
         if is_special {
             return conflict(
-                "graph.directed_edges: they are all up in every round, and what goes over them is equal: leave graph.links, \
-                 graph.copies and graph.weights out",
+                "graph.directed_edges: all of them are up in every round, with equal weights; leave out graph.links, \
+                 graph.copies and graph.weights",
             );
         }
         let schedule = Schedule::directed(graph.nodes(), directed_edges);
         return schedule.map(Some).map_err(ExperimentError::DirectedEdges);
     }
     if has_weights && supports_directed {
-        return conflict(format!("graph.weights: {name} divides what it has among those it sends to; leave them out"));
+        return conflict(format!("graph.weights: {name} divides its mass equally among its receivers; leave them out"));
     }
     if method.links() != algorithm::Links::None {
         return Ok(None);
     }
     if is_special {
         return conflict(format!(
-            "graph.links, graph.copies and graph.weights: {name} does not go by links; leave them out"
+            "graph.links, graph.copies and graph.weights: {name} does not use the links of the graph; leave them out"
         ));
     }
-    let nobody = Graph::new(graph.nodes(), []).map_err(ExperimentError::DirectedEdges)?;
-    Ok(Some(Schedule::fixed(&nobody, &Weights::Metropolis)?))
+    let empty = Graph::new(graph.nodes(), []).map_err(ExperimentError::DirectedEdges)?;
+    Ok(Some(Schedule::fixed(&empty, &Weights::Metropolis)?))
 }
 
-/// The links of one graph.
-fn over_graph(config: &Config, method: &Method, graph: &Graph) -> Result<Schedule, ExperimentError> {
+/// The schedule over the links of one graph.
+fn over_topology(config: &Config, method: &Method, graph: &Graph) -> Result<Schedule, ExperimentError> {
     let (settings, seed) = (&config.graph, config.seed);
     let is_whole = has_whole_links(settings);
     if let algorithm::Links::Matcha { budget } = method.links() {
         if !is_whole {
-            return conflict("graph.links: MATCHA chooses the links itself; leave it at `whole`");
+            return conflict("graph.links: MATCHA chooses the links itself; leave it out");
         }
         let (matcha, weights) = (Matcha::solve(graph, budget)?, settings.weights.clone());
         return Ok(Schedule::matcha_with(&matcha, weights, seed)?);
     }
     if !is_whole && settings.weights != Weights::Optimal {
         return conflict(
-            "graph.weights: with links that come in turn the weights are given (a half each, or \
-             the released code's); leave it out, or graph.links at `whole`",
+            "graph.weights: only graph.links = \"whole\" has configurable weights; the other settings have fixed ones, \
+             such as one half per link or those of the released code; leave it out, or set graph.links to \"whole\"",
         );
     }
     Ok(match settings.links.unwrap_or(Links::Whole) {
@@ -244,18 +255,19 @@ fn over_graph(config: &Config, method: &Method, graph: &Graph) -> Result<Schedul
     })
 }
 
-/// Who weighs its own model 0 or less in some round, from a good look at the first ones.
-fn weak(schedule: &Schedule) -> Vec<usize> {
+/// The workers whose own model has weight 0 or less in some round. Looks at the first 200 rounds, or at fewer if the
+/// mixing matrices are large.
+fn without_positive_self_weight(schedule: &Schedule) -> Vec<usize> {
     const ROUNDS: u64 = 200;
-    const ENTRIES: usize = 4_000_000;
-    let (mut weak, mut seen) = (BTreeSet::new(), 0);
+    const MAX_ENTRIES: usize = 4_000_000;
+    let (mut workers, mut entries) = (BTreeSet::new(), 0);
     for round in (0..ROUNDS).map(|index| schedule.round(index)) {
-        weak.extend(round.mixing().without_positive_diagonal());
+        workers.extend(round.mixing().without_positive_diagonal());
         let degrees = (0..schedule.nodes()).map(|worker| 1 + round.degree(worker));
-        seen += degrees.sum::<usize>();
-        if seen > ENTRIES {
+        entries += degrees.sum::<usize>();
+        if entries > MAX_ENTRIES {
             break;
         }
     }
-    weak.into_iter().collect()
+    workers.into_iter().collect()
 }

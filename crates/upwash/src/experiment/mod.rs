@@ -1,12 +1,12 @@
-//! From a configuration to what a run needs: data, schedule, algorithm.
+//! Prepares everything that a run needs from its configuration: data, schedule and algorithm.
 
+mod custom_parts;
 mod data;
 mod links;
-mod own_parts;
 mod resolve;
 
+pub use custom_parts::CustomParts;
 pub use data::{DataPaths, DatasetCache};
-pub use own_parts::OwnParts;
 
 use crate::algorithm::{Links, Method, Registry, StateVector};
 use crate::clock::Clock;
@@ -18,7 +18,7 @@ use crate::optimizer::Optimizer;
 use std::sync::Arc;
 use upwash_topology::{Graph, GraphError, MatchaError, RotationError, Schedule, ScheduleError, SpecError, Weights};
 
-/// All that is fixed before the first round.
+/// Everything that is fixed before the first round.
 ///
 /// ```
 /// use upwash::{config::Config, experiment::{Experiment, DataPaths}};
@@ -28,36 +28,36 @@ use upwash_topology::{Graph, GraphError, MatchaError, RotationError, Schedule, S
 /// ```
 #[derive(Debug)]
 pub struct Experiment {
-    /// What was asked for.
+    /// The configuration, with all defaults resolved.
     pub config: Config,
-    /// What is trained on.
+    /// The data set.
     pub data: Arc<Dataset>,
-    /// The graph as it is before any rotation.
+    /// The graph before any rotation.
     pub graph: Graph,
-    /// Which links are up when.
+    /// The links and mixing weights of each round.
     pub schedule: Schedule,
-    /// Where everyone stands in each of the graph's copies, where there are several.
-    pub places: Vec<Vec<usize>>,
-    /// What is done over them.
+    /// The relabeling of each copy of the graph: the node at which each worker is. Empty if there is no rotation.
+    pub relabelings: Vec<Vec<usize>>,
+    /// The algorithm.
     pub method: Method,
-    /// Who has no data but everyone's attention, where the algorithm needs one.
+    /// The server, if the algorithm needs one: a worker that has no data and is linked to all others.
     pub server: Option<usize>,
-    /// What time would pass elsewhere.
+    /// The cost model for simulated time.
     pub clock: Clock,
-    /// Whom each worker must hear in every round, whichever links are up, where others' models are known
-    /// by copies that are kept up to date.
-    pub audience: Option<Vec<Vec<usize>>>,
-    /// Who trains on what when.
+    /// For each worker, the senders whose messages it must receive in every round, whichever links are up. Only for
+    /// algorithms whose workers keep copies of each other's models, which must stay up to date.
+    pub required_senders: Option<Vec<Vec<usize>>>,
+    /// The batches of each worker.
     pub sampler: Sampler,
     /// The network.
     pub network: Network,
-    /// What a user should know before the start.
+    /// Warnings to show to the user before the run starts.
     pub warnings: Vec<String>,
-    /// The program's own optimizer, if it brings one.
-    own_optimizer: Option<Arc<dyn Optimizer>>,
+    /// The custom optimizer, if the program supplies one.
+    custom_optimizer: Option<Arc<dyn Optimizer>>,
 }
 
-/// Why there is no experiment.
+/// The reason why an experiment cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExperimentError {
@@ -67,39 +67,40 @@ pub enum ExperimentError {
     /// The graph cannot be built.
     #[error(transparent)]
     Graph(#[from] SpecError),
-    /// There is no MATCHA for it.
+    /// MATCHA cannot be applied to the graph.
     #[error(transparent)]
     Matcha(#[from] MatchaError),
-    /// There is no such rotation.
+    /// The rotation is invalid.
     #[error(transparent)]
     Rotation(#[from] RotationError),
-    /// There is no such schedule.
+    /// The schedule cannot be built.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// The images cannot be shared out.
+    /// The images cannot be split among the workers.
     #[error(transparent)]
     Partition(#[from] PartitionError),
-    /// Data that is not there.
+    /// The data set cannot be loaded.
     #[error(transparent)]
     Data(#[from] StoreError),
-    /// Made-up data that cannot be made.
+    /// The options of a synthetic data set are invalid.
     #[error(transparent)]
     Synthetic(#[from] SyntheticError),
-    /// Directed links that cannot be.
+    /// The directed links are invalid.
     #[error("graph.directed_edges: {0}")]
     DirectedEdges(GraphError),
-    /// Two settings that exclude each other.
+    /// Settings that exclude each other.
     #[error("{0}")]
     Conflict(String),
 }
 
 impl Experiment {
-    /// Prepares what `config` asks for, with the algorithms that are built in.
-    pub fn prepare(config: Config, folders: &DataPaths) -> Result<Self, ExperimentError> {
-        Self::prepare_with(config, folders, &Registry::standard())
+    /// Prepares the experiment that `config` describes, with the built-in algorithms.
+    pub fn prepare(config: Config, paths: &DataPaths) -> Result<Self, ExperimentError> {
+        Self::prepare_with(config, paths, &Registry::standard())
     }
 
-    /// The same, one of several: data that the last one has read is not read again.
+    /// Like [`prepare`](Self::prepare), for one of several experiments: the cache keeps the last data set, so that it
+    /// is not loaded again.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -113,110 +114,105 @@ impl Experiment {
     /// assert_eq!(next("[data]\ntrain_examples = 100")?.train.len(), 100);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn prepare_next(
-        config: Config,
-        folders: &DataPaths,
-        cache: &mut DatasetCache,
-    ) -> Result<Self, ExperimentError> {
+    pub fn prepare_next(config: Config, paths: &DataPaths, cache: &mut DatasetCache) -> Result<Self, ExperimentError> {
         let registry = Registry::standard();
-        Self::prepare_own(config, folders, &registry, cache, OwnParts::default())
+        Self::prepare_custom(config, paths, &registry, cache, CustomParts::default())
     }
 
-    /// Prepares what `config` asks for, with the algorithms of a registry.
-    pub fn prepare_with(config: Config, folders: &DataPaths, registry: &Registry) -> Result<Self, ExperimentError> {
+    /// Like [`prepare`](Self::prepare), with the algorithms of a registry.
+    pub fn prepare_with(config: Config, paths: &DataPaths, registry: &Registry) -> Result<Self, ExperimentError> {
         let cache = &mut DatasetCache::default();
-        Self::prepare_own(config, folders, registry, cache, OwnParts::default())
+        Self::prepare_custom(config, paths, registry, cache, CustomParts::default())
     }
 
-    /// Prepares what `config` asks for, but for what a program brings itself.
-    pub fn prepare_own(
+    /// Like [`prepare_with`](Self::prepare_with), with the parts that the embedding program supplies.
+    pub fn prepare_custom(
         mut config: Config,
-        folders: &DataPaths,
+        paths: &DataPaths,
         registry: &Registry,
         cache: &mut DatasetCache,
-        own: OwnParts,
+        custom: CustomParts,
     ) -> Result<Self, ExperimentError> {
-        own.name_in(&mut config)?;
+        custom.write_names(&mut config)?;
         config.check()?;
         let AlgorithmConfig { name, options } = &config.algorithm;
-        let (method, read) = match own.algorithm {
+        let (method, read) = match custom.algorithm {
             Some(method) => (method, vec![]),
             None => registry.build(name, options, &config.graph)?,
         };
         resolve::resolve(&mut config, &method, read);
-        config.graph.topology = config.graph.topology.located_in(&folders.files);
+        config.graph.topology = config.graph.topology.located_in(&paths.files);
         let graph = config.graph.topology.build()?;
         if let Some(workers) = config.workers.filter(|&workers| workers != graph.nodes()) {
             return Err(ExperimentError::Conflict(format!(
-                "workers = {workers}, but the graph `{}` has {}: change one of them, or leave \
-                 `workers` out",
+                "workers = {workers}, but the graph `{}` has {} nodes: change one of them, or leave out `workers`",
                 config.graph.topology,
                 graph.nodes()
             )));
         }
         let server = links::server(&config, &method, &graph)?;
-        let data = match own.dataset {
-            Some(own) => data::shortened(own, &config.data),
-            None => cache.data(&config.data, &folders.data)?,
+        let data = match custom.dataset {
+            Some(dataset) => data::truncated(dataset, &config.data),
+            None => cache.data(&config.data, &paths.data)?,
         };
         data.check().map_err(ExperimentError::Conflict)?;
-        let mut shares = config.data.partition.share_out(
+        let mut shards = config.data.partition.split(
             &data.train,
             data.classes,
             graph.nodes() - usize::from(server.is_some()),
             config.seed,
         )?;
         if let Some(server) = server {
-            shares.images.insert(server, vec![]);
+            shards.images.insert(server, vec![]);
         }
-        let sampler = Sampler::new(shares, config.training.batch_size, config.seed);
-        let places = links::places(&config.graph, &method, &graph)?;
-        let epoch = sampler.rounds_per_epoch();
-        let schedule = links::schedule(&config, &method, &graph, &places, epoch)?;
+        let sampler = Sampler::new(shards, config.training.batch_size, config.seed);
+        let relabelings = links::relabelings(&config.graph, &method, &graph)?;
+        let rounds_per_epoch = sampler.rounds_per_epoch();
+        let schedule = links::schedule(&config, &method, &graph, &relabelings, rounds_per_epoch)?;
         let network = config.model.network(data.train.shape, data.classes);
         check_size(&config, &network, graph.nodes(), method.state_vectors().len())?;
         let clock = Clock::new(&config.clock, graph.nodes(), server, config.seed)?;
         let warnings = links::check(&method, &graph, &schedule)?;
-        let audience = links::audience(&method, &schedule);
+        let required_senders = links::required_senders(&method, &schedule);
         Ok(Self {
             data,
             method,
             server,
             clock,
-            audience,
+            required_senders,
             graph,
             schedule,
-            places,
+            relabelings,
             sampler,
             network,
             warnings,
-            own_optimizer: own.optimizer,
+            custom_optimizer: custom.optimizer,
             config,
         })
     }
 
-    /// How many workers there are.
+    /// The number of workers, including a server.
     pub fn workers(&self) -> usize {
         self.graph.nodes()
     }
 
-    /// How many rounds there are in all.
+    /// The total number of rounds.
     pub fn rounds(&self) -> u64 {
         self.config.training.epochs.saturating_mul(self.sampler.rounds_per_epoch())
     }
 
-    /// Those who have data: all but a server.
+    /// The workers that have data: all but the server.
     pub fn training_workers(&self) -> Vec<usize> {
         (0..self.workers()).filter(|&worker| Some(worker) != self.server).collect()
     }
 
-    /// With whom a worker ever exchanges anything: its neighbors over all rounds, or everyone.
+    /// The workers with which `worker` ever exchanges a message: its neighbors over all rounds, or all others.
     pub fn contacts(&self, worker: usize) -> Vec<usize> {
         links::contacts(&self.method, &self.schedule, &self.graph, worker)
     }
 
-    /// What a run and its checkpoints belong to: the configuration but for how processes find each other and in which
-    /// folder a graph's file is, with a checksum of the graph and the data.
+    /// The identity of a run and of its checkpoints: the configuration and a checksum of the graph and the data. It
+    /// leaves out how processes reach each other and the folder of a graph file.
     pub fn identity(&self) -> String {
         let config = Config {
             graph: config::GraphConfig {
@@ -226,21 +222,21 @@ impl Experiment {
             network: config::NetworkConfig { precision: self.config.network.precision, ..Default::default() },
             ..self.config.clone()
         };
-        let (config, number) = (config.to_toml(), self.fingerprint());
-        format!("{config}\n# checksum of the graph and the data: {number:08x}\n")
+        let (config, checksum) = (config.to_toml(), self.fingerprint());
+        format!("{config}\n# checksum of the graph and the data: {checksum:08x}\n")
     }
 
-    /// A number that is the same wherever the same is run.
+    /// A hash of the [`identity`](Self::identity). It is equal in all processes of a run.
     pub fn run_number(&self) -> u64 {
         let identity = self.identity();
-        let words = [crc32fast::hash(identity.as_bytes()), self.fingerprint()];
-        u64::from(words[0]) << 32 | u64::from(words[1])
+        let halves = [crc32fast::hash(identity.as_bytes()), self.fingerprint()];
+        u64::from(halves[0]) << 32 | u64::from(halves[1])
     }
 
-    /// The optimizer: without momentum where that is the algorithm's own.
+    /// The local optimizer. It has no momentum if the algorithm applies the momentum itself.
     pub fn optimizer(&self) -> Arc<dyn Optimizer> {
-        if let Some(own) = &self.own_optimizer {
-            return Arc::clone(own);
+        if let Some(custom) = &self.custom_optimizer {
+            return Arc::clone(custom);
         }
         let mut sgd = self.config.training.sgd();
         if let Some(algorithm) = self.method.synchronous()
@@ -251,7 +247,7 @@ impl Experiment {
         Arc::new(sgd)
     }
 
-    /// What an engine must know to hold all of the experiment's workers.
+    /// The specification of an engine that holds all workers of the experiment.
     pub fn engine_spec(&self) -> EngineSpec {
         let (config, workers) = (&self.config, self.workers());
         let is_equal = config.training.start == Some(config::Start::Equal);
@@ -272,49 +268,49 @@ impl Experiment {
         }
     }
 
-    /// All workers on this machine's CPU, with gradients by `model`.
+    /// An engine that runs all workers on the CPU of this machine, with gradients computed by `model`.
     pub fn cpu_engine(&self, model: Arc<dyn Model>) -> CpuEngine {
         CpuEngine::new(model, &self.engine_spec())
     }
 
-    /// The algorithm in words, as `AL-DSGD (sound) over MATCHA (budget 0.5)`.
+    /// A readable name of the algorithm, for example `AL-DSGD (sound) over MATCHA (budget 0.5)`.
     pub fn algorithm_name(&self) -> String {
         self.method.display_name()
     }
 
-    /// The graph in words: its spelling, and what is special about its use, as `ring:8, 3 copies,
-    /// metropolis weights`.
+    /// A readable name of the graph: its topology and the settings that are not defaults, for example
+    /// `ring:8, 3 copies, metropolis weights`.
     pub fn graph_name(&self) -> String {
         let graph = &self.config.graph;
-        let mut words = vec![graph.topology.without_folder().to_string()];
+        let mut parts = vec![graph.topology.without_folder().to_string()];
         if graph.directed_edges.is_some() {
-            words.push("directed links".into());
+            parts.push("directed links".into());
         }
         if self.method.links() == Links::None {
-            return words.join(", ");
+            return parts.join(", ");
         }
         match graph.links {
             None | Some(config::Links::Whole) => {}
-            Some(links) => words.push(format!("links {}", spelled(&links))),
+            Some(links) => parts.push(format!("links {}", config_name(&links))),
         }
         if graph.copies > 1 {
-            words.push(format!("{} copies", graph.copies));
+            parts.push(format!("{} copies", graph.copies));
         }
         if graph.weights != Weights::Optimal {
-            words.push(format!("{} weights", graph.weights));
+            parts.push(format!("{} weights", graph.weights));
         }
-        words.join(", ")
+        parts.join(", ")
     }
 
-    /// A number that changes with the graph or the data, whatever they are called: a run that is
-    /// resumed must have the same.
+    /// A checksum of the graph, its schedule and the data. A run can only be resumed with the same checksum, whatever
+    /// the names of the graph and the data set.
     pub fn fingerprint(&self) -> u32 {
         let mut hash = crc32fast::Hasher::new();
         for (a, b) in self.graph.edges() {
             hash.update(&(*a as u64).to_le_bytes());
             hash.update(&(*b as u64).to_le_bytes());
         }
-        // The same links can be up in other rounds.
+        // Schedules over the same graph can differ in the links of a round.
         for round in (0..16).map(|index| self.schedule.round(index)) {
             for (a, b) in round.links() {
                 hash.update(&(*a as u64).to_le_bytes());
@@ -329,13 +325,13 @@ impl Experiment {
     }
 }
 
-/// As a configuration spells it.
-fn spelled(value: &impl serde::Serialize) -> String {
+/// The name of an enum value in configurations.
+fn config_name(value: &impl serde::Serialize) -> String {
     let text = serde_json::to_string(value).unwrap_or_default();
     text.trim_matches('"').into()
 }
 
-/// Networks that cannot be, or that no memory holds.
+/// Rejects networks that do not fit the images, or that need more memory than any machine has.
 fn check_size(config: &Config, network: &Network, workers: usize, state_vectors: usize) -> Result<(), ExperimentError> {
     let conflict = |what: String| Err(ExperimentError::Conflict(what));
     if matches!(config.model, ModelSpec::Custom(_)) {
@@ -343,16 +339,16 @@ fn check_size(config: &Config, network: &Network, workers: usize, state_vectors:
     }
     let Some(parameters) = network.checked_size() else {
         return conflict(format!(
-            "model = \"{}\": a layer has no inputs, so small are the images: take another model",
+            "model = \"{}\": a layer has no inputs, because the images are too small; use another model",
             config.model
         ));
     };
-    // Models, updates and velocities, and what the algorithm keeps.
+    // Each worker has a model, an update, a velocity, and the state vectors of the algorithm.
     let bytes = parameters.saturating_mul((3 + state_vectors as u128) * 4).saturating_mul(workers as u128);
     if bytes > 1 << 40 {
         return conflict(format!(
-            "model = \"{}\": {workers} workers of {parameters} parameters need {} GB: take a \
-             smaller model, or fewer workers",
+            "model = \"{}\": {workers} workers of {parameters} parameters need {} GB; use a smaller model, or fewer \
+             workers",
             config.model,
             bytes / 1_000_000_000
         ));

@@ -1,20 +1,20 @@
-//! Values of a configuration that follow from others.
+//! Fills in the configuration values that depend on others.
 
 use crate::algorithm::{Links as AlgorithmLinks, Method, OptionInfo};
 use crate::config::{Config, CopyOrder, Links, Relabelings, Start};
 use upwash_topology::GraphSpec;
 
-/// Writes out every value that follows from others, once the algorithm has read its options.
+/// Writes out every value that depends on others. `read` has the options that the algorithm has read.
 pub(super) fn resolve(config: &mut Config, method: &Method, read: Vec<OptionInfo>) {
     let algorithm = method.synchronous();
-    let released = algorithm.is_some_and(|algorithm| algorithm.is_released());
-    let configured = method.links() == AlgorithmLinks::Configured;
+    let is_released = algorithm.is_some_and(|algorithm| algorithm.is_released());
+    let is_configured = method.links() == AlgorithmLinks::Configured;
     let graph = &mut config.graph;
-    graph.links.get_or_insert(if released && configured { Links::Released } else { Links::Whole });
-    // The paper has three graphs of eight workers; for others a search finds them.
-    let theirs = released && graph.copies <= 3 && matches!(graph.topology, GraphSpec::Paper(..));
-    graph.relabelings.get_or_insert(if theirs { Relabelings::Paper } else { Relabelings::Balanced });
-    graph.order.get_or_insert(if released && graph.copies <= 3 { CopyOrder::Released } else { CopyOrder::InTurn });
+    graph.links.get_or_insert(if is_released && is_configured { Links::Released } else { Links::Whole });
+    // The paper has relabelings for three graphs of eight workers. For other graphs a search finds them.
+    let has_paper_relabelings = is_released && graph.copies <= 3 && matches!(graph.topology, GraphSpec::Paper(..));
+    graph.relabelings.get_or_insert(if has_paper_relabelings { Relabelings::Paper } else { Relabelings::Balanced });
+    graph.order.get_or_insert(if is_released && graph.copies <= 3 { CopyOrder::Released } else { CopyOrder::InTurn });
     config.training.start.get_or_insert(if method.starts_equal() { Start::Equal } else { Start::Different });
     let options = read.into_iter().map(|option| (option.key.into(), option.value));
     config.algorithm.options = options.collect();

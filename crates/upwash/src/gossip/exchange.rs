@@ -82,7 +82,7 @@ impl<'a> Gossip<'a> {
 
     /// Whom a worker hears, wherever they are.
     pub(crate) fn senders(&self, worker: usize, job: &ExchangeJob<'_>) -> Vec<usize> {
-        match (job.exchange, &self.experiment.audience) {
+        match (job.exchange, &self.experiment.required_senders) {
             // Public copies are kept up to date wherever they will be needed.
             (Exchange::Neighbors | Exchange::Early, Some(senders)) => senders[worker].clone(),
             _ => job.exchange.senders(worker, &job.context).collect(),

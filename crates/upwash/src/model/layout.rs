@@ -1,4 +1,4 @@
-//! A model as flat vectors: which tensor is where, and how it is written to a file.
+//! Models as flat vectors: the layout of their tensors, and the export to safetensors files.
 
 use safetensors::tensor::{Dtype, SafeTensorError, TensorView};
 use std::collections::{BTreeMap, HashMap};
@@ -6,32 +6,32 @@ use std::collections::{BTreeMap, HashMap};
 /// A tensor within a flat vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// As `3.body.0.weight`: the path of layer numbers, then what it is.
+    /// The path of layer indices and the kind of tensor, for example `3.body.0.weight`.
     pub name: String,
-    /// Its dimensions.
+    /// The dimensions of the tensor.
     pub shape: Vec<usize>,
-    /// Where it begins in the vector.
+    /// The offset of the tensor in the vector.
     pub offset: usize,
 }
 
 impl Slot {
-    /// Numbers in it.
+    /// The number of elements of the tensor.
     pub fn size(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Its part of a flat vector.
+    /// The elements of the tensor in a flat vector.
     pub fn of<'a>(&self, vector: &'a [f32]) -> &'a [f32] {
         &vector[self.offset..][..self.size()]
     }
 
-    /// Its part of a flat vector.
+    /// The elements of the tensor in a flat vector, mutably.
     pub fn of_mut<'a>(&self, vector: &'a mut [f32]) -> &'a mut [f32] {
         &mut vector[self.offset..][..self.size()]
     }
 }
 
-/// Where a model's tensors are in its two flat vectors.
+/// The layout of a model's tensors in its two flat vectors: parameters and running statistics.
 ///
 /// ```
 /// use upwash::model::Layout;
@@ -41,65 +41,66 @@ impl Slot {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// What is trained, in order.
+    /// The trained tensors, in order.
     pub parameters: Vec<Slot>,
-    /// Running statistics of batch normalisation, in order.
+    /// The running statistics of batch normalization, in order.
     pub statistics: Vec<Slot>,
 }
 
 impl Layout {
-    /// One tensor behind the other, by name and shape.
+    /// Lays out tensors, given by name and shape, one after the other.
     pub fn new(
         parameters: impl IntoIterator<Item = (String, Vec<usize>)>,
         statistics: impl IntoIterator<Item = (String, Vec<usize>)>,
     ) -> Self {
-        Self { parameters: placed(parameters), statistics: placed(statistics) }
+        Self { parameters: slots(parameters), statistics: slots(statistics) }
     }
 
-    /// Numbers that are trained.
+    /// The number of trained parameters.
     pub fn parameter_count(&self) -> usize {
         end(&self.parameters)
     }
 
-    /// Running statistics.
+    /// The number of running statistics.
     pub fn statistic_count(&self) -> usize {
         end(&self.statistics)
     }
 }
 
-fn placed(tensors: impl IntoIterator<Item = (String, Vec<usize>)>) -> Vec<Slot> {
+/// Assigns consecutive offsets to tensors.
+fn slots(tensors: impl IntoIterator<Item = (String, Vec<usize>)>) -> Vec<Slot> {
     let mut offset = 0;
-    let place = |(name, shape)| {
+    let slot = |(name, shape)| {
         let slot = Slot { name, shape, offset };
         offset += slot.size();
         slot
     };
-    tensors.into_iter().map(place).collect()
+    tensors.into_iter().map(slot).collect()
 }
 
 fn end(slots: &[Slot]) -> usize {
     slots.last().map_or(0, |slot| slot.offset + slot.size())
 }
 
-/// One model.
+/// The parameters and the running statistics of one model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replica {
-    /// What is trained.
+    /// The trained parameters.
     pub parameters: Vec<f32>,
-    /// Running statistics of batch normalisation.
+    /// The running statistics of batch normalization.
     pub statistics: Vec<f32>,
 }
 
 impl Replica {
-    /// Whether every number is one.
+    /// Whether all parameters and statistics are finite.
     pub fn is_finite(&self) -> bool {
         let mut all = self.parameters.iter().chain(&self.statistics);
         all.all(|number| number.is_finite())
     }
 
-    /// The content of a safetensors file, which PyTorch and others read: every tensor by its name,
-    /// and `about` as the file's metadata (a JSON object under the key `upwash`: of several keys the
-    /// order would be random).
+    /// Serializes the model as a safetensors file, which PyTorch and other libraries read. The file has every tensor by
+    /// its name, and `about` as its metadata: one JSON object under the key `upwash`, because the order of several keys
+    /// would be random.
     ///
     /// ```
     /// use upwash::model::{ModelSpec, Replica};
@@ -126,7 +127,7 @@ impl Replica {
             }
         }
         let about: BTreeMap<&str, &str> = about.into_iter().collect();
-        let about = serde_json::to_string(&about).expect("text can be written");
+        let about = serde_json::to_string(&about).expect("strings are serializable");
         let about = HashMap::from([("upwash".to_owned(), about)]);
         safetensors::serialize(tensors, Some(about))
     }

@@ -1,8 +1,8 @@
-//! Networks, described once: engines build from the same description.
+//! Engine-independent descriptions of networks.
 //!
-//! A [`Network`] is a list of layers. Its parameters have a fixed order, shape and place in one flat
-//! vector, and its starting weights come from here too, so that engines agree on what worker 3's
-//! model is to the last bit.
+//! A [`Network`] is a list of layers. Its parameters have a fixed order, shape and offset in one flat vector, and this
+//! module also draws the initial weights. All engines build from this description, so that they agree on the model of
+//! each worker to the last bit.
 
 mod activations;
 mod layout;
@@ -13,82 +13,82 @@ pub use zoo::{CUSTOM, ModelError, ModelSpec};
 
 use upwash_topology::random::Stream;
 
-/// What must be kept of models for going on later: arrays by name.
+/// The state of models that a checkpoint stores: arrays by name.
 pub type State = Vec<(String, Vec<f32>)>;
 
-/// A layer. Images are laid out as channels, height, width.
+/// A layer. Images are stored as channels, height, width.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Layer {
-    /// y = W x + b on flat vectors; W is stored row by row, outputs x inputs.
+    /// y = W x + b on flat vectors; W is stored in row-major order, outputs x inputs.
     Linear {
-        /// Numbers in.
+        /// The number of input features.
         inputs: usize,
-        /// Numbers out.
+        /// The number of output features.
         outputs: usize,
     },
-    /// A square convolution; its weight is stored as outputs x inputs x size x size.
+    /// A convolution with a square kernel; its weight is stored as outputs x inputs x size x size.
     Conv {
-        /// Channels in.
+        /// The number of input channels.
         inputs: usize,
-        /// Channels out.
+        /// The number of output channels.
         outputs: usize,
-        /// Side of the kernel.
+        /// The side of the kernel.
         size: usize,
-        /// Step between places.
+        /// The stride.
         stride: usize,
-        /// Zeros around the image.
+        /// The width of the zero padding.
         padding: usize,
-        /// Whether a number is added to each channel.
+        /// Whether there is a bias for each output channel.
         bias: bool,
     },
-    /// Normalises each channel over the batch, then scales and shifts it. Keeps running statistics.
+    /// Batch normalization: normalizes each channel over the batch, then scales and shifts it. Has running statistics.
     BatchNorm {
-        /// Channels.
+        /// The number of channels.
         channels: usize,
     },
-    /// max(x, 0).
+    /// ReLU: max(x, 0).
     Relu,
-    /// The largest of each square of this side.
+    /// Max pooling over squares that do not overlap.
     MaxPool {
-        /// Side and step of the square.
+        /// The side of the square, which is also the stride.
         size: usize,
     },
-    /// The mean of each channel.
+    /// Global average pooling: the mean of each channel.
     GlobalAverage,
-    /// An image as a vector.
+    /// Flattens an image to a vector.
     Flatten,
-    /// The sum of two ways through: the body, and the shortcut (nothing in it: the input itself).
+    /// A residual block: the sum of the body and the shortcut. An empty shortcut is the identity.
     Residual {
-        /// One way.
+        /// The layers of the body.
         body: Vec<Layer>,
-        /// The other.
+        /// The layers of the shortcut.
         shortcut: Vec<Layer>,
     },
 }
 
 impl Layer {
-    /// What batch normalisation adds to variances before the root is taken, as in PyTorch.
+    /// The epsilon that batch normalization adds to variances, as in PyTorch.
     pub const NORM_EPSILON: f64 = 1e-5;
-    /// How far running statistics move towards a batch's, as in PyTorch.
+    /// The momentum of running statistics: the weight of the statistics of a new batch, as in PyTorch.
     pub const NORM_MOMENTUM: f64 = 0.1;
 }
 
-/// A network: image in, a number for each class out.
+/// A network that maps an image to one logit per class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// Channels, height, width of an image.
+    /// The channels, height and width of an image.
     pub input: [usize; 3],
-    /// How many classes.
+    /// The number of classes.
     pub classes: usize,
-    /// From input to output.
+    /// The layers, from input to output.
     pub layers: Vec<Layer>,
 }
 
-/// How a tensor starts.
+/// How a tensor is initialized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Start {
-    /// Uniform within 1 / sqrt(inputs) of 0, PyTorch's way for linear layers and convolutions.
+enum Init {
+    /// Uniform between -1 / sqrt(inputs) and 1 / sqrt(inputs), as PyTorch initializes linear layers and convolutions.
     Uniform {
         inputs: usize,
     },
@@ -97,16 +97,16 @@ enum Start {
 }
 
 impl Network {
-    /// Where its tensors are in the flat vectors; of each layer that normalises, the running mean
-    /// stands before the running variance.
+    /// The layout of the tensors in the flat vectors. The running mean of a normalization layer precedes its running
+    /// variance.
     pub fn layout(&self) -> Layout {
         let (parameters, statistics) = self.tensors();
         let sized = |tensors: Vec<Tensor>| tensors.into_iter().map(|t| (t.name, t.shape));
         Layout::new(sized(parameters), sized(statistics))
     }
 
-    /// How many parameters there are, even if they are too many to be placed; none where a layer has
-    /// nothing to work on.
+    /// The number of weights of linear layers and convolutions, without allocating them and without overflow. `None` if
+    /// a layer has no inputs or no outputs.
     pub fn checked_size(&self) -> Option<u128> {
         fn size(layers: &[Layer]) -> Option<u128> {
             layers.iter().try_fold(0u128, |sum, layer| {
@@ -115,43 +115,43 @@ impl Network {
                         .iter()
                         .try_fold(1u128, |product, &side| (side > 0).then(|| product.saturating_mul(side as u128)))
                 };
-                let own = match layer {
+                let count = match layer {
                     Layer::Linear { inputs, outputs } => product(&[*inputs, *outputs])?,
                     Layer::Conv { inputs, outputs, size, .. } => product(&[*inputs, *outputs, *size, *size])?,
                     Layer::Residual { body, shortcut } => size(body)?.saturating_add(size(shortcut)?),
                     _ => 0,
                 };
-                Some(sum.saturating_add(own))
+                Some(sum.saturating_add(count))
             })
         }
         size(&self.layers)
     }
 
-    /// Starting parameters; another worker, other parameters.
+    /// The initial parameters of a worker. Different workers get different parameters.
     pub fn start(&self, seed: u64, worker: u64) -> Vec<f32> {
         let mut vector = Vec::new();
         for (index, tensor) in self.tensors().0.iter().enumerate() {
             let mut stream = Stream::new(seed, "starting weights", &[worker, index as u64]);
-            vector.extend((0..tensor.shape.iter().product()).map(|_| match tensor.start {
-                Start::Uniform { inputs } => ((2.0 * stream.uniform() - 1.0) / (inputs as f64).sqrt()) as f32,
-                Start::One => 1.0,
-                Start::Zero => 0.0,
+            vector.extend((0..tensor.shape.iter().product()).map(|_| match tensor.init {
+                Init::Uniform { inputs } => ((2.0 * stream.uniform() - 1.0) / (inputs as f64).sqrt()) as f32,
+                Init::One => 1.0,
+                Init::Zero => 0.0,
             }));
         }
         vector
     }
 
-    /// Starting statistics: means 0, variances 1.
+    /// The initial running statistics: means 0, variances 1.
     pub fn start_statistics(&self) -> Vec<f32> {
         let mut vector = Vec::new();
         for tensor in self.tensors().1 {
-            let value = f32::from(u8::from(tensor.start == Start::One));
+            let value = f32::from(u8::from(tensor.init == Init::One));
             vector.resize(vector.len() + tensor.shape.iter().product::<usize>(), value);
         }
         vector
     }
 
-    /// Parameters and statistics in order.
+    /// The parameter tensors and the statistics tensors, in order.
     fn tensors(&self) -> (Vec<Tensor>, Vec<Tensor>) {
         let mut collector = Collector::default();
         collector.layers(&self.layers, "");
@@ -162,10 +162,10 @@ impl Network {
 struct Tensor {
     name: String,
     shape: Vec<usize>,
-    start: Start,
+    init: Init,
 }
 
-/// Walks the layers and lays their tensors one behind the other.
+/// Collects the tensors of layers in order.
 #[derive(Default)]
 struct Collector {
     parameters: Vec<Tensor>,
@@ -181,26 +181,26 @@ impl Collector {
 
     fn layer(&mut self, layer: &Layer, path: &str) {
         let tensor =
-            |name: &str, shape: &[usize], start| Tensor { name: format!("{path}{name}"), shape: shape.to_vec(), start };
+            |name: &str, shape: &[usize], init| Tensor { name: format!("{path}{name}"), shape: shape.to_vec(), init };
         match *layer {
             Layer::Linear { inputs, outputs } => {
-                let start = Start::Uniform { inputs };
-                let weight = tensor("weight", &[outputs, inputs], start);
-                self.parameters.extend([weight, tensor("bias", &[outputs], start)]);
+                let init = Init::Uniform { inputs };
+                let weight = tensor("weight", &[outputs, inputs], init);
+                self.parameters.extend([weight, tensor("bias", &[outputs], init)]);
             }
             Layer::Conv { inputs, outputs, size, bias, .. } => {
-                let start = Start::Uniform { inputs: inputs * size * size };
+                let init = Init::Uniform { inputs: inputs * size * size };
                 let shape = [outputs, inputs, size, size];
-                self.parameters.push(tensor("weight", &shape, start));
+                self.parameters.push(tensor("weight", &shape, init));
                 if bias {
-                    self.parameters.push(tensor("bias", &[outputs], start));
+                    self.parameters.push(tensor("bias", &[outputs], init));
                 }
             }
             Layer::BatchNorm { channels } => {
                 let shape = [channels];
-                self.parameters.extend([tensor("weight", &shape, Start::One), tensor("bias", &shape, Start::Zero)]);
+                self.parameters.extend([tensor("weight", &shape, Init::One), tensor("bias", &shape, Init::Zero)]);
                 self.statistics
-                    .extend([tensor("running_mean", &shape, Start::Zero), tensor("running_var", &shape, Start::One)]);
+                    .extend([tensor("running_mean", &shape, Init::Zero), tensor("running_var", &shape, Init::One)]);
             }
             Layer::Residual { ref body, ref shortcut } => {
                 self.layers(body, &format!("{path}body."));

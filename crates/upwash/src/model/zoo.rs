@@ -1,13 +1,12 @@
-//! The networks that can be asked for by name.
+//! The built-in networks, by name.
 
 use super::{Layer, Network};
 use std::str::FromStr;
 
-/// How configurations spell what a program brings itself.
+/// The prefix of names in configurations for parts that the embedding program supplies.
 pub const CUSTOM: &str = "custom:";
 
-/// A network by name: `softmax`, `mlp:64,32`, `cnn`, `resnet20`, `thin-resnet50`, `resnet50`,
-/// `wrn28-10`.
+/// A network by name: `softmax`, `mlp:64,32`, `cnn`, `resnet20`, `thin-resnet50`, `resnet50` or `wrn28-10`.
 ///
 /// ```
 /// use upwash::model::ModelSpec;
@@ -20,24 +19,24 @@ pub const CUSTOM: &str = "custom:";
 pub enum ModelSpec {
     /// Softmax regression: one linear layer.
     Softmax,
-    /// Hidden layers of these sizes with ReLU between.
+    /// A multilayer perceptron with hidden layers of these sizes and ReLU activations.
     Mlp(Vec<usize>),
-    /// Two convolutions with batch normalisation, then a linear layer: for small images.
+    /// Two convolutions with batch normalization, then a linear layer; for small images.
     Cnn,
-    /// ResNet-20 for 32x32 images (He et al. 2016), with 1x1 convolutions where shapes change.
+    /// ResNet-20 for 32x32 images (He et al. 2016), with 1x1 convolutions in the shortcuts where shapes change.
     Resnet20,
-    /// The AL-DSGD experiments' "ResNet-50": three stages of 3, 4 and 6 bottleneck blocks of 16, 32
-    /// and 64 planes, every convolution with a bias.
+    /// The "ResNet-50" of the AL-DSGD experiments: three stages of 3, 4 and 6 bottleneck blocks with 16, 32 and 64
+    /// planes, with a bias in every convolution.
     ThinResnet50,
     /// ResNet-50 with a 3x3 stem for 32x32 images.
     Resnet50,
-    /// WRN-28-10 without dropout, every convolution with a bias, as in the AL-DSGD experiments.
+    /// WRN-28-10 without dropout and with a bias in every convolution, as in the AL-DSGD experiments.
     Wrn28x10,
-    /// A program's own model, by its name: `custom:NAME`.
+    /// A model that the embedding program supplies: `custom:NAME`.
     Custom(String),
 }
 
-/// A name that is no network's.
+/// The name does not name a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("model `{0}` is unknown: write softmax, mlp:64,32, cnn, resnet20, thin-resnet50, resnet50 or wrn28-10")]
 pub struct ModelError(pub String);
@@ -83,7 +82,7 @@ impl std::fmt::Display for ModelSpec {
 }
 
 impl ModelSpec {
-    /// The network for images of this shape and this many classes.
+    /// Builds the network for images of this shape and this number of classes. A custom model has no layers here.
     pub fn network(&self, input: [usize; 3], classes: usize) -> Network {
         let channels = input[0];
         let layers = match self {
@@ -97,7 +96,7 @@ impl ModelSpec {
                 bottlenecks(channels, 64, &stages, false, classes)
             }
             Self::Wrn28x10 => wide(channels, 4, 10, classes),
-            // What is in it is the program's affair.
+            // The embedding program knows the layers.
             Self::Custom(_) => vec![],
         };
         Network { input, classes, layers }
@@ -138,7 +137,7 @@ fn cnn([channels, height, width]: [usize; 3], classes: usize) -> Vec<Layer> {
     ]
 }
 
-/// The shortcut around a block: nothing, or a 1x1 convolution where the shape changes.
+/// The shortcut around a block: the identity, or a 1x1 convolution where the shape changes.
 fn shortcut(inputs: usize, outputs: usize, stride: usize, bias: bool) -> Vec<Layer> {
     if inputs == outputs && stride == 1 {
         return vec![];
@@ -159,7 +158,7 @@ fn resnet20(channels: usize, classes: usize) -> Vec<Layer> {
     })
 }
 
-/// Stages of (planes, blocks); a block's output has four times its planes.
+/// A network with stages of (planes, bottleneck blocks). The output of a block has four times its planes.
 fn bottlenecks(channels: usize, stem: usize, stages: &[(usize, usize)], bias: bool, classes: usize) -> Vec<Layer> {
     residual(channels, stem, stages, 4, bias, classes, |inputs, planes, stride| {
         vec![
@@ -175,8 +174,8 @@ fn bottlenecks(channels: usize, stem: usize, stages: &[(usize, usize)], bias: bo
     })
 }
 
-/// A stem, then stages of (planes, blocks), the first block of each but the first at half the size;
-/// a block's output has `expansion` times its planes.
+/// A residual network: a stem, then stages of (planes, blocks). The first block of every stage but the first halves the
+/// height and width. The output of a block has `expansion` times its planes.
 fn residual(
     channels: usize,
     stem: usize,
@@ -202,7 +201,7 @@ fn residual(
     layers
 }
 
-/// Three stages of `blocks` pre-activation blocks, `factor` times as wide as a ResNet's.
+/// A wide ResNet: three stages of `blocks` pre-activation blocks, `factor` times as wide as those of a ResNet.
 fn wide(channels: usize, blocks: usize, factor: usize, classes: usize) -> Vec<Layer> {
     let mut layers = vec![conv(channels, 16, 3, 1, true)];
     let mut inputs = 16;
@@ -233,25 +232,25 @@ fn wide(channels: usize, blocks: usize, factor: usize, classes: usize) -> Vec<La
 mod tests {
     use super::*;
 
-    fn numbers(name: &str, classes: usize) -> usize {
+    fn parameter_count(name: &str, classes: usize) -> usize {
         let spec: ModelSpec = name.parse().unwrap();
         assert_eq!(spec.to_string(), name);
         spec.network([3, 32, 32], classes).layout().parameter_count()
     }
 
     #[test]
-    fn networks_have_their_published_numbers_of_parameters() {
-        assert_eq!(numbers("thin-resnet50", 10), 545_930);
-        assert_eq!(numbers("wrn28-10", 10), 36_489_290);
-        assert_eq!(numbers("resnet50", 10), 23_520_842);
-        // He et al. give 0.27 M; with 1x1 convolutions for the two shortcuts 272,474 + their norms.
-        assert_eq!(numbers("resnet20", 10), 272_474);
-        assert_eq!(numbers("softmax", 10), 3 * 32 * 32 * 10 + 10);
-        assert_eq!(numbers("mlp:64,32", 10), 3072 * 64 + 64 + 64 * 32 + 32 + 32 * 10 + 10);
+    fn networks_have_the_published_parameter_counts() {
+        assert_eq!(parameter_count("thin-resnet50", 10), 545_930);
+        assert_eq!(parameter_count("wrn28-10", 10), 36_489_290);
+        assert_eq!(parameter_count("resnet50", 10), 23_520_842);
+        // He et al. give 0.27 M. This includes the 1x1 convolutions of the two shortcuts and their normalizations.
+        assert_eq!(parameter_count("resnet20", 10), 272_474);
+        assert_eq!(parameter_count("softmax", 10), 3 * 32 * 32 * 10 + 10);
+        assert_eq!(parameter_count("mlp:64,32", 10), 3072 * 64 + 64 + 64 * 32 + 32 + 32 * 10 + 10);
     }
 
     #[test]
-    fn slots_follow_each_other_and_starts_differ_between_workers() {
+    fn tensors_are_contiguous_and_initial_weights_differ_between_workers() {
         let network = ModelSpec::Cnn.network([1, 8, 8], 10);
         let slots = network.layout().parameters;
         let mut end = 0;
@@ -263,14 +262,14 @@ mod tests {
         assert_eq!(first.len(), end);
         assert_ne!(first, second);
         assert_eq!(first, network.start(1, 0));
-        let bound = 1.0 / 3.0; // 9 inputs
+        let bound = 1.0 / 3.0; // 1 / sqrt(9 inputs)
         assert!(slots[0].of(&first).iter().all(|w| w.abs() <= bound));
         assert!(slots[0].of(&first).iter().any(|w| w.abs() > 0.9 * bound));
         assert_eq!(network.start_statistics().len(), 2 * (16 + 32));
     }
 
     #[test]
-    fn unknown_names_are_errors() {
+    fn unknown_model_names_are_errors() {
         for bad in ["", "resnet", "mlp", "mlp:", "mlp:0", "mlp:a"] {
             assert!(bad.parse::<ModelSpec>().is_err(), "{bad}");
         }

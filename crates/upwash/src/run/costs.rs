@@ -100,7 +100,7 @@ fn count_traffic(
             let bytes = bytes(&parts[from]);
             transfers.push(Transfer { from, to, bytes });
         };
-        match (exchange, &experiment.audience) {
+        match (exchange, &experiment.required_senders) {
             (Exchange::Chosen, _) => {
                 let used = part.plan.assignments.iter().flat_map(|sum| &sum.messages);
                 let others = used.map(|entry| entry.0).filter(|&from| from != to);

@@ -75,7 +75,7 @@ impl<'a> Session<'a> {
         });
         observer.observe(&Event::Graph {
             matchings: experiment.graph.matchings().to_vec(),
-            relabelings: experiment.places.clone(),
+            relabelings: experiment.relabelings.clone(),
         });
         for message in &experiment.warnings {
             let message = message.clone();

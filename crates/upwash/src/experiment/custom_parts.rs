@@ -1,4 +1,4 @@
-//! What a program brings itself.
+//! Parts of an experiment that the embedding program supplies.
 
 use super::ExperimentError;
 use crate::algorithm::Method;
@@ -8,46 +8,48 @@ use crate::model::{CUSTOM, ModelSpec};
 use crate::optimizer::Optimizer;
 use std::sync::Arc;
 
-/// What a program brings itself, in place of what a configuration names. Configurations name it `custom:NAME`.
+/// Parts that the embedding program supplies in place of those that a configuration names. In the resolved
+/// configuration their names are `custom:NAME`.
 #[derive(Debug, Default)]
-pub struct OwnParts {
-    /// The name of its model, whose engine the program makes.
+pub struct CustomParts {
+    /// The name of a custom model. The program also builds the engine for it.
     pub model: Option<String>,
-    /// Its data.
+    /// A custom data set.
     pub dataset: Option<Arc<Dataset>>,
-    /// Its algorithm.
+    /// A custom algorithm.
     pub algorithm: Option<Method>,
-    /// Its local optimizer.
+    /// A custom local optimizer.
     pub optimizer: Option<Arc<dyn Optimizer>>,
 }
 
-impl OwnParts {
-    /// Makes the configuration name what the program brings, and refuses names of what it does not bring.
-    pub(super) fn name_in(&self, config: &mut Config) -> Result<(), ExperimentError> {
-        let own = |name: &str| format!("{CUSTOM}{name}");
+impl CustomParts {
+    /// Writes the names of the custom parts into the configuration. Fails if the configuration names a custom part that
+    /// the program does not supply.
+    pub(super) fn write_names(&self, config: &mut Config) -> Result<(), ExperimentError> {
+        let custom = |name: &str| format!("{CUSTOM}{name}");
         if let Some(model) = &self.model {
             config.model = ModelSpec::Custom(model.clone());
         }
         if let Some(data) = &self.dataset {
-            config.data.name = own(&data.name);
+            config.data.name = custom(&data.name);
         }
         if let Some(optimizer) = &self.optimizer {
-            config.training.optimizer = own(&optimizer.name());
+            config.training.optimizer = custom(&optimizer.name());
         }
         if let Some(method) = &self.algorithm {
-            config.algorithm.name = own(&method.display_name());
+            config.algorithm.name = custom(&method.display_name());
             config.algorithm.options.clear();
         }
         let model = config.model.to_string();
-        for (key, name, is_own) in [
+        for (key, name, is_supplied) in [
             ("model", &model, self.model.is_some()),
             ("data.name", &config.data.name, self.dataset.is_some()),
             ("training.optimizer", &config.training.optimizer, self.optimizer.is_some()),
             ("algorithm.name", &config.algorithm.name, self.algorithm.is_some()),
         ] {
-            if name.starts_with(CUSTOM) && !is_own {
+            if name.starts_with(CUSTOM) && !is_supplied {
                 return Err(ExperimentError::Conflict(format!(
-                    "{key} = \"{name}\" is part of another program: run it with that one, which brings it"
+                    "{key} = \"{name}\" is supplied by another program: run this configuration with that program"
                 )));
             }
         }
