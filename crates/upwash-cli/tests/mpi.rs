@@ -93,7 +93,7 @@ fn whoever_cannot_go_on_ends_the_job_with_its_reason() {
     std::fs::write(here.join("full/rank-2"), "").unwrap();
     let (code, text) = error(4, &["c.toml", "--out", "full"]);
     assert_eq!(code, Some(2));
-    assert!(text.contains("rank 2: cannot make full/rank-2"), "{text}");
+    assert!(text.contains("rank 2: cannot create full/rank-2"), "{text}");
 }
 
 #[test]

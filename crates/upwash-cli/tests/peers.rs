@@ -487,7 +487,7 @@ fn who_needs_everyone_says_so() {
         }
         assert_eq!(child.wait().unwrap().code(), Some(1));
         let said = skein.log(worker);
-        assert!(said.contains("worker 0 is lost, and this algorithm needs everyone"), "{said}");
+        assert!(said.contains("worker 0 is lost, but this algorithm needs all workers"), "{said}");
     }
 }
 

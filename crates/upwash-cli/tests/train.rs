@@ -212,7 +212,7 @@ fn what_cannot_be_resumed_is_told_with_a_remedy_that_works() {
     std::fs::create_dir(folder.path().join("mine")).unwrap();
     std::fs::write(folder.path().join("mine/config.toml"), "# my notes\n").unwrap();
     let mine = error(folder.path(), &["train", "mine/config.toml", "--out", "mine"]);
-    assert!(mine.contains("has a config.toml of its own"), "{mine}");
+    assert!(mine.contains("already has a config.toml"), "{mine}");
 }
 
 #[test]

@@ -406,7 +406,7 @@ pub fn an_engine_of_another_size_is_refused() {
     let (experiment, _) = prepare("");
     let error = run(&experiment, &mut engine, Progress::start(8), &mut Witness::default());
     let said = error.unwrap_err().to_string();
-    assert!(said.contains("8 workers are in this process, and the engine has 4"), "{said}");
+    assert!(said.contains("this process holds 8 workers, but the engine has 4"), "{said}");
 }
 
 /// Warnings are about the whole schedule.

@@ -1,9 +1,8 @@
-//! What a run would cost on a cluster or a network: simulated time.
+//! The cost model: the time that a run would take on a cluster or a network, in simulated seconds.
 //!
-//! Every worker has a clock of its own. A gradient takes so many seconds, a message so many more; in a
-//! round, a worker goes on when it has what it waits for and its own messages have left (they are the
-//! model that its next step changes), so that a slow one holds up its neighbors first and others later.
-//! Nothing of this slows the run itself.
+//! Every worker has its own clock. Gradients and messages take time. In a round, a worker continues when it has
+//! received what it waits for and its own messages have left (they contain the model that its next step changes). So a
+//! slow worker delays its neighbors first, and others later. None of this slows down the run itself.
 
 use crate::algorithm::PairExchange;
 use crate::config::{ClockConfig, ConfigError, Duplex, PerLink, PerWorker};
@@ -20,17 +19,17 @@ pub struct Clock {
     spread: f64,
     straggler_probability: f64,
     straggler_factor: f64,
-    /// Bytes a second.
+    /// Bytes per second.
     bandwidth: PerLink,
     /// Seconds.
     latency: PerLink,
     duplex: Duplex,
     seed: u64,
-    /// The links of a round and in which matching each is, for rounds that are alike.
-    known: Mutex<(Vec<Edge>, BTreeMap<Edge, usize>)>,
+    /// The links of the last round and the matching of each, reused while rounds have the same links.
+    cached: Mutex<(Vec<Edge>, BTreeMap<Edge, usize>)>,
 }
 
-/// Seconds that can be put in order.
+/// Seconds, with a total order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Time(pub(crate) f64);
 
@@ -48,19 +47,19 @@ impl PartialOrd for Time {
     }
 }
 
-/// A message on its way.
+/// A message in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Who sends it.
+    /// The sender.
     pub from: usize,
-    /// Who gets it.
+    /// The receiver.
     pub to: usize,
-    /// How long it is.
+    /// The size of the message.
     pub bytes: u64,
 }
 
 impl Clock {
-    /// For so many workers, of whom `server` computes nothing.
+    /// Creates the cost model for this number of workers, of which `server` computes nothing.
     pub fn new(config: &ClockConfig, workers: usize, server: Option<usize>, seed: u64) -> Result<Self, ConfigError> {
         config.check(workers)?;
         let preset = config.network.preset();
@@ -82,24 +81,24 @@ impl Clock {
                 PerLink::Each(rows.iter().map(row).collect())
             }
         };
-        let all = |value: Option<f64>, preset: f64| value.unwrap_or(preset);
+        let or_preset = |value: Option<f64>, preset: f64| value.unwrap_or(preset);
         let bandwidth = config.megabits.clone();
         let latency = config.latency_ms.clone();
         Ok(Self {
             gradients,
-            spread: all(config.gradient_spread, preset.gradient_spread),
-            straggler_probability: all(config.straggler_probability, preset.straggler_probability),
-            straggler_factor: all(config.straggler_factor, preset.straggler_factor),
+            spread: or_preset(config.gradient_spread, preset.gradient_spread),
+            straggler_probability: or_preset(config.straggler_probability, preset.straggler_probability),
+            straggler_factor: or_preset(config.straggler_factor, preset.straggler_factor),
             bandwidth: scaled(&bandwidth.unwrap_or(PerLink::All(preset.megabits)), 1e6 / 8.0),
             latency: scaled(&latency.unwrap_or(PerLink::All(preset.latency_ms)), 1e-3),
             duplex: config.duplex,
             seed,
-            known: Mutex::default(),
+            cached: Mutex::default(),
         })
     }
 
-    /// What a worker's gradient number `draw` takes: the mean times a log-normal factor of mean 1, and
-    /// now and then a straggler's factor.
+    /// The time that a worker's gradient number `draw` takes: the mean times a log-normal factor of mean 1, and for a
+    /// straggler times its factor.
     pub fn gradient(&self, worker: usize, draw: u64) -> f64 {
         let mean = self.gradients[worker];
         if self.spread == 0.0 && self.straggler_probability == 0.0 {
@@ -113,97 +112,98 @@ impl Clock {
         mean * spread * factor
     }
 
-    /// Seconds on the wire, without the latency.
+    /// Seconds on the wire, without latency.
     fn wire(&self, transfer: &Transfer) -> f64 {
         transfer.bytes as f64 / self.bandwidth.at(transfer.from, transfer.to)
     }
 
-    /// What a message takes from its sender to its receiver where nothing else is on the way.
+    /// The time that a message takes from sender to receiver if nothing else is in transit.
     pub fn message(&self, transfer: &Transfer) -> f64 {
         self.latency.at(transfer.from, transfer.to) + self.wire(transfer)
     }
 
-    /// Moves everyone's clock from when it is ready to send to when it has everything. Transfers
-    /// come by receiver.
+    /// Advances each worker's clock from when it is ready to send to when it has received everything. Transfers are
+    /// grouped by receiver.
     pub fn exchange(&self, clocks: &mut [f64], transfers: &[Transfer]) {
         match self.duplex {
             Duplex::Full => {
-                // Who can do more at once may still do one thing at a time, where that is better.
-                let mut in_turn = clocks.to_vec();
-                self.exchange_in_turn(&mut in_turn, transfers);
-                self.exchange_all_at_once(clocks, transfers);
+                // With full duplex, workers may still use one link at a time if that is faster.
+                let mut sequential = clocks.to_vec();
+                self.exchange_sequentially(&mut sequential, transfers);
+                self.exchange_concurrently(clocks, transfers);
                 let last = |clocks: &[f64]| clocks.iter().copied().fold(0.0, f64::max);
-                if last(&in_turn) < last(clocks) {
-                    clocks.copy_from_slice(&in_turn);
+                if last(&sequential) < last(clocks) {
+                    clocks.copy_from_slice(&sequential);
                 }
             }
-            Duplex::OneAtATime => self.exchange_in_turn(clocks, transfers),
+            Duplex::OneAtATime => self.exchange_sequentially(clocks, transfers),
         }
     }
 
-    /// A worker's messages leave one after the other and arrive one after the other, both at once. Who
-    /// is ready first sends first, each to whom it finds free, in the order of the links' matchings.
-    fn exchange_all_at_once(&self, clocks: &mut [f64], transfers: &[Transfer]) {
-        let turns = self.turns(clocks.len(), transfers);
-        let mut left: Vec<Vec<(usize, Transfer)>> = vec![Vec::new(); clocks.len()];
+    /// A worker sends its messages one after the other and receives messages one after the other, both at the same
+    /// time. The worker that is ready first sends first, to receivers that are free, in the order of the links'
+    /// matchings.
+    fn exchange_concurrently(&self, clocks: &mut [f64], transfers: &[Transfer]) {
+        let matching_indices = self.matching_indices(clocks.len(), transfers);
+        let mut remaining: Vec<Vec<(usize, Transfer)>> = vec![Vec::new(); clocks.len()];
         for transfer in transfers {
             let link = (transfer.from.min(transfer.to), transfer.from.max(transfer.to));
-            left[transfer.from].push((turns[&link], *transfer));
+            remaining[transfer.from].push((matching_indices[&link], *transfer));
         }
         let (mut out, mut into) = (clocks.to_vec(), vec![0.0f64; clocks.len()]);
-        let senders = (0..clocks.len()).filter(|&i| !left[i].is_empty());
+        let senders = (0..clocks.len()).filter(|&i| !remaining[i].is_empty());
         let mut queue: BinaryHeap<Reverse<(Time, usize)>> = senders.map(|i| Reverse((Time(out[i]), i))).collect();
         while let Some(Reverse((_, from))) = queue.pop() {
             let begins = |to: usize| Time(out[from].max(into[to]));
-            let best = left[from].iter().enumerate();
-            let best = best.min_by_key(|(_, (turn, transfer))| (begins(transfer.to), *turn));
+            let best = remaining[from].iter().enumerate();
+            let best = best.min_by_key(|(_, (index, transfer))| (begins(transfer.to), *index));
             let Some((index, _)) = best else { continue };
-            let (_, transfer) = left[from].remove(index);
+            let (_, transfer) = remaining[from].remove(index);
             let ends = begins(transfer.to).0 + self.wire(&transfer);
             (out[from], into[transfer.to]) = (ends, ends);
             let arrived = ends + self.latency.at(from, transfer.to);
             clocks[transfer.to] = clocks[transfer.to].max(arrived);
             clocks[from] = clocks[from].max(ends);
-            if !left[from].is_empty() {
+            if !remaining[from].is_empty() {
                 queue.push(Reverse((Time(ends), from)));
             }
         }
     }
 
-    /// A worker uses one link at a time, for both directions at once: MATCHA's delay model.
-    fn exchange_in_turn(&self, clocks: &mut [f64], transfers: &[Transfer]) {
+    /// A worker uses one link at a time, in both directions at once: MATCHA's delay model.
+    fn exchange_sequentially(&self, clocks: &mut [f64], transfers: &[Transfer]) {
         let mut links: BTreeMap<Edge, f64> = BTreeMap::new();
         for transfer in transfers {
             let (a, b) = (transfer.from.min(transfer.to), transfer.from.max(transfer.to));
             let seconds = links.entry((a, b)).or_default();
             *seconds = seconds.max(self.message(transfer));
         }
-        let turns = self.turns(clocks.len(), transfers);
-        let mut in_turn: Vec<(usize, Edge)> = links.keys().map(|link| (turns[link], *link)).collect();
-        in_turn.sort_unstable();
-        for (_, (a, b)) in in_turn {
+        let matching_indices = self.matching_indices(clocks.len(), transfers);
+        let mut sequential: Vec<(usize, Edge)> = links.keys().map(|link| (matching_indices[link], *link)).collect();
+        sequential.sort_unstable();
+        for (_, (a, b)) in sequential {
             let ends = clocks[a].max(clocks[b]) + links[&(a, b)];
             (clocks[a], clocks[b]) = (ends, ends);
         }
     }
 
-    /// In which matching each link is: those of one can be used at the same time.
-    fn turns(&self, nodes: usize, transfers: &[Transfer]) -> BTreeMap<Edge, usize> {
+    /// The matching of each link. Links in the same matching can be used at the same time.
+    fn matching_indices(&self, nodes: usize, transfers: &[Transfer]) -> BTreeMap<Edge, usize> {
         let ends = |t: &Transfer| (t.from.min(t.to), t.from.max(t.to));
         let links: BTreeSet<Edge> = transfers.iter().map(ends).collect();
         let links: Vec<Edge> = links.into_iter().collect();
-        let mut known = self.known.lock().unwrap_or_else(|error| error.into_inner());
-        if known.0 != links {
+        let mut cached = self.cached.lock().unwrap_or_else(|error| error.into_inner());
+        if cached.0 != links {
             let graph = Graph::new(nodes, links.iter().copied());
             let matchings = graph.map_or_else(|_| vec![], |graph| graph.matchings().to_vec());
-            let turn = |(turn, links): (usize, Vec<Edge>)| links.into_iter().map(move |link| (link, turn));
-            let turns = matchings.into_iter().enumerate().flat_map(turn).collect();
-            *known = (links, turns);
+            let index = |(index, links): (usize, Vec<Edge>)| links.into_iter().map(move |link| (link, index));
+            let matching_indices = matchings.into_iter().enumerate().flat_map(index).collect();
+            *cached = (links, matching_indices);
         }
-        known.1.clone()
+        cached.1.clone()
     }
 
-    /// Everyone knows everyone's loss: they wait for the last, and for a short message.
+    /// All workers learn all losses: they wait for the last worker, and for a short message.
     pub fn barrier(&self, clocks: &mut [f64]) {
         let workers = 0..clocks.len();
         let latencies = workers.clone().flat_map(|from| {
@@ -211,55 +211,61 @@ impl Clock {
             others.map(move |to| self.latency.at(from, to))
         });
         let last = clocks.iter().copied().fold(0.0, f64::max);
-        let known = last + latencies.fold(0.0, f64::max);
-        clocks.fill(known);
+        let end = last + latencies.fold(0.0, f64::max);
+        clocks.fill(end);
     }
 
-    /// When a worker whose gradient is there at `time` can go on, after what it does with a partner.
-    /// `ports` has until when each of the two is sending and receiving, and will have: bytes hold up
-    /// others, the time that they are under way does not.
-    pub fn pair_exchange(&self, ports: &mut [[f64; 2]; 2], time: f64, exchange: PairExchange, there: &Transfer) -> f64 {
-        let back = Transfer { from: there.to, to: there.from, ..*there };
+    /// The time at which a worker whose gradient is complete at `time` can continue after an exchange with its partner.
+    /// `ports` holds the times until which each of the two is busy sending and receiving, and is updated. Bytes keep a
+    /// port busy; latency does not.
+    pub fn pair_exchange(
+        &self,
+        ports: &mut [[f64; 2]; 2],
+        time: f64,
+        exchange: PairExchange,
+        forward: &Transfer,
+    ) -> f64 {
+        let back = Transfer { from: forward.to, to: forward.from, ..*forward };
         let latency = |t: &Transfer| self.latency.at(t.from, t.to);
-        // One at a time, there is one port for both ways.
+        // With one link at a time, the same port serves both directions.
         let into = usize::from(self.duplex == Duplex::Full);
         let mut send = |time: f64, t: &Transfer| {
-            let (from, to) = if t == there { (0, 1) } else { (1, 0) };
+            let (from, to) = if t == forward { (0, 1) } else { (1, 0) };
             let begins = time.max(ports[from][0]).max(ports[to][into]);
             let ends = begins + self.wire(t);
             (ports[from][0], ports[to][into]) = (ends, ends);
             (begins, ends)
         };
         match exchange {
-            // It does not wait for what it has sent.
+            // The sender does not wait for its message.
             PairExchange::Push => {
-                send(time, there);
+                send(time, forward);
                 time
             }
             PairExchange::PushAndPull => {
-                let (_, pushed) = send(time, there);
-                let (_, pulled) = send(pushed + latency(there), &back);
+                let (_, pushed) = send(time, forward);
+                let (_, pulled) = send(pushed + latency(forward), &back);
                 pulled + latency(&back)
             }
             PairExchange::Swap if self.duplex == Duplex::Full => {
-                let (begins, sent) = send(time, there);
-                let (_, got) = send(begins, &back);
-                (sent + latency(there)).max(got + latency(&back))
+                let (begins, sent) = send(time, forward);
+                let (_, received) = send(begins, &back);
+                (sent + latency(forward)).max(received + latency(&back))
             }
-            // A link is used both ways at once.
+            // The link is used in both directions at once.
             PairExchange::Swap => {
-                let (begins, sent) = send(time, there);
-                let got = begins + self.wire(&back);
-                let busy = sent.max(got);
+                let (begins, sent) = send(time, forward);
+                let received = begins + self.wire(&back);
+                let busy = sent.max(received);
                 (ports[0][0], ports[1][0]) = (busy, busy);
-                (sent + latency(there)).max(got + latency(&back))
+                (sent + latency(forward)).max(received + latency(&back))
             }
         }
     }
 
-    /// An all-reduce in a ring: everyone waits for the last, and then for 2 (n - 1) pieces of 1/n.
+    /// A ring all-reduce: all workers wait for the last, and then for 2 (n - 1) pieces of size 1/n.
     pub fn all_reduce(&self, clocks: &mut [f64], bytes: u64, ring: &[usize]) {
-        let parts = ring.len() as f64;
+        let pieces = ring.len() as f64;
         if ring.len() < 2 {
             return;
         }
@@ -267,12 +273,12 @@ impl Clock {
             .iter()
             .zip(ring.iter().cycle().skip(1))
             .map(|(&from, &to)| {
-                let wire = bytes as f64 / parts / self.bandwidth.at(from, to);
+                let wire = bytes as f64 / pieces / self.bandwidth.at(from, to);
                 self.latency.at(from, to) + wire
             })
             .fold(0.0, f64::max);
         let begins = ring.iter().map(|&worker| clocks[worker]).fold(0.0, f64::max);
-        let ends = begins + 2.0 * (parts - 1.0) * slowest;
+        let ends = begins + 2.0 * (pieces - 1.0) * slowest;
         clocks.iter_mut().for_each(|clock| *clock = ends);
     }
 }
@@ -300,30 +306,30 @@ mod tests {
         both.map(|(from, to)| Transfer { from, to, bytes: 1_000_000 }).collect()
     }
 
-    /// 8 Mbit/s is a second for a megabyte.
+    /// At 8 Mbit/s, a megabyte takes one second.
     const SLOW: &str = "megabits = 8.0\nlatency_ms = 100.0\n";
 
     #[test]
-    fn a_path_takes_a_link_at_a_time_or_both_at_once() {
-        // 0 - 1 - 2: the middle one has two links.
+    fn path_exchange_times_match_both_duplex_modes() {
+        // 0 - 1 - 2: the worker in the middle has two links.
         let links = transfers(&[(0, 1), (1, 2)]);
         let mut clocks = vec![0.0; 3];
         clock(&format!("{SLOW}duplex = \"one-at-a-time\"\n"), 3).exchange(&mut clocks, &links);
-        // In matchings: (0, 1) then (1, 2), or the other way round; the middle is in both.
+        // By matchings: (0, 1) then (1, 2), or the other way around. The worker in the middle is in both.
         assert!((clocks[1] - 2.2).abs() < 1e-9, "{clocks:?}");
         let mut ends = [clocks[0], clocks[2]];
         ends.sort_by(f64::total_cmp);
         assert!((ends[0] - 1.1).abs() < 1e-9 && (ends[1] - 2.2).abs() < 1e-9, "{ends:?}");
         let mut clocks = vec![0.0; 3];
         clock(SLOW, 3).exchange(&mut clocks, &links);
-        assert!((clocks[1] - 2.1).abs() < 1e-9, "{clocks:?}"); // two in, two out, at once
+        assert!((clocks[1] - 2.1).abs() < 1e-9, "{clocks:?}"); // two messages in and two out, at the same time
         assert!(clocks[0] >= 1.1 && clocks[2] <= 2.1 + 1e-9, "{clocks:?}");
     }
 
-    /// By hand: every worker of a ring has two messages to send and two to get, each of a second. And
-    /// both ways at once never take longer than one link at a time.
+    /// Worked by hand: each worker of a ring sends two messages and receives two, each of one second. Full duplex never
+    /// takes longer than one link at a time.
     #[test]
-    fn all_links_at_once_are_never_slower_than_one_at_a_time() {
+    fn full_duplex_is_never_slower_than_one_link_at_a_time() {
         use upwash_topology::GraphSpec;
         let time = |graph: &str, duplex: &str, start: &dyn Fn(usize) -> f64| {
             let graph = graph.parse::<GraphSpec>().unwrap().build().unwrap();
@@ -335,7 +341,7 @@ mod tests {
         };
         assert!((time("ring:8", "full", &|_| 0.0) - 2.0).abs() < 1e-9);
         assert!((time("star:9", "full", &|_| 0.0) - 8.0).abs() < 1e-9);
-        // The server hears the others while it waits for the last.
+        // The server receives from the others while it waits for the last.
         let late = |worker| if worker == 1 { 20.0 } else { 0.0 };
         assert!(time("star:9", "full", &late) < 22.0 + 1e-9);
         for graph in ["ring:8", "paper:L1", "complete:16", "star:9", "torus:4x4", "path:5"] {
@@ -350,31 +356,31 @@ mod tests {
     }
 
     #[test]
-    fn meetings_take_what_travels() {
-        let there = Transfer { from: 1, to: 0, bytes: 1_000_000 };
-        // To the server (0) in a second, back from it in four.
+    fn pair_exchanges_take_the_time_of_their_transfers() {
+        let forward = Transfer { from: 1, to: 0, bytes: 1_000_000 };
+        // To the server (0) in one second, back from it in four.
         let text = "megabits = [[1.0, 2.0], [8.0, 1.0]]\nlatency_ms = 100.0\n";
         let slow = clock(text, 2);
-        let end = |exchange| slow.pair_exchange(&mut [[0.0; 2]; 2], 10.0, exchange, &there);
+        let end = |exchange| slow.pair_exchange(&mut [[0.0; 2]; 2], 10.0, exchange, &forward);
         assert!((end(PairExchange::Push) - 10.0).abs() < 1e-9);
         assert!((end(PairExchange::PushAndPull) - 15.2).abs() < 1e-9);
         assert!((end(PairExchange::Swap) - 14.1).abs() < 1e-9);
-        // Two pushes at once to one server: bytes wait for bytes, not for the way they take.
+        // Two simultaneous pushes to one server: bytes wait for bytes, not for latency.
         let (three, mut server) = (clock(SLOW, 3), [0.0; 2]);
         let mut push = |from| {
-            let there = Transfer { from, ..there };
+            let forward = Transfer { from, ..forward };
             let mut ports = [[0.0; 2], server];
-            let ends = three.pair_exchange(&mut ports, 0.0, PairExchange::PushAndPull, &there);
+            let ends = three.pair_exchange(&mut ports, 0.0, PairExchange::PushAndPull, &forward);
             server = ports[1];
             ends
         };
-        assert!((push(1) - 2.2).abs() < 1e-9); // there by 1.1, back from then on
-        assert!((push(2) - 3.2).abs() < 1e-9); // there by 2.1, and the way back is free by then
+        assert!((push(1) - 2.2).abs() < 1e-9); // arrives at 1.1, and returns from then on
+        assert!((push(2) - 3.2).abs() < 1e-9); // arrives at 2.1, when the way back is free
     }
 
-    /// Who only sends goes on when its bytes have left; the latency is the receiver's to wait for.
+    /// A worker that only sends continues when its bytes have left. Only the receiver waits for the latency.
     #[test]
-    fn a_worker_waits_until_its_own_messages_have_left() {
+    fn worker_waits_until_its_own_messages_have_left() {
         let one_way = &transfers(&[(0, 1)])[..1];
         let mut clocks = vec![0.0; 3];
         clock(SLOW, 3).exchange(&mut clocks, one_way);
@@ -382,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_worker_holds_up_its_neighbors_only() {
+    fn slow_worker_delays_only_its_neighbors() {
         let links = transfers(&[(0, 1), (2, 3)]);
         let mut clocks = vec![10.0, 0.0, 0.0, 0.0];
         clock(SLOW, 4).exchange(&mut clocks, &links);
@@ -390,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_moves_twice_the_vector_in_pieces() {
+    fn ring_all_reduce_moves_twice_the_vector_in_pieces() {
         let mut clocks = vec![0.0, 3.0, 0.0, 0.0];
         clock(SLOW, 4).all_reduce(&mut clocks, 1_000_000, &[0, 1, 2, 3]);
         assert!((clocks[0] - (3.0 + 6.0 * (0.25 + 0.1))).abs() < 1e-9, "{clocks:?}");
@@ -398,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_take_what_they_are_said_to() {
+    fn gradients_take_the_configured_time() {
         let fixed = clock("network = \"datacenter\"\ngradient_seconds = 0.5\nslow = [[1, 10.0]]\n", 2);
         let fixed_spread = [fixed.gradient(0, 7), fixed.gradient(1, 7)];
         assert_eq!(fixed_spread, [0.5, 5.0]);

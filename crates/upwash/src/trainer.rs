@@ -1,4 +1,4 @@
-//! The front door: a run from a configuration, with whatever a program brings itself.
+//! The entry point of the library: a run from a configuration, with any parts that a program supplies itself.
 
 use crate::algorithm::{Algorithm, Asynchronous, Method, Registry};
 use crate::config::{Config, ConfigError};
@@ -17,10 +17,10 @@ use std::sync::Arc;
 type EventObserver<'a> = dyn FnMut(&Event) + 'a;
 type EngineBuilder<'a> = dyn FnOnce(&EngineSpec) -> Result<Box<dyn Engine>, EngineError> + 'a;
 
-/// Trains as a configuration says. Every part that a configuration names can be a program's own instead.
+/// Trains as configured. A program can replace every part that the configuration names by its own.
 ///
-/// A run with an [output](Self::output) directory is one like those of the program `upwash`: it is shown by `upwash show`,
-/// `report`, `watch` and `compare`, and can be resumed.
+/// A run with an [output](Self::output) directory is like a run of the program `upwash`: `upwash show`, `report`,
+/// `watch` and `compare` can read it, and it can be resumed.
 ///
 /// ```no_run
 /// # fn model() -> upwash_testkit::Quadratic { upwash_testkit::Quadratic::new(64) }
@@ -48,28 +48,28 @@ pub struct Trainer<'a> {
     stop: StopHandle,
 }
 
-/// Why there was no training, or no end of it.
+/// Why a training run could not start or finish.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainError {
-    /// The configuration's file cannot be read.
+    /// The configuration file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The configuration is not right.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// What the configuration asks for cannot be had.
+    /// The experiment cannot be prepared from its configuration.
     #[error(transparent)]
     Experiment(#[from] ExperimentError),
-    /// There is nothing that computes gradients.
-    #[error("no engine: bring a model (`Trainer::model`), or an engine (`Trainer::engine(upwash_burn::engine)`)")]
+    /// The trainer has neither a model nor an engine.
+    #[error("no engine: set a model (`Trainer::model`) or an engine (`Trainer::engine(upwash_burn::engine)`)")]
     NoEngine,
-    /// The engine cannot be made.
+    /// The engine cannot be created.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// The run's directory cannot be used.
@@ -80,7 +80,7 @@ pub enum TrainError {
     Run(#[from] RunError),
 }
 
-/// Everybody who is told of events.
+/// All observers of events.
 #[derive(Default)]
 struct Observers<'a>(Vec<Box<EventObserver<'a>>>);
 
@@ -92,7 +92,7 @@ impl Observer for Observers<'_> {
 }
 
 impl<'a> Trainer<'a> {
-    /// Trains as `config` says, with data sets from where `upwash data get` puts them.
+    /// Trains as `config` says, on data sets from where `upwash data get` stores them.
     pub fn new(config: Config) -> Self {
         Self {
             config,
@@ -109,7 +109,7 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// Trains as a TOML file says. Files that it names are looked for beside it.
+    /// Trains as a TOML file says. Files that it names are relative to its directory.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, TrainError> {
         let path = path.as_ref();
         let text =
@@ -127,21 +127,21 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Trains on this data instead of a data set by name.
+    /// Trains on this data set instead of a named one.
     #[must_use]
     pub fn dataset(mut self, data: Dataset) -> Self {
         self.own.dataset = Some(Arc::new(data));
         self
     }
 
-    /// Uses this algorithm instead of one by name.
+    /// Uses this synchronous algorithm instead of a named one.
     #[must_use]
     pub fn algorithm(mut self, algorithm: impl Algorithm + 'static) -> Self {
         self.own.algorithm = Some(Method::Synchronous(Box::new(algorithm)));
         self
     }
 
-    /// Uses this algorithm without rounds instead of one by name.
+    /// Uses this asynchronous algorithm instead of a named one.
     #[must_use]
     pub fn asynchronous(mut self, algorithm: impl Asynchronous + 'static) -> Self {
         self.own.algorithm = Some(Method::Asynchronous(Box::new(algorithm)));
@@ -155,35 +155,35 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Lets a configuration name these algorithms, which may be a program's own.
+    /// Lets a configuration name these algorithms, which may include the program's own.
     #[must_use]
     pub fn registry(mut self, registry: Registry) -> Self {
         self.registry = registry;
         self
     }
 
-    /// Computes gradients with the engine that `build` makes of its workers.
+    /// Computes gradients with the engine that `build` creates for the workers of this process.
     #[must_use]
     pub fn engine(mut self, build: impl FnOnce(&EngineSpec) -> Result<Box<dyn Engine>, EngineError> + 'a) -> Self {
         self.engine = Some(Box::new(build));
         self
     }
 
-    /// Is one process of several, which this transport connects.
+    /// Runs one of several processes, which this transport connects.
     #[must_use]
     pub fn transport(mut self, transport: impl Transport + 'a) -> Self {
         self.transport = Some(Box::new(transport));
         self
     }
 
-    /// Keeps configuration, events, checkpoints, summary and model in this directory.
+    /// Stores configuration, events, checkpoints, summary and model in this directory.
     #[must_use]
     pub fn output(mut self, directory: impl Into<PathBuf>) -> Self {
         self.output = Some(directory.into());
         self
     }
 
-    /// Goes on with the run in the output directory, if there is one. One that is over is not run again.
+    /// Resumes the run in the output directory, if there is one. A run that is over is not run again.
     #[must_use]
     pub fn resume(mut self, resume: bool) -> Self {
         self.resume = resume;
@@ -197,12 +197,12 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// A handle that ends the run cleanly from another thread: after its round, with a checkpoint.
+    /// A handle that ends the run cleanly from another thread: after the current round, with a checkpoint.
     pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
     }
 
-    /// Trains until the end, or until it is stopped.
+    /// Trains until the run ends or is stopped.
     pub fn run(self) -> Result<Summary, TrainError> {
         let Self { config, paths, registry, own, model, engine, transport, output, resume, mut observer, stop } = self;
         let cache = &mut DatasetCache::default();
@@ -237,7 +237,7 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// Observers of a run without a directory, and its stop handle.
+/// The observers of a run without a directory, with its stop handle.
 struct Stoppable<'a, 'o> {
     observer: &'a mut Observers<'o>,
     stop: &'a StopHandle,
@@ -246,10 +246,10 @@ struct Stoppable<'a, 'o> {
 impl Observer for Stoppable<'_, '_> {
     fn observe(&mut self, event: &Event) -> ControlFlow {
         self.observer.observe(event);
-        self.meanwhile()
+        self.while_waiting()
     }
 
-    fn meanwhile(&mut self) -> ControlFlow {
+    fn while_waiting(&mut self) -> ControlFlow {
         match self.stop.is_stopped() {
             true => ControlFlow::Stop,
             false => ControlFlow::Continue,

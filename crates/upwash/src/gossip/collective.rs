@@ -1,4 +1,4 @@
-//! Exchanges in which all processes take part: a mean, and a choice among all.
+//! Exchanges in which all processes take part: a mean, and a choice among the messages of all workers.
 
 use super::GossipError;
 use super::exchange::{ExchangeJob, Gossip};
@@ -8,7 +8,7 @@ use crate::engine::{Engine, RemoteRow};
 use crate::transport::{Buffer, Message, Transport, TransportError};
 
 impl Gossip<'_> {
-    /// Everyone tells everyone how it did; then the models that are used by someone travel.
+    /// All workers send their stats to all others. Then the models that some plan uses are sent.
     pub(crate) fn choose(
         &mut self,
         job: &ExchangeJob<'_>,
@@ -16,23 +16,23 @@ impl Gossip<'_> {
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<Inbox, GossipError> {
-        let everywhere: Vec<usize> = self.other_processes().collect();
+        let receivers: Vec<usize> = self.other_processes().collect();
         let announcement = |worker: usize| Message {
             from: worker,
             round: job.options.round,
-            exchange: job.number() - 1,
+            exchange: job.exchange_number() - 1,
             stats: stats[worker],
             whole: true,
             fresh: false,
             values: Buffer::default(),
         };
-        let announcements = self.placement.own().map(|w| (announcement(w), everywhere.clone()));
-        let others: Vec<usize> = (0..stats.len()).filter(|&w| !self.is_here(w)).collect();
+        let announcements = self.placement.own().map(|w| (announcement(w), receivers.clone()));
+        let others: Vec<usize> = (0..stats.len()).filter(|&w| !self.is_local(w)).collect();
         transport.begin_exchange(announcements.collect(), &others)?;
-        let announcements = transport.finish_exchange(job.number() - 1)?;
-        // Everyone must choose from the same.
-        let came: Vec<usize> = announcements.iter().map(|message| message.from).collect();
-        if let Some(&from) = others.iter().find(|other| !came.contains(other)) {
+        let announcements = transport.finish_exchange(job.exchange_number() - 1)?;
+        // All workers must choose from the same stats.
+        let announced: Vec<usize> = announcements.iter().map(|message| message.from).collect();
+        if let Some(&from) = others.iter().find(|other| !announced.contains(other)) {
             let round = job.options.round;
             return Err(TransportError::Missing { from, round }.into());
         }
@@ -40,18 +40,18 @@ impl Gossip<'_> {
             stats[message.from] = message.stats;
         }
         let ExchangeJob { algorithm, exchange, context, .. } = job;
-        let parts = exchange.parts(*algorithm, context, stats);
-        let used = |(worker, part): (usize, &WorkerPlan)| -> Vec<usize> {
-            let used = part.plan.assignments.iter().flat_map(|sum| &sum.messages);
+        let plans = exchange.parts(*algorithm, context, stats);
+        let used = |(worker, plan): (usize, &WorkerPlan)| -> Vec<usize> {
+            let used = plan.plan.assignments.iter().flat_map(|assignment| &assignment.messages);
             let others = used.map(|entry| entry.0).filter(|&from| from != worker);
             others.collect()
         };
-        let hears: Vec<Vec<usize>> = parts.iter().enumerate().map(used).collect();
-        self.post(job, stats, &hears, engine, transport)?;
+        let senders: Vec<Vec<usize>> = plans.iter().enumerate().map(used).collect();
+        self.post(job, stats, &senders, engine, transport)?;
         self.receive(job, engine, transport)
     }
 
-    /// The mean of everyone's messages, as one more remote.
+    /// Computes the mean of all workers' messages, as one additional remote row.
     pub(crate) fn average(
         &mut self,
         job: &ExchangeJob<'_>,
@@ -62,36 +62,36 @@ impl Gossip<'_> {
         let width = engine.layout().parameter_count();
         let mut sum: Vec<f32> = Vec::new();
         let mut count = 0.0;
-        let mut count_of_vectors = 0;
+        let mut vector_count = 0;
         for worker in self.placement.own() {
             let outgoing = self.outgoing(worker, stats[worker], job);
-            count_of_vectors = outgoing.len();
+            vector_count = outgoing.len();
             let row = self.placement.row_of(worker).unwrap_or_default();
             if Some(worker) == self.experiment.server {
                 continue;
             }
-            let mut all = Vec::new();
+            let mut values = Vec::new();
             for vector in &outgoing {
-                all.extend(engine.outgoing(row, vector, job.options)?);
+                values.extend(engine.outgoing(row, vector, job.options)?);
             }
             if job.statistics {
-                all.extend(engine.statistics(row)?);
+                values.extend(engine.statistics(row)?);
             }
             if sum.is_empty() {
-                sum = all;
+                sum = values;
             } else {
-                sum.iter_mut().zip(all).for_each(|(sum, x)| *sum += x);
+                sum.iter_mut().zip(values).for_each(|(sum, x)| *sum += x);
             }
             count += 1.0;
         }
         let statistics = job.statistic_count(engine);
-        sum.resize(count_of_vectors * width + statistics, 0.0);
+        sum.resize(vector_count * width + statistics, 0.0);
         sum.push(count);
-        transport.all_reduce(job.number(), &mut sum)?;
+        transport.all_reduce(job.exchange_number(), &mut sum)?;
         let count = sum.pop().unwrap_or(1.0);
         sum.iter_mut().for_each(|x| *x /= count);
-        let statistics = sum.split_off(count_of_vectors * width);
-        let messages = match count_of_vectors {
+        let statistics = sum.split_off(vector_count * width);
+        let messages = match vector_count {
             1 => vec![sum.into()],
             _ => sum.chunks_exact(width.max(1)).map(|message| message.to_vec().into()).collect(),
         };

@@ -1,4 +1,4 @@
-//! Exchanges whose workers are in several processes: what is sent where, and what is received.
+//! An exchange between workers in several processes, and the state that is kept between exchanges.
 
 use super::inbox::Inbox;
 use crate::algorithm::{Algorithm, Exchange, ExchangeContext, LocalView, Outgoing, WorkerStats};
@@ -15,27 +15,27 @@ pub(crate) struct ExchangeJob<'a> {
     pub(crate) exchange: Exchange,
     pub(crate) context: ExchangeContext<'a>,
     pub(crate) options: MixOptions,
-    /// Whether running statistics go along.
+    /// Whether batch-norm running statistics are sent along.
     pub(crate) statistics: bool,
 }
 
 impl ExchangeJob<'_> {
-    /// The number of its messages; those that only say how their sender did have the one before.
-    pub(super) fn number(&self) -> u32 {
+    /// The number of its messages. Announcements, which carry only the sender's stats, have the number before it.
+    pub(super) fn exchange_number(&self) -> u32 {
         2 * self.context.exchange as u32 + 1
     }
 
-    /// The context with the links that are in force.
+    /// The context, with the links that are up.
     pub(crate) fn context_in<'b>(&'b self, inbox: &'b Inbox) -> ExchangeContext<'b> {
         ExchangeContext { round: inbox.links.as_ref().unwrap_or(self.context.round), ..self.context }
     }
 
-    /// Whether its messages leave before the gradients are known.
+    /// Whether its messages leave before the gradients are computed.
     pub(crate) fn leaves_early(&self) -> bool {
         self.exchange == Exchange::Early && self.context.exchange == 0
     }
 
-    /// How many statistics go along.
+    /// The number of statistics that are sent along.
     pub(super) fn statistic_count(&self, engine: &dyn Engine) -> usize {
         match self.statistics {
             true => engine.layout().statistic_count(),
@@ -44,18 +44,18 @@ impl ExchangeJob<'_> {
     }
 }
 
-/// What is kept from exchange to exchange.
+/// The state of a process that is kept between exchanges.
 pub(crate) struct Gossip<'a> {
     pub(super) experiment: &'a Experiment,
     pub(crate) placement: Placement,
-    /// How vectors travel that are not compressed by the algorithm.
+    /// The encoding of vectors that the algorithm does not compress.
     pub(super) encoding: Encoding,
-    /// Others' public copies, by sender and message.
-    pub(super) copies: HashMap<(usize, usize), Vec<f32>>,
-    /// Who (of here) has sent its public copy whole to which process.
-    pub(super) introduced: HashSet<(usize, usize)>,
-    /// Who (of here) does not hold all links that it should have in this round.
-    pub(crate) broken: HashSet<usize>,
+    /// Public copies of workers in other processes, by sender and message index.
+    pub(super) public_copies: HashMap<(usize, usize), Vec<f32>>,
+    /// Pairs of a local worker and a process that has received the worker's full public copy.
+    pub(super) full_copies_sent: HashSet<(usize, usize)>,
+    /// Local workers that do not have all of their links up in this round.
+    pub(crate) degraded: HashSet<usize>,
 }
 
 impl<'a> Gossip<'a> {
@@ -67,35 +67,35 @@ impl<'a> Gossip<'a> {
                 WirePrecision::F32 => Encoding::F32,
                 WirePrecision::Bf16 => Encoding::Bf16,
             },
-            copies: HashMap::new(),
-            introduced: HashSet::new(),
-            broken: HashSet::new(),
+            public_copies: HashMap::new(),
+            full_copies_sent: HashSet::new(),
+            degraded: HashSet::new(),
         }
     }
 
-    /// Someone was lost, or has come back: what was told it before does not count any more.
+    /// Forgets a worker that was lost or has rejoined: what was sent before does not count any more.
     pub(crate) fn forget(&mut self, worker: usize) {
         let process = self.placement.process_of(worker);
-        self.introduced.retain(|(_, place)| *place != process);
-        self.copies.retain(|(sender, _), _| *sender != worker);
+        self.full_copies_sent.retain(|(_, receiver)| *receiver != process);
+        self.public_copies.retain(|(sender, _), _| *sender != worker);
     }
 
-    /// Whom a worker hears, wherever they are.
+    /// The workers from which a worker receives messages, in any process.
     pub(crate) fn senders(&self, worker: usize, job: &ExchangeJob<'_>) -> Vec<usize> {
         match (job.exchange, &self.experiment.required_senders) {
-            // Public copies are kept up to date wherever they will be needed.
+            // Public copies are kept up to date at every worker that will need them.
             (Exchange::Neighbors | Exchange::Early, Some(senders)) => senders[worker].clone(),
             _ => job.exchange.senders(worker, &job.context).collect(),
         }
     }
 
-    /// The processes in which someone hears a worker of this one.
-    pub(super) fn places(&self, worker: usize, hears: &[Vec<usize>]) -> Vec<usize> {
-        let hears = |process: &usize| {
-            let mut there = hears[self.placement.of(*process)].iter();
-            there.any(|senders| senders.contains(&worker))
+    /// The other processes with a worker that receives from this local worker.
+    pub(super) fn receiving_processes(&self, worker: usize, senders: &[Vec<usize>]) -> Vec<usize> {
+        let receives = |process: &usize| {
+            let mut remote = senders[self.placement.workers_of(*process)].iter();
+            remote.any(|senders| senders.contains(&worker))
         };
-        self.other_processes().filter(hears).collect()
+        self.other_processes().filter(receives).collect()
     }
 
     pub(super) fn other_processes(&self) -> impl Iterator<Item = usize> + use<> {
@@ -103,16 +103,16 @@ impl<'a> Gossip<'a> {
         (0..self.placement.processes()).filter(move |&process| process != this)
     }
 
-    /// Whether all workers are in this process: nothing travels.
-    pub(crate) fn is_local(&self) -> bool {
+    /// Whether all workers are in this process, so that nothing is sent.
+    pub(crate) fn is_single_process(&self) -> bool {
         self.placement.is_whole()
     }
 
-    pub(crate) fn is_here(&self, worker: usize) -> bool {
+    pub(crate) fn is_local(&self, worker: usize) -> bool {
         self.placement.row_of(worker).is_some()
     }
 
-    /// What a worker sends in an exchange.
+    /// The messages that a worker sends in an exchange.
     pub(super) fn outgoing(&self, worker: usize, stats: WorkerStats, job: &ExchangeJob<'_>) -> Vec<Outgoing> {
         job.algorithm.messages(&LocalView { worker, context: job.context, own: stats, received: &[] })
     }

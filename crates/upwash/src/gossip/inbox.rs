@@ -1,4 +1,4 @@
-//! What was heard from other processes in an exchange, and the rows of an engine that it has there.
+//! What a process received from others in an exchange, and the engine rows that hold it.
 
 use crate::algorithm::{RowPlan, WorkerPlan, WorkerStats};
 use crate::engine::RemoteRow;
@@ -7,38 +7,38 @@ use crate::transport::{Placement, TransportError};
 use std::collections::{BTreeMap, BTreeSet};
 use upwash_topology::Round;
 
-/// What was heard in an exchange.
+/// What a process received in an exchange.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    /// Whom from: row by row behind those of this process.
+    /// The senders of the remote rows. An engine places these rows behind the rows of local workers.
     pub(crate) senders: Vec<WorkerId>,
     pub(crate) remote_rows: Vec<RemoteRow>,
-    /// Their statistics, if they came along.
+    /// The senders' batch-norm statistics, if they were sent along.
     pub(crate) statistics: Vec<Vec<f32>>,
-    /// What each said of itself, and who of them holds all of its links.
+    /// The senders' stats, and those senders that have all of their links up.
     pub(crate) received_stats: BTreeMap<usize, WorkerStats>,
-    pub(crate) whole: BTreeSet<usize>,
-    /// The mean of all is the last remote.
+    pub(crate) intact: BTreeSet<usize>,
+    /// Whether the last remote row is the mean of all messages.
     pub(crate) has_mean: bool,
-    /// What every worker says of itself, as far as it is known here.
+    /// Every worker's stats, as far as this process knows them.
     pub(crate) stats: Vec<WorkerStats>,
-    /// The links that are in force where some have failed.
+    /// The links that are up, if some have failed.
     pub(crate) links: Option<Round>,
 }
 
 impl Inbox {
-    /// The row of a worker in an engine with these remote rows; an error where it was not heard, which only
-    /// algorithms meet that do not go by links.
+    /// The row of a worker in an engine with these remote rows. Returns an error if nothing was received from the
+    /// worker, which can only happen to algorithms that do not exchange along links.
     fn row(&self, worker: WorkerId, placement: &Placement, round: u64) -> Result<RowIndex, TransportError> {
-        let remote = |place: usize| RowIndex(placement.own().len() + place);
+        let remote = |index: usize| RowIndex(placement.own().len() + index);
         match (placement.row_of(worker), self.senders.binary_search(&worker)) {
             (Some(row), _) => Ok(row),
-            (None, Ok(place)) => Ok(remote(place)),
+            (None, Ok(index)) => Ok(remote(index)),
             (None, Err(_)) => Err(TransportError::Missing { from: worker, round }),
         }
     }
 
-    /// Plans by the rows of an engine instead of workers.
+    /// Translates plans from workers to the rows of an engine.
     pub(crate) fn row_plans(
         &self,
         plans: Vec<WorkerPlan>,
@@ -46,11 +46,11 @@ impl Inbox {
         round: u64,
     ) -> Result<Vec<RowPlan>, TransportError> {
         let mean = placement.own().len() + self.remote_rows.len().saturating_sub(1);
-        let mut found = Vec::with_capacity(plans.len());
+        let mut row_plans = Vec::with_capacity(plans.len());
         for mut plan in plans {
             let own = plan.worker;
             for assignment in &mut plan.plan.assignments {
-                // What has no weight was perhaps not even sent; a worker's own message is always there, and
+                // A message without weight may not have been sent. A worker's own message is always present, and
                 // the others are compared with it.
                 let messages = &mut assignment.messages;
                 messages.retain(|entry| entry.1 != 0.0 || entry.0 == own);
@@ -62,12 +62,12 @@ impl Inbox {
                     assignment.messages.push((RowIndex(mean), weight));
                 }
             }
-            found.push(plan);
+            row_plans.push(plan);
         }
-        Ok(found)
+        Ok(row_plans)
     }
 
-    /// The rows of this process out of weights for all workers.
+    /// Selects the rows of this process from the weights of all workers.
     pub(crate) fn row_weights(
         &self,
         all: Vec<Vec<(WorkerId, f64)>>,

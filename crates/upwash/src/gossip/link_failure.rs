@@ -1,4 +1,4 @@
-//! Rounds in which links have failed: who knows what of them, and what weights are left.
+//! Rounds in which links have failed: which links are down, and the mixing weights that remain.
 
 use super::exchange::{ExchangeJob, Gossip};
 use super::inbox::Inbox;
@@ -7,39 +7,40 @@ use crate::transport::Transport;
 use upwash_topology::Round;
 
 impl Gossip<'_> {
-    /// Counts the links that are held: everyone's degree here, and who is without some.
+    /// Counts the links that are up: adjusts the degrees of local workers, and marks those with failed links.
     pub(crate) fn observe_links(
         &mut self,
         job: &ExchangeJob<'_>,
         stats: &mut [WorkerStats],
         transport: &dyn Transport,
     ) {
-        self.broken.clear();
+        self.degraded.clear();
         if !transport.capabilities().survives_loss {
             return;
         }
         for worker in self.placement.own() {
-            let lost = |other: &usize| !self.is_here(*other) && !transport.is_link_up(*other);
-            let deaf = self.senders(worker, job).iter().any(lost);
+            let lost = |other: &usize| !self.is_local(*other) && !transport.is_link_up(*other);
+            let misses_sender = self.senders(worker, job).iter().any(lost);
             let round = job.context.round;
-            let hears = |other: usize| round.mixing().row(other).iter().any(|e| e.0 == worker);
-            let everyone = 0..self.placement.workers();
-            let unheard = everyone.filter(|&other| other != worker && hears(other));
-            let unheard = unheard.filter(lost).count();
-            if deaf || unheard > 0 {
-                self.broken.insert(worker);
+            let receives = |other: usize| round.mixing().row(other).iter().any(|e| e.0 == worker);
+            let workers = 0..self.placement.workers();
+            let lost_receivers = workers.filter(|&other| other != worker && receives(other));
+            let lost_receivers = lost_receivers.filter(lost).count();
+            if misses_sender || lost_receivers > 0 {
+                self.degraded.insert(worker);
             }
-            stats[worker].degree -= unheard.min(stats[worker].degree);
+            stats[worker].degree -= lost_receivers.min(stats[worker].degree);
         }
     }
 
-    /// The round as it is when links have failed; none if all are there. A link counts the smaller of
-    /// its configured and its Metropolis weight where one of its ends does not hold all of its links:
-    /// both ends know that of both, so that the weight is the same for them, and no eigenvalue of W gets
-    /// out of the range that the configured weights keep it in.
+    /// The round with adjusted weights if links have failed; `None` if all are up.
+    ///
+    /// If an end of a link does not have all of its links up, the link gets the smaller of its configured and its
+    /// Metropolis weight. Each end knows this about both, so both use the same weight, and no eigenvalue of W leaves
+    /// the range that the configured weights guarantee.
     pub(crate) fn reweighted(
         &self,
-        up: &Round,
+        scheduled: &Round,
         stats: &[WorkerStats],
         inbox: &Inbox,
         transport: &dyn Transport,
@@ -49,33 +50,33 @@ impl Gossip<'_> {
         }
         let mut rows = Vec::new();
         for worker in self.placement.own() {
-            let whole = !self.broken.contains(&worker);
+            let is_intact = !self.degraded.contains(&worker);
             let (mut row, mut own) = (Vec::new(), 1.0);
-            for &(other, weight) in up.mixing().row(worker) {
+            for &(other, weight) in scheduled.mixing().row(worker) {
                 if other == worker {
                     continue;
                 }
-                let weight = match (self.is_here(other), inbox.received_stats.get(&other)) {
+                let weight = match (self.is_local(other), inbox.received_stats.get(&other)) {
                     (true, _) => weight,
-                    (_, Some(_)) if whole && inbox.whole.contains(&other) => weight,
-                    (_, Some(theirs)) => {
-                        let most = theirs.degree.max(stats[worker].degree);
-                        weight.min(1.0 / (1 + most) as f64)
+                    (_, Some(_)) if is_intact && inbox.intact.contains(&other) => weight,
+                    (_, Some(other_stats)) => {
+                        let max_degree = other_stats.degree.max(stats[worker].degree);
+                        weight.min(1.0 / (1 + max_degree) as f64)
                     }
                     (_, None) => continue,
                 };
                 own -= weight;
                 row.push((other, weight));
             }
-            let place = row.partition_point(|entry: &(usize, f64)| entry.0 < worker);
-            row.insert(place, (worker, own));
-            let known = up.mixing().row(worker);
-            let same = |(a, b): (&(usize, f64), &(usize, f64))| a.0 == b.0 && (a.0 == worker || a.1 == b.1);
-            if row.len() != known.len() || !row.iter().zip(known).all(same) {
+            let position = row.partition_point(|entry: &(usize, f64)| entry.0 < worker);
+            row.insert(position, (worker, own));
+            let configured = scheduled.mixing().row(worker);
+            let is_unchanged = |(a, b): (&(usize, f64), &(usize, f64))| a.0 == b.0 && (a.0 == worker || a.1 == b.1);
+            if row.len() != configured.len() || !row.iter().zip(configured).all(is_unchanged) {
                 rows.push((worker, row));
             }
         }
-        (!rows.is_empty()).then(|| up.with_rows(rows))
+        (!rows.is_empty()).then(|| scheduled.with_rows(rows))
     }
 }
 
@@ -92,7 +93,7 @@ mod tests {
     };
     use upwash_topology::random::Stream;
 
-    /// A transport that knows which links are up, and moves nothing.
+    /// A transport that knows which links are up, and sends nothing.
     struct Links {
         placement: Placement,
         up: Vec<bool>,
@@ -120,7 +121,7 @@ mod tests {
 
     impl Collectives for Links {}
 
-    /// Everyone's row when some links have failed, each from what it knows.
+    /// The rows of all workers when some links have failed. Each is computed from what its worker knows.
     fn reweighted(experiment: &Experiment, up: &Round, is_up: &dyn Fn(usize, usize) -> bool) -> Round {
         let workers = experiment.workers();
         let algorithm = experiment.method.synchronous().unwrap();
@@ -134,7 +135,7 @@ mod tests {
         let degrees = up.receiver_counts();
         let mut stats: Vec<WorkerStats> =
             (0..workers).map(|worker| WorkerStats { loss: None, degree: degrees[worker], scalar: 1.0 }).collect();
-        // What everyone finds out about itself, and says in its messages.
+        // What each worker observes about itself and reports in its messages.
         let mut processes: Vec<(Gossip<'_>, Links)> = (0..workers)
             .map(|worker| {
                 let placement = Placement::new(workers, workers, worker);
@@ -146,14 +147,14 @@ mod tests {
         for (process, links) in &mut processes {
             process.observe_links(&job, &mut stats, links);
         }
-        let whole: Vec<bool> = processes.iter().map(|(process, _)| process.broken.is_empty()).collect();
+        let is_intact: Vec<bool> = processes.iter().map(|(process, _)| process.degraded.is_empty()).collect();
         let row = |worker: usize| {
             let (process, links) = &processes[worker];
             let mut inbox = Inbox::default();
             for sender in up.senders(worker).filter(|&sender| is_up(worker, sender)) {
                 inbox.received_stats.insert(sender, stats[sender]);
-                if whole[sender] {
-                    inbox.whole.insert(sender);
+                if is_intact[sender] {
+                    inbox.intact.insert(sender);
                 }
             }
             let round = process.reweighted(up, &stats, &inbox, links);
@@ -165,7 +166,7 @@ mod tests {
 
     /// W stays symmetric, its rows sum to 1, and no eigenvalue leaves the range of the configured W.
     #[test]
-    fn what_is_left_of_w_is_as_good_as_it_was() {
+    fn reweighted_matrix_stays_symmetric_and_stochastic_with_eigenvalues_in_range() {
         let mut stream = Stream::new(7, "links", &[]);
         let mut failures = 0;
         for weights in ["optimal", "metropolis"] {
@@ -181,8 +182,9 @@ mod tests {
                 let configured = up.mixing().smallest_eigenvalue();
                 for _ in 0..40 {
                     let links = up.links().to_vec();
-                    let part = stream.below(4) as f64 / 4.0;
-                    let lost: Vec<bool> = links.iter().map(|_| (stream.below(1000) as f64) < 1000.0 * part).collect();
+                    let fraction = stream.below(4) as f64 / 4.0;
+                    let lost: Vec<bool> =
+                        links.iter().map(|_| (stream.below(1000) as f64) < 1000.0 * fraction).collect();
                     failures += lost.iter().filter(|lost| **lost).count();
                     let is_up = |a: usize, b: usize| {
                         let at = links.iter().position(|link| [(link.0, link.1), (link.1, link.0)].contains(&(a, b)));

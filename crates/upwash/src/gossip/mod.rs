@@ -1,6 +1,5 @@
-//! The exchange between workers, wherever they are: what leaves, what arrives, which links are in force, and what the
-//! engine makes of it. Workers that are all in one process are the trivial case: nothing travels, and every row is
-//! here.
+//! The exchange between workers, in one process or in several: which messages are sent and received, which links are
+//! up, and how the engine mixes the models. If all workers are in one process, nothing is sent, and every row is local.
 
 mod collective;
 mod exchange;
@@ -36,7 +35,7 @@ impl From<EngineError> for GossipError {
 }
 
 impl Gossip<'_> {
-    /// Sends what leaves before the gradient is known, and travels meanwhile.
+    /// Sends the messages that leave before the gradients are computed, so that they travel in the meantime.
     pub(crate) fn post_early(
         &mut self,
         job: &ExchangeJob<'_>,
@@ -44,14 +43,14 @@ impl Gossip<'_> {
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<(), GossipError> {
-        if self.is_local() || !job.leaves_early() {
+        if self.is_single_process() || !job.leaves_early() {
             return Ok(());
         }
         self.observe_links(job, stats, transport);
         self.send(job, stats, engine, transport)
     }
 
-    /// Sends what has not left yet and receives: all that the workers here get to know in an exchange.
+    /// Sends the messages that have not left yet, and receives. The inbox holds all that local workers learn.
     pub(crate) fn exchange(
         &mut self,
         job: &ExchangeJob<'_>,
@@ -60,7 +59,7 @@ impl Gossip<'_> {
         transport: &mut dyn Transport,
     ) -> Result<Inbox, GossipError> {
         let mut inbox = match job.exchange {
-            _ if self.is_local() => Inbox::default(),
+            _ if self.is_single_process() => Inbox::default(),
             Exchange::Nothing => Inbox::default(),
             Exchange::Mean => self.average(job, &stats, engine, transport)?,
             Exchange::Chosen => self.choose(job, &mut stats, engine, transport)?,
@@ -76,20 +75,20 @@ impl Gossip<'_> {
             stats[sender] = received;
         }
         let by_links = matches!(job.exchange, Exchange::Neighbors | Exchange::Early);
-        if by_links && !self.is_local() {
+        if by_links && !self.is_single_process() {
             inbox.links = self.reweighted(job.context.round, &stats, &inbox, transport);
         }
         inbox.stats = stats;
         Ok(inbox)
     }
 
-    /// Every local worker's row, from what it knows.
+    /// Computes each local worker's plan from what the worker knows.
     pub(crate) fn plans(&self, job: &ExchangeJob<'_>, inbox: &Inbox) -> Vec<WorkerPlan> {
         let (own, context) = (self.placement.own(), job.context_in(inbox));
         job.exchange.parts_of(own, job.algorithm, &context, &inbox.stats)
     }
 
-    /// Has the engine carry out all rows at once, and mix batch-norm statistics where they are exchanged.
+    /// Lets the engine carry out all plans at once, and mix batch-norm statistics if they are exchanged.
     pub(crate) fn apply(
         &self,
         job: &ExchangeJob<'_>,

@@ -1,4 +1,4 @@
-//! What arrives from other processes in an exchange.
+//! The messages that a process receives from others in an exchange.
 
 use super::GossipError;
 use super::exchange::{ExchangeJob, Gossip};
@@ -7,7 +7,7 @@ use crate::engine::{Engine, RemoteRow};
 use crate::transport::{Buffer, Encoding, Message, Transport, TransportError, WireError};
 
 impl Gossip<'_> {
-    /// Waits for what the workers here hear from elsewhere.
+    /// Waits for the messages from other processes to local workers.
     pub(crate) fn receive(
         &mut self,
         job: &ExchangeJob<'_>,
@@ -15,28 +15,28 @@ impl Gossip<'_> {
         transport: &mut dyn Transport,
     ) -> Result<Inbox, GossipError> {
         let mut inbox = Inbox::default();
-        let survives = transport.capabilities().survives_loss;
-        for message in transport.finish_exchange(job.number())? {
+        let survives_loss = transport.capabilities().survives_loss;
+        for message in transport.finish_exchange(job.exchange_number())? {
             let (from, stats, whole) = (message.from, message.stats, message.whole);
-            let opened = self.open(message, job, engine).and_then(|opened| {
+            let decoded = self.decode(message, job, engine).and_then(|decoded| {
                 let is_finite = |vector: &Buffer| vector.iter().all(|x| x.is_finite());
-                let finite = || opened.0.iter().chain([&opened.1]).all(is_finite);
+                let finite = || decoded.0.iter().chain([&decoded.1]).all(is_finite);
                 let usable = || stats.scalar.is_finite() && stats.scalar > 0.0 && finite();
-                match !survives || usable() {
-                    true => Ok(opened),
+                match !survives_loss || usable() {
+                    true => Ok(decoded),
                     false => Err(WireError::NotFinite),
                 }
             });
-            let (messages, statistics) = match opened {
-                Ok(opened) => opened,
-                Err(what) if survives => {
+            let (messages, statistics) = match decoded {
+                Ok(decoded) => decoded,
+                Err(what) if survives_loss => {
                     transport.refuse(from, what.to_string());
                     continue;
                 }
                 Err(what) => return Err(TransportError::Message { from, what }.into()),
             };
             if whole {
-                inbox.whole.insert(from);
+                inbox.intact.insert(from);
             }
             inbox.senders.push(from);
             inbox.remote_rows.push(RemoteRow { messages });
@@ -46,8 +46,8 @@ impl Gossip<'_> {
         Ok(inbox)
     }
 
-    /// The vectors of a message, and the statistics.
-    fn open(
+    /// Decodes the vectors and the statistics of a message.
+    fn decode(
         &mut self,
         message: Message,
         job: &ExchangeJob<'_>,
@@ -64,13 +64,13 @@ impl Gossip<'_> {
         if found != expected {
             return Err(WireError::Length { expected, found });
         }
-        // The usual case: one vector as it is, which need not be copied.
+        // The usual case: one uncompressed vector, which need not be copied.
         if sent.len() == 1 && statistics == 0 && encodings[0] == Encoding::F32 && !message.fresh {
             return Ok((vec![message.values], Buffer::default()));
         }
         let draw = [message.from as u64, message.round];
         let (mut rest, mut vectors) = (&message.values[..], Vec::new());
-        for (number, (outgoing, encoding)) in sent.iter().zip(encodings).enumerate() {
+        for (index, (outgoing, encoding)) in sent.iter().zip(encodings).enumerate() {
             let (units, after) = rest.split_at(encoding.units(width));
             rest = after;
             let vector = encoding.decode(units, width, &draw).ok_or(WireError::Header)?;
@@ -78,13 +78,13 @@ impl Gossip<'_> {
                 vectors.push(vector.into());
                 continue;
             }
-            let key = (message.from, number);
+            let key = (message.from, index);
             if message.fresh {
-                self.copies.insert(key, vector.clone());
+                self.public_copies.insert(key, vector.clone());
                 vectors.push(vector.into());
             } else {
                 let (round, exchange) = (message.round, message.exchange);
-                let copy = self.copies.get_mut(&key);
+                let copy = self.public_copies.get_mut(&key);
                 let copy = copy.ok_or(WireError::OutOfTurn { round, exchange })?;
                 copy.iter_mut().zip(vector).for_each(|(c, d)| *c += d);
                 vectors.push(copy.clone().into());

@@ -1,4 +1,4 @@
-//! What leaves for other processes in an exchange.
+//! The messages that a process sends to others in an exchange.
 
 use super::GossipError;
 use super::exchange::{ExchangeJob, Gossip};
@@ -8,7 +8,7 @@ use crate::transport::{Buffer, Encoding, Message, Transport};
 use std::collections::BTreeSet;
 
 impl Gossip<'_> {
-    /// Sends what the workers here have for their neighbors in other processes, and says what is expected of those.
+    /// Sends the messages of local workers to their neighbors in other processes, and announces the expected ones.
     pub(crate) fn send(
         &mut self,
         job: &ExchangeJob<'_>,
@@ -16,78 +16,78 @@ impl Gossip<'_> {
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<(), GossipError> {
-        let hears: Vec<Vec<usize>> = (0..stats.len())
+        let senders: Vec<Vec<usize>> = (0..stats.len())
             .map(|worker| match transport.is_link_up(worker) {
                 true => self.senders(worker, job),
                 false => vec![],
             })
             .collect();
-        self.post(job, stats, &hears, engine, transport)
+        self.post(job, stats, &senders, engine, transport)
     }
 
-    /// Sends to those who hear the workers here, and says from whom those here hear.
+    /// Sends the messages of local workers, given the senders of each worker, and announces the expected messages.
     pub(super) fn post(
         &mut self,
         job: &ExchangeJob<'_>,
         stats: &[WorkerStats],
-        hears: &[Vec<usize>],
+        senders: &[Vec<usize>],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<(), GossipError> {
         let mut sent = Vec::new();
         for worker in self.placement.own() {
-            let places = self.places(worker, hears);
-            if !places.is_empty() {
+            let processes = self.receiving_processes(worker, senders);
+            if !processes.is_empty() {
                 let stats = stats[worker];
-                sent.extend(self.messages(worker, stats, places, job, engine, transport)?);
+                sent.extend(self.messages(worker, stats, processes, job, engine, transport)?);
             }
         }
-        for (message, places) in &sent {
-            let here = places.iter().map(|&place| (message.from, place));
-            self.introduced.extend(here);
+        for (message, processes) in &sent {
+            let sent_to = processes.iter().map(|&process| (message.from, process));
+            self.full_copies_sent.extend(sent_to);
         }
-        let senders = hears[self.placement.own()].iter().flatten().copied();
-        let expected = senders.filter(|&sender| !self.is_here(sender) && transport.is_link_up(sender));
+        let local = senders[self.placement.own()].iter().flatten().copied();
+        let expected = local.filter(|&sender| !self.is_local(sender) && transport.is_link_up(sender));
         let expected: BTreeSet<usize> = expected.collect();
         let expected: Vec<usize> = expected.into_iter().collect();
         Ok(transport.begin_exchange(sent, &expected)?)
     }
 
-    /// A worker's messages: a public copy goes whole to those who have not had it yet.
+    /// A worker's messages. Processes that do not have the worker's public copy yet receive it in full.
     fn messages(
         &self,
         worker: usize,
         stats: WorkerStats,
-        places: Vec<usize>,
+        processes: Vec<usize>,
         job: &ExchangeJob<'_>,
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<Vec<(Message, Vec<usize>)>, GossipError> {
         let outgoing = self.outgoing(worker, stats, job);
         let is_public = outgoing.iter().any(|vector| vector.public_copy.is_some());
-        let knows = |place: &usize| !is_public || self.introduced.contains(&(worker, *place));
-        let (known, new): (Vec<usize>, Vec<usize>) = places.into_iter().partition(knows);
+        let has_copy = |process: &usize| !is_public || self.full_copies_sent.contains(&(worker, *process));
+        let (known, new): (Vec<usize>, Vec<usize>) = processes.into_iter().partition(has_copy);
         let mut sent = Vec::new();
-        for (fresh, places) in [(false, known), (true, new)] {
-            if places.is_empty() {
+        for (fresh, processes) in [(false, known), (true, new)] {
+            if processes.is_empty() {
                 continue;
             }
-            let numbers = self.encoded(worker, &outgoing, fresh, job, engine, transport)?;
+            let values = self.encoded(worker, &outgoing, fresh, job, engine, transport)?;
             let message = Message {
                 from: worker,
                 round: job.options.round,
-                exchange: job.number(),
+                exchange: job.exchange_number(),
                 stats,
-                whole: !self.broken.contains(&worker),
+                whole: !self.degraded.contains(&worker),
                 fresh,
-                values: numbers,
+                values,
             };
-            sent.push((message, places));
+            sent.push((message, processes));
         }
         Ok(sent)
     }
 
-    /// The content of a message: vectors one after the other, and running statistics where they go along.
+    /// The content of a message: vectors one after the other, and running statistics if they are sent along.
     fn encoded(
         &self,
         worker: usize,
@@ -103,8 +103,8 @@ impl Gossip<'_> {
         let encodings: Vec<Encoding> = encodings.collect();
         let units = encodings.iter().map(|encoding| encoding.units(width));
         let length = units.sum::<usize>() + job.statistic_count(engine);
-        let mut numbers = transport.allocate(length);
-        let mut rest = &mut numbers[..];
+        let mut values = transport.allocate(length);
+        let mut rest = &mut values[..];
         for (vector, encoding) in outgoing.iter().zip(encodings) {
             let (into, after) = rest.split_at_mut(encoding.units(width));
             rest = after;
@@ -124,7 +124,7 @@ impl Gossip<'_> {
         if job.statistics {
             rest.copy_from_slice(&engine.statistics(row)?);
         }
-        Ok(numbers)
+        Ok(values)
     }
 
     pub(super) fn encoding_of(&self, vector: &Outgoing, fresh: bool) -> Encoding {

@@ -1,11 +1,11 @@
-//! Checkpoints: all that a run needs to go on as if it had never stopped.
+//! Checkpoints: everything that a run needs to resume as if it had never stopped.
 //!
-//! A file is written beside its place, synced and renamed, so that it is whole or not there. It ends
-//! with a checksum of all before it, and the one before it is kept: a file that was cut short or
-//! damaged is recognised, and its predecessor used.
+//! A checkpoint is written to a temporary file, synced and renamed, so that it is either complete or absent. It ends
+//! with a checksum of everything before it. The previous checkpoint is kept: if a file was truncated or damaged, this
+//! is detected, and the previous one is used.
 //!
-//! Layout, numbers little-endian: `UPWASH1\n`, the length of the header (u64), the header (JSON), the
-//! arrays' numbers (f32) one after the other, the CRC-32 of everything so far (u32).
+//! Layout, with little-endian numbers: `UPWASH1\n`, the length of the header (u64), the header (JSON), the values of
+//! the arrays (f32) one after the other, the CRC-32 of everything so far (u32).
 
 use super::Progress;
 use crate::model::State;
@@ -14,23 +14,23 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"UPWASH1\n";
-/// How many checkpoints are kept.
-const KEPT: usize = 2;
+/// The number of checkpoints that are kept.
+const MAX_CHECKPOINTS: usize = 2;
 
-/// A run between two rounds.
+/// A checkpoint of a run, taken between two rounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// The resolved configuration, as TOML: a checkpoint belongs to it.
+    /// The resolved configuration to which the checkpoint belongs, as TOML.
     pub config: String,
-    /// Where the round loop is.
+    /// The progress of the run.
     pub progress: Progress,
-    /// What the engine holds, by name.
+    /// The engine's state, by name.
     pub arrays: State,
-    /// The first worker that the arrays have rows of: 0, but where other processes have other workers.
+    /// The first worker that has rows in the arrays: 0, unless other processes hold other workers.
     pub first: usize,
-    /// How many workers they have rows of.
+    /// The number of workers that have rows in the arrays.
     pub count: usize,
-    /// How long it took to come here, in seconds.
+    /// The time that the run has taken so far, in seconds.
     pub wall_seconds: f64,
 }
 
@@ -41,37 +41,37 @@ struct Header {
     arrays: Vec<(String, usize)>,
     #[serde(default)]
     first: usize,
-    /// All, if it is not said.
+    /// All workers, if absent.
     #[serde(default)]
     count: Option<usize>,
     #[serde(default)]
     wall_seconds: f64,
 }
 
-/// Why there is no checkpoint.
+/// Why a checkpoint cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// It could not be written or read.
+    /// Reading or writing failed.
     #[error("checkpoint {}: {source}", path.display())]
     Io {
-        /// Which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// It is not whole.
+    /// The file is truncated or damaged.
     #[error("checkpoint {} is damaged ({what})", path.display())]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What shows it.
+        /// The damage that was detected.
         what: &'static str,
     },
 }
 
 impl CheckpointError {
-    /// The file or folder that it is about.
+    /// The file or folder that could not be used.
     pub fn path(&self) -> &Path {
         match self {
             Self::Io { path, .. } | Self::Damaged { path, .. } => path,
@@ -85,25 +85,25 @@ impl Checkpoint {
         let path = folder.join(Self::file_name(self.progress.round));
         let path = self.write_as(&path)?;
         let failed = |source| CheckpointError::Io { path: path.clone(), source };
-        for old in list(folder).map_err(failed)?.iter().rev().skip(KEPT) {
+        for old in list(folder).map_err(failed)?.iter().rev().skip(MAX_CHECKPOINTS) {
             std::fs::remove_file(old).map_err(failed)?;
         }
         Ok(path)
     }
 
-    /// The name of the file of a checkpoint before this round.
+    /// The file name of a checkpoint before this round.
     pub(super) fn file_name(round: u64) -> String {
         format!("checkpoint-{round:09}.upwash")
     }
 
-    /// Writes it to `path`, which is whole or not there.
+    /// Writes the checkpoint to `path`. The file is either complete or absent.
     pub fn write_as(&self, path: &Path) -> Result<PathBuf, CheckpointError> {
         let failed = |source| CheckpointError::Io { path: path.to_owned(), source };
         crate::files::write_by(path, |file| self.write_to(file)).map_err(failed)?;
         Ok(path.to_owned())
     }
 
-    /// The newest checkpoint in `folder` that is whole, if any, and what was wrong with newer ones.
+    /// The newest intact checkpoint in `folder`, if any, and the errors of newer ones.
     pub fn newest(folder: &Path) -> Result<(Option<Self>, Vec<CheckpointError>), CheckpointError> {
         let failed = |source| CheckpointError::Io { path: folder.to_owned(), source };
         let mut damaged = Vec::new();
@@ -117,8 +117,8 @@ impl Checkpoint {
         Ok((None, damaged))
     }
 
-    /// The newest checkpoint of a run in several processes that is there of all workers: the rows of
-    /// `own`, out of those that as many processes as there were have left in their folders.
+    /// The newest checkpoint of a run in several processes that covers all workers. It is joined from the parts in
+    /// `folders`, however many processes wrote them, and contains the rows of `own`.
     pub fn newest_of(
         folders: &[PathBuf],
         own: std::ops::Range<usize>,
@@ -148,7 +148,7 @@ impl Checkpoint {
         Ok((None, damaged))
     }
 
-    /// The rows of some workers out of several parts; none if the parts are not of all.
+    /// Joins several parts, and keeps the rows of `own`. Returns `None` if the parts do not cover all workers.
     fn join(mut parts: Vec<Self>, own: std::ops::Range<usize>) -> Option<Self> {
         parts.sort_by_key(|part| (part.first, part.count));
         let mut joined = parts.first()?.clone();
@@ -157,7 +157,7 @@ impl Checkpoint {
         let mut sent = super::Sent::default();
         joined.arrays.iter_mut().for_each(|(_, array)| array.clear());
         for part in &parts {
-            // What two of them have is the same.
+            // Workers that are in two parts have the same rows in both.
             let rows = part.first.max(next)..part.first + part.count;
             if part.first > next || part.config != joined.config {
                 return None;
@@ -185,7 +185,7 @@ impl Checkpoint {
         if next != workers {
             return None;
         }
-        // What all have sent counts once: it is the first process's from here on.
+        // The total cost must count only once, so the first process takes it over.
         joined.progress.sent = match own.start {
             0 => sent,
             _ => super::Sent { simulated_seconds: sent.simulated_seconds, ..Default::default() },
@@ -194,7 +194,7 @@ impl Checkpoint {
         Some(joined)
     }
 
-    /// The whole file, piece by piece: it can be as large as all models together.
+    /// Writes the file chunk by chunk, because it can be as large as all models together.
     fn write_to(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let header = Header {
             config: self.config.clone(),
@@ -204,21 +204,21 @@ impl Checkpoint {
             wall_seconds: self.wall_seconds,
             arrays: self.arrays.iter().map(|(name, array)| (name.clone(), array.len())).collect(),
         };
-        let header = serde_json::to_vec(&header).expect("a header can be written");
+        let header = serde_json::to_vec(&header).expect("a header can be serialized");
         let mut hash = crc32fast::Hasher::new();
-        let mut put = |bytes: &[u8]| {
+        let mut append = |bytes: &[u8]| {
             hash.update(bytes);
             out.write_all(bytes)
         };
-        put(MAGIC)?;
-        put(&(header.len() as u64).to_le_bytes())?;
-        put(&header)?;
-        let mut piece = Vec::with_capacity(1 << 16);
+        append(MAGIC)?;
+        append(&(header.len() as u64).to_le_bytes())?;
+        append(&header)?;
+        let mut chunk = Vec::with_capacity(1 << 16);
         for (_, array) in &self.arrays {
-            for numbers in array.chunks(1 << 14) {
-                piece.clear();
-                piece.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-                put(&piece)?;
+            for values in array.chunks(1 << 14) {
+                chunk.clear();
+                chunk.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+                append(&chunk)?;
             }
         }
         out.write_all(&hash.finalize().to_le_bytes())
@@ -228,19 +228,19 @@ impl Checkpoint {
         let (content, checksum) = bytes.split_last_chunk::<4>().ok_or("too short")?;
         let rest = content.strip_prefix(MAGIC).ok_or("not a checkpoint")?;
         if crc32fast::hash(content) != u32::from_le_bytes(*checksum) {
-            return Err("its checksum is wrong");
+            return Err("checksum mismatch");
         }
         let (length, rest) = rest.split_first_chunk::<8>().ok_or("too short")?;
-        let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| "too long")?;
-        let (header, mut numbers) = rest.split_at_checked(length).ok_or("its header is cut")?;
-        let header: Header = serde_json::from_slice(header).map_err(|_| "its header is unreadable")?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| "header too long")?;
+        let (header, mut values) = rest.split_at_checked(length).ok_or("truncated header")?;
+        let header: Header = serde_json::from_slice(header).map_err(|_| "invalid header")?;
         let mut arrays = Vec::new();
         for (name, count) in header.arrays {
-            let size = count.checked_mul(4).ok_or("an array is too long")?;
-            let (array, rest) = numbers.split_at_checked(size).ok_or("an array is cut")?;
-            let number = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes);
-            arrays.push((name, array.as_chunks::<4>().0.iter().map(number).collect()));
-            numbers = rest;
+            let size = count.checked_mul(4).ok_or("array too long")?;
+            let (array, rest) = values.split_at_checked(size).ok_or("truncated array")?;
+            let value = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes);
+            arrays.push((name, array.as_chunks::<4>().0.iter().map(value).collect()));
+            values = rest;
         }
         Ok(Self {
             config: header.config,
@@ -253,7 +253,7 @@ impl Checkpoint {
     }
 }
 
-/// The checkpoints of a folder, oldest first.
+/// The checkpoints in a folder, oldest first.
 fn list(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -277,9 +277,9 @@ mod tests {
         Checkpoint { config: "seed = 1\n".into(), progress, arrays, first: 0, count: 2, wall_seconds: 1.5 }
     }
 
-    /// What three processes left is read by two, and by one.
+    /// Checkpoints of three processes can be read by two processes, and by one.
     #[test]
-    fn parts_are_put_together_for_any_number_of_processes() {
+    fn parts_are_joined_for_any_number_of_processes() {
         let root = tempfile::tempdir().unwrap();
         let folders: Vec<PathBuf> = (0..3).map(|i| root.path().join(i.to_string())).collect();
         let part = |first: usize, count: usize, round: u64| {
@@ -301,7 +301,7 @@ mod tests {
             std::fs::create_dir(folder).unwrap();
             part(first, count, 10).write(folder).unwrap();
         }
-        // A newer one that is not there of all.
+        // A newer checkpoint that does not cover all workers.
         part(0, 2, 20).write(&folders[0]).unwrap();
         for own in [0..5, 0..3, 3..5] {
             let (found, damaged) = Checkpoint::newest_of(&folders, own.clone()).unwrap();
@@ -317,33 +317,33 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_two_are_kept() {
+    fn checkpoint_is_read_back_and_newest_two_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         (1..=4).for_each(|round| drop(checkpoint(round).write(folder.path()).unwrap()));
         let (newest, damaged) = Checkpoint::newest(folder.path()).unwrap();
         assert_eq!(newest, Some(checkpoint(4)));
         assert!(damaged.is_empty());
-        assert_eq!(list(folder.path()).unwrap().len(), KEPT);
+        assert_eq!(list(folder.path()).unwrap().len(), MAX_CHECKPOINTS);
         assert_eq!(Checkpoint::newest(tempfile::tempdir().unwrap().path()).unwrap().0, None);
     }
 
     #[test]
-    fn damage_is_recognised_wherever_it_is() {
+    fn damage_is_detected_at_any_position() {
         let mut bytes = Vec::new();
         checkpoint(3).write_to(&mut bytes).unwrap();
         assert_eq!(Checkpoint::from_bytes(&bytes), Ok(checkpoint(3)));
         for length in 0..bytes.len() {
             assert!(Checkpoint::from_bytes(&bytes[..length]).is_err(), "cut at {length}");
         }
-        for place in 0..bytes.len() {
+        for index in 0..bytes.len() {
             let mut damaged = bytes.clone();
-            damaged[place] ^= 0x10;
-            assert!(Checkpoint::from_bytes(&damaged).is_err(), "flipped at {place}");
+            damaged[index] ^= 0x10;
+            assert!(Checkpoint::from_bytes(&damaged).is_err(), "flipped at {index}");
         }
     }
 
     #[test]
-    fn the_one_before_a_damaged_one_is_used() {
+    fn previous_checkpoint_is_used_if_newest_is_damaged() {
         let folder = tempfile::tempdir().unwrap();
         checkpoint(1).write(folder.path()).unwrap();
         let second = checkpoint(2).write(folder.path()).unwrap();

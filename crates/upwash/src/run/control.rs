@@ -1,11 +1,11 @@
-//! What someone who watches asks of a run: an empty file in the folder of the run, by its name. No process
-//! need know another for that, or be there at all.
+//! Control requests to a run. A request is an empty file in the run's directory, named after the request, so the sender
+//! needs no connection to the run's process, and that process need not even exist.
 
 use serde::{Deserialize, Serialize};
 use std::io::Result;
 use std::path::{Path, PathBuf};
 
-/// What someone who watches a run can ask for.
+/// A request to a run in progress.
 ///
 /// ```
 /// use upwash::run::ControlRequest;
@@ -21,21 +21,21 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ControlRequest {
-    /// To wait between two rounds.
+    /// Wait between two rounds.
     Pause,
-    /// To go on.
+    /// Continue after a pause.
     Continue,
-    /// A checkpoint now.
+    /// Write a checkpoint now.
     Checkpoint,
-    /// To end with a checkpoint.
+    /// Stop, with a checkpoint.
     Stop,
 }
 
 impl ControlRequest {
-    /// All there are.
+    /// All requests.
     pub const ALL: [Self; 4] = [Self::Pause, Self::Continue, Self::Checkpoint, Self::Stop];
 
-    /// As it is spelled.
+    /// The name of the request.
     ///
     /// ```
     /// # use upwash::run::ControlRequest;
@@ -51,8 +51,8 @@ impl ControlRequest {
         }
     }
 
-    /// Leaves it where the run in this folder will find it after its round: the file `control-NAME`. What it
-    /// contradicts, to pause or to go on, is taken back.
+    /// Leaves the request for the run in this folder, as the file `control-NAME`. The run finds it after its current
+    /// round. Withdraws a pending request that it contradicts (to pause, or to continue).
     pub fn leave(self, folder: &Path) -> Result<()> {
         let opposite = match self {
             Self::Pause => Some(Self::Continue),
@@ -65,14 +65,14 @@ impl ControlRequest {
         std::fs::File::create(self.file(folder)).map(drop)
     }
 
-    /// One of those that were left, which is then gone; to stop comes last.
+    /// Takes and removes one of the pending requests. A request to stop comes last.
     pub fn take(folder: &Path) -> Option<Self> {
         let mut order = [Self::Checkpoint, Self::Continue, Self::Pause, Self::Stop].into_iter();
-        // Whoever can remove it has found it.
+        // The process that succeeds in removing the file has the request.
         order.find(|request| std::fs::remove_file(request.file(folder)).is_ok())
     }
 
-    /// Whether there is one that nobody has found yet.
+    /// Whether any request is pending.
     pub fn is_waiting(folder: &Path) -> bool {
         Self::ALL.iter().any(|request| request.file(folder).exists())
     }

@@ -1,4 +1,4 @@
-//! What an exchange costs, for those who watch: which links it goes over, how many bytes, how much simulated time.
+//! The cost of exchanges, as observers see it: links in use, bytes sent, and simulated time.
 
 use super::round::CurrentRound;
 use super::session::Session;
@@ -8,7 +8,7 @@ use crate::gossip::{ExchangeJob, Inbox};
 use crate::model::Layout;
 use std::collections::BTreeSet;
 
-/// Notes an exchange's links, and what it would send and how long that would take where nothing really travels.
+/// Records the links of an exchange. If costs are simulated, also adds its traffic and time.
 pub(super) fn observe(
     session: &mut Session<'_>,
     round: &CurrentRound<'_>,
@@ -18,46 +18,46 @@ pub(super) fn observe(
     layout: &Layout,
 ) {
     let context = &job.context_in(inbox);
-    note_links(session, job.exchange, context, plans);
+    record_links(session, job.exchange, context, plans);
     if session.simulates_costs {
         let statistics = match job.statistics {
             true => 4 * layout.statistic_count() as u64,
             false => 0,
         };
         let width = layout.parameter_count();
-        let bytes = |part: &WorkerPlan| bytes(&part.messages, width) + statistics;
+        let bytes = |plan: &WorkerPlan| bytes(&plan.messages, width) + statistics;
         count_traffic(session, job.exchange, context, &round.started, plans, bytes);
     }
 }
 
-/// Over which links an exchange goes.
-fn note_links(session: &mut Session<'_>, exchange: Exchange, context: &ExchangeContext<'_>, parts: &[WorkerPlan]) {
+/// Records the links over which an exchange sends models.
+fn record_links(session: &mut Session<'_>, exchange: Exchange, context: &ExchangeContext<'_>, plans: &[WorkerPlan]) {
     match exchange {
-        // Of all that could be heard, leaders were.
+        // Any worker could have been a sender, but only leaders are.
         Exchange::Chosen => {
-            for part in parts {
-                let leaders = part.plan.leaders.into_iter().flatten();
+            for plan in plans {
+                let leaders = plan.plan.leaders.into_iter().flatten();
                 leaders
-                    .filter(|leader| *leader != part.worker)
-                    .for_each(|leader| session.note_link(leader, part.worker));
+                    .filter(|leader| *leader != plan.worker)
+                    .for_each(|leader| session.record_link(leader, plan.worker));
             }
         }
-        // An all-reduce goes round in a ring, as it is counted.
+        // An all-reduce counts as a ring.
         Exchange::Mean => {
             let ring = session.training.clone();
             let pairs = ring.iter().zip(ring.iter().cycle().skip(1));
-            pairs.filter(|(one, other)| one != other).for_each(|(one, other)| session.note_link(*one, *other));
+            pairs.filter(|(one, other)| one != other).for_each(|(one, other)| session.record_link(*one, *other));
         }
         _ => {
             for worker in 0..context.workers() {
                 let senders = exchange.senders(worker, context);
-                senders.for_each(|sender| session.note_link(sender, worker));
+                senders.for_each(|sender| session.record_link(sender, worker));
             }
         }
     }
 }
 
-/// Bytes of messages as they would travel.
+/// The size of messages on the wire, in bytes.
 pub(super) fn bytes(messages: &[Outgoing], width: usize) -> u64 {
     let bytes = |message: &Outgoing| {
         let compression = message.public_copy.map(|(_, compression)| compression);
@@ -66,13 +66,13 @@ pub(super) fn bytes(messages: &[Outgoing], width: usize) -> u64 {
     messages.iter().map(bytes).sum()
 }
 
-/// What an exchange sends, and how long that takes.
+/// Adds the traffic of an exchange, and the time that it takes.
 fn count_traffic(
     session: &mut Session<'_>,
     exchange: Exchange,
     context: &ExchangeContext<'_>,
     started: &[f64],
-    parts: &[WorkerPlan],
+    plans: &[WorkerPlan],
     bytes: impl Fn(&WorkerPlan) -> u64,
 ) {
     let experiment = session.experiment;
@@ -80,13 +80,13 @@ fn count_traffic(
     let clocks = &mut session.progress.clocks;
     if exchange == Exchange::Mean {
         let ring = &session.training;
-        let bytes = parts.first().map_or(0, bytes);
+        let bytes = plans.first().map_or(0, bytes);
         let hops = 2 * (ring.len() as u64).saturating_sub(1);
         sent.bytes_sent += hops * bytes;
         sent.messages_sent += hops * ring.len() as u64;
         clock.all_reduce(clocks, bytes, ring);
         if let (Some(to), Some(&from)) = (experiment.server, ring.first()) {
-            // The server is told the result.
+            // The server receives the result.
             sent.bytes_sent += bytes;
             sent.messages_sent += 1;
             clocks[to] = clocks[from] + clock.message(&Transfer { from, to, bytes });
@@ -94,31 +94,31 @@ fn count_traffic(
         return;
     }
     let mut transfers = Vec::new();
-    for part in parts {
-        let to = part.worker;
+    for plan in plans {
+        let to = plan.worker;
         let mut add = |from: usize| {
-            let bytes = bytes(&parts[from]);
+            let bytes = bytes(&plans[from]);
             transfers.push(Transfer { from, to, bytes });
         };
         match (exchange, &experiment.required_senders) {
             (Exchange::Chosen, _) => {
-                let used = part.plan.assignments.iter().flat_map(|sum| &sum.messages);
+                let used = plan.plan.assignments.iter().flat_map(|assignment| &assignment.messages);
                 let others = used.map(|entry| entry.0).filter(|&from| from != to);
                 let chosen: BTreeSet<usize> = others.collect();
                 chosen.into_iter().for_each(add);
             }
-            // Public copies are kept up to date wherever they will be needed.
+            // Public copies are kept up to date at every worker that will need them.
             (Exchange::Neighbors | Exchange::Early, Some(senders)) => {
                 senders[to].iter().copied().for_each(&mut add);
             }
             _ => exchange.senders(to, context).for_each(&mut add),
         }
     }
-    let messages = |transfer: &Transfer| parts[transfer.from].messages.len() as u64;
+    let messages = |transfer: &Transfer| plans[transfer.from].messages.len() as u64;
     sent.messages_sent += transfers.iter().map(messages).sum::<u64>();
     sent.bytes_sent += transfers.iter().map(|transfer| transfer.bytes).sum::<u64>();
-    // What has nothing of the step in it can leave while the gradients are computed.
-    let mut contents = parts.iter().flat_map(|part| &part.messages);
+    // Messages that do not contain the step can leave while the gradients are computed.
+    let mut contents = plans.iter().flat_map(|plan| &plan.messages);
     let has_step = contents.any(|message| message.content.iter().any(|e| e.0 == Vector::Step));
     if exchange == Exchange::Early || exchange == Exchange::Server && !has_step {
         let mut exchanged = started.to_vec();
@@ -134,7 +134,7 @@ fn count_traffic(
     }
 }
 
-/// The simulated time of a round's end is that of the slowest worker.
+/// Sets the simulated time at the end of a round to that of the slowest worker.
 pub(super) fn advance_clock(session: &mut Session<'_>) {
     let clocks = session.training.iter().map(|&i| session.progress.clocks[i]);
     session.progress.sent.simulated_seconds = clocks.fold(0.0, f64::max);

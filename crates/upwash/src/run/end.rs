@@ -1,4 +1,4 @@
-//! What a run comes to: the last evaluation, the averaged model, the summary.
+//! The end of a run: the last evaluation, the averaged model and the summary.
 
 use super::evaluation::{EngineReplicas, Evaluation, Replicas};
 use super::session::Session;
@@ -8,10 +8,10 @@ use crate::model::Replica;
 use crate::transport::Transport;
 
 impl Session<'_> {
-    /// Evaluates what has not been evaluated, and sums up.
+    /// Evaluates the models if they have not been evaluated yet, and builds the summary.
     ///
-    /// Whoever stops a run does not want to wait for its evaluation: what is not known is NaN. And when one process of
-    /// several has diverged, nobody knows in which round the others are.
+    /// An interrupted run is not evaluated, because its user should not have to wait: unknown values are NaN. Neither
+    /// is a run of several processes in which one has diverged, because the rounds of the others are unknown.
     pub(super) fn end(
         mut self,
         mut status: Status,
@@ -34,7 +34,7 @@ impl Session<'_> {
         if let (Some(worker), Status::Finished) = (evaluation.diverged, &status) {
             let round = self.progress.round;
             status = Status::Diverged { worker, round };
-            self.keep_diverged(&mut replicas);
+            self.save_diverged(&mut replicas);
         }
         self.report(&Event::Ended { status: status.clone() });
         let (averaged, accuracy) = match is_stopped {
@@ -55,7 +55,7 @@ impl Session<'_> {
             sent.messages_sent = replicas.sum(sent.messages_sent)?;
         }
         let accuracies = self.training.iter().map(|&i| evaluation.accuracies[i]);
-        let accuracies: Vec<f64> = accuracies.filter(|part| !part.is_nan()).collect();
+        let accuracies: Vec<f64> = accuracies.filter(|accuracy| !accuracy.is_nan()).collect();
         let sampler = &self.experiment.sampler;
         let has_statistics = !averaged.statistics.is_empty();
         let summary = Summary {
@@ -78,7 +78,7 @@ impl Session<'_> {
         Ok(RunResult { summary, averaged })
     }
 
-    /// The model that the run leaves, the average of all or the server's, and its accuracy.
+    /// The resulting model of the run (the average of all models, or the server's) and its accuracy.
     fn averaged_model(&self, replicas: &mut EngineReplicas<'_>) -> Result<(Replica, f64), RunError> {
         let averaged = match self.experiment.server {
             Some(server) => replicas.average(&[server])?,

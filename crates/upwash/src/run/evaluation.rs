@@ -1,4 +1,4 @@
-//! Measuring the workers' models, wherever they are.
+//! Evaluation of the workers' models, in this process or in others.
 
 use super::{Progress, RunError, Snapshot, WorkerSummary};
 use crate::algorithm::Outgoing;
@@ -8,22 +8,22 @@ use crate::ids::RowIndex;
 use crate::model::Replica;
 use crate::transport::{Placement, Transport};
 
-/// The models of a run. A worker of another process has no score here.
+/// The models of a run. Workers of other processes have no score here.
 pub(super) trait Replicas {
-    /// How a worker's model does.
+    /// Scores a worker's model.
     fn score(&mut self, worker: usize, split: Split) -> Result<Option<Score>, RunError>;
-    /// How a worker's model does on the test set with batch-norm statistics estimated for it: a server never trains.
+    /// Scores a worker's model on the test set, with batch-norm statistics estimated for it: a server never trains.
     fn score_estimated(&mut self, worker: usize) -> Result<Option<Score>, RunError>;
     fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, RunError>;
-    /// Fills in what other processes know of a number for each worker.
-    fn gather_scalars(&mut self, _numbers: &mut [f64]) -> Result<(), RunError> {
+    /// Fills in the values of workers in other processes.
+    fn gather_scalars(&mut self, _values: &mut [f64]) -> Result<(), RunError> {
         Ok(())
     }
-    /// All that is needed for going on from here.
+    /// Takes a snapshot with everything that is needed to resume.
     fn snapshot(&mut self, progress: &Progress) -> Result<Snapshot, RunError>;
 }
 
-/// An engine with this process's workers, and the way to the others.
+/// The engine with the workers of this process, and the transport to the others.
 pub(super) struct EngineReplicas<'a> {
     engine: &'a mut dyn Engine,
     transport: &'a mut dyn Transport,
@@ -36,8 +36,8 @@ impl<'a> EngineReplicas<'a> {
         Self { engine, transport, placement }
     }
 
-    /// Whether all processes do the same at the same time, so that collectives can be used.
-    fn is_in_step(&self) -> bool {
+    /// Whether all processes run in lockstep, so that collectives can be used.
+    fn supports_collectives(&self) -> bool {
         !self.transport.capabilities().survives_loss
     }
 
@@ -47,7 +47,7 @@ impl<'a> EngineReplicas<'a> {
         Ok(models.collect::<Result<_, _>>()?)
     }
 
-    /// The mean of some workers' models; of this process's alone where it cannot know the others.
+    /// The mean of these workers' models. Covers only this process if collectives cannot be used.
     fn mean(&mut self, workers: &[usize]) -> Result<Vec<f32>, RunError> {
         let models = self.models(workers)?;
         let mut sum = vec![0.0f64; self.engine.layout().parameter_count()];
@@ -55,7 +55,7 @@ impl<'a> EngineReplicas<'a> {
             let pairs = sum.iter_mut().zip(model);
             pairs.for_each(|(sum, x)| *sum += f64::from(*x));
         }
-        if self.placement.is_whole() || !self.is_in_step() {
+        if self.placement.is_whole() || !self.supports_collectives() {
             let count = models.len().max(1) as f64;
             return Ok(sum.iter().map(|x| (x / count) as f32).collect());
         }
@@ -67,7 +67,7 @@ impl<'a> EngineReplicas<'a> {
         Ok(mean)
     }
 
-    /// The average of some workers' models, with statistics estimated for it.
+    /// The average of these workers' models, with batch-norm statistics estimated for it.
     pub(super) fn average(&mut self, workers: &[usize]) -> Result<Replica, RunError> {
         if self.placement.is_whole() {
             return Ok(self.engine.average(&self.placement.rows_of(workers))?);
@@ -76,18 +76,18 @@ impl<'a> EngineReplicas<'a> {
         Ok(self.engine.estimated(RowIndex(0), mean)?)
     }
 
-    /// How a model does that is no worker's.
+    /// Scores a model that does not belong to a worker.
     pub(super) fn score_replica(&mut self, replica: &Replica) -> Result<Score, RunError> {
         Ok(self.engine.score_replica(replica)?)
     }
 
-    /// A number over all processes, where that can be had.
-    pub(super) fn sum(&mut self, number: u64) -> Result<u64, RunError> {
-        if self.placement.is_whole() || !self.is_in_step() {
-            return Ok(number);
+    /// Sums a count over all processes. Covers only this process if collectives cannot be used.
+    pub(super) fn sum(&mut self, count: u64) -> Result<u64, RunError> {
+        if self.placement.is_whole() || !self.supports_collectives() {
+            return Ok(count);
         }
-        let sum = self.transport.sum(number as f64)?;
-        Ok(sum.map_or(number, |sum| sum as u64))
+        let sum = self.transport.sum(count as f64)?;
+        Ok(sum.map_or(count, |sum| sum as u64))
     }
 
     pub(super) fn can_evaluate(&self) -> bool {
@@ -115,7 +115,7 @@ impl Replicas for EngineReplicas<'_> {
             let rows = self.placement.rows_of(workers);
             return Ok(self.engine.consensus_distance(&rows)?);
         }
-        if !self.is_in_step() {
+        if !self.supports_collectives() {
             return Ok(f64::NAN);
         }
         let mean = self.mean(workers)?;
@@ -128,8 +128,8 @@ impl Replicas for EngineReplicas<'_> {
         Ok((sum / workers.len() as f64).sqrt())
     }
 
-    fn gather_scalars(&mut self, numbers: &mut [f64]) -> Result<(), RunError> {
-        Ok(self.transport.gather_scalars(numbers)?)
+    fn gather_scalars(&mut self, values: &mut [f64]) -> Result<(), RunError> {
+        Ok(self.transport.gather_scalars(values)?)
     }
 
     fn snapshot(&mut self, progress: &Progress) -> Result<Snapshot, RunError> {
@@ -137,18 +137,18 @@ impl Replicas for EngineReplicas<'_> {
     }
 }
 
-/// How every worker's model does.
+/// The evaluation of all workers' models.
 pub(super) struct Evaluation {
-    /// Test accuracies.
+    /// Each worker's test accuracy.
     pub(super) accuracies: Vec<f64>,
-    /// Mean losses on all of a worker's own training data, if they were asked for.
+    /// Each worker's mean loss on all of its own training data, if requested.
     pub(super) local_train_losses: Option<Vec<f64>>,
     /// The first worker whose loss is not finite.
     pub(super) diverged: Option<usize>,
 }
 
 impl Evaluation {
-    /// Nothing was measured.
+    /// An evaluation without measurements.
     pub(super) fn none(workers: usize) -> Self {
         Self { accuracies: vec![f64::NAN; workers], local_train_losses: None, diverged: None }
     }
@@ -162,13 +162,13 @@ impl Evaluation {
                 false => replicas.score(worker, Split::Test)?,
             });
         }
-        let known = |value: fn(Score) -> f64| -> Vec<f64> {
+        let values_of = |value: fn(Score) -> f64| -> Vec<f64> {
             let scores = scores.iter();
             scores.map(|score| score.map_or(f64::NAN, value)).collect()
         };
-        let mut accuracies = known(|score| score.accuracy());
+        let mut accuracies = values_of(|score| score.accuracy());
         replicas.gather_scalars(&mut accuracies)?;
-        let mut diverged = known(|score| f64::from(!score.loss.is_finite()));
+        let mut diverged = values_of(|score| f64::from(!score.loss.is_finite()));
         replicas.gather_scalars(&mut diverged)?;
         let mut local_train_losses = None;
         if experiment.config.training.local_train_loss {
@@ -180,10 +180,10 @@ impl Evaluation {
             replicas.gather_scalars(&mut losses)?;
             local_train_losses = Some(losses);
         }
-        Ok(Self { accuracies, local_train_losses, diverged: diverged.iter().position(|&is| is == 1.0) })
+        Ok(Self { accuracies, local_train_losses, diverged: diverged.iter().position(|&flag| flag == 1.0) })
     }
 
-    /// Every worker's results, with these mean losses over the last epoch.
+    /// Each worker's results. `train_losses` are the mean losses over the last epoch.
     pub(super) fn per_worker(&self, train_losses: &[f64]) -> Vec<WorkerSummary> {
         let summary = |(id, &test_accuracy): (usize, &f64)| WorkerSummary {
             id,

@@ -1,5 +1,5 @@
-//! What happens in a run. A run directory records it as one JSON object a line, in `events.jsonl`; `docs/events.md`
-//! documents the schema for other readers.
+//! Events: what happens in a run. A run directory records them in `events.jsonl`, one JSON object per line.
+//! `docs/events.md` documents the schema for other readers.
 
 use super::{ControlRequest, numbers};
 use crate::transport::{MembershipEvent, Traffic};
@@ -29,9 +29,9 @@ pub enum Status {
     },
 }
 
-/// What happens in a run, in order.
+/// An event of a run. Events are in the order in which they happened.
 ///
-/// A number that is not known, or not finite, is NaN here and `null` in JSON.
+/// A number that is unknown or not finite is NaN here and `null` in JSON.
 ///
 /// ```
 /// use upwash::run::Event;
@@ -44,38 +44,38 @@ pub enum Status {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// Before the first round, and again where a stopped run is resumed.
+    /// The run starts. Comes before the first round, and again when a stopped run is resumed.
     Started {
         /// [`SCHEMA_VERSION`].
         version: u32,
-        /// The first round from here on.
+        /// The first round that follows.
         round: u64,
         /// The algorithm's display name.
         algorithm: String,
         /// The graph's display name.
         graph: String,
-        /// The number of workers, a server included.
+        /// The number of workers, including a server.
         workers: usize,
         /// The worker that has no data and serves the others, if the algorithm has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         server: Option<usize>,
         /// The number of parameters of a model.
         parameters: usize,
-        /// The number of rounds in all.
+        /// The total number of rounds.
         rounds: u64,
         /// The number of rounds in an epoch.
         rounds_per_epoch: u64,
         /// The number of examples in a worker's batch.
         batch_size: usize,
     },
-    /// Something that the user should know.
+    /// A warning to the user.
     Warning {
-        /// The warning.
+        /// The text of the warning.
         message: String,
     },
     /// The graph, right after `started`.
     Graph {
-        /// Its links by matchings; a link is a pair of nodes.
+        /// The links, grouped by matching. A link is a pair of nodes.
         matchings: Vec<Vec<Edge>>,
         /// Relabeled copies of the graph that take turns, if there are several: in copy c, worker k is at node
         /// `relabelings[c][k]`.
@@ -105,11 +105,11 @@ pub enum Event {
         /// gradients as there are workers as a round, and reports each worker's latest loss.
         #[serde(with = "numbers::list")]
         losses: Vec<f64>,
-        /// The links over which models were sent, if they differ from those of the round before.
+        /// The links over which models were sent, if they differ from those of the previous round.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         links: Option<Vec<Edge>>,
         /// The [leaders](crate::algorithm::Plan::leaders) of each worker (best and best-connected neighbor), if any
-        /// differ from those of the round before; none for a worker of another process.
+        /// differ from those of the previous round; `None` for a worker of another process.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         leaders: Option<Vec<Option<[usize; 2]>>>,
         /// The cost of the run so far.
@@ -136,30 +136,30 @@ pub enum Event {
         #[serde(flatten)]
         sent: Sent,
     },
-    /// After the last round.
+    /// The run ended, after its last round.
     Ended {
         /// How the run ended.
         #[serde(flatten)]
         status: Status,
     },
-    /// An event of a later version, which this one can only skip.
+    /// An event of a later version, which this version skips.
     #[serde(other)]
     Unknown,
 }
 
-/// What a run has cost so far.
+/// The cost of a run so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sent {
     /// Bytes sent by all workers together.
     pub bytes_sent: u64,
     /// Messages sent by all workers together.
     pub messages_sent: u64,
-    /// Seconds on the simulated network; for workers on threads or in processes of their own, real seconds.
+    /// Seconds on the simulated network; real seconds if workers have separate threads or processes.
     pub simulated_seconds: f64,
 }
 
 impl Sent {
-    /// This, plus what was really sent since, in that time.
+    /// This cost, plus what was really sent since, in that time.
     pub(super) fn after(self, traffic: Traffic, time: std::time::Duration) -> Self {
         Self {
             bytes_sent: self.bytes_sent + traffic.bytes,
@@ -168,7 +168,7 @@ impl Sent {
         }
     }
 
-    /// The cost of two processes together.
+    /// The combined cost of two processes.
     pub fn with(self, other: Self) -> Self {
         Self {
             bytes_sent: self.bytes_sent + other.bytes_sent,

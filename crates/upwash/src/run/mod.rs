@@ -1,4 +1,4 @@
-//! Runs: the round loop, and what stands for it where there are no rounds.
+//! Runs of an experiment: the round loop of synchronous algorithms, and its counterpart for asynchronous ones.
 
 mod asynchronous;
 pub mod checkpoint;
@@ -33,26 +33,26 @@ use crate::experiment::Experiment;
 use crate::gossip::GossipError;
 use crate::transport::{InProcess, Transport, TransportError};
 
-/// Why a run cannot begin, or cannot go on.
+/// Why a run cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The engine was made for something else.
+    /// The engine has a different number of workers than this process should hold.
     #[error(
-        "{expected} workers are in this process, and the engine has {engine}: make the engine from the \
-         same experiment"
+        "this process holds {expected} workers, but the engine has {engine}: build the engine from the same \
+         experiment"
     )]
     Workers {
-        /// Workers that should be here.
+        /// The number of workers that this process should hold.
         expected: usize,
-        /// Workers of the engine.
+        /// The number of workers of the engine.
         engine: usize,
     },
-    /// Something failed after the run had begun.
+    /// The run failed after it had started.
     #[error(
         "the run failed in round {round}: {source}; {}",
         match checkpoint {
-            Some(path) => format!("its last checkpoint is {}: resume it (--resume)", path.display()),
+            Some(path) => format!("its last checkpoint is {}: continue with --resume", path.display()),
             None => "it has no checkpoint".into(),
         }
     )]
@@ -61,34 +61,34 @@ pub enum RunError {
         round: u64,
         /// The newest checkpoint, if there is one.
         checkpoint: Option<std::path::PathBuf>,
-        /// What failed.
+        /// The cause.
         source: Box<RunError>,
     },
-    /// The engine has failed.
+    /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A round was finished that was not begun.
+    /// `finish_round` was called without `begin_round`.
     #[error("finish_round without begin_round: begin a round first")]
     NoRound,
     /// An algorithm that replaces the optimizer's momentum needs the built-in optimizer.
     #[error(
-        "{0} has a momentum of its own, and cannot use another training loop's optimizer: choose another algorithm"
+        "{0} has its own momentum and cannot use the optimizer of an external training loop: choose another algorithm"
     )]
     OwnsMomentum(String),
-    /// An algorithm without rounds cannot be driven round by round.
+    /// An asynchronous algorithm cannot be driven round by round.
     #[error("{0} has no rounds: choose a synchronous algorithm")]
     Asynchronous(String),
-    /// The other processes cannot be reached, or not be understood.
+    /// The other processes cannot be reached, or sent something invalid.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// An algorithm that has no rounds, in fewer processes than there are workers.
-    #[error("{0} has no rounds: start as many processes as there are workers, or one")]
-    OneEach(String),
+    /// An asynchronous algorithm needs one process per worker, or a single process.
+    #[error("{0} has no rounds: start one process per worker, or a single process")]
+    OneWorkerPerProcess(String),
     /// The run's directory cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
     /// A checkpoint does not fit the engine.
-    #[error("the checkpoint in {} does not fit: {what}", path.display())]
+    #[error("the checkpoint in {} does not fit the engine: {what}", path.display())]
     Restore {
         /// The directory.
         path: std::path::PathBuf,
@@ -98,8 +98,8 @@ pub enum RunError {
     /// The averaged model cannot be written.
     #[error("cannot write model.safetensors: {0}")]
     Model(String),
-    /// The engine's workers cannot be on threads of their own.
-    #[error("training.asynchronous = \"threads\" needs workers on the CPU: leave it out, or use --device cpu")]
+    /// The engine cannot run its workers on separate threads.
+    #[error("training.asynchronous = \"threads\" needs workers on the CPU: remove it, or use --device cpu")]
     Threads,
 }
 
@@ -112,18 +112,18 @@ impl From<GossipError> for RunError {
     }
 }
 
-/// Runs an experiment on an engine that holds all of its workers, from `progress` on.
+/// Runs an experiment from `progress` on an engine that holds all of its workers.
 pub fn run(
     experiment: &Experiment,
     engine: &mut dyn Engine,
     progress: Progress,
     observer: &mut dyn Observer,
 ) -> Result<RunResult, RunError> {
-    let mut here = InProcess::new(experiment.workers());
-    run_with(experiment, engine, &mut here, progress, observer)
+    let mut transport = InProcess::new(experiment.workers());
+    run_with(experiment, engine, &mut transport, progress, observer)
 }
 
-/// The same where a transport's processes have the workers: the engine holds those of this one.
+/// Runs an experiment from `progress` across the processes of a transport. The engine holds this process's workers.
 pub fn run_with(
     experiment: &Experiment,
     engine: &mut dyn Engine,
@@ -148,7 +148,7 @@ pub fn run_with(
     session.end(status, engine, transport)
 }
 
-/// Whether the engine has as many workers as this process should have.
+/// Checks that the engine holds as many workers as this process should.
 fn check_workers(experiment: &Experiment, engine: &dyn Engine, transport: &dyn Transport) -> Result<(), RunError> {
     let placement = transport.placement();
     let (expected, found) = (placement.own().len(), engine.workers());

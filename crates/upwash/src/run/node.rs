@@ -1,8 +1,8 @@
 //! The round loop: Algorithm 1 of the AL-DSGD paper, for every synchronous algorithm, engine and transport.
 //!
-//! A [`Node`] is one process of a run. It decides which round comes next, exchanges messages and plans; it has no
-//! vectors. Those are the engine's, which is why somebody else's training loop can drive a node as well: begin a round,
-//! take the steps, finish the round.
+//! A [`Node`] is one process of a run. It decides which round comes next, exchanges messages and computes plans. It
+//! owns no vectors: those belong to the engine. An external training loop can therefore drive a node as well: begin a
+//! round, take the steps, finish the round.
 
 use super::costs;
 use super::evaluation::EngineReplicas;
@@ -22,29 +22,29 @@ pub struct Node<'a> {
     algorithm: &'a dyn Algorithm,
     gossip: Gossip<'a>,
     transport: &'a mut dyn Transport,
-    /// The round that was begun.
+    /// The round in progress.
     round: Option<CurrentRound<'a>>,
-    /// The learning rate of the round before, where the training loop has its own.
-    last_rate: Option<f64>,
+    /// The learning rate of the previous round, if the training loop sets its own.
+    previous_rate: Option<f64>,
 }
 
-/// What to do next.
+/// What a node does next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NextRound {
-    /// A round: the gradient of each local worker that has data.
+    /// Run a round: one gradient for each local worker that has data.
     Run(Vec<Option<GradientTask>>),
-    /// Nothing: the run ends so.
+    /// End the run with this status.
     End(Status),
 }
 
-/// Runs rounds until there are no more, or something ends them.
+/// Runs rounds until none are left or the run ends early.
 pub(super) fn run_rounds(node: &mut Node<'_>, engine: &mut dyn Engine) -> Result<Status, RunError> {
     loop {
         let tasks = match node.begin_round(engine)? {
             NextRound::Run(tasks) => tasks,
             NextRound::End(status) => return Ok(status),
         };
-        // Every local worker's gradient and step.
+        // Compute every local worker's gradient and take its step.
         let scores = engine.step(&tasks)?;
         if let Some(status) = node.finish_round(engine, &scores)? {
             return Ok(status);
@@ -53,31 +53,31 @@ pub(super) fn run_rounds(node: &mut Node<'_>, engine: &mut dyn Engine) -> Result
 }
 
 impl<'a> Node<'a> {
-    /// The first half of a round, up to the gradients.
+    /// Runs the first half of a round, up to the gradients.
     fn begin(&mut self, engine: &mut dyn Engine) -> Result<NextRound, RunError> {
         let mut round = match self.next_round(engine)? {
             Ok(round) => round,
             Err(status) => return Ok(NextRound::End(status)),
         };
-        // With overlap, x leaves before the gradient, with the last round's loss.
+        // With overlap, x leaves before the gradient is computed, with the loss of the previous round.
         round.post_early(&mut self.gossip, engine, self.transport)?;
         let tasks = round.gradient_tasks(&self.session, engine.workers());
         self.round = Some(round);
         Ok(NextRound::Run(tasks))
     }
 
-    /// The second half: exchange and mix.
+    /// Runs the second half of a round: exchange and mix.
     fn finish(&mut self, engine: &mut dyn Engine, scores: &[Option<Score>]) -> Result<Option<Status>, RunError> {
         let round = self.round.take().ok_or(RunError::NoRound)?;
-        // A run that diverges ends before that spreads.
+        // A run that diverges ends before the divergence spreads.
         if let Some(status) = self.observe_step(&round, scores, engine)? {
             return Ok(Some(status));
         }
         for job in round.jobs() {
-            // Send to and receive from neighbors: models, losses, degrees.
+            // Send models, losses and degrees to neighbors, and receive theirs.
             let stats = round.stats_for(&job, &self.session);
             let inbox = self.gossip.exchange(&job, stats, engine, self.transport)?;
-            // Every worker's row of A and C, leaders included, from what it knows.
+            // Compute every local worker's row of A and C, leaders included, from what it knows.
             let plans = self.gossip.plans(&job, &inbox);
             self.record(&plans);
             self.observe_costs(&round, &job, &inbox, &plans, engine.layout());
@@ -90,7 +90,7 @@ impl<'a> Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// A node of a synchronous run, from `progress` on; the workers that `engine` holds are this process's.
+    /// Creates a node of a synchronous run that continues from `progress`. `engine` holds the workers of this process.
     pub fn new(
         experiment: &'a Experiment,
         engine: &dyn Engine,
@@ -114,17 +114,17 @@ impl<'a> Node<'a> {
             algorithm,
             transport,
             round: None,
-            last_rate: None,
+            previous_rate: None,
         })
     }
 
-    /// Begins the next round: serves or adopts a model, forgets lost neighbors, waits for others, or stops.
+    /// Begins the next round: sends or adopts a model, forgets lost neighbors, waits for others, or stops.
     pub fn begin_round(&mut self, engine: &mut dyn Engine) -> Result<NextRound, RunError> {
         let begun = self.begin(engine);
         begun.or_else(|error| error.into_status().map(NextRound::End))
     }
 
-    /// Finishes the round after the local steps, whose scores are those before the steps; how the run ends, if it does.
+    /// Finishes the round after the local steps. `scores` are those before the steps. Returns a status if the run ends.
     pub fn finish_round(
         &mut self,
         engine: &mut dyn Engine,
@@ -134,26 +134,26 @@ impl<'a> Node<'a> {
         finished.or_else(|error| error.into_status().map(Some))
     }
 
-    /// Takes the round's local steps to be of this learning rate, not of the configured one. For training loops with a
-    /// schedule of their own, between [`begin_round`](Self::begin_round) and [`finish_round`](Self::finish_round).
+    /// Sets the learning rate of this round's local steps, in place of the configured one. For training loops with
+    /// their own schedule, between [`begin_round`](Self::begin_round) and [`finish_round`](Self::finish_round).
     pub fn set_learning_rate(&mut self, rate: f64) {
         if let Some(round) = &mut self.round {
-            round.set_rate(rate, self.last_rate.unwrap_or(rate));
-            self.last_rate = Some(rate);
+            round.set_rate(rate, self.previous_rate.unwrap_or(rate));
+            self.previous_rate = Some(rate);
         }
     }
 
-    /// The round that comes next, or that was begun.
+    /// The round in progress, or the next one.
     pub fn round(&self) -> u64 {
         self.session.progress.round
     }
 
-    /// Ends the run with this status: the last evaluation, the averaged model and the summary.
+    /// Ends the run with this status: evaluates the models, averages them and builds the summary.
     pub fn end(self, status: Status, engine: &mut dyn Engine) -> Result<RunResult, RunError> {
         self.session.end(status, engine, self.transport)
     }
 
-    /// Does what must be done between rounds, until there is one to run or the run ends.
+    /// Does everything that is due between rounds, until there is a round to run or the run ends.
     fn next_round(&mut self, engine: &mut dyn Engine) -> Result<Result<CurrentRound<'a>, Status>, RunError> {
         let session = &mut self.session;
         while !session.is_over() {
@@ -161,7 +161,7 @@ impl<'a> Node<'a> {
             if self.transport.state_requested() {
                 self.transport.send_state(round, engine.state()?);
             }
-            let is_stopping = session.next == ControlFlow::Stop;
+            let is_stopping = session.control_flow == ControlFlow::Stop;
             let start = self.transport.may_begin(round, is_stopping)?;
             for change in self.transport.membership_events() {
                 if let MembershipEvent::Joined { worker } | MembershipEvent::Lost { worker, .. } = change {
@@ -175,7 +175,7 @@ impl<'a> Node<'a> {
                     let placement = &self.gossip.placement;
                     return Ok(Ok(CurrentRound::new(session, self.algorithm, placement)));
                 }
-                RoundStart::Wait => session.next = session.next.or(session.meanwhile()),
+                RoundStart::Wait => session.control_flow = session.control_flow.or(session.while_waiting()),
                 RoundStart::Stop => {
                     let mut replicas = EngineReplicas::new(engine, self.transport);
                     return Ok(Err(session.stop(&mut replicas)));
@@ -186,7 +186,7 @@ impl<'a> Node<'a> {
         Ok(Err(Status::Finished))
     }
 
-    /// Takes note of the losses before the step; how the run ends, if one of them is not sane.
+    /// Records the losses before the step. Returns a status if one of them has diverged.
     fn observe_step(
         &mut self,
         round: &CurrentRound<'_>,
@@ -198,8 +198,8 @@ impl<'a> Node<'a> {
         for (worker, score) in self.gossip.placement.own().zip(scores) {
             known[worker] = score.map(|score| score.loss);
         }
-        let is_lost = |worker: &usize| !known[*worker].is_some_and(|loss| session.is_sane(loss));
-        if let Some(worker) = session.local.iter().copied().find(is_lost) {
+        let has_diverged = |worker: &usize| !known[*worker].is_some_and(|loss| session.is_sane(loss));
+        if let Some(worker) = session.local.iter().copied().find(has_diverged) {
             self.transport.leave(worker, round.index)?;
             let mut replicas = EngineReplicas::new(engine, self.transport);
             let losses = known_losses(&known);
@@ -210,18 +210,18 @@ impl<'a> Node<'a> {
             let seconds = session.experiment.clock.gradient(worker, round.index);
             session.progress.clocks[worker] += seconds;
         }
-        session.leaders.now.fill(None);
+        session.leaders.current.fill(None);
         Ok(None)
     }
 
-    /// Takes note of what plans say beside vectors: scalars and leaders.
+    /// Records the scalars and leaders of plans.
     fn record(&mut self, plans: &[WorkerPlan]) {
         for WorkerPlan { worker, plan, .. } in plans {
-            if let Some(number) = plan.scalar {
-                self.session.progress.scalars[*worker] = number;
+            if let Some(scalar) = plan.scalar {
+                self.session.progress.scalars[*worker] = scalar;
             }
             if plan.leaders.is_some() {
-                self.session.leaders.now[*worker] = plan.leaders;
+                self.session.leaders.current[*worker] = plan.leaders;
             }
         }
     }
@@ -237,12 +237,12 @@ impl<'a> Node<'a> {
         costs::observe(&mut self.session, round, job, inbox, plans, layout);
     }
 
-    /// Events, evaluation, checkpoint, control requests.
+    /// Reports the round, evaluates, writes checkpoints and serves control requests.
     fn end_round(&mut self, scores: &[Option<Score>], engine: &mut dyn Engine) -> Result<(), RunError> {
         let session = &mut self.session;
         for (worker, score) in self.gossip.placement.own().zip(scores) {
             if let Some(score) = score {
-                session.count(worker, *score);
+                session.add_score(worker, *score);
             }
         }
         match session.simulates_costs {
@@ -251,12 +251,12 @@ impl<'a> Node<'a> {
         }
         let losses = known_losses(&session.progress.losses);
         let mut replicas = EngineReplicas::new(engine, self.transport);
-        session.next = session.end_round(losses, &mut replicas)?;
+        session.control_flow = session.end_round(losses, &mut replicas)?;
         Ok(())
     }
 }
 
-/// Goes on with a later round, and with another worker's model where one was given.
+/// Jumps to a later round, and adopts another worker's model if one was sent.
 fn adopt(session: &mut Session<'_>, round: u64, adopted: Option<State>, engine: &mut dyn Engine) {
     session.jump(round);
     if let Some(state) = adopted
@@ -269,7 +269,7 @@ fn adopt(session: &mut Session<'_>, round: u64, adopted: Option<State>, engine: 
 }
 
 impl RunError {
-    /// How the run ends, if another process has diverged; any other error stays one.
+    /// Turns the divergence of another process into a status. Any other error stays an error.
     pub(super) fn into_status(self) -> Result<Status, Self> {
         match self {
             Self::Transport(TransportError::Diverged { worker, round }) => Ok(Status::Diverged { worker, round }),

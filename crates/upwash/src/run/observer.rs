@@ -1,46 +1,46 @@
-//! Who watches a run, and what a run needs to be resumed.
+//! Observers of a run, and the progress from which a run is resumed.
 
 use super::{AsyncState, Event, RunError, Sent};
 use crate::engine::{Score, State};
 use serde::{Deserialize, Serialize};
 
-/// Whether to go on after an event.
+/// Whether a run continues after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlFlow {
-    /// Go on.
+    /// Continue.
     Continue,
     /// Stop after this round.
     Stop,
 }
 
 impl ControlFlow {
-    /// To stop if either says so.
+    /// `Stop` if either of the two is `Stop`.
     pub(super) fn or(self, other: Self) -> Self {
         if self == Self::Stop { self } else { other }
     }
 }
 
-/// Where a run is between two rounds: with the engine's state, all that it needs to go on.
+/// The progress of a run between two rounds. Together with the engine's state, it is all that the run needs to resume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// The next round.
     pub round: u64,
-    /// What was sent so far.
+    /// The cost so far.
     pub sent: Sent,
-    /// Everyone's clock: simulated seconds.
+    /// Each worker's clock, in simulated seconds.
     pub clocks: Vec<f64>,
-    /// The number that the algorithm keeps for each.
+    /// Each worker's scalar, such as its push-sum weight.
     pub scalars: Vec<f64>,
-    /// Without rounds: what every worker is doing.
+    /// What every worker of an asynchronous run is doing.
     pub asynchronous: Option<AsyncState>,
-    /// Everyone's loss in the round before.
+    /// Each worker's loss in the previous round.
     pub losses: Vec<Option<f64>>,
-    /// Everyone's score over the epoch's batches so far.
+    /// Each worker's score over the epoch's batches so far.
     pub epoch_scores: Vec<Score>,
 }
 
 impl Progress {
-    /// Before the first round.
+    /// The progress before the first round.
     pub fn start(workers: usize) -> Self {
         Self {
             round: 0,
@@ -54,38 +54,36 @@ impl Progress {
     }
 }
 
-/// Who watches a run, and can end it.
+/// Observes a run, and can end it.
 pub trait Observer {
-    /// Something happened.
+    /// Called for every event.
     fn observe(&mut self, event: &Event) -> ControlFlow;
 
-    /// Between two rounds, before round `round`: the time to keep what is needed for going on later,
-    /// which `snapshot` gives.
+    /// Called between two rounds, before round `round`. This is the time to save the run: `snapshot` returns what is
+    /// needed to resume it.
     fn between_rounds(&mut self, _round: u64, _snapshot: &mut TakeSnapshot<'_>) -> ControlFlow {
         ControlFlow::Continue
     }
 
-    /// While others are waited for, again and again: whether to go on with that.
-    fn meanwhile(&mut self) -> ControlFlow {
+    /// Called repeatedly while this process waits for others. Returns whether to keep waiting.
+    fn while_waiting(&mut self) -> ControlFlow {
         ControlFlow::Continue
     }
 
-    /// The run ends before its time, as someone wished: the last chance to keep what is needed for going
-    /// on later.
+    /// Called when the run ends early on request. This is the last chance to save what is needed to resume it.
     fn stopped(&mut self, _snapshot: &mut TakeSnapshot<'_>) {}
 
-    /// A loss of a round is not finite, and the run ends here: the time to keep the models with which
-    /// that happened.
+    /// Called when the run ends because a loss diverged. This is the time to save the models that led to it.
     fn diverged(&mut self, _snapshot: &mut TakeSnapshot<'_>) {}
 }
 
-/// A run between two rounds: all that it needs to go on.
+/// A snapshot of a run between two rounds: all that it needs to resume.
 pub type Snapshot = (Progress, State);
 
-/// Takes a snapshot, if the engine can.
+/// Takes a snapshot, if the engine supports that.
 pub type TakeSnapshot<'a> = dyn FnMut() -> Result<Snapshot, RunError> + 'a;
 
-/// Nobody watches.
+/// Observes nothing.
 impl Observer for () {
     fn observe(&mut self, _: &Event) -> ControlFlow {
         ControlFlow::Continue

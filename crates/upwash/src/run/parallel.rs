@@ -5,18 +5,18 @@ use crate::engine::{Engine, EngineSpec, share};
 use crate::experiment::Experiment;
 use crate::transport::InProcess;
 
-/// Runs all of them on one engine, round by round, each in its directory and with its observer. The results are those
-/// that each would have alone.
+/// Runs several experiments on one engine, round by round. Each has its own directory and observer. The results are the
+/// same as those of separate runs.
 ///
 /// # Panics
-/// If there are not as many observers as runs, or if a run's thread panics.
+/// If the number of observers differs from the number of runs, or if a run's thread panics.
 pub fn run_parallel<O: Observer + Send>(
     engine: &mut dyn Engine,
     runs: &mut [(&Experiment, RunDirectory)],
     stop: &StopHandle,
     observers: &mut [O],
 ) -> Vec<Result<Summary, RunError>> {
-    assert_eq!(runs.len(), observers.len(), "an observer for every run");
+    assert_eq!(runs.len(), observers.len(), "every run needs one observer");
     if let ([(experiment, directory)], [observer]) = (&mut *runs, &mut *observers) {
         return vec![run_one(engine, experiment, directory, stop, observer)];
     }

@@ -1,4 +1,4 @@
-//! Runs in a directory: records events, writes checkpoints, answers control requests, and leaves a summary.
+//! Runs in a directory: records events, writes checkpoints, serves control requests and writes the summary.
 
 use super::directory::{DirectoryError, RunDirectory};
 use super::{
@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The longest time without a checkpoint, however many rounds that is.
+/// The longest time between two checkpoints, however many rounds that is.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(600);
-/// How often control requests are looked for.
+/// How often the recorder polls for control requests.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Ends a run cleanly from anywhere: after its round, with a checkpoint.
+/// Ends a run cleanly from any thread: after the current round, with a checkpoint.
 ///
 /// ```
 /// let stop = upwash::run::StopHandle::default();
@@ -31,58 +31,58 @@ const CONTROL_INTERVAL: Duration = Duration::from_millis(100);
 pub struct StopHandle(Arc<AtomicBool>);
 
 impl StopHandle {
-    /// Asks the run to end.
+    /// Requests the end of the run.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the run was asked to end.
+    /// Whether the end of the run has been requested.
     pub fn is_stopped(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// The time that a run has taken, over all parts that led here.
+/// The time that a run has taken, including the parts before it was resumed.
 #[derive(Clone, Copy)]
 struct Stopwatch {
-    before: f64,
+    previous_seconds: f64,
     started: Instant,
 }
 
 impl Stopwatch {
     fn seconds(&self) -> f64 {
-        self.before + self.started.elapsed().as_secs_f64()
+        self.previous_seconds + self.started.elapsed().as_secs_f64()
     }
 }
 
-/// Records a run, and ends it when that fails or somebody asks for it.
+/// Records a run. Ends it when recording fails or an end is requested.
 struct Recorder<'a> {
     directory: &'a mut RunDirectory,
     observer: &'a mut dyn Observer,
     stop: &'a StopHandle,
     checkpoint_every: u64,
-    /// Why the run can neither pause nor write checkpoints on demand, if so.
-    stops_only: Option<&'static str>,
+    /// Why the run can only be stopped, and neither paused nor checkpointed on request; `None` if it can be.
+    stop_only_reason: Option<&'static str>,
     stopwatch: Stopwatch,
-    /// When the last checkpoint was written, and when control requests were looked for.
-    saved: Instant,
-    looked: Instant,
+    /// When the last checkpoint was written, and when control requests were last polled.
+    last_saved: Instant,
+    last_polled: Instant,
     is_stopping: bool,
-    /// The next round, once the run has begun, and the newest checkpoint.
+    /// The next round, once the run has started, and the newest checkpoint.
     round: Option<u64>,
     checkpoint: Option<PathBuf>,
     failure: Option<RunError>,
 }
 
 impl Recorder<'_> {
-    /// Writes a checkpoint, behind all events that led to it.
+    /// Flushes all events so far, and writes a checkpoint.
     fn save(
         &mut self,
         snapshot: &mut TakeSnapshot<'_>,
         write: impl Fn(&Checkpoint, &Path) -> Result<PathBuf, CheckpointError>,
     ) -> Result<(), RunError> {
         self.directory.flush()?;
-        self.saved = Instant::now();
+        self.last_saved = Instant::now();
         let (progress, arrays) = snapshot()?;
         let own = self.directory.placement().own();
         let checkpoint = Checkpoint {
@@ -98,23 +98,23 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    /// Whether a checkpoint is due before this round. Several processes write theirs in the same rounds.
+    /// Whether a checkpoint is due before this round. Several processes must write theirs in the same rounds.
     fn is_checkpoint_due(&self, round: u64) -> bool {
-        let is_late = || self.directory.placement().is_whole() && self.saved.elapsed() > CHECKPOINT_INTERVAL;
+        let is_late = || self.directory.placement().is_whole() && self.last_saved.elapsed() > CHECKPOINT_INTERVAL;
         self.checkpoint_every > 0 && (round.is_multiple_of(self.checkpoint_every) || is_late())
     }
 
-    /// Carries out control requests, and waits while the run is paused.
+    /// Serves control requests, and waits while the run is paused.
     fn serve_requests(&mut self, round: u64, snapshot: &mut TakeSnapshot<'_>) -> Result<(), RunError> {
-        if self.looked.elapsed() < CONTROL_INTERVAL {
+        if self.last_polled.elapsed() < CONTROL_INTERVAL {
             return Ok(());
         }
         let mut is_paused = false;
         loop {
-            self.looked = Instant::now();
+            self.last_polled = Instant::now();
             while let Some(request) = ControlRequest::take(self.directory.path()) {
-                if let Some(why) = self.stops_only.filter(|_| request != ControlRequest::Stop) {
-                    let message = format!("asked to {}: {why}", request.name());
+                if let Some(why) = self.stop_only_reason.filter(|_| request != ControlRequest::Stop) {
+                    let message = format!("cannot {}: {why}", request.name());
                     self.record(&Event::Warning { message })?;
                     continue;
                 }
@@ -145,7 +145,7 @@ impl Recorder<'_> {
         Ok(self.directory.record(event)?)
     }
 
-    /// What failed, with what is needed to go on.
+    /// Adds to an error what the user needs to resume: the round and the newest checkpoint.
     fn failed(&mut self, error: RunError) -> RunError {
         match self.round {
             None => error,
@@ -153,7 +153,7 @@ impl Recorder<'_> {
         }
     }
 
-    fn next(&mut self, result: Result<(), RunError>) -> ControlFlow {
+    fn control_flow(&mut self, result: Result<(), RunError>) -> ControlFlow {
         if let Err(error) = result {
             self.failure.get_or_insert(error);
         }
@@ -168,7 +168,7 @@ impl Recorder<'_> {
 impl Observer for Recorder<'_> {
     fn observe(&mut self, event: &Event) -> ControlFlow {
         let result = self.record(event);
-        self.next(result)
+        self.control_flow(result)
     }
 
     fn between_rounds(&mut self, round: u64, snapshot: &mut TakeSnapshot<'_>) -> ControlFlow {
@@ -180,34 +180,34 @@ impl Observer for Recorder<'_> {
             false => Ok(()),
         };
         let result = result.and_then(|()| self.serve_requests(round, snapshot));
-        self.next(result)
+        self.control_flow(result)
     }
 
-    fn meanwhile(&mut self) -> ControlFlow {
-        if self.looked.elapsed() >= CONTROL_INTERVAL {
-            self.looked = Instant::now();
+    fn while_waiting(&mut self) -> ControlFlow {
+        if self.last_polled.elapsed() >= CONTROL_INTERVAL {
+            self.last_polled = Instant::now();
             while let Some(request) = ControlRequest::take(self.directory.path()) {
                 self.is_stopping |= request == ControlRequest::Stop;
             }
         }
-        self.next(Ok(()))
+        self.control_flow(Ok(()))
     }
 
     fn stopped(&mut self, snapshot: &mut TakeSnapshot<'_>) {
         if self.failure.is_none() {
             let result = self.save(snapshot, Checkpoint::write);
-            self.next(result);
+            self.control_flow(result);
         }
     }
 
     fn diverged(&mut self, snapshot: &mut TakeSnapshot<'_>) {
         let result =
             self.save(snapshot, |checkpoint, directory| checkpoint.write_as(&directory.join("diverged.upwash")));
-        self.next(result);
+        self.control_flow(result);
     }
 }
 
-/// Runs an experiment in a directory: from its checkpoint if it has one, until the end or until `stop`.
+/// Runs an experiment in a directory: from its checkpoint if it has one, until it ends or `stop` ends it.
 pub fn run_in(
     directory: &mut RunDirectory,
     experiment: &Experiment,
@@ -216,7 +216,7 @@ pub fn run_in(
     stop: &StopHandle,
     observer: &mut dyn Observer,
 ) -> Result<Summary, RunError> {
-    let mut stopwatch = Stopwatch { before: 0.0, started: Instant::now() };
+    let mut stopwatch = Stopwatch { previous_seconds: 0.0, started: Instant::now() };
     let resumed_from = directory.checkpoint_path();
     let progress = match directory.take_checkpoint() {
         None => Progress::start(experiment.workers()),
@@ -227,26 +227,26 @@ pub fn run_in(
                 let what = error.to_string();
                 RunError::Restore { path, what }
             })?;
-            stopwatch.before = checkpoint.wall_seconds;
+            stopwatch.previous_seconds = checkpoint.wall_seconds;
             checkpoint.progress
         }
     };
-    // What was asked of a run that is over is not asked of this one.
+    // Requests to an earlier run do not apply to this one.
     discard_requests(directory);
     let has_threads = experiment.config.training.asynchronous == Execution::Threads;
     let mut recorder = Recorder {
         checkpoint_every: experiment.config.training.checkpoint_every,
-        stops_only: match (directory.placement().is_whole(), has_threads) {
+        stop_only_reason: match (directory.placement().is_whole(), has_threads) {
             (false, _) => Some("a run of several processes can only be stopped"),
-            (_, true) => Some("workers on threads do not wait for each other; they can be stopped"),
+            (_, true) => Some("workers on threads do not wait for each other and can only be stopped"),
             _ => None,
         },
         directory,
         observer,
         stop,
         stopwatch,
-        saved: Instant::now(),
-        looked: Instant::now(),
+        last_saved: Instant::now(),
+        last_polled: Instant::now(),
         is_stopping: false,
         round: None,
         checkpoint: resumed_from,
@@ -261,19 +261,19 @@ pub fn run_in(
         (Ok(result), None) => Ok(result),
         (_, Some(error)) | (Err(error), None) => Err(recorder.failed(error)),
     };
-    // Of several processes that were asked, one is enough: the others need not look any more.
+    // If one of several processes has seen a request to stop, all stop: the other requests are obsolete.
     discard_requests(directory);
     let RunResult { mut summary, averaged } = result?;
     summary.wall_seconds = Some(stopwatch.seconds());
     let has_model = averaged.is_finite() && !averaged.parameters.is_empty();
     let model = has_model.then(|| {
-        let about = [
+        let metadata = [
             ("model", experiment.config.model.to_string()),
             ("data", experiment.data.name.clone()),
             ("algorithm", summary.algorithm.clone()),
         ];
-        let about = about.iter().map(|(key, value)| (*key, value.as_str()));
-        averaged.to_safetensors(engine.layout(), about)
+        let metadata = metadata.iter().map(|(key, value)| (*key, value.as_str()));
+        averaged.to_safetensors(engine.layout(), metadata)
     });
     let model = model.transpose().map_err(|error| RunError::Model(error.to_string()))?;
     directory.finish(&summary, model)?;

@@ -1,4 +1,4 @@
-//! One round of a synchronous algorithm: what is fixed when it begins.
+//! One round of a synchronous algorithm: everything that is fixed when it begins.
 
 use super::RunError;
 use super::session::Session;
@@ -11,13 +11,13 @@ use crate::ids::{RowIndex, WorkerId};
 use crate::transport::{Placement, Transport};
 use upwash_topology::Round;
 
-/// A round that is about to be run.
+/// The round in progress.
 pub(super) struct CurrentRound<'a> {
     algorithm: &'a dyn Algorithm,
     pub(super) index: u64,
-    /// The links that should be up.
+    /// The scheduled round, with all of its links up.
     active: Round,
-    /// How many receivers each worker has.
+    /// The number of receivers of each worker.
     degrees: Vec<usize>,
     exchanges: Vec<Exchange>,
     rate: f64,
@@ -28,9 +28,9 @@ pub(super) struct CurrentRound<'a> {
     averages_statistics: bool,
     /// The first worker of this process.
     first: usize,
-    /// What workers know of themselves before their step: what leaves early carries it.
+    /// Each worker's stats before its step. Messages that leave early carry them.
     early_stats: Vec<WorkerStats>,
-    /// Every worker's clock when it began.
+    /// Each worker's clock when the round began.
     pub(super) started: Vec<f64>,
 }
 
@@ -59,20 +59,20 @@ impl<'a> CurrentRound<'a> {
         round
     }
 
-    /// Takes the round's steps to be of another rate than the configured one.
+    /// Replaces the configured learning rates of this round and the previous one.
     pub(super) fn set_rate(&mut self, rate: f64, previous: f64) {
         (self.rate, self.previous_rate) = (rate, previous);
     }
 
-    /// What every worker says of itself now.
+    /// Each worker's current stats.
     fn stats(&self, session: &Session<'_>) -> Vec<WorkerStats> {
-        let (losses, numbers) = (&session.progress.losses, &session.progress.scalars);
-        let report =
-            |(worker, &degree): (usize, &usize)| WorkerStats { loss: losses[worker], degree, scalar: numbers[worker] };
-        self.degrees.iter().enumerate().map(report).collect()
+        let (losses, scalars) = (&session.progress.losses, &session.progress.scalars);
+        let worker_stats =
+            |(worker, &degree): (usize, &usize)| WorkerStats { loss: losses[worker], degree, scalar: scalars[worker] };
+        self.degrees.iter().enumerate().map(worker_stats).collect()
     }
 
-    /// What every worker says of itself in an exchange: before its step, or now.
+    /// Each worker's stats in an exchange: those from before its step if messages leave early, or the current ones.
     pub(super) fn stats_for(&self, job: &ExchangeJob<'_>, session: &Session<'_>) -> Vec<WorkerStats> {
         match job.exchange {
             Exchange::Early => self.early_stats.clone(),
@@ -80,7 +80,7 @@ impl<'a> CurrentRound<'a> {
         }
     }
 
-    /// Sends what leaves before the gradients are known.
+    /// Sends the messages that leave before the gradients are computed.
     pub(super) fn post_early(
         &mut self,
         gossip: &mut Gossip<'_>,
@@ -96,7 +96,7 @@ impl<'a> CurrentRound<'a> {
         Ok(posted?)
     }
 
-    /// A gradient for every local worker that has data.
+    /// One gradient task for each local worker that has data.
     pub(super) fn gradient_tasks(&self, session: &Session<'_>, rows: usize) -> Vec<Option<GradientTask>> {
         let mut tasks = vec![None; rows];
         for &worker in &session.local {
@@ -106,15 +106,15 @@ impl<'a> CurrentRound<'a> {
         tasks
     }
 
-    /// The round's exchanges, one after the other.
+    /// The exchanges of the round, in order.
     pub(super) fn jobs(&self) -> impl Iterator<Item = ExchangeJob<'_>> {
         let last = self.exchanges.len().saturating_sub(1);
-        let job = move |(number, &exchange): (usize, &Exchange)| ExchangeJob {
+        let job = move |(position, &exchange): (usize, &Exchange)| ExchangeJob {
             algorithm: self.algorithm,
             exchange,
             context: ExchangeContext {
                 round: &self.active,
-                exchange: number,
+                exchange: position,
                 rate: self.rate,
                 previous_rate: self.previous_rate,
                 momentum: self.momentum,
@@ -124,16 +124,16 @@ impl<'a> CurrentRound<'a> {
                 server: self.server_row,
                 round: self.index,
                 worker_offset: self.first as isize,
-                is_last: number == last,
+                is_last: position == last,
                 ..Default::default()
             },
-            statistics: self.averages_statistics && number == 0 && mixes_statistics(exchange),
+            statistics: self.averages_statistics && position == 0 && mixes_statistics(exchange),
         };
         self.exchanges.iter().enumerate().map(job)
     }
 }
 
-/// Whether running statistics are averaged in such an exchange.
+/// Whether this kind of exchange averages batch-norm running statistics.
 fn mixes_statistics(exchange: Exchange) -> bool {
     matches!(exchange, Exchange::Neighbors | Exchange::Early | Exchange::Mean | Exchange::Server)
 }

@@ -13,47 +13,47 @@ use upwash_topology::Edge;
 pub(super) struct Session<'a> {
     pub(super) experiment: &'a Experiment,
     pub(super) progress: Progress,
-    /// The workers that have data, and those of them that are in this process.
+    /// The workers that have data, and those of them in this process.
     pub(super) training: Vec<usize>,
     pub(super) local: Vec<usize>,
     observer: &'a mut dyn Observer,
     learning_rate: LearningRate,
     /// The links over which models were sent in this round so far.
     pub(super) links: Changed<Vec<Edge>>,
-    /// The leaders of every worker in it.
+    /// Each worker's leaders in this round.
     pub(super) leaders: Changed<Vec<Option<[usize; 2]>>>,
-    /// Of the models as they are now, if they were evaluated.
+    /// The evaluation of the current models, if there is one.
     pub(super) evaluation: Option<Evaluation>,
     /// Whether epochs end with an evaluation.
     pub(super) evaluates: bool,
-    /// What observers have asked for last.
-    pub(super) next: ControlFlow,
-    /// Whether costs are simulated: all workers are here, and nothing really travels.
+    /// What observers asked for last.
+    pub(super) control_flow: ControlFlow,
+    /// Whether costs are simulated: if all workers are in this process, nothing is really sent.
     pub(super) simulates_costs: bool,
-    /// What had been sent before this process began, and when that was.
-    before: Sent,
-    started: std::time::Instant,
+    /// The cost before this process started, and when it started.
+    sent_before: Sent,
+    started_at: std::time::Instant,
 }
 
-/// What is reported only when it changes.
+/// A value that is reported only when it changes.
 #[derive(Default)]
 pub(super) struct Changed<T> {
-    pub(super) now: T,
+    pub(super) current: T,
     reported: Option<T>,
 }
 
 impl<T: Clone + PartialEq> Changed<T> {
     fn take_change(&mut self) -> Option<T> {
-        if self.reported.as_ref() == Some(&self.now) {
+        if self.reported.as_ref() == Some(&self.current) {
             return None;
         }
-        self.reported = Some(self.now.clone());
+        self.reported = Some(self.current.clone());
         self.reported.clone()
     }
 }
 
 impl<'a> Session<'a> {
-    /// Reports what is known before the first round.
+    /// Creates a session, and reports what is known before the first round.
     pub(super) fn new(
         experiment: &'a Experiment,
         progress: Progress,
@@ -81,9 +81,9 @@ impl<'a> Session<'a> {
             let message = message.clone();
             observer.observe(&Event::Warning { message });
         }
-        let (training, before) = (experiment.training_workers(), progress.sent);
+        let (training, sent_before) = (experiment.training_workers(), progress.sent);
         let is_local = |worker: &usize| placement.row_of(*worker).is_some();
-        let nobody = vec![None; experiment.workers()];
+        let no_leaders = vec![None; experiment.workers()];
         Self {
             experiment,
             progress,
@@ -92,23 +92,23 @@ impl<'a> Session<'a> {
             observer,
             learning_rate: experiment.config.training.rate(),
             links: Changed::default(),
-            // As long as nobody has leaders, there is nothing to report.
-            leaders: Changed { reported: Some(nobody.clone()), now: nobody },
+            // As long as no worker has leaders, there is nothing to report.
+            leaders: Changed { reported: Some(no_leaders.clone()), current: no_leaders },
             evaluation: None,
             evaluates: true,
-            next: ControlFlow::Continue,
+            control_flow: ControlFlow::Continue,
             simulates_costs: placement.is_whole(),
-            before,
-            started: std::time::Instant::now(),
+            sent_before,
+            started_at: std::time::Instant::now(),
         }
     }
 
-    /// The learning rate after so many rounds.
+    /// The learning rate after this number of rounds.
     pub(super) fn rate(&self, rounds: f64) -> f64 {
         self.rates()(rounds)
     }
 
-    /// The same for others to keep.
+    /// The learning rate as a function of the number of rounds. The function does not borrow the session.
     pub(super) fn rates(&self) -> impl Fn(f64) -> f64 + Sync + use<> {
         let rate = self.learning_rate.clone();
         let epochs = self.experiment.config.training.epochs as f64;
@@ -117,12 +117,12 @@ impl<'a> Session<'a> {
     }
 
     /// Adds a score to a worker's mean over the epoch.
-    pub(super) fn count(&mut self, worker: usize, score: Score) {
+    pub(super) fn add_score(&mut self, worker: usize, score: Score) {
         let sum = &mut self.progress.epoch_scores[worker];
         *sum = sum.join(score);
     }
 
-    /// Begins an epoch's scores with its first round; they stay until then, because a run may end between epochs.
+    /// Resets the epoch's scores in its first round. They are kept until then, because a run may end between epochs.
     pub(super) fn begin_round(&mut self) {
         let epoch = self.experiment.sampler.rounds_per_epoch();
         if self.progress.round.is_multiple_of(epoch) && !self.is_over() {
@@ -130,12 +130,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether training can recover from a loss: far above the loss of a guess it cannot.
+    /// Whether training can recover from a loss. It cannot if the loss is far above that of random guessing.
     pub(super) fn is_sane(&self, loss: f64) -> bool {
         loss < 1e4 * (self.experiment.data.classes.max(2) as f64).ln()
     }
 
-    /// Ends the run because a worker's loss is not sane, and lets observers keep the models.
+    /// Ends the run because a worker's loss diverged, and lets observers save the models.
     pub(super) fn diverged(&mut self, worker: usize, losses: Vec<f64>, replicas: &mut dyn Replicas) -> Status {
         self.report_round(losses);
         let (round, progress) = (self.progress.round, &self.progress);
@@ -143,14 +143,14 @@ impl<'a> Session<'a> {
         Status::Diverged { worker, round }
     }
 
-    /// Notes that two workers have exchanged something in this round.
-    pub(super) fn note_link(&mut self, one: usize, other: usize) {
-        self.links.now.push((one.min(other), one.max(other)));
+    /// Records that two workers exchanged messages in this round.
+    pub(super) fn record_link(&mut self, one: usize, other: usize) {
+        self.links.current.push((one.min(other), one.max(other)));
     }
 
     fn report_round(&mut self, losses: Vec<f64>) -> ControlFlow {
-        self.links.now.sort_unstable();
-        self.links.now.dedup();
+        self.links.current.sort_unstable();
+        self.links.current.dedup();
         let event = Event::Round {
             round: self.progress.round,
             losses,
@@ -158,22 +158,22 @@ impl<'a> Session<'a> {
             leaders: self.leaders.take_change(),
             sent: self.progress.sent,
         };
-        self.links.now.clear();
+        self.links.current.clear();
         self.observer.observe(&event)
     }
 
-    /// Ends a round: reports it, evaluates at the end of an epoch, and asks observers whether to go on.
+    /// Ends a round: reports it, evaluates the models at the end of an epoch, and asks observers whether to continue.
     pub(super) fn end_round(&mut self, losses: Vec<f64>, replicas: &mut dyn Replicas) -> Result<ControlFlow, RunError> {
-        let mut next = self.report_round(losses);
+        let mut control_flow = self.report_round(losses);
         self.progress.round += 1;
         self.evaluation = None;
         let rounds_per_epoch = self.experiment.sampler.rounds_per_epoch();
         if self.progress.round.is_multiple_of(rounds_per_epoch) {
-            next = next.or(self.end_epoch(self.progress.round / rounds_per_epoch, replicas)?);
+            control_flow = control_flow.or(self.end_epoch(self.progress.round / rounds_per_epoch, replicas)?);
         }
         let progress = &self.progress;
         let snapshot = &mut || replicas.snapshot(progress);
-        Ok(next.or(self.observer.between_rounds(progress.round, snapshot)))
+        Ok(control_flow.or(self.observer.between_rounds(progress.round, snapshot)))
     }
 
     fn end_epoch(&mut self, epoch: u64, replicas: &mut dyn Replicas) -> Result<ControlFlow, RunError> {
@@ -183,8 +183,8 @@ impl<'a> Session<'a> {
             self.evaluation = Some(Evaluation::new(self.experiment, replicas)?);
         }
         let evaluation = self.evaluation.as_ref();
-        let test_accuracies = evaluation.map(|found| found.accuracies.clone());
-        let local_train_losses = evaluation.and_then(|found| found.local_train_losses.clone());
+        let test_accuracies = evaluation.map(|evaluation| evaluation.accuracies.clone());
+        let local_train_losses = evaluation.and_then(|evaluation| evaluation.local_train_losses.clone());
         let mut train_losses = self.train_losses();
         replicas.gather_scalars(&mut train_losses)?;
         Ok(self.observer.observe(&Event::Epoch {
@@ -197,7 +197,7 @@ impl<'a> Session<'a> {
         }))
     }
 
-    /// Every local worker's mean loss over the epoch so far; NaN where there were no examples.
+    /// Each local worker's mean loss over the epoch so far; NaN without examples.
     pub(super) fn train_losses(&self) -> Vec<f64> {
         let loss = |sum: &Score| match sum.examples {
             0 => f64::NAN,
@@ -206,26 +206,26 @@ impl<'a> Session<'a> {
         self.progress.epoch_scores.iter().map(loss).collect()
     }
 
-    /// Whether all rounds were run.
+    /// Whether all rounds have been run.
     pub(super) fn is_over(&self) -> bool {
         self.progress.round >= self.experiment.rounds()
     }
 
-    /// Goes on with a later round, where others are.
+    /// Jumps to a later round, to catch up with other processes.
     pub(super) fn jump(&mut self, round: u64) {
         self.progress.round = round;
         self.progress.epoch_scores.fill(Score::default());
         self.evaluation = None;
     }
 
-    /// Counts what was really sent since this process began, in the time that it really took.
+    /// Sets the cost to what this process has really sent since it started, and to the real time that passed.
     pub(super) fn measure_costs(&mut self, traffic: Traffic) {
-        self.progress.sent = self.before.after(traffic, self.started.elapsed());
+        self.progress.sent = self.sent_before.after(traffic, self.started_at.elapsed());
     }
 
-    /// While others are waited for: whether somebody asks for an end.
-    pub(super) fn meanwhile(&mut self) -> ControlFlow {
-        self.observer.meanwhile()
+    /// Asks observers whether to continue, while this process waits for others.
+    pub(super) fn while_waiting(&mut self) -> ControlFlow {
+        self.observer.while_waiting()
     }
 
     /// Reports an event.
@@ -233,21 +233,21 @@ impl<'a> Session<'a> {
         self.observer.observe(event);
     }
 
-    /// Ends the run because somebody asked for it, and lets observers keep what is needed for going on.
+    /// Ends the run early on request, and lets observers save what is needed to resume.
     pub(super) fn stop(&mut self, replicas: &mut dyn Replicas) -> Status {
         let (round, progress) = (self.progress.round, &self.progress);
         self.observer.stopped(&mut || replicas.snapshot(progress));
         Status::Interrupted { round }
     }
 
-    /// Lets observers keep the models of a run that turned out to have diverged.
-    pub(super) fn keep_diverged(&mut self, replicas: &mut dyn Replicas) {
+    /// Lets observers save the models of a run whose last evaluation shows that it diverged.
+    pub(super) fn save_diverged(&mut self, replicas: &mut dyn Replicas) {
         let progress = &self.progress;
         self.observer.diverged(&mut || replicas.snapshot(progress));
     }
 }
 
-/// Losses as events have them: NaN where none is known.
+/// Losses as they appear in events: NaN if unknown.
 pub(super) fn known_losses(losses: &[Option<f64>]) -> Vec<f64> {
     losses.iter().map(|loss| loss.unwrap_or(f64::NAN)).collect()
 }

@@ -1,8 +1,8 @@
 //! Transports: they move vectors between the processes of a run.
 //!
-//! A process holds one worker or several ([`Placement`]). In a round every process posts what its
-//! workers send and collects what they hear; nobody else is involved, so that a round costs what its
-//! links cost. The round loop knows only this trait. Within one process there is nothing to move.
+//! A process holds one or several workers ([`Placement`]). In each round, a process sends the messages of its workers
+//! and receives those for them. Only the processes at the ends of a link take part, so that a round costs what its
+//! links cost. The round loop depends only on the trait [`Transport`]. Within one process, nothing is sent.
 
 mod encoding;
 mod placement;
@@ -15,139 +15,139 @@ pub use wire::{HEADER, Message, WireError};
 
 use crate::model::State;
 
-/// What a transport can be relied upon for.
+/// What a transport guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The run goes on when a process is lost.
+    /// The run continues when a process is lost.
     pub survives_loss: bool,
-    /// Nobody but the run's own processes can take part.
+    /// Only processes of the run can take part.
     pub authenticated: bool,
-    /// What was posted is on its way while this process computes.
+    /// Messages make progress while this process computes.
     pub progresses: bool,
 }
 
-/// Why a run cannot go on between processes.
+/// Why a run of several processes cannot continue.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// What was waited for did not come.
-    #[error("round {round}: nothing came from worker {from} within {seconds} seconds")]
+    /// An expected message did not arrive in time.
+    #[error("round {round}: no message from worker {from} within {seconds} seconds")]
     Silence {
-        /// Who was waited for.
+        /// The expected sender.
         from: usize,
-        /// When.
+        /// The round.
         round: u64,
-        /// For how long.
+        /// The timeout.
         seconds: u64,
     },
-    /// What came cannot be used.
-    #[error("from worker {from}: {what}")]
+    /// A message is invalid.
+    #[error("message from worker {from}: {what}")]
     Message {
-        /// Whose it was.
+        /// The sender.
         from: usize,
-        /// What is wrong.
+        /// What is wrong with the message.
         what: WireError,
     },
-    /// Someone is gone without whom the algorithm cannot go on.
+    /// A worker that the algorithm cannot do without is lost.
     #[error(
-        "round {round}: worker {from} is lost, and this algorithm needs everyone: use one that goes by a \
-         graph, as al-dsgd or dpsgd"
+        "round {round}: worker {from} is lost, but this algorithm needs all workers: use one that exchanges along a \
+         graph, such as al-dsgd or dpsgd"
     )]
     Missing {
-        /// Who.
+        /// The worker.
         from: usize,
-        /// When.
+        /// The round.
         round: u64,
     },
-    /// A worker's loss is lost, and the run with it.
+    /// A worker's loss diverged, which ends the run.
     #[error("worker {worker} diverged in round {round}")]
     Diverged {
-        /// Whose.
+        /// The worker.
         worker: usize,
-        /// When.
+        /// The round.
         round: u64,
     },
-    /// It is broken.
+    /// The transport itself failed.
     #[error("{0}")]
     Broken(String),
 }
 
-/// What a process is to do before a round.
+/// What a process does before a round.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RoundStart {
-    /// The round.
+    /// Run the round.
     Go,
-    /// Nothing yet: the others are waited for. To be asked again at once, with what is wished by then.
+    /// Wait for other processes. Ask again at once, and pass on any request to stop by then.
     Wait,
-    /// Stop here: everyone does.
+    /// Stop here, as all processes do.
     Stop,
-    /// Go on with a later round, where the others are, and if it was away alone with this model and
-    /// these statistics, which are another's.
+    /// Continue with a later round, where the other processes are. A process that was isolated also adopts another
+    /// worker's model and statistics.
     Jump {
         /// The round.
         round: u64,
-        /// The vectors, by the names of a [`State`].
+        /// The adopted vectors, by the names of a [`State`].
         adopted: Option<State>,
     },
 }
 
-/// What has happened to other processes.
+/// A change of the membership of a run.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(tag = "change", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum MembershipEvent {
-    /// A worker is heard of, for the first time or again.
+    /// A worker has joined, for the first time or again.
     Joined {
-        /// Who.
+        /// The worker.
         worker: usize,
     },
-    /// A worker was waited for at the start in vain; it may come yet.
+    /// A worker did not join in time at the start. It may still join.
     Missing {
-        /// Who.
+        /// The worker.
         worker: usize,
-        /// What is known of it.
+        /// What is known about it.
         why: String,
     },
-    /// A worker is not heard of any more.
+    /// A worker was lost.
     Lost {
-        /// Who.
+        /// The worker.
         worker: usize,
-        /// Why that is believed.
+        /// Why the worker is considered lost.
         why: String,
     },
-    /// Something was refused.
+    /// A connection or a message was refused.
     Refused {
-        /// What, and from whom.
+        /// What was refused, and from which worker.
         what: String,
     },
 }
 
-/// What has been sent by this process, with everything that goes with it.
+/// What this process has sent, including all overhead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// Messages.
+    /// The number of messages.
     pub messages: u64,
 }
 
-/// The processes of a run: where workers are, which of them can be reached, and when a round may begin.
+/// The membership of a run: where workers are, which of them can be reached, and when a round may begin.
 pub trait Membership {
-    /// What the transport can be relied upon for.
+    /// What the transport guarantees.
     fn capabilities(&self) -> Capabilities;
 
     /// Which worker is in which process.
     fn placement(&self) -> &Placement;
 
-    /// What to do before round `round`; `stop` says that somebody here asks for an end.
+    /// What to do before round `round`. `stop` tells whether this process was asked to stop.
     fn may_begin(&mut self, round: u64, stop: bool) -> Result<RoundStart, TransportError>;
 
-    /// A worker here has diverged in this round: the run is over.
+    /// Reports that a local worker diverged in this round, which ends the run.
     fn leave(&mut self, _worker: usize, _round: u64) -> Result<(), TransportError> {
         Ok(())
     }
 
-    /// Whether messages from this worker can be expected in the next round.
+    /// Whether to expect messages from this worker in the next round.
     fn is_link_up(&self, _worker: usize) -> bool {
         true
     }
@@ -157,35 +157,36 @@ pub trait Membership {
         true
     }
 
-    /// What a worker has sent cannot be used: where losses are survived, it is lost.
+    /// Rejects what a worker has sent. If the transport survives losses, the worker is then lost.
     fn refuse(&mut self, _worker: usize, _why: String) {}
 
-    /// Whether a worker that has come back asks for a model.
+    /// Whether a worker that has rejoined asks for a model.
     fn state_requested(&self) -> bool {
         false
     }
 
-    /// The model for those that ask: the state before round `round`.
+    /// Sends the state before round `round` to workers that asked for a model.
     fn send_state(&mut self, _round: u64, _state: State) {}
 
-    /// What has happened since this was asked last.
+    /// The changes of the membership since the last call.
     fn membership_events(&mut self) -> Vec<MembershipEvent> {
         vec![]
     }
 }
 
-/// Messages between the workers of different processes. By default there are none.
+/// Messages between the workers of different processes. The defaults send and receive nothing.
 ///
-/// In rounds, a process calls [`begin_exchange`](Self::begin_exchange) and [`finish_exchange`](Self::finish_exchange) in
-/// turn, for every exchange that involves others; in between it may compute.
+/// In a synchronous run, a process calls [`begin_exchange`](Self::begin_exchange) and
+/// [`finish_exchange`](Self::finish_exchange) in turn, for every exchange that involves other processes. It may compute
+/// in between.
 pub trait MessageExchange {
-    /// Room for the numbers of a message, to be filled in: where sending costs least.
+    /// Allocates a buffer for the values of a message, in memory from which sending is cheapest.
     fn allocate(&mut self, length: usize) -> Buffer {
         vec![0.0; length].into()
     }
 
-    /// Sends messages, each to some processes, and says from which workers messages of the same exchange of the
-    /// same round are expected. Does not wait.
+    /// Sends messages, each to some processes, and announces the workers from which messages of the same exchange and
+    /// round are expected. Does not wait.
     fn begin_exchange(
         &mut self,
         _outgoing: Vec<(Message, Vec<usize>)>,
@@ -194,59 +195,59 @@ pub trait MessageExchange {
         Ok(())
     }
 
-    /// Waits for the expected messages of this exchange; in increasing order of the sender. Where losses
-    /// are survived, some may be missing.
+    /// Waits for the expected messages of this exchange. Returns them in increasing order of sender. If the transport
+    /// survives losses, some may be missing.
     fn finish_exchange(&mut self, _exchange: u32) -> Result<Vec<Message>, TransportError> {
         Ok(vec![])
     }
 
-    /// Without rounds: sends a message to a worker in another process; whether that can be reached.
+    /// Asynchronous runs: sends a message to a worker in another process. Returns whether the worker can be reached.
     fn send(&mut self, _to: usize, _message: Message) -> Result<bool, TransportError> {
         Ok(false)
     }
 
-    /// Without rounds: whatever has come, or comes within so long.
+    /// Asynchronous runs: returns the messages that have arrived, or that arrive within this time.
     fn receive(&mut self, _wait: std::time::Duration) -> Result<Vec<Message>, TransportError> {
         Ok(vec![])
     }
 
-    /// What has been sent so far.
+    /// What this process has sent so far.
     fn traffic(&self) -> Traffic {
         Traffic::default()
     }
 }
 
-/// What all processes do together. By default there is only one.
+/// Collective operations of all processes. The defaults are for a single process.
 pub trait Collectives {
-    /// The sum over all processes, in all of them; `exchange` is larger than that of what was sent before
-    /// in the same round.
-    fn all_reduce(&mut self, _exchange: u32, _numbers: &mut [f32]) -> Result<(), TransportError> {
+    /// Sums vectors over all processes, in place. `exchange` must be larger than the exchange number of anything sent
+    /// before in the same round.
+    fn all_reduce(&mut self, _exchange: u32, _values: &mut [f32]) -> Result<(), TransportError> {
         Ok(())
     }
 
-    /// A number for each worker, known where it is: fills in what others know, where that can be had,
-    /// and leaves the rest.
-    fn gather_scalars(&mut self, _numbers: &mut [f64]) -> Result<(), TransportError> {
+    /// Gathers one scalar per worker. Each process knows those of its own workers. Fills in the others if the transport
+    /// can, and leaves the rest unchanged.
+    fn gather_scalars(&mut self, _values: &mut [f64]) -> Result<(), TransportError> {
         Ok(())
     }
 
-    /// The sum over all processes of a number for each of them, where that can be had.
-    fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError> {
-        Ok(Some(number))
+    /// Sums one number per process over all processes, if the transport can.
+    fn sum(&mut self, value: f64) -> Result<Option<f64>, TransportError> {
+        Ok(Some(value))
     }
 }
 
-/// All that a run needs to know of its other processes.
+/// Everything that a run needs from its other processes.
 pub trait Transport: Membership + MessageExchange + Collectives {}
 
 impl<T: Membership + MessageExchange + Collectives> Transport for T {}
 
-/// All workers are in this process.
+/// The transport of a run whose workers are all in this process.
 #[derive(Debug)]
 pub struct InProcess(Placement);
 
 impl InProcess {
-    /// So many of them.
+    /// Creates the transport for this number of workers.
     pub fn new(workers: usize) -> Self {
         Self(Placement::new(workers, 1, 0))
     }

@@ -3,7 +3,7 @@
 use crate::ids::{RowIndex, WorkerId};
 use std::ops::Range;
 
-/// The workers of each process: blocks of consecutive numbers, of sizes that differ by one at most.
+/// The workers of each process: blocks of consecutive ids, whose sizes differ by at most one.
 ///
 /// ```
 /// use upwash::transport::Placement;
@@ -20,26 +20,26 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// `workers` in `processes`, seen from process `this`.
+    /// Places `workers` in `processes`, as seen from process `this`.
     ///
     /// # Panics
-    /// If there are more processes than workers, or `this` is none of them.
+    /// If there are more processes than workers, or if `this` is not one of the processes.
     pub fn new(workers: usize, processes: usize, this: usize) -> Self {
-        assert!(processes <= workers && this < processes, "a worker each");
+        assert!(processes <= workers && this < processes, "every process needs a worker, and `this` must be a process");
         Self { workers, processes, this }
     }
 
-    /// How many workers there are in all.
+    /// The total number of workers.
     pub fn workers(&self) -> usize {
         self.workers
     }
 
-    /// How many processes there are.
+    /// The number of processes.
     pub fn processes(&self) -> usize {
         self.processes
     }
 
-    /// The number of this process.
+    /// The index of this process.
     pub fn this(&self) -> usize {
         self.this
     }
@@ -50,30 +50,30 @@ impl Placement {
     }
 
     /// The workers of a process.
-    pub fn of(&self, process: usize) -> Range<usize> {
+    pub fn workers_of(&self, process: usize) -> Range<usize> {
         let first = |process: usize| process * self.workers / self.processes;
         first(process)..first(process + 1)
     }
 
     /// The workers of this process.
     pub fn own(&self) -> Range<usize> {
-        self.of(self.this)
+        self.workers_of(self.this)
     }
 
-    /// Where a worker is.
+    /// The process of a worker.
     pub fn process_of(&self, worker: usize) -> usize {
-        // The last process whose first worker is not behind it.
+        // The last process whose first worker does not come after this one.
         let guess = worker * self.processes / self.workers;
-        (guess..self.processes).take_while(|&process| self.of(process).start <= worker).last().unwrap_or(guess)
+        (guess..self.processes).take_while(|&process| self.workers_of(process).start <= worker).last().unwrap_or(guess)
     }
 
-    /// Which row of this process's engine is its.
+    /// The row of a worker in this process's engine; `None` if the worker is in another process.
     pub fn row_of(&self, worker: WorkerId) -> Option<RowIndex> {
         let own = self.own();
         own.contains(&worker).then(|| RowIndex(worker - own.start))
     }
 
-    /// The rows of those of these workers that are in this process.
+    /// The rows of those workers that are in this process.
     pub fn rows_of(&self, workers: &[WorkerId]) -> Vec<RowIndex> {
         workers.iter().filter_map(|&worker| self.row_of(worker)).collect()
     }
@@ -84,14 +84,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_worker_is_in_one_process() {
+    fn every_worker_is_in_exactly_one_process() {
         for workers in 1..20 {
             for processes in 1..=workers {
                 let all = Placement::new(workers, processes, 0);
-                let listed: Vec<usize> = (0..processes).flat_map(|p| all.of(p)).collect();
+                let listed: Vec<usize> = (0..processes).flat_map(|p| all.workers_of(p)).collect();
                 assert_eq!(listed, (0..workers).collect::<Vec<_>>());
                 for worker in 0..workers {
-                    assert!(all.of(all.process_of(worker)).contains(&worker));
+                    assert!(all.workers_of(all.process_of(worker)).contains(&worker));
                 }
             }
         }

@@ -1,74 +1,74 @@
-//! What one worker sends others in an exchange: a header of fixed size, and numbers.
+//! The wire format of messages: a header of fixed size, followed by values.
 
 use super::Buffer;
 use crate::algorithm::WorkerStats;
 
-/// Bytes of a header.
+/// The size of a header in bytes.
 pub const HEADER: usize = 64;
-/// Changes with the layout of headers.
+/// The version of the layout of headers.
 const VERSION: u8 = 1;
 
 /// What a worker sends in an exchange.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
-    /// Who.
+    /// The sender.
     pub from: usize,
-    /// When.
+    /// The round.
     pub round: u64,
-    /// Which of the round's exchanges, from 0.
+    /// The number of the exchange within the round.
     pub exchange: u32,
-    /// What it says of itself.
+    /// The sender's stats.
     pub stats: WorkerStats,
-    /// Whether it holds all links that it should have in this round.
+    /// Whether the sender has all links up that it should have in this round.
     pub whole: bool,
-    /// Whether a public copy comes whole, and not as a difference from what was sent before.
+    /// Whether a public copy is sent in full, and not as a difference from what was sent before.
     pub fresh: bool,
-    /// Vectors, one after the other, as they were [coded](super::Encoding).
+    /// Vectors, one after the other, in their [encodings](super::Encoding).
     pub values: Buffer,
 }
 
-/// Why bytes are no message.
+/// Why a message is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// Not a header.
+    /// The bytes are not a header.
     #[error("invalid message header")]
     Header,
-    /// Another version of this program.
-    #[error("message format version {0}: run the same version of upwash everywhere")]
+    /// The sender runs another version of this program.
+    #[error("unsupported message format version {0}: run the same version of upwash everywhere")]
     Version(u8),
-    /// Cut short, or longer than it should be.
-    #[error("{found} numbers instead of {expected}: is its configuration the same?")]
+    /// The message is too short or too long.
+    #[error("{found} values instead of {expected}: check that all processes use the same configuration")]
     Length {
-        /// How many there should be.
+        /// The expected number of values.
         expected: usize,
-        /// How many there are.
+        /// The number of values in the message.
         found: usize,
     },
-    /// Something other than was waited for.
+    /// The message is not the expected one.
     #[error("unexpected message of round {round}, exchange {exchange}")]
     OutOfTurn {
-        /// Its round.
+        /// The round of the message.
         round: u64,
-        /// Its exchange.
+        /// The exchange of the message.
         exchange: u32,
     },
-    /// Changed on its way.
-    #[error("checksum mismatch: the message was altered on its way")]
+    /// The message was altered on the way.
+    #[error("checksum mismatch: the message was altered on the way")]
     Checksum,
-    /// Buffer that are none.
+    /// Values of the message are not finite.
     #[error("the model is not finite")]
     NotFinite,
 }
 
 impl Message {
-    /// The header: fixed places, little-endian.
+    /// The header: fields at fixed offsets, little-endian.
     pub fn header(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
-        let mut at = 0;
+        let mut offset = 0;
         let mut put = |part: &[u8]| {
-            bytes[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
+            bytes[offset..offset + part.len()].copy_from_slice(part);
+            offset += part.len();
         };
         put(b"UL");
         put(&[VERSION, u8::from(self.whole) | u8::from(self.fresh) << 1]);
@@ -77,13 +77,13 @@ impl Message {
         put(&(self.values.len() as u64).to_le_bytes());
         put(&self.exchange.to_le_bytes());
         put(&(self.stats.degree as u32).to_le_bytes());
-        // A loss that is not known is no number.
+        // An unknown loss is NaN.
         put(&self.stats.loss.unwrap_or(f64::NAN).to_le_bytes());
         put(&self.stats.scalar.to_le_bytes());
         bytes
     }
 
-    /// A message without its numbers, and how many those will be.
+    /// Parses a header: the message without its values, and the number of values that follow.
     pub fn from_header(bytes: &[u8; HEADER]) -> Result<(Self, u64), WireError> {
         let mut rest = &bytes[..];
         let mut take = |count: usize| {
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn header_is_read_back() {
         for loss in [None, Some(0.25)] {
             let message = Message {
                 from: 3,
@@ -146,13 +146,13 @@ mod tests {
             };
             let (read, length) = Message::from_header(&message.header()).unwrap();
             assert_eq!(length, 2);
-            let numbers = message.values.clone();
-            assert_eq!(Message { values: numbers, ..read }, message);
+            let values = message.values.clone();
+            assert_eq!(Message { values, ..read }, message);
         }
     }
 
     #[test]
-    fn what_is_no_header_is_refused() {
+    fn invalid_headers_are_rejected() {
         assert_eq!(Message::from_header(&[0; HEADER]), Err(WireError::Header));
         let mut other = [0; HEADER];
         other[..3].copy_from_slice(b"UL\x09");

@@ -1,7 +1,8 @@
-//! Runs without rounds: a worker that has a gradient exchanges with at most one other, and nobody waits for all.
+//! Asynchronous runs: a worker that has computed a gradient exchanges with at most one other worker, and no worker
+//! waits for all others.
 //!
-//! One runtime counts gradients, ends rounds and epochs and reports. Where the workers are and what time it is, is behind
-//! [`AsyncWorkers`]: events in virtual time, threads of this process, or processes on a network. As many gradients as
+//! One runtime counts gradients, ends rounds and epochs, and reports. [`AsyncWorkers`] hides where the workers are and
+//! how time passes: events in virtual time, threads of this process, or processes on a network. As many gradients as
 //! there are workers that train count as a round.
 
 mod network;
@@ -22,55 +23,55 @@ use crate::engine::{ConcurrentWorkers, Engine, Score};
 use crate::experiment::Experiment;
 use crate::transport::Transport;
 
-/// A gradient that was applied.
+/// A completed step: a gradient that was applied.
 pub(super) struct CompletedStep {
     worker: usize,
-    /// With whom the worker has exchanged.
+    /// The worker's partner in the exchange.
     partner: Option<usize>,
     score: Score,
-    /// What the exchange has sent, where nothing really travels.
+    /// The simulated traffic of the exchange.
     messages: u64,
     bytes: u64,
-    /// The worker's simulated time, if it has one.
+    /// The worker's simulated time, if time is simulated.
     time: Option<f64>,
 }
 
-/// What becomes of a run that is to stop.
+/// When a run ends after a request to stop.
 enum Stop {
-    /// It stops here.
+    /// At once.
     Now,
-    /// Its workers end one after the other.
+    /// When all workers have ended, one after the other.
     WhenAllHaveEnded,
 }
 
-/// The workers of a run without rounds.
+/// The workers of an asynchronous run.
 trait AsyncWorkers: Replicas {
-    /// Waits for the next gradient that is applied; none when all workers have ended.
+    /// Waits for the next completed step; `None` when all workers have ended.
     fn next_step(&mut self, session: &mut Session<'_>) -> Result<Option<CompletedStep>, RunError>;
 
-    /// A round is about to end: the progress must have all that a checkpoint needs.
+    /// Called before a round ends: adds to the progress what a checkpoint needs.
     fn before_round_ends(&mut self, _session: &mut Session<'_>) -> Result<(), RunError> {
         Ok(())
     }
 
-    /// A round has ended, and so many have in all.
+    /// Called after a round has ended, with the number of rounds so far.
     fn rounds_counted(&mut self, _rounds: u64) {}
 
-    /// A worker's loss is not sane: others should know.
-    fn leave(&mut self, _worker: usize, _round: u64) -> Result<(), RunError> {
+    /// Reports to other processes that a worker's loss diverged.
+    fn report_divergence(&mut self, _worker: usize, _round: u64) -> Result<(), RunError> {
         Ok(())
     }
 
-    /// Somebody asks for an end.
+    /// Requests the end of the run.
     fn stop(&mut self) -> Stop {
         Stop::Now
     }
 
-    /// All workers have ended: how the run ends.
+    /// Called when all workers have ended. Returns how the run ends.
     fn end(&mut self, session: &mut Session<'_>) -> Result<Status, RunError>;
 }
 
-/// Runs an asynchronous algorithm as it was configured, or between the processes of a transport.
+/// Runs an asynchronous algorithm in one process, as configured, or across the processes of a transport.
 pub(super) fn run(
     session: &mut Session<'_>,
     algorithm: &dyn Asynchronous,
@@ -83,7 +84,7 @@ pub(super) fn run(
         return virtual_time::run(session, algorithm, engine);
     }
     if !placement.is_whole() && placement.own().len() != 1 {
-        return Err(RunError::OneEach(algorithm.display_name()));
+        return Err(RunError::OneWorkerPerProcess(algorithm.display_name()));
     }
     let Some(concurrent) = engine.concurrent() else {
         return Err(RunError::Threads);
@@ -95,7 +96,7 @@ pub(super) fn run(
     }
 }
 
-/// Counts gradients until there are enough, or something ends the run. So many are done, and make a round.
+/// Counts gradients until there are enough or the run ends early. Starts at `done`; `per_round` gradients make a round.
 fn count_steps(
     session: &mut Session<'_>,
     workers: &mut impl AsyncWorkers,
@@ -105,10 +106,10 @@ fn count_steps(
     session.begin_round();
     while let Some(step) = workers.next_step(session)? {
         let (worker, loss) = (step.worker, step.score.loss);
-        session.count(worker, step.score);
+        session.add_score(worker, step.score);
         session.progress.losses[worker] = Some(loss);
         if let Some(partner) = step.partner {
-            session.note_link(worker, partner);
+            session.record_link(worker, partner);
         }
         let sent = &mut session.progress.sent;
         sent.messages_sent += step.messages;
@@ -118,21 +119,21 @@ fn count_steps(
             session.progress.clocks[worker] = time;
         }
         if !session.is_sane(loss) {
-            workers.leave(worker, session.progress.round)?;
+            workers.report_divergence(worker, session.progress.round)?;
             let losses = known_losses(&session.progress.losses);
             return Ok(session.diverged(worker, losses, workers));
         }
         done += 1;
-        // More may have been applied than there are rounds, if the run was resumed.
+        // A resumed run may have applied more gradients than its rounds account for.
         while done >= (session.progress.round + 1) * per_round {
             workers.before_round_ends(session)?;
             let losses = known_losses(&session.progress.losses);
-            let next = session.end_round(losses, workers)?;
+            let control_flow = session.end_round(losses, workers)?;
             workers.rounds_counted(session.progress.round);
             if session.is_over() {
                 break;
             }
-            if next == ControlFlow::Stop && matches!(workers.stop(), Stop::Now) {
+            if control_flow == ControlFlow::Stop && matches!(workers.stop(), Stop::Now) {
                 return Ok(session.stop(workers));
             }
             session.begin_round();

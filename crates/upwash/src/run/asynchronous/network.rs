@@ -1,10 +1,10 @@
-//! A worker in a process of its own: nobody waits for all.
+//! An asynchronous worker in a separate process. It never waits for all others.
 //!
-//! One thread computes gradients. The calling thread answers other workers' requests, passes on what the worker itself asks
-//! of others, counts, evaluates and reports ([`RequestHandler`]). An exchange is a message there and a message back. The
-//! worker answers others while it waits: what becomes of its model is computed from the model that it sent, and the
-//! difference is added to the one that it has by then, so that nothing that others gave it is lost, and nobody can wait in
-//! a circle.
+//! One thread computes gradients. The calling thread ([`RequestHandler`]) answers other workers' requests, sends the
+//! worker's own requests, counts steps, evaluates and reports. An exchange is one message to the partner and one back.
+//! While the worker waits for the reply, this process still answers others. The worker computes its new model from the
+//! model that it sent, and adds the difference to the model that it has by then. So no update by others is lost, and
+//! workers cannot wait for each other in a cycle.
 
 use super::super::session::Session;
 use super::super::{ControlFlow, RunError, Status};
@@ -22,13 +22,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// A worker that gets no answer for so long goes on alone.
+/// How long a worker waits for a reply before it continues alone.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a thread that waits for the other sleeps before it looks up.
+/// How long a thread that waits for the other one sleeps between two checks.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// This process's worker, for both threads.
+/// The worker of this process, as both threads see it.
 pub(super) struct NetworkWorker<'a> {
     pub(super) experiment: &'a Experiment,
     pub(super) algorithm: &'a dyn Asynchronous,
@@ -36,15 +36,15 @@ pub(super) struct NetworkWorker<'a> {
     pub(super) neighbors: Vec<usize>,
     pub(super) state: SharedState<'a>,
     pub(super) stop: AtomicBool,
-    /// Gradients that the calling thread has counted: the worker's next one is put into its model only after that, so
-    /// that a checkpoint in between has as many as it says.
+    /// The number of gradients that the calling thread has counted. The worker applies its next gradient only after
+    /// that, so that a checkpoint in between contains exactly as many as it states.
     pub(super) counted: AtomicU64,
-    /// The calling thread counts no more.
+    /// Whether the calling thread has stopped counting.
     closed: AtomicBool,
     rate: Box<dyn Fn(f64) -> f64 + Sync + 'a>,
 }
 
-/// Lets the worker's thread end however the calling one does: it waits for what that counts.
+/// Lets the worker's thread end however the calling thread ends. Otherwise it would wait for the count forever.
 struct CloseOnDrop<'w, 'a>(&'w NetworkWorker<'a>);
 
 impl Drop for CloseOnDrop<'_, '_> {
@@ -54,22 +54,22 @@ impl Drop for CloseOnDrop<'_, '_> {
     }
 }
 
-/// What the worker's thread asks of the calling one.
-pub(super) enum Ask {
-    /// To send a request to another worker.
-    Request { to: usize, step: u64, message: Message },
-    /// To count a gradient that is applied.
-    Step(Score),
+/// A command from the worker's thread to the calling thread.
+pub(super) enum Command {
+    /// Send a request to another worker.
+    SendRequest { to: usize, step: u64, message: Message },
+    /// Count a gradient that was applied.
+    CountStep(Score),
 }
 
-/// What came of a request, if anything did.
+/// The reply to a request, if there was one.
 pub(super) struct Reply {
     pub(super) step: u64,
     pub(super) message: Option<Message>,
 }
 
-/// What an exchange adds to the worker that began it.
-struct Change {
+/// What an exchange adds to the worker that started it.
+struct Delta {
     model: Vec<f32>,
     scalar: f64,
 }
@@ -94,13 +94,13 @@ pub(super) fn run(
         closed: AtomicBool::new(false),
         rate: Box::new(session.rates()),
     };
-    let (ask, asked) = mpsc::channel();
-    let (reply, replies) = mpsc::channel();
-    let mut handler = RequestHandler::new(&worker, transport, asked, reply);
-    let mut next = ControlFlow::Continue;
+    let (command_sender, command_receiver) = mpsc::channel();
+    let (reply_sender, reply_receiver) = mpsc::channel();
+    let mut handler = RequestHandler::new(&worker, transport, command_receiver, reply_sender);
+    let mut control_flow = ControlFlow::Continue;
     loop {
-        match handler.transport.may_begin(0, next == ControlFlow::Stop)? {
-            RoundStart::Wait => next = session.meanwhile(),
+        match handler.transport.may_begin(0, control_flow == ControlFlow::Stop)? {
+            RoundStart::Wait => control_flow = session.while_waiting(),
             RoundStart::Stop => return Ok(session.stop(&mut handler)),
             RoundStart::Go | RoundStart::Jump { .. } => break,
         }
@@ -110,11 +110,11 @@ pub(super) fn run(
         match updates.into_iter().next().filter(|_| worker.trains()) {
             Some(update) => {
                 let worker = &worker;
-                scope.spawn(move || worker.work(steps, update, &ask, &replies));
+                scope.spawn(move || worker.work(steps, update, &command_sender, &reply_receiver));
             }
-            None => drop(ask),
+            None => drop(command_sender),
         }
-        let _closes = CloseOnDrop(&worker);
+        let _guard = CloseOnDrop(&worker);
         session.evaluates = worker.trains();
         let done = session.progress.round;
         count_steps(session, &mut handler, done, 1)
@@ -122,7 +122,7 @@ pub(super) fn run(
 }
 
 impl<'a> NetworkWorker<'a> {
-    /// Whether it has data: all have but a server.
+    /// Whether the worker has data. Only a server has none.
     pub(super) fn trains(&self) -> bool {
         Some(self.id) != self.experiment.server
     }
@@ -131,12 +131,12 @@ impl<'a> NetworkWorker<'a> {
         self.state.lock(self.id)
     }
 
-    /// Computes gradient after gradient.
+    /// Computes and applies one gradient after another.
     fn work(
         &self,
         steps: std::ops::Range<u64>,
         update: &mut [f32],
-        ask: &mpsc::Sender<Ask>,
+        commands: &mpsc::Sender<Command>,
         replies: &mpsc::Receiver<Reply>,
     ) {
         let mut local = self.lock().local();
@@ -147,36 +147,36 @@ impl<'a> NetworkWorker<'a> {
             let model = self.lock().model.to_vec();
             let task = GradientTask { batch: step, rate: (self.rate)(step as f64) };
             let LocalState { statistics, optimizer_state } = &mut local;
-            // In this process the worker is the first.
+            // The worker is the only row of this process's engine.
             let (context, optimizer) = (self.state.context, &mut slices(optimizer_state));
             let score = context.gradient(0, task, &model, statistics, update, optimizer);
-            let Some(change) = self.exchange(step, update, ask, replies) else {
+            let Some(delta) = self.exchange(step, update, commands, replies) else {
                 return;
             };
             while self.counted.load(Ordering::Acquire) < step && !self.closed.load(Ordering::Acquire) {
                 std::thread::sleep(POLL_INTERVAL);
             }
             let mut state = self.lock();
-            let pairs = state.model.iter_mut().zip(change.model);
+            let pairs = state.model.iter_mut().zip(delta.model);
             pairs.for_each(|(x, difference)| *x += difference);
-            state.scalar += change.scalar;
-            state.keep(&local);
+            state.scalar += delta.scalar;
+            state.store_local(&local);
             drop(state);
-            if ask.send(Ask::Step(score)).is_err() {
+            if commands.send(Command::CountStep(score)).is_err() {
                 return;
             }
         }
     }
 
-    /// Exchanges with the partner that the algorithm names, if it can be reached; what that changes, unless nobody
-    /// listens any more.
+    /// Exchanges with the partner that the algorithm names, if the partner can be reached. Returns the resulting
+    /// change, or `None` if the calling thread has ended.
     fn exchange(
         &self,
         step: u64,
         update: &[f32],
-        ask: &mpsc::Sender<Ask>,
+        commands: &mpsc::Sender<Command>,
         replies: &mpsc::Receiver<Reply>,
-    ) -> Option<Change> {
+    ) -> Option<Delta> {
         let (sent, scalar) = {
             let state = self.lock();
             (state.model.to_vec(), state.scalar)
@@ -185,25 +185,25 @@ impl<'a> NetworkWorker<'a> {
         let mut reply = None;
         let partner = self.algorithm.partner(&view);
         if let Some(to) = partner {
-            // What it sends does not depend on the other's scalar.
-            let update_alone = self.algorithm.update(&view, Some((to, 1.0)));
-            let own = update_alone.plans.iter().find(|plan| plan.worker == self.id);
-            let numbers = own.map_or(vec![], |plan| outgoing(plan, &sent, update));
-            let message = self.message(numbers, scalar);
-            ask.send(Ask::Request { to, step, message }).ok()?;
+            // The outgoing message does not depend on the partner's scalar.
+            let provisional = self.algorithm.update(&view, Some((to, 1.0)));
+            let own = provisional.plans.iter().find(|plan| plan.worker == self.id);
+            let values = own.map_or(vec![], |plan| outgoing(plan, &sent, update));
+            let message = self.message(values, scalar);
+            commands.send(Command::SendRequest { to, step, message }).ok()?;
             reply = self.wait_for_reply(step, replies).ok()?;
         }
-        let known = partner.zip(reply.as_ref());
-        let known = known.map(|(partner, reply)| (partner, reply.stats.scalar));
-        let plans = self.algorithm.update(&view, known).plans;
+        let known_partner = partner.zip(reply.as_ref());
+        let known_partner = known_partner.map(|(partner, reply)| (partner, reply.stats.scalar));
+        let plans = self.algorithm.update(&view, known_partner).plans;
         let remote = partner.zip(reply.map(|reply| reply.values));
         let (mut model, new_scalar) = self.updated(&plans, sent.clone(), update, remote);
         model.iter_mut().zip(&sent).for_each(|(x, old)| *x -= old);
         let scalar = new_scalar.map_or(0.0, |new| new - scalar);
-        Some(Change { model, scalar })
+        Some(Delta { model, scalar })
     }
 
-    /// What came of a request; an error when nobody listens any more.
+    /// Waits for the reply to a request. Returns an error if the calling thread has ended.
     fn wait_for_reply(
         &self,
         step: u64,
@@ -214,7 +214,7 @@ impl<'a> NetworkWorker<'a> {
             let left = deadline.saturating_duration_since(Instant::now());
             match replies.recv_timeout(left) {
                 Ok(reply) if reply.step == step => return Ok(reply.message),
-                // Of an exchange that was given up.
+                // A late reply to an exchange that was given up.
                 Ok(_) => {}
                 Err(mpsc::RecvTimeoutError::Timeout) => return Ok(None),
                 Err(closed) => return Err(closed),
@@ -222,7 +222,7 @@ impl<'a> NetworkWorker<'a> {
         }
     }
 
-    pub(super) fn message(&self, numbers: Vec<f32>, scalar: f64) -> Message {
+    pub(super) fn message(&self, values: Vec<f32>, scalar: f64) -> Message {
         Message {
             from: self.id,
             round: 0,
@@ -230,11 +230,11 @@ impl<'a> NetworkWorker<'a> {
             stats: WorkerStats { loss: None, degree: self.neighbors.len(), scalar },
             whole: true,
             fresh: false,
-            values: numbers.into(),
+            values: values.into(),
         }
     }
 
-    /// This worker's model and scalar after an exchange with at most one other.
+    /// This worker's model and scalar after an exchange with at most one other worker.
     pub(super) fn updated(
         &self,
         plans: &[WorkerPlan],
@@ -246,11 +246,11 @@ impl<'a> NetworkWorker<'a> {
             return (model, None);
         };
         let rows = vec![WorkerVectors { model: &mut model, step: update, state_vectors: vec![] }];
-        // This worker is the engine's only row; what the other sent comes behind it.
+        // This worker is the engine's only row. The partner's message is the row behind it.
         let row_of = |worker| Ok::<_, Infallible>(RowIndex(usize::from(worker != self.id)));
         let Ok(row_plan) = own.clone().at_rows(row_of);
         let mut row_plans = vec![row_plan];
-        let remote = |(_, numbers)| RemoteRow { messages: vec![numbers] };
+        let remote = |(_, values)| RemoteRow { messages: vec![values] };
         let remote_rows: Vec<RemoteRow> = other.into_iter().map(remote).collect();
         row_plans.extend(remote_rows.iter().map(|remote| remote.part(RowIndex(1))));
         let options = MixOptions { single_threaded: true, ..Default::default() };
@@ -259,7 +259,7 @@ impl<'a> NetworkWorker<'a> {
     }
 }
 
-/// What a plan's worker sends, made of a model and a step.
+/// The message that a plan's worker sends, computed from its model and step.
 pub(super) fn outgoing(plan: &WorkerPlan, model: &[f32], update: &[f32]) -> Vec<f32> {
     let message = plan.messages.first().cloned();
     let message = message.unwrap_or_else(Outgoing::model);

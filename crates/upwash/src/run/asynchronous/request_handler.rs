@@ -1,9 +1,9 @@
-//! The calling thread of a worker on a network: it answers requests, passes on the worker's own, and says goodbye.
+//! The calling thread of a worker on a network: it answers requests, sends the worker's own, and announces its end.
 
 use super::super::evaluation::Replicas;
 use super::super::session::Session;
 use super::super::{ControlFlow, Event, Progress, RunError, Snapshot, Status};
-use super::network::{Ask, NetworkWorker, POLL_INTERVAL, Reply, outgoing};
+use super::network::{Command, NetworkWorker, POLL_INTERVAL, Reply, outgoing};
 use super::{AsyncWorkers, CompletedStep, Stop, async_step};
 use crate::engine::{Score, Split};
 use crate::transport::{MembershipEvent, Message, Transport, TransportError};
@@ -12,72 +12,72 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long a worker that was asked to stop still answers, and waits for answers.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a worker that was asked to stop still sends replies, and waits for them.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a message is for: the lowest bits of its exchange number.
+/// The kind of a message: the lowest two bits of its exchange number.
 const REQUEST: u32 = 0;
 const REPLY: u32 = 1;
 const DONE: u32 = 2;
-/// The largest step that fits beside them; then they begin anew.
-const LARGEST: u64 = (1 << 30) - 1;
+/// The largest step that fits into the remaining bits. Steps wrap around after it.
+const MAX_STEP: u64 = (1 << 30) - 1;
 
 pub(super) struct RequestHandler<'w, 'a> {
     worker: &'w NetworkWorker<'a>,
     pub(super) transport: &'w mut dyn Transport,
-    /// What the worker's thread asks for, and where it is answered.
-    asked: mpsc::Receiver<Ask>,
-    reply: mpsc::Sender<Reply>,
-    /// Whether the worker's thread is at work, and whether the neighbors know that it is not.
-    is_at_work: bool,
-    has_said_goodbye: bool,
-    /// Messages are numbered, so that none counts twice.
+    /// Commands from the worker's thread, and the channel for replies to it.
+    commands: mpsc::Receiver<Command>,
+    replies: mpsc::Sender<Reply>,
+    /// Whether the worker's thread is running, and whether its end was announced to the neighbors.
+    is_worker_running: bool,
+    has_sent_goodbye: bool,
+    /// The sequence number of the last message. Numbering ensures that no message counts twice.
     sequence: u64,
-    /// Neighbors that have come to their end, or were asked to stop.
-    done: BTreeSet<usize>,
-    /// The gradients that each has told of; and replies that wait for the slowest.
+    /// Neighbors that have finished, or were asked to stop.
+    finished: BTreeSet<usize>,
+    /// The number of gradients that each neighbor has reported, and replies held back until the slowest catches up.
     steps: BTreeMap<usize, u64>,
-    held_back: Vec<(usize, Message)>,
-    /// Whose answer the worker waits for, to which of its requests.
-    waiting: Option<(usize, u64)>,
-    /// Since when somebody asks for an end.
-    stopping: Option<Instant>,
-    /// When a worker that trains was last there.
-    last_company: Instant,
+    held_replies: Vec<(usize, Message)>,
+    /// The receiver and the step of the request that waits for a reply.
+    pending_request: Option<(usize, u64)>,
+    /// When the end of the run was requested.
+    stop_requested_at: Option<Instant>,
+    /// When a neighbor that trains was last connected.
+    last_active: Instant,
 }
 
 impl<'w, 'a> RequestHandler<'w, 'a> {
     pub(super) fn new(
         worker: &'w NetworkWorker<'a>,
         transport: &'w mut dyn Transport,
-        asked: mpsc::Receiver<Ask>,
-        reply: mpsc::Sender<Reply>,
+        commands: mpsc::Receiver<Command>,
+        replies: mpsc::Sender<Reply>,
     ) -> Self {
         Self {
             worker,
             transport,
-            asked,
-            reply,
-            is_at_work: worker.trains(),
-            has_said_goodbye: false,
+            commands,
+            replies,
+            is_worker_running: worker.trains(),
+            has_sent_goodbye: false,
             sequence: 0,
-            done: BTreeSet::new(),
+            finished: BTreeSet::new(),
             steps: BTreeMap::new(),
-            held_back: Vec::new(),
-            waiting: None,
-            stopping: None,
-            last_company: Instant::now(),
+            held_replies: Vec::new(),
+            pending_request: None,
+            stop_requested_at: None,
+            last_active: Instant::now(),
         }
     }
 
-    /// Receives what has come, and reports who has joined or was lost.
+    /// Receives messages, and reports changes of the membership.
     fn receive(&mut self, session: &mut Session<'_>) -> Result<(), RunError> {
         for message in self.transport.receive(POLL_INTERVAL)? {
-            self.open(message)?;
+            self.handle_message(message)?;
         }
         for change in self.transport.membership_events() {
             if let MembershipEvent::Joined { worker } = change {
-                self.done.remove(&worker);
+                self.finished.remove(&worker);
             }
             let round = session.progress.round;
             session.report(&Event::Peer { round, change });
@@ -86,31 +86,31 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
         Ok(())
     }
 
-    /// Does what the worker's thread asks for; a gradient that it has applied.
-    fn serve_worker(&mut self, session: &mut Session<'_>) -> Result<Option<Score>, RunError> {
+    /// Carries out commands from the worker's thread. Returns the score of a gradient that the worker has applied.
+    fn handle_commands(&mut self, session: &mut Session<'_>) -> Result<Option<Score>, RunError> {
         loop {
-            match self.asked.try_recv() {
-                Ok(Ask::Request { to, step, message }) => {
-                    session.note_link(self.worker.id, to);
+            match self.commands.try_recv() {
+                Ok(Command::SendRequest { to, step, message }) => {
+                    session.record_link(self.worker.id, to);
                     match self.send(to, step, REQUEST, message)? {
-                        true => self.waiting = Some((to, step)),
-                        false => self.pass_on(step, None),
+                        true => self.pending_request = Some((to, step)),
+                        false => self.deliver_reply(step, None),
                     }
                 }
-                Ok(Ask::Step(score)) => return Ok(Some(score)),
+                Ok(Command::CountStep(score)) => return Ok(Some(score)),
                 Err(mpsc::TryRecvError::Empty) => return Ok(None),
                 Err(mpsc::TryRecvError::Disconnected) => {
-                    self.is_at_work = false;
+                    self.is_worker_running = false;
                     return Ok(None);
                 }
             }
         }
     }
 
-    /// Tells the neighbors that this worker is done. A server has nothing to say, unless it goes before the others.
-    fn say_goodbye(&mut self, session: &Session<'_>) -> Result<(), RunError> {
-        let speaks = self.worker.trains() || self.stopping.is_some();
-        if speaks && !std::mem::replace(&mut self.has_said_goodbye, true) {
+    /// Tells the neighbors that this worker has finished. A server does so only if it exits before the others.
+    fn send_goodbye(&mut self, session: &Session<'_>) -> Result<(), RunError> {
+        let must_send = self.worker.trains() || self.stop_requested_at.is_some();
+        if must_send && !std::mem::replace(&mut self.has_sent_goodbye, true) {
             for to in self.worker.neighbors.clone() {
                 let message = self.worker.message(vec![], 0.0);
                 self.send(to, session.progress.round, DONE, message)?;
@@ -119,17 +119,17 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
         Ok(())
     }
 
-    /// A server has no gradients of its own: its rounds are those that all who are at work have behind them. Who comes
-    /// back from long ago does not hold it up.
-    fn keep_up(&mut self, session: &mut Session<'_>) -> Result<(), RunError> {
+    /// Advances the rounds of a server. A server computes no gradients, so its round is the one that all active workers
+    /// have completed. A worker that rejoins far behind does not delay it.
+    fn advance_server(&mut self, session: &mut Session<'_>) -> Result<(), RunError> {
         let round = session.progress.round;
-        let at_work: Vec<u64> = self.company().map(|other| self.steps_of(other)).collect();
-        let least = match at_work.is_empty() {
-            true => self.done.iter().map(|&other| self.steps_of(other)).max(),
-            false => at_work.into_iter().filter(|&steps| steps >= round).min(),
+        let active_steps: Vec<u64> = self.active_neighbors().map(|other| self.steps_of(other)).collect();
+        let completed = match active_steps.is_empty() {
+            true => self.finished.iter().map(|&other| self.steps_of(other)).max(),
+            false => active_steps.into_iter().filter(|&steps| steps >= round).min(),
         };
-        let least = least.unwrap_or(round);
-        while session.progress.round < least && self.stopping.is_none() {
+        let completed = completed.unwrap_or(round);
+        while session.progress.round < completed && self.stop_requested_at.is_none() {
             let losses = vec![f64::NAN; session.experiment.workers()];
             if session.end_round(losses, self)? == ControlFlow::Stop {
                 self.request_stop();
@@ -139,103 +139,107 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
         Ok(())
     }
 
-    /// Those who are there and train yet.
-    fn company(&self) -> impl Iterator<Item = usize> + '_ {
+    /// The neighbors that are connected and still train.
+    fn active_neighbors(&self) -> impl Iterator<Item = usize> + '_ {
         let others = self.worker.neighbors.iter().copied();
         others.filter(|&other| {
             Some(other) != self.worker.experiment.server
-                && !self.done.contains(&other)
+                && !self.finished.contains(&other)
                 && self.transport.is_connected(other)
         })
     }
 
-    /// How many gradients a worker has told of.
+    /// The number of gradients that a worker has reported.
     fn steps_of(&self, worker: usize) -> u64 {
         self.steps.get(&worker).copied().unwrap_or(0)
     }
 
-    /// Somebody asks for an end.
+    /// Records that the end of the run was requested.
     fn request_stop(&mut self) {
-        self.stopping.get_or_insert_with(Instant::now);
+        self.stop_requested_at.get_or_insert_with(Instant::now);
         self.worker.stop.store(true, Ordering::Relaxed);
     }
 
-    fn is_impatient(&self) -> bool {
-        self.stopping.is_some_and(|since| since.elapsed() > FAREWELL_TIMEOUT)
+    fn is_stop_overdue(&self) -> bool {
+        self.stop_requested_at.is_some_and(|since| since.elapsed() > STOP_TIMEOUT)
     }
 
-    /// Whether nobody wants anything any more: those who are there have come to their end, or have had long enough. A
-    /// server waits for those who may come, but not for ever.
-    fn may_leave(&mut self) -> bool {
-        if self.company().next().is_some() {
-            self.last_company = Instant::now();
-            return self.is_impatient();
+    /// Whether this process may exit: all connected neighbors have finished, or the time after a request to stop is up.
+    /// A server also waits for workers that may still join, but only up to a timeout.
+    fn may_exit(&mut self) -> bool {
+        if self.active_neighbors().next().is_some() {
+            self.last_active = Instant::now();
+            return self.is_stop_overdue();
         }
-        let patience = self.worker.experiment.config.network.message_timeout_seconds;
-        let long = self.last_company.elapsed().as_secs_f64() > patience;
-        let all_done = self.done.len() == self.worker.neighbors.len();
-        self.worker.trains() || self.stopping.is_some() || all_done || self.is_at_end() || long
+        let timeout = self.worker.experiment.config.network.message_timeout_seconds;
+        let timed_out = self.last_active.elapsed().as_secs_f64() > timeout;
+        let all_finished = self.finished.len() == self.worker.neighbors.len();
+        self.worker.trains()
+            || self.stop_requested_at.is_some()
+            || all_finished
+            || self.any_worker_finished()
+            || timed_out
     }
 
-    /// Whether someone has computed all gradients.
-    fn is_at_end(&self) -> bool {
+    /// Whether any worker has computed all of its gradients.
+    fn any_worker_finished(&self) -> bool {
         let last = self.worker.experiment.rounds();
         self.steps.values().any(|&steps| steps >= last)
     }
 
-    /// Whom we ask may be lost, or late when there is no time left.
-    fn stop_waiting(&mut self) {
-        if let Some((to, step)) = self.waiting
-            && (!self.transport.is_connected(to) || self.is_impatient())
+    /// Gives up on a reply if the receiver of the request is lost, or if the time after a request to stop is up.
+    fn cancel_pending_request(&mut self) {
+        if let Some((to, step)) = self.pending_request
+            && (!self.transport.is_connected(to) || self.is_stop_overdue())
         {
-            self.waiting = None;
-            self.pass_on(step, None);
+            self.pending_request = None;
+            self.deliver_reply(step, None);
         }
     }
 
-    /// Gives the worker what came of its request.
-    fn pass_on(&self, step: u64, message: Option<Message>) {
-        let _ = self.reply.send(Reply { step, message });
+    /// Delivers the outcome of a request to the worker's thread.
+    fn deliver_reply(&self, step: u64, message: Option<Message>) {
+        let _ = self.replies.send(Reply { step, message });
     }
 
-    fn send(&mut self, to: usize, step: u64, what: u32, mut message: Message) -> Result<bool, TransportError> {
+    fn send(&mut self, to: usize, step: u64, kind: u32, mut message: Message) -> Result<bool, TransportError> {
         self.sequence += 1;
-        (message.round, message.exchange) = (self.sequence, (step as u32) << 2 | what);
+        (message.round, message.exchange) = (self.sequence, (step as u32) << 2 | kind);
         self.transport.send(to, message)
     }
 
-    fn open(&mut self, message: Message) -> Result<(), TransportError> {
-        let (from, what, step) = (message.from, message.exchange & 3, message.exchange >> 2);
+    fn handle_message(&mut self, message: Message) -> Result<(), TransportError> {
+        let (from, kind, step) = (message.from, message.exchange & 3, message.exchange >> 2);
         let (steps, last) = (u64::from(step), self.worker.experiment.rounds());
-        match what {
+        match kind {
             REQUEST if steps < last => {
-                self.done.remove(&from);
+                self.finished.remove(&from);
                 self.steps.insert(from, steps + 1);
                 match self.on_request(&message, step) {
-                    Some(reply) if self.is_ahead(from) => self.held_back.push((from, reply)),
+                    Some(reply) if self.is_ahead(from) => self.held_replies.push((from, reply)),
                     Some(reply) => drop(self.send(from, steps, REPLY, reply)?),
-                    None => self.transport.refuse(from, "a model that cannot be one".into()),
+                    None => self.transport.refuse(from, "invalid model in a request".into()),
                 }
             }
             REPLY => {
-                // There are answers for which nobody waits any more.
-                let awaited = |(to, step): &(usize, u64)| *to == from && step & LARGEST == steps;
-                if let Some((_, step)) = self.waiting.take_if(|waiting| awaited(waiting)) {
-                    let usable = message.values.len() == self.width();
-                    let usable = usable && message.values.iter().all(|x| x.is_finite());
-                    self.pass_on(step, Some(message).filter(|_| usable));
+                // The worker may have given up on this reply.
+                let is_awaited = |(to, step): &(usize, u64)| *to == from && step & MAX_STEP == steps;
+                if let Some((_, step)) = self.pending_request.take_if(|request| is_awaited(request)) {
+                    let is_usable = message.values.len() == self.width();
+                    let is_usable = is_usable && message.values.iter().all(|x| x.is_finite());
+                    self.deliver_reply(step, Some(message).filter(|_| is_usable));
                 }
             }
             DONE if steps <= last => {
-                // Where nobody can do without the others, all stop together.
+                // If the transport does not survive losses, all workers stop together.
                 if steps < last && !self.transport.capabilities().survives_loss {
                     self.request_stop();
                 }
                 self.steps.insert(from, steps);
-                self.done.insert(from);
+                self.finished.insert(from);
             }
             _ => {
-                let why = format!("there is no step {steps}");
+                let why = format!("invalid step {steps}");
                 self.transport.refuse(from, why);
             }
         }
@@ -246,7 +250,7 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
         self.worker.lock().model.len()
     }
 
-    /// Another worker asks for an exchange: updates this worker, and returns its reply.
+    /// Handles another worker's request: updates this worker, and returns its reply. `None` if the request is invalid.
     fn on_request(&mut self, message: &Message, step: u32) -> Option<Message> {
         let worker = self.worker;
         if message.values.len() != self.width() || !message.values.iter().all(|x| x.is_finite()) {
@@ -265,20 +269,20 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
         Some(reply)
     }
 
-    /// Whether a worker would be too far ahead of the slowest one that is there.
+    /// Whether a worker is too far ahead of the slowest active one.
     fn is_ahead(&self, worker: usize) -> bool {
         let Some(staleness) = self.worker.algorithm.staleness() else {
             return false;
         };
-        let slowest = self.company().map(|other| self.steps_of(other)).min();
+        let slowest = self.active_neighbors().map(|other| self.steps_of(other)).min();
         self.steps_of(worker) >= slowest.unwrap_or(u64::MAX).saturating_add(staleness)
     }
 
-    /// Sends the answers that need not wait any more.
+    /// Sends the replies that need not be held back any longer.
     fn release_replies(&mut self) -> Result<(), TransportError> {
-        for (to, reply) in std::mem::take(&mut self.held_back) {
+        for (to, reply) in std::mem::take(&mut self.held_replies) {
             if self.is_ahead(to) {
-                self.held_back.push((to, reply));
+                self.held_replies.push((to, reply));
             } else {
                 let step = self.steps_of(to).max(1) - 1;
                 self.send(to, step, REPLY, reply)?;
@@ -292,7 +296,7 @@ impl AsyncWorkers for RequestHandler<'_, '_> {
     fn next_step(&mut self, session: &mut Session<'_>) -> Result<Option<CompletedStep>, RunError> {
         loop {
             self.receive(session)?;
-            if let Some(score) = self.serve_worker(session)? {
+            if let Some(score) = self.handle_commands(session)? {
                 return Ok(Some(CompletedStep {
                     worker: self.worker.id,
                     partner: None,
@@ -303,16 +307,16 @@ impl AsyncWorkers for RequestHandler<'_, '_> {
                 }));
             }
             if !self.worker.trains() {
-                self.keep_up(session)?;
+                self.advance_server(session)?;
             }
-            if session.meanwhile() == ControlFlow::Stop {
+            if session.while_waiting() == ControlFlow::Stop {
                 self.request_stop();
             }
-            self.stop_waiting();
+            self.cancel_pending_request();
             self.release_replies()?;
-            if !self.is_at_work {
-                self.say_goodbye(session)?;
-                if self.may_leave() {
+            if !self.is_worker_running {
+                self.send_goodbye(session)?;
+                if self.may_exit() {
                     return Ok(None);
                 }
             }
@@ -323,7 +327,7 @@ impl AsyncWorkers for RequestHandler<'_, '_> {
         self.worker.counted.store(rounds, Ordering::Release);
     }
 
-    fn leave(&mut self, worker: usize, round: u64) -> Result<(), RunError> {
+    fn report_divergence(&mut self, worker: usize, round: u64) -> Result<(), RunError> {
         Ok(self.transport.leave(worker, round)?)
     }
 
@@ -335,15 +339,15 @@ impl AsyncWorkers for RequestHandler<'_, '_> {
     fn end(&mut self, session: &mut Session<'_>) -> Result<Status, RunError> {
         let is_interrupted = match self.worker.trains() {
             true => !session.is_over(),
-            false => !self.is_at_end(),
+            false => !self.any_worker_finished(),
         };
-        // Processes that end together end alike.
-        let scalar = self.transport.sum(f64::from(u8::from(is_interrupted)))?;
-        if is_interrupted || scalar.is_some_and(|scalar| scalar > 0.0) {
+        // Processes that end together must agree on the status.
+        let interrupted = self.transport.sum(f64::from(u8::from(is_interrupted)))?;
+        if is_interrupted || interrupted.is_some_and(|count| count > 0.0) {
             return Ok(session.stop(self));
         }
         session.progress.round = session.experiment.rounds();
-        // Whatever was measured last, it was not by all at the same time.
+        // The last evaluation was not of all workers at the same time.
         session.evaluation = None;
         Ok(Status::Finished)
     }
@@ -358,7 +362,7 @@ impl Replicas for RequestHandler<'_, '_> {
         Ok(self.worker.state.score_estimated(worker))
     }
 
-    /// Nobody knows the others' models.
+    /// Unknown, because this process does not have the other workers' models.
     fn consensus_distance(&mut self, _: &[usize]) -> Result<f64, RunError> {
         Ok(f64::NAN)
     }

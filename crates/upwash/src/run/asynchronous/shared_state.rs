@@ -1,17 +1,17 @@
-//! Workers' vectors that several threads use, each behind a lock.
+//! Vectors of workers that several threads share, with a lock for each worker.
 
 use super::super::{Progress, Snapshot};
 use crate::engine::{ConcurrentWorkers, EngineContext, Score, Split, WorkerSlices, consensus_distance};
 use std::sync::{Mutex, MutexGuard};
 
-/// A worker's vectors and numbers, all as of the same step.
+/// A worker's vectors and scalars, all as of the same step.
 pub(super) struct WorkerState<'a> {
     pub(super) model: &'a mut [f32],
     pub(super) statistics: &'a mut [f32],
     pub(super) optimizer_state: Vec<&'a mut [f32]>,
     /// The algorithm's scalar.
     pub(super) scalar: f64,
-    /// Its clock, and until when it is sending and receiving: simulated seconds.
+    /// The worker's clock, and the times until which it is busy sending and receiving, in simulated seconds.
     pub(super) clock: f64,
     pub(super) ports: [f64; 2],
 }
@@ -19,19 +19,19 @@ pub(super) struct WorkerState<'a> {
 /// The workers of this process.
 pub(super) struct SharedState<'a> {
     pub(super) context: &'a EngineContext,
-    /// The first of them; the others follow.
+    /// The first of the workers. The others follow.
     first: usize,
     rows: Vec<Mutex<WorkerState<'a>>>,
 }
 
-/// Copies of what a gradient changes beside the step. They become the worker's together with the step.
+/// Copies of what a gradient changes besides the step. They are stored together with the step.
 #[derive(Clone)]
 pub(super) struct LocalState {
     pub(super) statistics: Vec<f32>,
     pub(super) optimizer_state: Vec<Vec<f32>>,
 }
 
-/// Vectors as an optimizer takes them.
+/// Borrows vectors in the form that an optimizer takes.
 pub(super) fn slices(vectors: &mut [Vec<f32>]) -> Vec<&mut [f32]> {
     vectors.iter_mut().map(|vector| &mut vector[..]).collect()
 }
@@ -44,7 +44,7 @@ impl WorkerState<'_> {
         }
     }
 
-    pub(super) fn keep(&mut self, local: &LocalState) {
+    pub(super) fn store_local(&mut self, local: &LocalState) {
         self.statistics.copy_from_slice(&local.statistics);
         for (own, new) in self.optimizer_state.iter_mut().zip(&local.optimizer_state) {
             own.copy_from_slice(new);
@@ -53,7 +53,7 @@ impl WorkerState<'_> {
 }
 
 impl<'a> SharedState<'a> {
-    /// The workers from `first` on, and where each takes its steps.
+    /// Creates the state of the workers from `first` on. Also returns the buffer for each worker's step.
     pub(super) fn new(workers: ConcurrentWorkers<'a>, first: usize, progress: &Progress) -> (Self, Vec<&'a mut [f32]>) {
         let (mut rows, mut updates) = (Vec::new(), Vec::new());
         for (worker, slices) in (first..).zip(workers.workers) {
@@ -67,7 +67,7 @@ impl<'a> SharedState<'a> {
                 clock: progress.clocks[worker],
                 ports: ports.unwrap_or_default(),
             }));
-            // Steps that were in flight when a run was stopped are computed anew.
+            // Steps that were in progress when a run was stopped are computed again.
             updates.push(update);
         }
         let context = workers.shared;
@@ -75,7 +75,7 @@ impl<'a> SharedState<'a> {
         (state, updates)
     }
 
-    /// A worker of this process, locked.
+    /// Locks a worker of this process.
     pub(super) fn lock(&self, worker: usize) -> MutexGuard<'_, WorkerState<'a>> {
         lock(&self.rows[worker - self.first])
     }
@@ -85,7 +85,7 @@ impl<'a> SharedState<'a> {
         row.filter(|&row| row < self.rows.len())
     }
 
-    /// A copy of a worker's model and statistics, if it is here.
+    /// The row of a worker, and copies of its model and statistics, if it is in this process.
     fn copy(&self, worker: usize) -> Option<(usize, Vec<f32>, Vec<f32>)> {
         let row = self.row(worker)?;
         let state = lock(&self.rows[row]);
@@ -110,7 +110,7 @@ impl<'a> SharedState<'a> {
         consensus_distance(&models)
     }
 
-    /// All workers as of one moment: nobody mixes while they are copied. `complete` is called while they are locked.
+    /// A consistent snapshot of all workers: none can mix while it is taken. Calls `complete` while all are locked.
     pub(super) fn snapshot(
         &self,
         progress: &Progress,
@@ -139,6 +139,6 @@ impl<'a> SharedState<'a> {
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A thread that panicked has stopped all others: what is left is to get to the end.
+    // A thread that panicked has stopped all others. They only have to reach their end.
     mutex.lock().unwrap_or_else(|error| error.into_inner())
 }

@@ -1,28 +1,28 @@
-//! What a run without rounds needs to go on, beside models.
+//! The state of an asynchronous run, besides the models.
 
 use crate::engine::Score;
 use serde::{Deserialize, Serialize};
 
-/// What every worker of a run without rounds is doing.
+/// What every worker of an asynchronous run is doing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AsyncState {
-    /// The gradients that each has applied.
+    /// The number of gradients that each worker has applied.
     pub steps: Vec<u64>,
-    /// What each does until when; nothing for a worker that waits for others, or is a server.
+    /// What each worker does, and until when; `None` for a server, or for a worker that waits for others.
     pub activities: Vec<Option<(f64, Activity)>>,
-    /// The score of the gradient that each is computing.
+    /// The score of the gradient that each worker is computing.
     pub scores: Vec<Option<Score>>,
-    /// Until when each is sending and receiving.
+    /// The times until which each worker is busy sending and receiving.
     pub ports: Vec<[f64; 2]>,
 }
 
-/// What a worker does.
+/// What a worker is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Activity {
-    /// It computes a gradient.
+    /// It is computing a gradient.
     Gradient,
-    /// It exchanges with another worker.
+    /// It is exchanging with another worker.
     Exchange,
 }
 
@@ -36,7 +36,7 @@ impl AsyncState {
         }
     }
 
-    /// The gradients that were applied in all.
+    /// The total number of gradients that were applied.
     pub(super) fn done(&self) -> u64 {
         self.steps.iter().sum()
     }

@@ -1,8 +1,9 @@
-//! Workers on threads of their own, none of which waits for all.
+//! Asynchronous workers on separate threads. None of them waits for all others.
 //!
-//! A worker copies its model, computes a gradient with nobody held up, and then locks its own model and its partner's, in
-//! the order of their ids (so that no ring of workers can wait for each other), for as long as it takes to mix them. The
-//! calling thread counts, evaluates copies of the models, and reports; the workers do not wait for it either.
+//! A worker copies its model and computes a gradient without blocking others. Then it locks its own model and its
+//! partner's for as long as it takes to mix them. It locks in the order of worker ids, so that workers cannot wait for
+//! each other in a cycle. The calling thread counts steps, evaluates copies of the models, and reports. The workers do
+//! not wait for it either.
 
 use super::super::costs::bytes;
 use super::super::evaluation::Replicas;
@@ -19,26 +20,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, mpsc};
 use std::time::Duration;
 
-/// How often a worker that waits for others looks whether the run has been stopped.
+/// How often a worker that waits for others checks whether the run has been stopped.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What all threads see.
+/// What all threads share.
 struct Threads<'a> {
     experiment: &'a Experiment,
     algorithm: &'a dyn Asynchronous,
     state: SharedState<'a>,
-    /// Gradients that were begun, and how many there shall be.
+    /// The number of gradients that were begun, and the total number.
     begun: AtomicU64,
     total: u64,
     stop: AtomicBool,
-    /// Gradients that each worker has applied, counted while its state is locked. Those who wait for others are notified.
+    /// The number of gradients that each worker has applied, counted while its state is locked. `stepped` notifies
+    /// workers that wait for others.
     steps: Mutex<Vec<u64>>,
     stepped: Condvar,
     training: Vec<usize>,
     rate: Box<dyn Fn(u64) -> f64 + Sync + 'a>,
 }
 
-/// Stops all workers, however a thread ends before its time.
+/// Stops all workers if a thread panics.
 struct StopOnPanic<'a>(&'a AtomicBool);
 
 impl Drop for StopOnPanic<'_> {
@@ -95,7 +97,7 @@ pub(super) fn run(
 }
 
 impl Threads<'_> {
-    /// Computes gradient after gradient, until there are enough of all workers together.
+    /// Computes and applies one gradient after another, until all workers together have begun enough.
     fn work(&self, worker: usize, update: &mut [f32], completed: &mpsc::Sender<CompletedStep>) {
         let mut model = vec![0.0; update.len()];
         let mut local = self.state.lock(worker).local();
@@ -112,17 +114,17 @@ impl Threads<'_> {
             let score = context.gradient(worker, task, &model, statistics, update, optimizer);
             let step = self.exchange(worker, step, score, update, &local);
             self.stepped.notify_all();
-            // Nobody counts any more: the run is over.
+            // The receiver is gone: the run is over.
             if completed.send(step).is_err() {
                 return;
             }
-            // Where there are more workers than cores, one that goes on for as long as the system lets
-            // it is far ahead of the others when they get their turn.
+            // If there are more workers than cores, a worker that used up its time slice would be far ahead of the
+            // others when they get theirs.
             std::thread::yield_now();
         }
     }
 
-    /// Waits while the worker is too far ahead of the slowest; whether there is anything left to do.
+    /// Waits while the worker is too far ahead of the slowest. Returns whether there is anything left to do.
     fn may_begin(&self, worker: usize) -> bool {
         let is_stopped = || self.stop.load(Ordering::Relaxed);
         let Some(staleness) = self.algorithm.staleness() else {
@@ -131,7 +133,7 @@ impl Threads<'_> {
         let mut steps = lock(&self.steps);
         loop {
             let slowest = self.training.iter().map(|&i| steps[i]).min().unwrap_or(0);
-            // A worker that has begun its last gradient does not move on any more.
+            // Once all gradients have begun, slower workers make no more progress, so do not wait for them.
             let is_finished = self.begun.load(Ordering::Relaxed) >= self.total;
             if is_stopped() || is_finished {
                 return false;
@@ -149,38 +151,38 @@ impl Threads<'_> {
         let (experiment, algorithm) = (self.experiment, self.algorithm);
         let mut view = async_step(experiment, worker, step, 1.0);
         let partner = algorithm.partner(&view);
-        let mut present: Vec<usize> = [Some(worker), partner].into_iter().flatten().collect();
-        present.sort_unstable();
-        let mut states: Vec<_> = present.iter().map(|&i| self.state.lock(i)).collect();
-        let place = |worker: usize| present.binary_search(&worker).unwrap_or(0);
-        view.scalar = states[place(worker)].scalar;
-        let known = partner.map(|partner| (partner, states[place(partner)].scalar));
-        let PairwiseUpdate { mut plans } = algorithm.update(&view, known);
+        let mut participants: Vec<usize> = [Some(worker), partner].into_iter().flatten().collect();
+        participants.sort_unstable();
+        let mut states: Vec<_> = participants.iter().map(|&i| self.state.lock(i)).collect();
+        let index_of = |worker: usize| participants.binary_search(&worker).unwrap_or(0);
+        view.scalar = states[index_of(worker)].scalar;
+        let known_partner = partner.map(|partner| (partner, states[index_of(partner)].scalar));
+        let PairwiseUpdate { mut plans } = algorithm.update(&view, known_partner);
         let messages = PairwiseUpdate::message_count(plans.len(), algorithm.pair_exchange());
         plans.sort_unstable_by_key(|plan| plan.worker);
-        let longest = plans.iter().map(|plan| bytes(&plan.messages, update.len()));
-        let longest = longest.max().unwrap_or(0);
-        let own = &mut states[place(worker)];
-        own.keep(local);
+        let max_bytes = plans.iter().map(|plan| bytes(&plan.messages, update.len()));
+        let max_bytes = max_bytes.max().unwrap_or(0);
+        let own = &mut states[index_of(worker)];
+        own.store_local(local);
         own.clock += experiment.clock.gradient(worker, step);
         if let Some(to) = partner {
-            let transfer = Transfer { from: worker, to, bytes: longest };
-            let mut ports = [worker, to].map(|i| states[place(i)].ports);
-            let (time, kind) = (states[place(worker)].clock, algorithm.pair_exchange());
+            let transfer = Transfer { from: worker, to, bytes: max_bytes };
+            let mut ports = [worker, to].map(|i| states[index_of(i)].ports);
+            let (time, kind) = (states[index_of(worker)].clock, algorithm.pair_exchange());
             let ends = experiment.clock.pair_exchange(&mut ports, time, kind, &transfer);
-            states[place(worker)].clock = ends;
+            states[index_of(worker)].clock = ends;
             for (i, ports) in [worker, to].into_iter().zip(ports) {
-                states[place(i)].ports = ports;
+                states[index_of(i)].ports = ports;
             }
         }
-        let time = Some(states[place(worker)].clock);
+        let time = Some(states[index_of(worker)].clock);
         for WorkerPlan { worker, plan, .. } in &plans {
             if let Some(scalar) = plan.scalar {
-                states[place(*worker)].scalar = scalar;
+                states[index_of(*worker)].scalar = scalar;
             }
         }
         let takes_part = |worker: usize| plans.iter().any(|plan| plan.worker == worker);
-        let rows = states.iter_mut().zip(&present).filter(|(_, i)| takes_part(**i));
+        let rows = states.iter_mut().zip(&participants).filter(|(_, i)| takes_part(**i));
         let rows = rows.map(|(state, &i)| WorkerVectors {
             model: &mut *state.model,
             step: if i == worker { update } else { &[] },
@@ -195,11 +197,11 @@ impl Threads<'_> {
         let row_plans: Vec<RowPlan> = plans.iter().cloned().map(WorkerPlan::in_one_process).collect();
         exchange(rows.collect(), &[], &row_plans, options);
         lock(&self.steps)[worker] += 1;
-        CompletedStep { worker, partner, score, messages, bytes: messages * longest, time }
+        CompletedStep { worker, partner, score, messages, bytes: messages * max_bytes, time }
     }
 }
 
-/// The calling thread's side.
+/// Counts steps on the calling thread.
 struct Counter<'t, 'a> {
     threads: &'t Threads<'a>,
     completed: mpsc::Receiver<CompletedStep>,
@@ -217,7 +219,7 @@ impl AsyncWorkers for Counter<'_, '_> {
         let round = session.progress.round;
         Ok(match session.is_over() {
             true => Status::Finished,
-            // A worker has panicked, and the scope says so.
+            // A worker has panicked. The scope propagates the panic.
             false => Status::Interrupted { round },
         })
     }

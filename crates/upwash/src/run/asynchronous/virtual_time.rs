@@ -1,8 +1,8 @@
-//! Workers in virtual time: one event after the other, by the cost model's clock.
+//! Asynchronous workers in virtual time: one event after the other, by the clock of the cost model.
 //!
-//! A gradient is of the model as it was when its computation began; what others do to the model in the meantime stays, and
-//! the step is taken from the model as it is then. Gradients are computed together where none needs another's result,
-//! which changes nothing but the time it takes.
+//! A gradient is computed for the model as it was when the computation began. Changes that others make to the model in
+//! the meantime stay, and the step is taken from the changed model. Gradients that do not depend on each other's
+//! results are computed together. This affects only how long the simulation takes.
 
 use super::super::costs::bytes;
 use super::super::evaluation::{EngineReplicas, Replicas};
@@ -25,10 +25,10 @@ struct Simulation<'a> {
     engine: &'a mut dyn Engine,
     state: AsyncState,
     training: Vec<usize>,
-    /// By time; of those at the same time, the worker that has done least comes first.
+    /// Events by time. At the same time, the worker with the fewest steps comes first.
     queue: BinaryHeap<Reverse<(Time, u64, usize, Activity)>>,
-    /// Gradients that have begun and are not computed yet.
-    begun: Vec<Option<GradientTask>>,
+    /// Gradients that have begun but have not been computed yet.
+    pending: Vec<Option<GradientTask>>,
     done: u64,
 }
 
@@ -39,7 +39,7 @@ pub(super) fn run(
 ) -> Result<Status, RunError> {
     let workers = session.experiment.workers();
     let resumed = session.progress.asynchronous.take();
-    let is_fresh = resumed.is_none();
+    let is_new = resumed.is_none();
     let state = resumed.unwrap_or_else(|| AsyncState::new(workers));
     let activities = state.activities.iter().enumerate();
     let queue = activities.filter_map(|(worker, activity)| {
@@ -49,14 +49,14 @@ pub(super) fn run(
     let mut simulation = Simulation {
         queue: queue.collect(),
         done: state.done(),
-        begun: vec![None; workers],
+        pending: vec![None; workers],
         training: session.training.clone(),
         experiment: session.experiment,
         algorithm,
         engine,
         state,
     };
-    if is_fresh {
+    if is_new {
         for worker in session.training.clone() {
             simulation.begin(worker, 0.0, session);
         }
@@ -80,7 +80,7 @@ impl AsyncWorkers for Simulation<'_> {
     }
 
     fn before_round_ends(&mut self, session: &mut Session<'_>) -> Result<(), RunError> {
-        self.compute()?;
+        self.compute_pending()?;
         session.progress.asynchronous = Some(self.state.clone());
         Ok(())
     }
@@ -106,24 +106,24 @@ impl Simulation<'_> {
     fn begin(&mut self, worker: usize, time: f64, session: &Session<'_>) {
         let rounds = self.done as f64 / self.training.len() as f64;
         let (batch, rate) = (self.state.steps[worker], session.rate(rounds));
-        self.begun[worker] = Some(GradientTask { batch, rate });
+        self.pending[worker] = Some(GradientTask { batch, rate });
         let seconds = self.experiment.clock.gradient(worker, batch);
         self.schedule(worker, time + seconds, Activity::Gradient);
     }
 
-    /// Computes all gradients that have begun: from here on, models may change.
-    fn compute(&mut self) -> Result<(), RunError> {
-        let scores = self.engine.step(&self.begun)?;
+    /// Computes all gradients that have begun. Models may change after that.
+    fn compute_pending(&mut self) -> Result<(), RunError> {
+        let scores = self.engine.step(&self.pending)?;
         for (worker, score) in scores.into_iter().enumerate() {
             if score.is_some() {
                 self.state.scores[worker] = score;
             }
         }
-        self.begun.fill(None);
+        self.pending.fill(None);
         Ok(())
     }
 
-    /// A worker's gradient is there: it exchanges with another, when both have time.
+    /// A worker's gradient is complete: schedules its exchange, as soon as both partners are free.
     fn begin_exchange(&mut self, worker: usize, time: f64, session: &Session<'_>) {
         let mut ends = time;
         if let Some(partner) = self.algorithm.partner(&self.step(worker, session)) {
@@ -138,16 +138,16 @@ impl Simulation<'_> {
         self.schedule(worker, ends, Activity::Exchange);
     }
 
-    /// Two workers exchange, or one steps alone; then it begins its next gradient.
+    /// Carries out an exchange of two workers, or a step of one alone. Then the worker begins its next gradient.
     fn exchange(&mut self, worker: usize, time: f64, session: &mut Session<'_>) -> Result<CompletedStep, RunError> {
         let step = self.step(worker, session);
-        let numbers = &session.progress.scalars;
+        let scalars = &session.progress.scalars;
         let partner = self.algorithm.partner(&step);
-        let partner = partner.map(|partner| (partner, numbers[partner]));
+        let partner = partner.map(|partner| (partner, scalars[partner]));
         let update = self.algorithm.update(&step, partner);
-        let mut touched = update.plans.iter().map(|plan| plan.worker);
-        if touched.any(|worker| self.begun[worker].is_some()) {
-            self.compute()?;
+        let mut affected = update.plans.iter().map(|plan| plan.worker);
+        if affected.any(|worker| self.pending[worker].is_some()) {
+            self.compute_pending()?;
         }
         self.state.activities[worker] = None;
         let score = self.state.scores[worker].take().unwrap_or_default();
@@ -155,7 +155,7 @@ impl Simulation<'_> {
         let mut plans = update.plans;
         plans.sort_unstable_by_key(|plan| plan.worker);
         let width = self.engine.layout().parameter_count();
-        let longest = plans.iter().map(|plan| bytes(&plan.messages, width)).max();
+        let max_bytes = plans.iter().map(|plan| bytes(&plan.messages, width)).max();
         let completed = CompletedStep {
             worker,
             partner: match &plans[..] {
@@ -165,10 +165,10 @@ impl Simulation<'_> {
             },
             score,
             messages,
-            bytes: messages * longest.unwrap_or(0),
+            bytes: messages * max_bytes.unwrap_or(0),
             time: Some(time),
         };
-        // A run that diverges ends before that spreads.
+        // A run that diverges ends before the divergence spreads.
         if !session.is_sane(score.loss) {
             return Ok(completed);
         }
@@ -186,12 +186,12 @@ impl Simulation<'_> {
         self.engine.exchange(&plans, vec![], options)?;
         self.state.steps[worker] += 1;
         self.done += 1;
-        self.begin_those_that_may(worker, time, session);
+        self.begin_ready_workers(worker, time, session);
         Ok(completed)
     }
 
-    /// The worker goes on, unless it would be too far ahead; those that waited for it may go on, too.
-    fn begin_those_that_may(&mut self, worker: usize, time: f64, session: &Session<'_>) {
+    /// Begins the next gradient of the worker, unless it would be too far ahead, and of workers that waited for it.
+    fn begin_ready_workers(&mut self, worker: usize, time: f64, session: &Session<'_>) {
         let Some(staleness) = self.algorithm.staleness() else {
             return self.begin(worker, time, session);
         };
@@ -205,8 +205,8 @@ impl Simulation<'_> {
     }
 
     fn replicas<T>(&mut self, measure: impl FnOnce(&mut EngineReplicas<'_>) -> T) -> T {
-        let mut here = InProcess::new(self.engine.workers());
-        measure(&mut EngineReplicas::new(self.engine, &mut here))
+        let mut transport = InProcess::new(self.engine.workers());
+        measure(&mut EngineReplicas::new(self.engine, &mut transport))
     }
 }
 

@@ -10,57 +10,57 @@ pub enum DirectoryError {
     /// A file or directory cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The action that failed, as a verb.
         action: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Another process writes there now.
-    #[error("a run is writing to {}: wait for its end, or stop it", .0.display())]
+    /// Another process is writing to the directory.
+    #[error("a run is writing to {}: wait until it ends, or stop it", .0.display())]
     InUse(PathBuf),
-    /// It holds a run, which would be overwritten.
+    /// The directory holds a run, which would be overwritten.
     #[error("{} holds a run already: {remedy}choose another directory (--out)", path.display())]
     Occupied {
         /// The directory.
         path: PathBuf,
-        /// What else can be done about it.
+        /// What else the user can do.
         remedy: &'static str,
     },
-    /// It has a configuration that no run has left.
+    /// The directory has a configuration that no run has written.
     #[error(
-        "{} has a config.toml of its own, which a run would overwrite: choose another directory (--out)",
+        "{} already has a config.toml, which a run would overwrite: choose another directory (--out)",
         .0.display()
     )]
     ForeignConfig(PathBuf),
-    /// It holds a run of another configuration.
+    /// The directory holds a run with a different configuration.
     #[error("{} holds another run (see its config.toml): choose another directory (--out)", .0.display())]
     OtherRun(PathBuf),
-    /// The run is finished: there is nothing to resume.
+    /// The run is finished, so there is nothing to resume.
     #[error("the run in {} is finished: see its summary.json, or choose another directory (--out)", .0.display())]
     Finished(PathBuf),
-    /// The run was made by peers, which resume it themselves.
-    #[error("{} holds a run of peers: `upwash launch` with the same --out goes on with it", .0.display())]
-    OfPeers(PathBuf),
+    /// The run belongs to peers, which resume it themselves.
+    #[error("{} holds a run of peers: resume it with `upwash launch` and the same --out", .0.display())]
+    PeerRun(PathBuf),
     /// There is nothing to resume from.
     #[error(
         "{} has no checkpoint to resume from: remove it or choose another directory (--out), and run without --resume",
         .0.display()
     )]
     NoCheckpoint(PathBuf),
-    /// The checkpoint belongs to another configuration, graph or data set.
+    /// The checkpoint belongs to a different configuration, graph or data set.
     #[error(
-        "{} was run with another configuration, graph or data (see its config.toml): resume with those",
+        "{} was run with a different configuration, graph or data set (see its config.toml): resume with that one",
         .0.display()
     )]
     OtherConfiguration(PathBuf),
-    /// A graph's file of that name is there already, and is another.
-    #[error("{} is another file than {}: choose another directory (--out)", copy.display(), file.display())]
+    /// The directory already has a different graph file of the same name.
+    #[error("{} already exists and differs from {}: choose another directory (--out)", copy.display(), file.display())]
     OtherGraphFile {
         /// The file in the directory.
         copy: PathBuf,
-        /// The one that the configuration names.
+        /// The file that the configuration names.
         file: PathBuf,
     },
     /// A checkpoint cannot be read or written.
