@@ -184,7 +184,7 @@ fn who_is_missing_is_named() {
     };
     for (out, id, key, why) in [
         ("a", "0", "run/peer-0.key", "worker 1 is not there (Connection refused"),
-        ("b", "1", "run/peer-1.key", "worker 0 is not there (it has not called)"),
+        ("b", "1", "run/peer-1.key", "worker 0 is not there (it has not connected)"),
     ] {
         let output = upwash(here, &peer("soon.toml", out, id, key));
         let error = String::from_utf8_lossy(&output.stderr);

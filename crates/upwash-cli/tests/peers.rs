@@ -516,11 +516,11 @@ fn mistakes_are_named_with_their_remedy() {
     let open = std::fs::Permissions::from_mode(0o644);
     std::fs::set_permissions(here.join("upwash.key"), open).unwrap();
     let said = error(&["keys", "show"]);
-    assert!(said.contains("others can read it (mode 644): chmod 600 it"), "{said}");
+    assert!(said.contains("other users can read it (mode 644): run `chmod 600` on it"), "{said}");
     let said = error(&["train", "c.toml", "--set", "network.failure_timeout_seconds=1"]);
     assert!(said.contains("at least three heartbeats"), "{said}");
     let text = "[[network.peers]]\naddress = \"127.0.0.1:1\"\nkey = \"abc\"\n";
     std::fs::write(here.join("k.toml"), text).unwrap();
     let said = error(&["peer", "k.toml", "--id", "0"]);
-    assert!(said.contains("worker 0: `abc` is no fingerprint"), "{said}");
+    assert!(said.contains("worker 0: `abc` is not a fingerprint"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! What strangers, and peers that misbehave, can do to a peer: nothing but be refused.
+//! Attacks on a peer by strangers and by listed peers that misbehave: the peer refuses them and goes on training.
 #![allow(clippy::unwrap_used)]
 
 use crate::frame::{FRAME_HEADER, FrameHeader, Hello, Kind, Limits, VERSION};
@@ -15,13 +15,13 @@ use upwash::transport::{Membership, MembershipEvent, Message, MessageExchange, R
 const RUN: u64 = 77;
 const WIDTH: usize = 50_000;
 
-/// Two honest peers, 0 and 1, that exchange messages all the time; 2 is ours.
-struct Scene {
+/// Two honest peers, 0 and 1, that exchange messages continuously. The test attacks peer 0 with the key of worker 2.
+struct Testbed {
     address: String,
     keys: Vec<Key>,
     listed: Vec<(String, Fingerprint)>,
     rounds: Arc<AtomicU64>,
-    news: Arc<Mutex<Vec<MembershipEvent>>>,
+    events: Arc<Mutex<Vec<MembershipEvent>>>,
     stop: Arc<AtomicBool>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
@@ -62,7 +62,7 @@ fn config(own: usize, keys: &[Key], listed: &[(String, Fingerprint)]) -> PeersCo
     }
 }
 
-/// Keys, and a free port for each.
+/// Generates keys, and finds a free port for each.
 fn listed(count: usize) -> (Vec<Key>, Vec<(String, Fingerprint)>) {
     let keys: Vec<Key> = (0..count).map(|_| Key::generate()).collect();
     let ports: Vec<_> = (0..count).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
@@ -73,8 +73,8 @@ fn listed(count: usize) -> (Vec<Key>, Vec<(String, Fingerprint)>) {
     (keys, listed)
 }
 
-/// Two honest peers alone, for messages of such a width.
-pub(crate) fn two(width: usize) -> [PeersConfig; 2] {
+/// Two honest peers without an attacker, for messages of `width` values.
+pub(crate) fn two_peers(width: usize) -> [PeersConfig; 2] {
     let (keys, listed) = listed(2);
     [0, 1].map(|own| PeersConfig {
         neighbors: vec![1 - own],
@@ -84,28 +84,28 @@ pub(crate) fn two(width: usize) -> [PeersConfig; 2] {
     })
 }
 
-impl Scene {
+impl Testbed {
     fn new() -> Self {
         let (keys, listed) = listed(3);
         let (rounds, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let news: Arc<Mutex<Vec<MembershipEvent>>> = Arc::default();
+        let events: Arc<Mutex<Vec<MembershipEvent>>> = Arc::default();
         let threads = (0..2)
             .map(|own| {
                 let mut transport = Peers::new(config(own, &keys, &listed)).unwrap();
-                let (rounds, stop, news) = (rounds.clone(), stop.clone(), news.clone());
+                let (rounds, stop, events) = (rounds.clone(), stop.clone(), events.clone());
                 std::thread::spawn(move || {
                     let mut round = 0;
                     while !stop.load(Ordering::SeqCst) {
-                        let begin = transport.may_begin(round, false).unwrap();
-                        if begin == RoundStart::Wait {
+                        let start = transport.may_begin(round, false).unwrap();
+                        if start == RoundStart::Wait {
                             continue;
                         }
-                        assert_eq!(begin, RoundStart::Go, "an attacker cannot make us jump");
+                        assert_eq!(start, RoundStart::Go, "an attacker made a peer jump");
                         if own == 0 {
-                            news.lock().unwrap().extend(transport.membership_events());
+                            events.lock().unwrap().extend(transport.membership_events());
                         }
-                        let mine = message(own, round, WIDTH);
-                        transport.begin_exchange(vec![(mine, vec![1 - own])], &[1 - own]).unwrap();
+                        let own_message = message(own, round, WIDTH);
+                        transport.begin_exchange(vec![(own_message, vec![1 - own])], &[1 - own]).unwrap();
                         let found = transport.finish_exchange(1).unwrap();
                         if own == 0 && !found.is_empty() {
                             rounds.fetch_add(1, Ordering::SeqCst);
@@ -116,42 +116,45 @@ impl Scene {
                 })
             })
             .collect();
-        let scene = Self { address: listed[0].0.clone(), keys, listed, rounds, news, stop, threads };
-        scene.goes_on();
-        scene
+        let testbed = Self { address: listed[0].0.clone(), keys, listed, rounds, events, stop, threads };
+        testbed.assert_progress();
+        testbed
     }
 
-    /// The honest ones exchange some more messages.
-    fn goes_on(&self) {
+    /// Waits until the honest peers have exchanged some more messages.
+    fn assert_progress(&self) {
         let (before, began) = (self.rounds.load(Ordering::SeqCst), Instant::now());
         while self.rounds.load(Ordering::SeqCst) < before + 20 {
-            assert!(began.elapsed() < Duration::from_secs(20), "they stopped");
+            assert!(began.elapsed() < Duration::from_secs(20), "the honest peers stopped");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Waits until something of the kind was refused.
-    fn refused(&self, what: &str) {
+    /// Waits until peer 0 reports a refusal, or the loss of worker 2, whose reason contains `expected`.
+    fn assert_refused(&self, expected: &str) {
         let began = Instant::now();
         loop {
-            let news = std::mem::take(&mut *self.news.lock().unwrap());
-            let said: Vec<String> = news
+            let events = std::mem::take(&mut *self.events.lock().unwrap());
+            let reasons: Vec<String> = events
                 .iter()
-                .filter_map(|news| match news {
+                .filter_map(|event| match event {
                     MembershipEvent::Refused { what } => Some(what.clone()),
                     MembershipEvent::Lost { worker: 2, why } => Some(why.clone()),
                     _ => None,
                 })
                 .collect();
-            if said.iter().any(|said| said.contains(what)) {
+            if reasons.iter().any(|reason| reason.contains(expected)) {
                 return;
             }
-            assert!(began.elapsed() < Duration::from_secs(10), "`{what}` was not refused, but {said:?}");
+            assert!(
+                began.elapsed() < Duration::from_secs(10),
+                "expected a refusal with `{expected}`, found {reasons:?}"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// A connection with some key, over which anything can be written.
+    /// A TLS connection to peer 0 with this key. Nothing has been sent over it yet.
     fn connect(&self, key: &Key) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
         let config = tls::client(key, self.listed[0].1).unwrap();
         let name = "upwash".try_into().unwrap();
@@ -161,8 +164,8 @@ impl Scene {
         rustls::StreamOwned::new(connection, stream)
     }
 
-    /// The same, after a hello as worker 2 that was answered.
-    fn connect_as_two(&self) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
+    /// An authenticated connection to peer 0 as worker 2.
+    fn connect_as_worker_2(&self) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
         let mut stream = self.connect(&self.keys[2]);
         stream.write_all(&frame(Kind::Hello, &hello(2))).unwrap();
         let mut answer = [0; FRAME_HEADER + 14];
@@ -171,12 +174,12 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for Testbed {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         for thread in self.threads.drain(..) {
-            let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking());
+            let result = thread.join();
+            assert!(result.is_ok() || std::thread::panicking());
         }
     }
 }
@@ -198,6 +201,7 @@ fn message_frame(message: &Message) -> Vec<u8> {
     frame(Kind::Message, &content)
 }
 
+/// Resident memory of this process, in bytes.
 fn memory_in_use() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
@@ -205,104 +209,104 @@ fn memory_in_use() -> usize {
 }
 
 #[test]
-fn whoever_misbehaves_is_refused_and_training_goes_on() {
-    let scene = Scene::new();
+fn misbehaving_peers_are_refused_and_training_goes_on() {
+    let testbed = Testbed::new();
     let before = memory_in_use();
 
-    // Not TLS at all.
-    let mut stream = TcpStream::connect(&scene.address).unwrap();
+    // A client that does not use TLS.
+    let mut stream = TcpStream::connect(&testbed.address).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: there\r\n\r\n").unwrap();
-    scene.refused("a connection from 127.0.0.1");
-    scene.goes_on();
+    testbed.assert_refused("connection from 127.0.0.1");
+    testbed.assert_progress();
 
-    // One byte a second.
-    let mut slow = TcpStream::connect(&scene.address).unwrap();
+    // A client that sends one byte and stalls.
+    let mut slow = TcpStream::connect(&testbed.address).unwrap();
     slow.write_all(&[22]).unwrap();
-    scene.refused("it did not say who it is within 1 seconds");
+    testbed.assert_refused("it did not authenticate within 1 seconds");
 
-    // A key that nobody knows. The handshake may seem to succeed: what counts is that nothing is said.
-    let mut stream = scene.connect(&Key::generate());
+    // A key that is not listed. The handshake may seem to succeed, but the peer must send nothing.
+    let mut stream = testbed.connect(&Key::generate());
     let _ = stream.write_all(&frame(Kind::Hello, &hello(2)));
-    assert!(stream.read_exact(&mut [0; 1]).is_err(), "a stranger was answered");
-    scene.refused("a connection from 127.0.0.1");
+    assert!(stream.read_exact(&mut [0; 1]).is_err(), "the peer answered a key that is not listed");
+    testbed.assert_refused("connection from 127.0.0.1");
 
-    // A known key that speaks as another, in its hello and in a message.
-    let mut stream = scene.connect(&scene.keys[2]);
+    // A listed key that claims to be another worker, in its hello and in a message.
+    let mut stream = testbed.connect(&testbed.keys[2]);
     stream.write_all(&frame(Kind::Hello, &hello(1))).unwrap();
-    scene.refused("the key of worker 2 spoke as worker 1");
-    let mut stream = scene.connect_as_two();
+    testbed.assert_refused("a peer with the key of worker 2 claims to be worker 1");
+    let mut stream = testbed.connect_as_worker_2();
     stream.write_all(&message_frame(&message(1, 0, 10))).unwrap();
-    scene.refused("it spoke as worker 1");
-    scene.goes_on();
+    testbed.assert_refused("it sent a message as worker 1");
+    testbed.assert_progress();
 
-    // Another run, another version.
-    for (wrong, said) in [
-        ([1, 0, 2, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9], "another configuration"),
-        ([9, 0, 2, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0], "speaks version 9"),
+    // Another run, and another version of the protocol.
+    for (hello, reason) in [
+        ([1, 0, 2, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9], "different configuration"),
+        ([9, 0, 2, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0], "uses protocol version 9"),
     ] {
-        let mut stream = scene.connect(&scene.keys[2]);
-        stream.write_all(&frame(Kind::Hello, &wrong)).unwrap();
-        scene.refused(said);
+        let mut stream = testbed.connect(&testbed.keys[2]);
+        stream.write_all(&frame(Kind::Hello, &hello)).unwrap();
+        testbed.assert_refused(reason);
     }
 
-    // A round that there is not, which would end our run; and a model that nobody asked for.
-    let mut stream = scene.connect_as_two();
+    // A round beyond the last one, which would end the run of the peer, and a model that was not requested.
+    let mut stream = testbed.connect_as_worker_2();
     stream.write_all(&frame(Kind::Offer, &(1u64 << 62).to_le_bytes())).unwrap();
-    scene.refused("it is in round 4611686018427387904");
-    let mut stream = scene.connect_as_two();
+    testbed.assert_refused("it claims to be in round 4611686018427387904");
+    let mut stream = testbed.connect_as_worker_2();
     let model = crate::model_to_bytes(0, &vec![("models".into(), vec![0.0; 10])]);
     stream.write_all(&frame(Kind::Model, &model)).unwrap();
-    scene.refused("a model that nobody asked for");
+    testbed.assert_refused("it sent a model that was not requested");
 
-    // Garbage, and frames that say that they are enormous.
-    let mut stream = scene.connect_as_two();
+    // Malformed frames, and headers that announce enormous frames.
+    let mut stream = testbed.connect_as_worker_2();
     stream.write_all(&[0xab; 64]).unwrap();
-    scene.refused("garbage instead of a frame");
-    for kind in [Kind::Message, Kind::Model, Kind::Beat] {
-        let mut stream = scene.connect_as_two();
+    testbed.assert_refused("malformed frame");
+    for kind in [Kind::Message, Kind::Model, Kind::Heartbeat] {
+        let mut stream = testbed.connect_as_worker_2();
         let huge = FrameHeader { kind, length: 1 << 63, checksum: 0 };
         stream.write_all(&huge.to_bytes()).unwrap();
-        scene.refused("a frame of 9223372036854775808 bytes");
+        testbed.assert_refused("frame of 9223372036854775808 bytes");
     }
-    // A message that says it is as long as is allowed, and then does not come.
-    let mut stream = scene.connect_as_two();
+    // A header of the longest message allowed, without the message.
+    let mut stream = testbed.connect_as_worker_2();
     let long = FrameHeader { kind: Kind::Message, length: (64 + 4 * WIDTH) as u64, checksum: 0 };
     stream.write_all(&long.to_bytes()).unwrap();
-    scene.refused("nothing was heard for 0.6 seconds");
-    // Changed on its way.
-    let mut stream = scene.connect_as_two();
+    testbed.assert_refused("nothing was received for 0.6 seconds");
+    // A message that was altered on its way.
+    let mut stream = testbed.connect_as_worker_2();
     let mut bytes = message_frame(&message(2, 0, 10));
     *bytes.last_mut().unwrap() ^= 1;
     stream.write_all(&bytes).unwrap();
-    scene.refused("checksum is wrong");
-    // The same message twice.
-    let mut stream = scene.connect_as_two();
+    testbed.assert_refused("frame checksum mismatch");
+    // The same message sent twice.
+    let mut stream = testbed.connect_as_worker_2();
     let far = message_frame(&message(2, 1 << 40, 10));
     stream.write_all(&far).unwrap();
     stream.write_all(&far).unwrap();
-    scene.refused("unexpected message of round");
-    scene.goes_on();
+    testbed.assert_refused("unexpected message of round");
+    testbed.assert_progress();
 
-    // A million tiny frames: it is cut off long before.
-    let mut stream = scene.connect_as_two();
-    let beat = frame(Kind::Beat, &0u64.to_le_bytes());
-    let many = beat.repeat(1000);
+    // A million small frames. The peer closes the connection long before the end.
+    let mut stream = testbed.connect_as_worker_2();
+    let heartbeat = frame(Kind::Heartbeat, &0u64.to_le_bytes());
+    let many = heartbeat.repeat(1000);
     let sent = (0..1000).take_while(|_| stream.write_all(&many).is_ok()).count();
-    assert!(sent < 1000, "a million frames were taken");
-    scene.refused("small frames in a second");
-    // Messages of rounds that are far away are kept, but only a few.
-    let mut stream = scene.connect_as_two();
+    assert!(sent < 1000, "the peer accepted a million frames");
+    testbed.assert_refused("control frames in a second");
+    // Messages of distant rounds. The peer queues only a few.
+    let mut stream = testbed.connect_as_worker_2();
     stream.sock.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-    let kept = (0..2000u64)
+    let accepted = (0..2000u64)
         .take_while(|k| stream.write_all(&message_frame(&message(2, (1 << 40) + k, WIDTH))).is_ok())
         .count();
-    assert!(kept < 2000, "400 MB of messages were taken");
+    assert!(accepted < 2000, "the peer accepted 400 MB of messages");
     drop(stream);
-    // Many who say nothing.
-    let idle: Vec<TcpStream> = (0..200).filter_map(|_| TcpStream::connect(&scene.address).ok()).collect();
-    scene.goes_on();
+    // Many idle connections.
+    let idle: Vec<TcpStream> = (0..200).filter_map(|_| TcpStream::connect(&testbed.address).ok()).collect();
+    testbed.assert_progress();
     drop(idle);
     let grown = memory_in_use().saturating_sub(before);
-    assert!(grown < 32 << 20, "memory has grown by {} MB", grown >> 20);
-    scene.goes_on();
+    assert!(grown < 32 << 20, "memory grew by {} MB", grown >> 20);
+    testbed.assert_progress();
 }

@@ -1,89 +1,89 @@
-//! What goes over a connection: frames, each with its kind, its length and a checksum. Nothing is
-//! allocated before the length has been found to be allowed.
+//! Frames: the units that peers send over a connection. Each frame has a kind, a length and a checksum. The parser
+//! checks the length against the limit of its kind before it allocates anything.
 
 use upwash::engine::State;
 use upwash::transport::{HEADER, Message, WireError};
 
-/// Bytes before a frame's content.
+/// Bytes of a frame header.
 pub const FRAME_HEADER: usize = 16;
-/// Changes when peers of different versions would not understand each other.
+/// Version of the protocol. Peers with different versions refuse each other.
 pub const VERSION: u16 = 1;
-/// The longest content of anything but messages and models.
-pub const SMALL: usize = 4096;
-/// The longest answer to who asks how things are.
-const ANSWER: usize = 1 << 20;
+/// Longest content, in bytes, of a control frame: any frame but a message, a model or a status.
+pub const MAX_CONTROL_BYTES: usize = 4096;
+/// Longest content, in bytes, of a status frame.
+const MAX_STATUS_BYTES: usize = 1 << 20;
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Who calls, and in which run it is.
+    /// First frame in each direction: the sender and its run ([`Hello`]).
     Hello = 1,
-    /// From which round on messages can be hoped for.
+    /// The first round in which the sender can use this link.
     Offer = 2,
-    /// Still there, and in this round.
-    Beat = 3,
+    /// The sender is alive and in this round.
+    Heartbeat = 3,
     /// A [`Message`].
     Message = 4,
-    /// Please send your model.
-    Fetch = 5,
-    /// A model with all that belongs to it.
+    /// Asks the receiver for its model.
+    ModelRequest = 5,
+    /// A model with its optimizer state, statistics and state vectors.
     Model = 6,
-    /// How are things?
-    Ask = 7,
-    /// Like this (JSON).
-    Answer = 8,
-    /// The run is over for me.
+    /// Asks the receiver for its status.
+    StatusRequest = 7,
+    /// A status, as JSON.
+    Status = 8,
+    /// The sender has finished its run.
     Goodbye = 9,
 }
 
-/// Why bytes are no frame.
+/// Why received bytes are not a valid frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// Not a frame at all.
-    #[error("garbage instead of a frame")]
-    Garbage,
-    /// Longer than anything of its kind.
-    #[error("a frame of {length} bytes, where {most} are the most")]
+    /// The bytes do not follow the format.
+    #[error("malformed frame")]
+    Malformed,
+    /// The frame is longer than its kind allows.
+    #[error("frame of {length} bytes exceeds the limit of {limit} bytes")]
     TooLong {
-        /// What it says.
+        /// Length given in the header.
         length: u64,
-        /// What is allowed.
-        most: u64,
+        /// Longest length allowed.
+        limit: u64,
     },
-    /// Changed on its way.
-    #[error("a frame whose checksum is wrong")]
+    /// The content does not match the checksum.
+    #[error("frame checksum mismatch: the frame was altered on its way")]
     Checksum,
-    /// A message that is none.
+    /// The frame contains an invalid message.
     #[error("{0}")]
     Message(#[from] WireError),
 }
 
-/// How much may come.
+/// The largest messages and models that a peer accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Buffer in a message.
+    /// Values in a message.
     pub message: usize,
-    /// Bytes of a model with all that belongs to it.
+    /// Bytes of a model with its optimizer state, statistics and state vectors.
     pub model: usize,
 }
 
 impl Limits {
-    fn most(&self, kind: Kind) -> u64 {
-        let most = match kind {
+    fn max_length(&self, kind: Kind) -> u64 {
+        let limit = match kind {
             Kind::Message => HEADER + 4 * self.message,
             Kind::Model => self.model,
-            Kind::Answer => ANSWER,
-            _ => SMALL,
+            Kind::Status => MAX_STATUS_BYTES,
+            _ => MAX_CONTROL_BYTES,
         };
-        most as u64
+        limit as u64
     }
 }
 
-/// A frame's header.
+/// Header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What it is.
+    /// Kind of the frame.
     pub kind: Kind,
     /// Bytes of content.
     pub length: u64,
@@ -92,14 +92,14 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Of some content, in pieces.
+    /// The header of a frame whose content is the concatenation of these parts.
     pub fn of(kind: Kind, content: &[&[u8]]) -> Self {
         let mut hash = crc32fast::Hasher::new();
-        content.iter().for_each(|piece| hash.update(piece));
-        Self { kind, length: content.iter().map(|piece| piece.len() as u64).sum(), checksum: hash.finalize() }
+        content.iter().for_each(|part| hash.update(part));
+        Self { kind, length: content.iter().map(|part| part.len() as u64).sum(), checksum: hash.finalize() }
     }
 
-    /// As bytes.
+    /// Encodes the header.
     pub fn to_bytes(self) -> [u8; FRAME_HEADER] {
         let mut bytes = [0; FRAME_HEADER];
         bytes[..3].copy_from_slice(b"UF1");
@@ -109,35 +109,35 @@ impl FrameHeader {
         bytes
     }
 
-    /// From bytes, if such a frame may come.
+    /// Decodes a header. Fails if the frame is longer than `limits` allow.
     pub fn parse(bytes: &[u8; FRAME_HEADER], limits: &Limits) -> Result<Self, FrameError> {
         const KINDS: [Kind; 9] = [
             Kind::Hello,
             Kind::Offer,
-            Kind::Beat,
+            Kind::Heartbeat,
             Kind::Message,
-            Kind::Fetch,
+            Kind::ModelRequest,
             Kind::Model,
-            Kind::Ask,
-            Kind::Answer,
+            Kind::StatusRequest,
+            Kind::Status,
             Kind::Goodbye,
         ];
         let kind = KINDS.into_iter().find(|kind| *kind as u8 == bytes[3]);
         let (Some(kind), b"UF1") = (kind, &bytes[..3]) else {
-            return Err(FrameError::Garbage);
+            return Err(FrameError::Malformed);
         };
         let length = u64::from_le_bytes(array(&bytes[4..12]));
         let checksum = u32::from_le_bytes(array(&bytes[12..]));
-        let most = limits.most(kind);
-        if length > most {
-            return Err(FrameError::TooLong { length, most });
+        let limit = limits.max_length(kind);
+        if length > limit {
+            return Err(FrameError::TooLong { length, limit });
         }
         Ok(Self { kind, length, checksum })
     }
 
-    /// Whether this is its content.
+    /// Checks the content against the checksum.
     pub fn check(&self, content: &[u8]) -> Result<(), FrameError> {
-        // Nobody guesses checksums; a fuzzer shall look behind them.
+        // A fuzzer cannot guess checksums. It must reach the code behind them.
         match crc32fast::hash(content) == self.checksum || cfg!(fuzzing) {
             true => Ok(()),
             false => Err(FrameError::Checksum),
@@ -151,19 +151,19 @@ fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     array
 }
 
-/// The first thing that is said.
+/// Content of the first frame in each direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The version of this protocol.
+    /// Version of the protocol.
     pub version: u16,
-    /// Who speaks.
+    /// Worker of the sender.
     pub worker: u32,
-    /// A number that is the same for all who run the same configuration on the same data.
+    /// Identifies the run: equal for peers with the same configuration and data.
     pub run: u64,
 }
 
 impl Hello {
-    /// As bytes.
+    /// Encodes the hello.
     pub fn to_bytes(self) -> Vec<u8> {
         let mut bytes = self.version.to_le_bytes().to_vec();
         bytes.extend(self.worker.to_le_bytes());
@@ -171,10 +171,10 @@ impl Hello {
         bytes
     }
 
-    /// From bytes.
+    /// Decodes a hello.
     pub fn parse(bytes: &[u8]) -> Result<Self, FrameError> {
         if bytes.len() != 14 {
-            return Err(FrameError::Garbage);
+            return Err(FrameError::Malformed);
         }
         Ok(Self {
             version: u16::from_le_bytes(array(&bytes[..2])),
@@ -184,25 +184,25 @@ impl Hello {
     }
 }
 
-/// The content of an offer or a beat: a round.
+/// Decodes the content of an offer or a heartbeat: a round.
 pub fn parse_round(bytes: &[u8]) -> Result<u64, FrameError> {
     match bytes.len() {
         8 => Ok(u64::from_le_bytes(array(bytes))),
-        _ => Err(FrameError::Garbage),
+        _ => Err(FrameError::Malformed),
     }
 }
 
-/// A message out of a frame's content: its header here, its numbers in place.
-pub fn parse_message(header: &[u8; HEADER], numbers: usize) -> Result<Message, FrameError> {
+/// Decodes the header of a message and checks that `count` values follow it. The returned message has no values yet.
+pub fn parse_message(header: &[u8; HEADER], count: usize) -> Result<Message, FrameError> {
     let (message, expected) = Message::from_header(header)?;
-    if expected != numbers as u64 {
-        let (expected, found) = (usize::try_from(expected).unwrap_or(usize::MAX), numbers);
+    if expected != count as u64 {
+        let (expected, found) = (usize::try_from(expected).unwrap_or(usize::MAX), count);
         return Err(WireError::Length { expected, found }.into());
     }
     Ok(message)
 }
 
-/// A model with the round that it is of.
+/// Encodes the state of a model before round `round`.
 pub fn model_to_bytes(round: u64, state: &State) -> Vec<u8> {
     let mut bytes = round.to_le_bytes().to_vec();
     bytes.push(state.len() as u8);
@@ -210,16 +210,16 @@ pub fn model_to_bytes(round: u64, state: &State) -> Vec<u8> {
         bytes.push(name.len() as u8);
         bytes.extend(name.as_bytes());
         bytes.extend((array.len() as u64).to_le_bytes());
-        bytes.extend(array.iter().flat_map(|number| number.to_le_bytes()));
+        bytes.extend(array.iter().flat_map(|value| value.to_le_bytes()));
     }
     bytes
 }
 
-/// From bytes; what is not finite is refused.
+/// Decodes what [`model_to_bytes`] encodes. Refuses values that are not finite.
 pub fn parse_model(bytes: &[u8]) -> Result<(u64, State), FrameError> {
     let mut rest = bytes;
     let mut take = |count: usize| {
-        let (part, after) = rest.split_at_checked(count).ok_or(FrameError::Garbage)?;
+        let (part, after) = rest.split_at_checked(count).ok_or(FrameError::Malformed)?;
         rest = after;
         Ok::<&[u8], FrameError>(part)
     };
@@ -229,19 +229,19 @@ pub fn parse_model(bytes: &[u8]) -> Result<(u64, State), FrameError> {
     for _ in 0..count {
         let length = take(1)?[0];
         let name = String::from_utf8(take(length.into())?.to_vec());
-        let numbers = u64::from_le_bytes(array(take(8)?));
-        let size = numbers.checked_mul(4).and_then(|size| usize::try_from(size).ok());
-        let numbers = take(size.ok_or(FrameError::Garbage)?)?;
-        let number = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes);
-        let numbers: Vec<f32> = numbers.as_chunks::<4>().0.iter().map(number).collect();
-        if numbers.iter().any(|number| !number.is_finite()) {
+        let values = u64::from_le_bytes(array(take(8)?));
+        let size = values.checked_mul(4).and_then(|size| usize::try_from(size).ok());
+        let values = take(size.ok_or(FrameError::Malformed)?)?;
+        let value = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes);
+        let values: Vec<f32> = values.as_chunks::<4>().0.iter().map(value).collect();
+        if values.iter().any(|value| !value.is_finite()) {
             return Err(WireError::NotFinite.into());
         }
-        state.push((name.map_err(|_| FrameError::Garbage)?, numbers));
+        state.push((name.map_err(|_| FrameError::Malformed)?, values));
     }
     match rest.is_empty() {
         true => Ok((round, state)),
-        false => Err(FrameError::Garbage),
+        false => Err(FrameError::Malformed),
     }
 }
 
@@ -253,7 +253,7 @@ mod tests {
     const LIMITS: Limits = Limits { message: 100, model: 1000 };
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_frames_decode_to_the_same_content() {
         let header = FrameHeader::of(Kind::Message, &[b"ab", b"c"]);
         assert_eq!(header.length, 3);
         assert_eq!(FrameHeader::parse(&header.to_bytes(), &LIMITS), Ok(header));
@@ -265,25 +265,27 @@ mod tests {
         let bytes = model_to_bytes(7, &state);
         assert_eq!(parse_model(&bytes), Ok((7, state)));
         for length in 0..bytes.len() {
-            assert!(parse_model(&bytes[..length]).is_err(), "cut at {length}");
+            assert!(parse_model(&bytes[..length]).is_err(), "truncated to {length} bytes");
         }
     }
 
     #[test]
-    fn what_is_too_long_is_refused_before_it_comes() {
-        for (kind, most) in [(Kind::Message, 64 + 400), (Kind::Model, 1000), (Kind::Beat, SMALL as u64)] {
-            for (length, right) in [(most, true), (most + 1, false), (1 << 63, false)] {
+    fn header_of_a_frame_that_is_too_long_is_refused() {
+        for (kind, limit) in
+            [(Kind::Message, 64 + 400), (Kind::Model, 1000), (Kind::Heartbeat, MAX_CONTROL_BYTES as u64)]
+        {
+            for (length, allowed) in [(limit, true), (limit + 1, false), (1 << 63, false)] {
                 let checksum = 0;
                 let header = FrameHeader { kind, length, checksum };
-                let read = FrameHeader::parse(&header.to_bytes(), &LIMITS);
-                assert_eq!(read.is_ok(), right, "{kind:?} {length}");
+                let parsed = FrameHeader::parse(&header.to_bytes(), &LIMITS);
+                assert_eq!(parsed.is_ok(), allowed, "{kind:?} {length}");
             }
         }
-        assert_eq!(FrameHeader::parse(b"GET / HTTP/1.1\r\n", &LIMITS), Err(FrameError::Garbage));
+        assert_eq!(FrameHeader::parse(b"GET / HTTP/1.1\r\n", &LIMITS), Err(FrameError::Malformed));
     }
 
     #[test]
-    fn a_model_that_is_not_finite_is_refused() {
+    fn model_with_nan_is_refused() {
         let state = vec![("models".to_string(), vec![1.0, f32::NAN])];
         let bytes = model_to_bytes(0, &state);
         assert_eq!(parse_model(&bytes), Err(WireError::NotFinite.into()));

@@ -1,9 +1,10 @@
-//! For the fuzz target alone (`--cfg fuzzing`): a listed peer may send any bytes. Checksums are not looked at then.
+//! Entry points of the fuzz target, compiled only with `--cfg fuzzing`. A listed peer may send any bytes. Checksums are
+//! not verified in this configuration.
 
 use crate::Timings;
 use crate::frame::{Limits, parse_model};
 use crate::keys::Key;
-use crate::link::{PeerContext, hear};
+use crate::link::{PeerContext, read_frames};
 use crate::membership::{Connection, MembershipTable};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,15 +14,15 @@ use upwash::transport::{Encoding, Pool};
 
 const LIMITS: Limits = Limits { message: 256, model: 2048 };
 
-/// What a peer that has proved who it is can send. Panics are what is looked for.
+/// Feeds bytes to the reader of an authenticated connection. The fuzzer looks for panics.
 pub fn receive(bytes: &[u8]) {
     thread_local! {
-        static TOOLS: (tokio::runtime::Runtime, Key) = (
-            tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime"),
+        static FIXTURE: (tokio::runtime::Runtime, Key) = (
+            tokio::runtime::Builder::new_current_thread().enable_time().build().expect("runtime starts"),
             Key::generate(),
         );
     }
-    TOOLS.with(|(runtime, key)| {
+    FIXTURE.with(|(runtime, key)| {
         let context = PeerContext {
             own: 0,
             key: key.clone(),
@@ -35,27 +36,27 @@ pub fn receive(bytes: &[u8]) {
             pool: Pool::new(2),
         };
         let (outbox, _frames) = tokio::sync::mpsc::unbounded_channel();
-        let under_way = Arc::new(AtomicU64::new(0));
+        let in_flight = Arc::new(AtomicU64::new(0));
         let id = context.table.new_id();
-        let connection = Connection { id, outbox, under_way };
-        context.table.connected(1, connection);
-        // Who has sent as many messages as are kept waits for someone to read them: nobody does here.
-        let heard = hear(&context, 1, id, bytes);
-        let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_millis(1), heard).await });
+        let connection = Connection { id, outbox, in_flight };
+        context.table.on_connected(1, connection);
+        // The reader blocks once the queue of messages is full, because nothing takes messages out of it here.
+        let reading = read_frames(&context, 1, id, bytes);
+        let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_millis(1), reading).await });
     });
 }
 
-/// The parts of it alone, which get farther without frames around them.
+/// Feeds bytes to the decoders of models and vectors directly. Without frames around them the fuzzer reaches deeper.
 pub fn decode(bytes: &[u8]) {
     if let Ok((round, state)) = parse_model(bytes) {
-        let again = crate::frame::model_to_bytes(round, &state);
-        assert_eq!(again, bytes, "a model is read as it is written");
+        let encoded = crate::frame::model_to_bytes(round, &state);
+        assert_eq!(encoded, bytes, "a decoded model must encode to the same bytes");
     }
-    let Some((&[count, which], rest)) = bytes.split_first_chunk() else {
+    let Some((&[count, selector], rest)) = bytes.split_first_chunk() else {
         return;
     };
-    let units: Vec<f32> = rest.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
-    let encoding = match which % 6 {
+    let units: Vec<f32> = rest.as_chunks().0.iter().map(|unit| f32::from_le_bytes(*unit)).collect();
+    let encoding = match selector % 6 {
         0 => Encoding::F32,
         1 => Encoding::Bf16,
         2 => Encoding::Compressed(Compression::TopK(0.1)),

@@ -1,4 +1,4 @@
-//! Who a peer is: a key that it alone has, and the fingerprint by which others know it.
+//! Identity of a peer: an Ed25519 private key, and the fingerprint by which other peers recognize it.
 
 use ring::rand::SystemRandom;
 use ring::signature::Ed25519KeyPair;
@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The SHA-256 of a public key.
+/// SHA-256 digest of a public key.
 ///
 /// ```
 /// use upwash_peers::{Fingerprint, Key};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// Of a public key as TLS presents it (SubjectPublicKeyInfo).
+    /// Fingerprint of a public key as TLS presents it (SubjectPublicKeyInfo).
     pub fn of(public: &[u8]) -> Self {
         let digest = ring::digest::digest(&ring::digest::SHA256, public);
         let mut bytes = [0; 32];
@@ -47,52 +47,56 @@ impl std::str::FromStr for Fingerprint {
     type Err = KeyError;
 
     fn from_str(text: &str) -> Result<Self, KeyError> {
-        let wrong = || KeyError::Fingerprint(text.into());
-        let digits = text.strip_prefix("sha256:").ok_or_else(wrong)?;
+        let invalid = || KeyError::Fingerprint(text.into());
+        let digits = text.strip_prefix("sha256:").ok_or_else(invalid)?;
         if digits.len() != 64 || !digits.is_ascii() {
-            return Err(wrong());
+            return Err(invalid());
         }
         let mut bytes = [0; 32];
         for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
-            let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
-            *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+            let pair = std::str::from_utf8(pair).map_err(|_| invalid())?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| invalid())?;
         }
         Ok(Self(bytes))
     }
 }
 
-/// Why there is no key.
+/// Why a key or a fingerprint cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// Not a fingerprint.
-    #[error("`{0}` is no fingerprint: write sha256: and 64 hexadecimal digits, as `upwash keys show` does")]
+    /// The text is not a fingerprint.
+    #[error("`{0}` is not a fingerprint: write `sha256:` and 64 hexadecimal digits, as `upwash keys show` prints them")]
     Fingerprint(String),
-    /// The file cannot be read or written.
+    /// The key file cannot be read or written.
     #[error("key {}: {source}", path.display())]
     Io {
-        /// Which file.
+        /// The key file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Others could read it.
-    #[error("key {}: others can read it (mode {mode:o}): chmod 600 it, or make a new one", path.display())]
-    Open {
-        /// Which file.
+    /// Users other than the owner can read the key file.
+    #[error(
+        "key {}: other users can read it (mode {mode:o}): run `chmod 600` on it, or make a new key with \
+         `upwash keys new`",
+        path.display()
+    )]
+    Permissions {
+        /// The key file.
         path: PathBuf,
-        /// Its mode.
+        /// Its permission bits.
         mode: u32,
     },
-    /// Something else is in the file.
-    #[error("{} is no key that `upwash keys new` has made", path.display())]
+    /// The file does not contain a key.
+    #[error("{} is not a key file: make one with `upwash keys new`", path.display())]
     NotAKey {
-        /// Which file.
+        /// The key file.
         path: PathBuf,
     },
 }
 
-/// A private key (Ed25519).
+/// Ed25519 private key of a peer.
 #[derive(Clone)]
 pub struct Key {
     private: Vec<u8>,
@@ -109,14 +113,14 @@ impl std::fmt::Debug for Key {
 const LABEL: &str = "PRIVATE KEY";
 
 impl Key {
-    /// A new one.
+    /// Generates a new key.
     ///
     /// # Panics
-    /// If the system has no random numbers.
+    /// If the system cannot provide random numbers.
     pub fn generate() -> Self {
-        let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
-        let made = made.expect("random numbers from the system");
-        Self::from_private(made.as_ref().to_vec()).expect("a key that was just made")
+        let generated = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
+        let generated = generated.expect("the system provides random numbers");
+        Self::from_private(generated.as_ref().to_vec()).expect("a generated key is valid")
     }
 
     fn from_private(private: Vec<u8>) -> Option<Self> {
@@ -125,12 +129,12 @@ impl Key {
         Some(Self { private, signing, public })
     }
 
-    /// How others know it.
+    /// Fingerprint of the public key.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.public)
     }
 
-    /// Writes it to a new file that only its owner can read.
+    /// Writes the key to a new file that only its owner can read. Never overwrites a file.
     pub fn save(&self, path: &Path) -> Result<(), KeyError> {
         let failed = |source| KeyError::Io { path: path.to_owned(), source };
         let mut options = std::fs::File::options();
@@ -143,7 +147,7 @@ impl Key {
         file.sync_all().map_err(failed)
     }
 
-    /// Reads it, if only its owner can.
+    /// Reads a key. Fails if users other than the owner can read the file.
     pub fn load(path: &Path) -> Result<Self, KeyError> {
         let failed = |source| KeyError::Io { path: path.to_owned(), source };
         #[cfg(unix)]
@@ -152,12 +156,12 @@ impl Key {
             let mode = std::fs::metadata(path).map_err(failed)?.permissions().mode() & 0o777;
             if mode & 0o077 != 0 {
                 let path = path.to_owned();
-                return Err(KeyError::Open { path, mode });
+                return Err(KeyError::Permissions { path, mode });
             }
         }
         let text = std::fs::read(path).map_err(failed)?;
-        let found = pem::parse(text).ok().filter(|found| found.tag() == LABEL);
-        let key = found.and_then(|found| Self::from_private(found.into_contents()));
+        let parsed = pem::parse(text).ok().filter(|parsed| parsed.tag() == LABEL);
+        let key = parsed.and_then(|parsed| Self::from_private(parsed.into_contents()));
         key.ok_or_else(|| KeyError::NotAKey { path: path.to_owned() })
     }
 }
@@ -168,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_saved_is_loaded_and_nobody_else_can_read_it() {
+    fn saved_key_loads_and_is_private_to_its_owner() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         let key = Key::generate();
@@ -181,8 +185,8 @@ mod tests {
             let mode = |mode| std::fs::Permissions::from_mode(mode);
             assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
             std::fs::set_permissions(&path, mode(0o640)).unwrap();
-            let said = Key::load(&path).unwrap_err().to_string();
-            assert!(said.contains("others can read it (mode 640)"), "{said}");
+            let error = Key::load(&path).unwrap_err().to_string();
+            assert!(error.contains("other users can read it (mode 640)"), "{error}");
             std::fs::set_permissions(&path, mode(0o600)).unwrap();
         }
         std::fs::write(&path, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n").unwrap();
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_are_spelled_in_one_way() {
+    fn malformed_fingerprints_are_rejected() {
         let text = Key::generate().fingerprint().to_string();
         for wrong in ["", "sha256:12", &text[7..], &format!("{text}0"), &text.replace("sha", "md")] {
             assert!(wrong.parse::<Fingerprint>().is_err(), "{wrong}");

@@ -1,9 +1,9 @@
-//! Upwash between machines that may come and go.
+//! Peer-to-peer transport for Upwash, for machines that may leave and rejoin a run.
 //!
-//! Every worker is a process of its own, a *peer*, that knows the addresses and the keys of all. Peers
-//! that are neighbors in the graph keep a connection: mutual TLS 1.3, in which only listed keys get in
-//! and each speaks only as itself. Whoever is silent, slow or gone is dropped by its neighbors, who go
-//! on without it; whoever comes back is given a neighbor's model and joins at the current round.
+//! Every worker runs in a separate process, a *peer*, which knows the address and the key of every other peer. Peers
+//! that are neighbors in the graph keep a connection open. Connections use mutual TLS 1.3: only listed keys are
+//! accepted, and each key can act only as its own worker. Neighbors drop a peer that is silent, too slow or gone, and
+//! continue without it. A peer that comes back receives the model of a neighbor and joins at the current round.
 
 #[cfg(test)]
 mod adversarial;
@@ -34,19 +34,19 @@ use upwash::transport::{
     RoundStart, Traffic, TransportError,
 };
 
-/// How long to wait for what. A heartbeat must be several times shorter than `failure_timeout`, and that shorter than
-/// `message_timeout`: a peer that is gone is noticed by its silence, one that is slow by a message that does not come.
+/// Intervals and timeouts. The heartbeat must be several times shorter than `failure_timeout`, and `failure_timeout`
+/// must be shorter than `message_timeout`: missing heartbeats reveal a dead peer, a missing message reveals a slow one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timings {
-    /// After so long without anything to say, a peer says that it is still there.
+    /// A peer that has sent nothing for this long sends a heartbeat.
     pub heartbeat: Duration,
-    /// Who is not heard for so long is lost.
+    /// A peer from which nothing arrives for this long is lost.
     pub failure_timeout: Duration,
-    /// A message that is not there so long after it was expected does not come.
+    /// A connected peer whose expected message does not arrive within this time is lost.
     pub message_timeout: Duration,
-    /// At the start, so long is waited for all neighbors.
+    /// How long a peer waits for all its neighbors before the first round.
     pub startup_timeout: Duration,
-    /// Who calls must have proved who it is within this.
+    /// A new connection must authenticate within this time.
     pub handshake: Duration,
 }
 
@@ -62,62 +62,62 @@ impl Default for Timings {
     }
 }
 
-/// What a peer must know.
+/// Configuration of a peer.
 #[derive(Clone, Debug)]
 pub struct PeersConfig {
-    /// Which worker it is.
+    /// Index of its worker.
     pub own: usize,
-    /// Its key.
+    /// Its private key.
     pub key: Key,
-    /// Everyone's address, as `host:port`, and key.
+    /// Address (`host:port`) and key of every worker, its own included.
     pub peers: Vec<(String, Fingerprint)>,
-    /// Where it listens; its own address if not given.
+    /// Address to listen on; by default its own address in `peers`.
     pub listen: Option<String>,
-    /// With whom it ever exchanges messages.
+    /// Workers with which it may exchange messages in any round.
     pub neighbors: Vec<usize>,
-    /// A number that is the same for all who run the same configuration on the same data.
+    /// Identifies the run: equal for peers with the same configuration and data.
     pub run: u64,
-    /// How many rounds there are.
+    /// Number of rounds.
     pub rounds: u64,
-    /// How much may come.
+    /// Largest messages and models that it accepts.
     pub limits: Limits,
-    /// How long to wait for what.
+    /// Intervals and timeouts.
     pub timings: Timings,
 }
 
-/// The transport.
+/// Transport between peers. Dropping it tells the other peers that this one has finished.
 pub struct Peers {
     context: Arc<PeerContext>,
     placement: Placement,
     neighbors: Vec<usize>,
     runtime: Option<tokio::runtime::Runtime>,
-    /// Over which connections links are held in this round.
-    held: Vec<Option<Connection>>,
+    /// For each worker, the connection of its link, if the link is up in this round.
+    links: Vec<Option<Connection>>,
     expected: Vec<usize>,
     round: u64,
-    /// Opened with the first round, which everyone is told.
-    door: Option<(tokio::net::TcpListener, tokio_rustls::TlsAcceptor)>,
-    /// Until when neighbors are waited for before the first round.
-    gathering: Option<Instant>,
+    /// Taken when the first round starts. Connections must not start earlier, because they offer that round.
+    listener: Option<(tokio::net::TcpListener, tokio_rustls::TlsAcceptor)>,
+    /// Deadline for neighbors to connect before the first round, while this peer waits for them.
+    startup_deadline: Option<Instant>,
 }
 
-/// How long the round loop is kept from looking for control requests.
-const SLICE: Duration = Duration::from_millis(100);
+/// Maximum time for which waiting for neighbors keeps the round loop from checking for control requests.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 fn broken(error: impl std::fmt::Display) -> TransportError {
     TransportError::Broken(error.to_string())
 }
 
 impl Peers {
-    /// Takes its address; with the first round it begins to answer and to call.
+    /// Binds the address to listen on. Accepting and opening connections starts with the first round.
     pub fn new(config: PeersConfig) -> Result<Self, TransportError> {
         let PeersConfig { own, key, peers, listen, neighbors, run, rounds, limits, timings } = config;
         let workers = peers.len();
         let (addresses, keys): (Vec<String>, Vec<Fingerprint>) = peers.into_iter().unzip();
         if keys.get(own) != Some(&key.fingerprint()) {
             return Err(broken(format!(
-                "the configuration lists another key for worker {own} than {}: give it the right --key, or \
-                 list this one",
+                "the configuration lists a different key for worker {own} than {}: pass the listed key with --key, \
+                 or list this one",
                 key.fingerprint()
             )));
         }
@@ -143,70 +143,70 @@ impl Peers {
         let address = listen.unwrap_or_else(|| context.addresses[own].clone());
         let listener = runtime.block_on(tokio::net::TcpListener::bind(&address)).map_err(|error| {
             broken(format!(
-                "cannot listen on {address}: {error} (is this peer running already? --listen takes \
-                     another address)"
+                "cannot listen on {address}: {error} (if this peer is already running, stop it; to listen on another \
+                 address, use --listen)"
             ))
         })?;
         let acceptor = tokio_rustls::TlsAcceptor::from(server);
         Ok(Self {
-            door: Some((listener, acceptor)),
+            listener: Some((listener, acceptor)),
             context,
             placement: Placement::new(workers, workers, own),
             neighbors,
             runtime: Some(runtime),
-            held: vec![None; workers],
+            links: vec![None; workers],
             expected: vec![],
             round: 0,
-            gathering: None,
+            startup_deadline: None,
         })
     }
 
-    /// Answers who calls, and calls its neighbors.
-    fn open(&mut self, round: u64) {
-        let (Some((listener, acceptor)), Some(runtime)) = (self.door.take(), &self.runtime) else {
+    /// Starts to accept connections and to connect to neighbors, on the first call.
+    fn start(&mut self, round: u64) {
+        let (Some((listener, acceptor)), Some(runtime)) = (self.listener.take(), &self.runtime) else {
             return;
         };
         let context = &self.context;
-        context.table.start_with(round);
+        context.table.set_first_round(round);
         runtime.spawn(link::listen(Arc::clone(context), listener, acceptor));
-        // Of two, the one with the lower number calls.
+        // Of two neighbors, the one with the lower index connects.
         for &worker in self.neighbors.iter().filter(|&&worker| worker > context.own) {
-            runtime.spawn(link::call(Arc::clone(context), worker));
+            runtime.spawn(link::keep_connected(Arc::clone(context), worker));
         }
-        self.gathering = Some(Instant::now() + context.timings.startup_timeout);
+        self.startup_deadline = Some(Instant::now() + context.timings.startup_timeout);
     }
 
-    /// Whether all neighbors are there, or have been waited for long enough.
-    fn is_complete(&mut self) -> bool {
-        let Some(deadline) = self.gathering else {
+    /// Whether all neighbors are connected, or the time to wait for them is over.
+    fn startup_is_over(&mut self) -> bool {
+        let Some(deadline) = self.startup_deadline else {
             return true;
         };
         let now = Instant::now();
         let table = &self.context.table;
-        let missing = table.gather(&self.neighbors, deadline.min(now + SLICE));
+        let missing = table.wait_for_offers(&self.neighbors, deadline.min(now + POLL_INTERVAL));
         if !missing.is_empty() && Instant::now() < deadline {
             return false;
         }
-        table.miss(&missing);
-        self.gathering = None;
+        table.report_missing(&missing);
+        self.startup_deadline = None;
         true
     }
 
-    /// Waits for messages of this turn from those over whose links something can come.
-    fn collect(&mut self, from: &[usize], turn: (u64, u32)) -> Vec<Message> {
+    /// Waits for the messages with this round and exchange from those workers whose links are up.
+    fn collect(&mut self, from: &[usize], tag: (u64, u32)) -> Vec<Message> {
         let deadline = Instant::now() + self.context.timings.message_timeout;
         let mut messages = Vec::new();
         for &worker in from {
-            let Some(connection) = &self.held[worker] else {
+            let Some(connection) = &self.links[worker] else {
                 continue;
             };
-            match self.context.table.wait_for(worker, connection, turn, deadline) {
+            match self.context.table.wait_for_message(worker, connection, tag, deadline) {
                 Awaited::Message(message) => messages.push(message),
                 Awaited::Missing => {}
-                Awaited::Late => {
+                Awaited::TimedOut => {
                     let seconds = self.context.timings.message_timeout.as_secs_f64();
-                    let why = format!("no message of round {} within {seconds} seconds", turn.0);
-                    self.context.table.drop_connection(worker, connection.id, why);
+                    let why = format!("it sent no message for round {} within {seconds} seconds", tag.0);
+                    self.context.table.close_connection(worker, connection.id, why);
                 }
             }
         }
@@ -216,19 +216,19 @@ impl Peers {
     fn post(&self, message: Message, to: &[usize]) {
         let message = Arc::new(message);
         for &worker in to {
-            let Some(connection) = &self.held[worker] else {
+            let Some(connection) = &self.links[worker] else {
                 continue;
             };
             if !self.context.table.post(worker, connection, &message) {
-                let why = "it takes messages too slowly".to_string();
-                self.context.table.drop_connection(worker, connection.id, why);
+                let why = "it receives messages too slowly".to_string();
+                self.context.table.close_connection(worker, connection.id, why);
             }
         }
     }
 }
 
-/// How things are with every peer of a configuration, asked with any listed key; what went wrong where
-/// there is no answer.
+/// Requests the status of every peer of a configuration, with any listed key. Returns a status or an error for each
+/// peer.
 pub fn status(
     key: &Key,
     peers: &[(String, Fingerprint)],
@@ -236,19 +236,20 @@ pub fn status(
 ) -> Result<Vec<Result<StatusReport, String>>, TransportError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(broken)?;
     Ok(runtime.block_on(async {
-        let mut asked = Vec::new();
-        for (address, theirs) in peers {
-            let (key, address, theirs) = (key.clone(), address.clone(), *theirs);
-            asked.push(tokio::spawn(async move {
-                let answer = tokio::time::timeout(message_timeout, link::ask(&key, &address, theirs)).await;
+        let mut requests = Vec::new();
+        for (address, expected) in peers {
+            let (key, address, expected) = (key.clone(), address.clone(), *expected);
+            requests.push(tokio::spawn(async move {
+                let answer =
+                    tokio::time::timeout(message_timeout, link::request_status(&key, &address, expected)).await;
                 let answer = answer.map_err(|_| "no answer".to_string())?;
                 let answer = answer.map_err(|error| error.to_string())?;
                 serde_json::from_slice(&answer).map_err(|error| error.to_string())
             }));
         }
         let mut answers = Vec::new();
-        for answer in asked {
-            answers.push(answer.await.unwrap_or_else(|error| Err(error.to_string())));
+        for request in requests {
+            answers.push(request.await.unwrap_or_else(|error| Err(error.to_string())));
         }
         answers
     }))
@@ -267,32 +268,33 @@ impl Membership for Peers {
         if stop {
             return Ok(RoundStart::Stop);
         }
-        self.open(round);
-        if !self.is_complete() {
+        self.start(round);
+        if !self.startup_is_over() {
             return Ok(RoundStart::Wait);
         }
         let (table, timings) = (&self.context.table, self.context.timings);
-        let (farthest, any_held) = table.farthest(round);
-        if let Some((target, worker)) = farthest
+        let (latest, any_link_up) = table.latest_offer(round);
+        if let Some((target, worker)) = latest
             && target > round + MAX_ROUND_LAG
         {
-            // Who was alone takes over what the others have come to; who was not keeps what it has.
-            let adopted = match any_held {
+            // A peer without links adopts the model of the worker that is ahead. A peer with links is in one half of a
+            // network that was split, and keeps its model.
+            let adopted = match any_link_up {
                 true => None,
-                false => table.ask(worker, timings.message_timeout),
+                false => table.request_model(worker, timings.message_timeout),
             };
             let at = adopted.as_ref().map_or(target, |(at, _)| target.max(*at));
-            table.jump(at);
+            table.jump_to(at);
             let adopted = adopted.map(|(_, state)| state);
             return Ok(RoundStart::Jump { round: at, adopted });
         }
-        self.held = table.begin(round);
+        self.links = table.begin_round(round);
         self.round = round;
         Ok(RoundStart::Go)
     }
 
     fn is_link_up(&self, worker: usize) -> bool {
-        worker == self.context.own || self.held[worker].is_some()
+        worker == self.context.own || self.links[worker].is_some()
     }
 
     fn is_connected(&self, worker: usize) -> bool {
@@ -301,10 +303,10 @@ impl Membership for Peers {
 
     fn refuse(&mut self, worker: usize, why: String) {
         let what = format!("worker {worker}: {why}");
-        self.context.table.tell(MembershipEvent::Refused { what });
-        self.held[worker] = None;
+        self.context.table.record_event(MembershipEvent::Refused { what });
+        self.links[worker] = None;
         if let Some(connection) = self.context.table.connection(worker) {
-            self.context.table.drop_connection(worker, connection.id, why);
+            self.context.table.close_connection(worker, connection.id, why);
         }
     }
 
@@ -313,7 +315,7 @@ impl Membership for Peers {
     }
 
     fn send_state(&mut self, round: u64, state: State) {
-        self.context.table.answer(&model_to_bytes(round, &state));
+        self.context.table.send_model(&model_to_bytes(round, &state));
     }
 
     fn membership_events(&mut self) -> Vec<MembershipEvent> {
@@ -331,8 +333,8 @@ impl MessageExchange for Peers {
         outgoing: Vec<(Message, Vec<usize>)>,
         expected: &[usize],
     ) -> Result<(), TransportError> {
-        for (message, places) in outgoing {
-            self.post(message, &places);
+        for (message, receivers) in outgoing {
+            self.post(message, &receivers);
         }
         self.expected = expected.to_vec();
         Ok(())
@@ -349,27 +351,27 @@ impl MessageExchange for Peers {
             return Ok(false);
         };
         if !table.post(to, &connection, &Arc::new(message)) {
-            table.drop_connection(to, connection.id, "it takes messages too slowly".into());
+            table.close_connection(to, connection.id, "it receives messages too slowly".into());
             return Ok(false);
         }
         Ok(true)
     }
 
     fn receive(&mut self, wait: Duration) -> Result<Vec<Message>, TransportError> {
-        Ok(self.context.table.whatever(wait))
+        Ok(self.context.table.receive_any(wait))
     }
 
     fn traffic(&self) -> Traffic {
         Traffic {
-            bytes: self.context.table.sent.load(Ordering::Relaxed),
-            messages: self.context.table.messages.load(Ordering::Relaxed),
+            bytes: self.context.table.bytes_sent.load(Ordering::Relaxed),
+            messages: self.context.table.messages_sent.load(Ordering::Relaxed),
         }
     }
 }
 
 impl Collectives for Peers {
-    /// Everyone sends everyone its numbers, and sums up those that come, in the order of the workers.
-    fn all_reduce(&mut self, exchange: u32, numbers: &mut [f32]) -> Result<(), TransportError> {
+    /// Every worker sends its values to all others and sums those that arrive, in the order of the workers.
+    fn all_reduce(&mut self, exchange: u32, values: &mut [f32]) -> Result<(), TransportError> {
         let round = self.round;
         let message = Message {
             from: self.context.own,
@@ -378,23 +380,23 @@ impl Collectives for Peers {
             stats: upwash::algorithm::WorkerStats { loss: None, degree: 0, scalar: 1.0 },
             whole: true,
             fresh: false,
-            values: numbers.to_vec().into(),
+            values: values.to_vec().into(),
         };
-        let everyone: Vec<usize> = (0..self.held.len()).collect();
-        self.post(message, &everyone);
-        let mut sums: BTreeMap<usize, Buffer> = BTreeMap::new();
-        for message in self.collect(&everyone, (round, exchange)) {
-            let usable = message.values.len() == numbers.len();
-            if usable && message.values.iter().all(|number| number.is_finite()) {
-                sums.insert(message.from, message.values);
+        let all_workers: Vec<usize> = (0..self.links.len()).collect();
+        self.post(message, &all_workers);
+        let mut received: BTreeMap<usize, Buffer> = BTreeMap::new();
+        for message in self.collect(&all_workers, (round, exchange)) {
+            let usable = message.values.len() == values.len();
+            if usable && message.values.iter().all(|value| value.is_finite()) {
+                received.insert(message.from, message.values);
             } else {
-                self.refuse(message.from, "a sum that is none".into());
+                self.refuse(message.from, "its all-reduce message has the wrong length or is not finite".into());
             }
         }
-        sums.insert(self.context.own, numbers.to_vec().into());
-        numbers.fill(0.0);
-        for theirs in sums.into_values() {
-            numbers.iter_mut().zip(theirs.iter()).for_each(|(sum, x)| *sum += x);
+        received.insert(self.context.own, values.to_vec().into());
+        values.fill(0.0);
+        for theirs in received.into_values() {
+            values.iter_mut().zip(theirs.iter()).for_each(|(sum, x)| *sum += x);
         }
         Ok(())
     }
@@ -410,9 +412,9 @@ impl Collectives for Peers {
 
 impl Drop for Peers {
     fn drop(&mut self) {
-        self.context.table.leave();
+        self.context.table.send_goodbye();
         if let Some(runtime) = self.runtime.take() {
-            // What was said last is to arrive.
+            // Lets the last frames leave before the runtime stops.
             runtime.block_on(async {
                 let deadline = Instant::now() + Duration::from_secs(5);
                 while !self.context.table.status().connected.is_empty() && Instant::now() < deadline {

@@ -1,7 +1,8 @@
-//! Connections: who may speak, for how long it may be silent, and what it says.
+//! Connections between peers: authentication, timeouts, and reading and writing frames.
 
 use crate::frame::{
-    FRAME_HEADER, FrameError, FrameHeader, Hello, Kind, Limits, SMALL, VERSION, parse_message, parse_model, parse_round,
+    FRAME_HEADER, FrameError, FrameHeader, Hello, Kind, Limits, MAX_CONTROL_BYTES, VERSION, parse_message, parse_model,
+    parse_round,
 };
 use crate::keys::{Fingerprint, Key};
 use crate::membership::{Connection, MembershipTable, OutboundFrame};
@@ -19,14 +20,14 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use upwash::transport::{HEADER, MembershipEvent, Message, Pool};
 
-/// Connections that have not proved yet who they are: more must wait.
+/// Maximum number of connections that have not authenticated yet. Further connections wait.
 const MAX_UNAUTHENTICATED: usize = 32;
-/// Small frames of one connection in a second: more is no conversation.
-const SMALL_FRAMES: u32 = 200;
-/// A piece of a frame that must arrive in time.
-const PIECE: usize = 64 * 1024;
+/// Maximum number of frames per second, other than messages, on one connection.
+const MAX_CONTROL_FRAMES: u32 = 200;
+/// Bytes that are read at a time. Each chunk must arrive within the failure timeout.
+const CHUNK: usize = 64 * 1024;
 
-/// What all connections of a process know.
+/// What all connections of a process share.
 pub(crate) struct PeerContext {
     pub(crate) own: usize,
     pub(crate) key: Key,
@@ -37,7 +38,7 @@ pub(crate) struct PeerContext {
     pub(crate) limits: Limits,
     pub(crate) timings: Timings,
     pub(crate) table: MembershipTable,
-    /// Memory of messages, on their way out and in.
+    /// Memory of outgoing and incoming messages, for reuse.
     pub(crate) pool: Pool,
 }
 
@@ -48,19 +49,19 @@ pub(crate) enum LinkError {
     Io(#[from] std::io::Error),
     #[error("{0}")]
     Frame(#[from] FrameError),
-    #[error("nothing was heard for {} seconds", .0.as_secs_f64())]
+    #[error("nothing was received for {} seconds", .0.as_secs_f64())]
     Silent(Duration),
     #[error("{0}")]
     Refused(String),
 }
 
-/// Counts what goes over the wire.
-struct Counted {
+/// A TCP stream that counts the bytes it sends and receives.
+struct CountingStream {
     stream: TcpStream,
     context: Arc<PeerContext>,
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for CountingStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -69,16 +70,16 @@ impl AsyncRead for Counted {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         let count = (buffer.filled().len() - before) as u64;
-        self.context.table.received.fetch_add(count, Ordering::Relaxed);
+        self.context.table.bytes_received.fetch_add(count, Ordering::Relaxed);
         read
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for CountingStream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         if let Poll::Ready(Ok(count)) = written {
-            self.context.table.sent.fetch_add(count as u64, Ordering::Relaxed);
+            self.context.table.bytes_sent.fetch_add(count as u64, Ordering::Relaxed);
         }
         written
     }
@@ -92,58 +93,58 @@ impl AsyncWrite for Counted {
     }
 }
 
-/// Answers whoever calls.
+/// Accepts connections and runs each of them in its own task.
 pub(crate) async fn listen(context: Arc<PeerContext>, listener: TcpListener, acceptor: TlsAcceptor) {
-    let strangers = Arc::new(Semaphore::new(MAX_UNAUTHENTICATED));
+    let unauthenticated = Arc::new(Semaphore::new(MAX_UNAUTHENTICATED));
     loop {
-        let Ok(permit) = Arc::clone(&strangers).acquire_owned().await else {
+        let Ok(permit) = Arc::clone(&unauthenticated).acquire_owned().await else {
             return;
         };
         let Ok((stream, address)) = listener.accept().await else {
-            // Out of something: others will give it back.
+            // The process may be out of file descriptors. Connections that close free some.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
         let (context, acceptor) = (Arc::clone(&context), acceptor.clone());
         tokio::spawn(async move {
             let deadline = context.timings.handshake;
-            let answered = timeout(deadline, answer(&context, stream, acceptor)).await;
+            let accepted = timeout(deadline, accept(&context, stream, acceptor)).await;
             drop(permit);
-            let refused = match answered {
+            let refused = match accepted {
                 Ok(Ok(Some((worker, stream)))) => {
-                    converse(&context, worker, stream).await;
+                    run_connection(&context, worker, stream).await;
                     return;
                 }
                 Ok(Ok(None)) => return,
                 Ok(Err(error)) => error.to_string(),
-                Err(_) => format!("it did not say who it is within {} seconds", deadline.as_secs_f64()),
+                Err(_) => format!("it did not authenticate within {} seconds", deadline.as_secs_f64()),
             };
-            let what = format!("a connection from {address}: {refused}");
-            context.table.tell(MembershipEvent::Refused { what });
+            let what = format!("connection from {address}: {refused}");
+            context.table.record_event(MembershipEvent::Refused { what });
         });
     }
 }
 
-/// Who calls, once it has proved it; none if it only asked how things are.
-async fn answer(
+/// Authenticates the connecting side. Returns its worker, or `None` if it only requested the status.
+async fn accept(
     context: &Arc<PeerContext>,
     stream: TcpStream,
     acceptor: TlsAcceptor,
-) -> Result<Option<(usize, TlsStream<Counted>)>, LinkError> {
+) -> Result<Option<(usize, TlsStream<CountingStream>)>, LinkError> {
     stream.set_nodelay(true)?;
-    let house_too = Arc::clone(context);
-    let counted = Counted { stream, context: house_too };
-    let stream = acceptor.accept(counted).await?;
+    let shared_context = Arc::clone(context);
+    let counting = CountingStream { stream, context: shared_context };
+    let stream = acceptor.accept(counting).await?;
     let presented = stream.get_ref().1.peer_certificates().and_then(|keys| keys.first());
     let presented = presented.map(|key| Fingerprint::of(key));
-    let worker = presented.and_then(|key| context.keys.iter().position(|known| *known == key));
+    let worker = presented.and_then(|key| context.keys.iter().position(|listed| *listed == key));
     let worker = worker.ok_or_else(|| LinkError::Refused("its key is not listed".into()))?;
     let mut stream = TlsStream::from(stream);
-    let (kind, content) = read_small(&mut stream).await?;
+    let (kind, content) = read_control_frame(&mut stream).await?;
     match kind {
-        Kind::Ask => {
+        Kind::StatusRequest => {
             let status = serde_json::to_vec(&context.table.status()).unwrap_or_default();
-            write(&mut stream, Kind::Answer, &[&status]).await?;
+            write(&mut stream, Kind::Status, &[&status]).await?;
             stream.shutdown().await?;
             Ok(None)
         }
@@ -152,7 +153,7 @@ async fn answer(
             write(&mut stream, Kind::Hello, &[&hello(context)]).await?;
             Ok(Some((worker, stream)))
         }
-        _ => Err(LinkError::Refused(format!("worker {worker} began with {kind:?}"))),
+        _ => Err(LinkError::Refused(format!("worker {worker} sent {kind:?} instead of Hello"))),
     }
 }
 
@@ -161,51 +162,54 @@ fn hello(context: &PeerContext) -> Vec<u8> {
     hello.to_bytes()
 }
 
-/// Each may speak only as itself, in the same run and the same language.
+/// Checks that the hello names the worker of the key, this run and this version of the protocol.
 fn check_hello(context: &PeerContext, worker: usize, content: &[u8]) -> Result<(), LinkError> {
-    let said = Hello::parse(content)?;
+    let hello = Hello::parse(content)?;
     let refuse = |why: String| Err(LinkError::Refused(why));
-    if said.version != VERSION {
+    if hello.version != VERSION {
         return refuse(format!(
-            "worker {worker} speaks version {}, and this is {VERSION}: run the same upwash everywhere",
-            said.version
+            "worker {worker} uses protocol version {}, and this peer uses version {VERSION}: run the same version of \
+             upwash everywhere",
+            hello.version
         ));
     }
-    if said.worker as usize != worker {
-        return refuse(format!("the key of worker {worker} spoke as worker {}", said.worker));
+    if hello.worker as usize != worker {
+        return refuse(format!("a peer with the key of worker {worker} claims to be worker {}", hello.worker));
     }
-    if said.run != context.run {
-        return refuse(format!("worker {worker} runs another configuration, or has other data"));
+    if hello.run != context.run {
+        return refuse(format!(
+            "worker {worker} has a different configuration or different data: use the same on all machines"
+        ));
     }
     Ok(())
 }
 
-/// Calls a worker, again and again, for as long as the run lasts.
-pub(crate) async fn call(context: Arc<PeerContext>, worker: usize) {
+/// Connects to a worker, and reconnects whenever the connection ends, for as long as the run lasts.
+pub(crate) async fn keep_connected(context: Arc<PeerContext>, worker: usize) {
     let Ok(config) = tls::client(&context.key, context.keys[worker]) else {
         return;
     };
     let connector = TlsConnector::from(config);
     let mut pause = Duration::from_millis(50);
     loop {
-        let called = timeout(context.timings.handshake, reach(&context, worker, &connector)).await;
-        match called {
+        let connected = timeout(context.timings.handshake, connect(&context, worker, &connector)).await;
+        match connected {
             Ok(Ok(stream)) => {
                 pause = Duration::from_millis(50);
-                converse(&context, worker, stream).await;
+                run_connection(&context, worker, stream).await;
             }
             Ok(Err(LinkError::Refused(what))) => {
-                context.table.unreachable(worker, what.clone());
-                context.table.tell(MembershipEvent::Refused { what });
+                context.table.record_unreachable(worker, what.clone());
+                context.table.record_event(MembershipEvent::Refused { what });
                 pause = Duration::from_secs(2);
             }
-            // Not there yet, or not any more.
+            // The worker has not started yet, or has ended.
             Ok(Err(error)) => {
-                context.table.unreachable(worker, error.to_string());
+                context.table.record_unreachable(worker, error.to_string());
                 pause = (2 * pause).min(Duration::from_secs(2));
             }
             Err(_) => {
-                context.table.unreachable(worker, "it does not answer".into());
+                context.table.record_unreachable(worker, "it does not answer".into());
                 pause = (2 * pause).min(Duration::from_secs(2));
             }
         }
@@ -213,37 +217,38 @@ pub(crate) async fn call(context: Arc<PeerContext>, worker: usize) {
     }
 }
 
-async fn reach(
+async fn connect(
     context: &Arc<PeerContext>,
     worker: usize,
     connector: &TlsConnector,
-) -> Result<TlsStream<Counted>, LinkError> {
+) -> Result<TlsStream<CountingStream>, LinkError> {
     let stream = TcpStream::connect(&context.addresses[worker]).await?;
     stream.set_nodelay(true)?;
-    let counted = Counted { stream, context: Arc::clone(context) };
-    let mut stream = TlsStream::from(connector.connect(server_name()?, counted).await?);
+    let counting = CountingStream { stream, context: Arc::clone(context) };
+    let mut stream = TlsStream::from(connector.connect(server_name()?, counting).await?);
     write(&mut stream, Kind::Hello, &[&hello(context)]).await?;
-    // A key that is not listed there is known by its silence: connecting alone proves nothing.
-    let (kind, content) = read_small(&mut stream).await?;
+    // With TLS 1.3 the handshake succeeds on this side before the other side has verified our key. Only its hello
+    // proves that it accepted the key.
+    let (kind, content) = read_control_frame(&mut stream).await?;
     if kind != Kind::Hello {
-        return Err(LinkError::Refused(format!("worker {worker} answered with {kind:?}")));
+        return Err(LinkError::Refused(format!("worker {worker} answered with {kind:?} instead of Hello")));
     }
     check_hello(context, worker, &content)?;
     Ok(stream)
 }
 
-/// Keys are checked, not names.
+/// A fixed name, which rustls requires. Peers verify keys and ignore names.
 fn server_name() -> Result<ServerName<'static>, LinkError> {
     let name = ServerName::try_from("upwash").map(|name| name.to_owned());
-    name.map_err(|_| LinkError::Refused("no name".into()))
+    name.map_err(|_| LinkError::Refused("invalid server name".into()))
 }
 
-/// Asks a peer how things are, with any listed key.
-pub(crate) async fn ask(key: &Key, address: &str, theirs: Fingerprint) -> Result<Vec<u8>, LinkError> {
-    let config = tls::client(key, theirs).map_err(|e| LinkError::Refused(e.to_string()))?;
+/// Requests the status of a peer, with any listed key. Returns it as JSON.
+pub(crate) async fn request_status(key: &Key, address: &str, expected: Fingerprint) -> Result<Vec<u8>, LinkError> {
+    let config = tls::client(key, expected).map_err(|e| LinkError::Refused(e.to_string()))?;
     let stream = TcpStream::connect(address).await?;
     let mut stream = TlsConnector::from(config).connect(server_name()?, stream).await?;
-    write(&mut stream, Kind::Ask, &[]).await?;
+    write(&mut stream, Kind::StatusRequest, &[]).await?;
     let limits = Limits { message: 0, model: 0 };
     let header = read_header(&mut stream, &limits).await?;
     let mut content = vec![0; header.length as usize];
@@ -252,119 +257,121 @@ pub(crate) async fn ask(key: &Key, address: &str, theirs: Fingerprint) -> Result
     Ok(content)
 }
 
-/// All that two peers say to each other, until one of them is gone.
-async fn converse(context: &Arc<PeerContext>, worker: usize, stream: TlsStream<Counted>) {
+/// Reads and writes the frames of an authenticated connection until it ends.
+async fn run_connection(context: &Arc<PeerContext>, worker: usize, stream: TlsStream<CountingStream>) {
     let (outbox, frames) = mpsc::unbounded_channel();
-    let under_way = Arc::new(AtomicU64::new(0));
+    let in_flight = Arc::new(AtomicU64::new(0));
     let id = context.table.new_id();
-    context.table.connected(worker, Connection { id, outbox, under_way: Arc::clone(&under_way) });
+    context.table.on_connected(worker, Connection { id, outbox, in_flight: Arc::clone(&in_flight) });
     let (reader, writer) = tokio::io::split(stream);
     let ended = tokio::select! {
-        ended = hear(context, worker, id, reader) => ended,
-        ended = speak(context, frames, &under_way, writer) => ended,
+        ended = read_frames(context, worker, id, reader) => ended,
+        ended = write_frames(context, frames, &in_flight, writer) => ended,
     };
     let why = match ended {
-        Ok(()) => "it ended the connection".to_string(),
+        Ok(()) => "it closed the connection".to_string(),
         Err(LinkError::Io(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            "it ended the connection".into()
+            "it closed the connection".into()
         }
         Err(error) => {
             if matches!(error, LinkError::Frame(_) | LinkError::Refused(_)) {
                 let what = format!("worker {worker}: {error}");
-                context.table.tell(MembershipEvent::Refused { what });
+                context.table.record_event(MembershipEvent::Refused { what });
             }
             error.to_string()
         }
     };
-    context.table.disconnected(worker, id, why);
+    context.table.on_disconnected(worker, id, why);
 }
 
-async fn speak(
+/// Writes queued frames, and a heartbeat whenever nothing was queued for a while.
+async fn write_frames(
     context: &PeerContext,
     mut frames: mpsc::UnboundedReceiver<OutboundFrame>,
-    under_way: &AtomicU64,
+    in_flight: &AtomicU64,
     mut stream: impl AsyncWrite + Unpin,
 ) -> Result<(), LinkError> {
     loop {
         match timeout(context.timings.heartbeat, frames.recv()).await {
-            Ok(Some(OutboundFrame::Small(kind, content))) => {
+            Ok(Some(OutboundFrame::Content(kind, content))) => {
                 write(&mut stream, kind, &[&content]).await?;
             }
             Ok(Some(OutboundFrame::Message(message))) => {
                 let header = message.header();
-                let numbers: &[u8] = bytemuck::cast_slice(&message.values);
-                write(&mut stream, Kind::Message, &[&header, numbers]).await?;
-                under_way.fetch_sub(1, Ordering::Relaxed);
+                let values: &[u8] = bytemuck::cast_slice(&message.values);
+                write(&mut stream, Kind::Message, &[&header, values]).await?;
+                in_flight.fetch_sub(1, Ordering::Relaxed);
             }
             Ok(Some(OutboundFrame::Close)) => {
                 stream.shutdown().await?;
                 return Ok(());
             }
             Ok(None) => return Ok(()),
-            // Nothing to say: still there.
+            // Nothing was queued within the heartbeat interval.
             Err(_) => {
-                let round = context.table.round().to_le_bytes();
-                write(&mut stream, Kind::Beat, &[&round]).await?;
+                let round = context.table.current_round().to_le_bytes();
+                write(&mut stream, Kind::Heartbeat, &[&round]).await?;
             }
         }
     }
 }
 
-pub(crate) async fn hear(
+/// Reads frames and enforces the limits of the protocol.
+pub(crate) async fn read_frames(
     context: &PeerContext,
     worker: usize,
     id: u64,
     mut stream: impl AsyncRead + Unpin,
 ) -> Result<(), LinkError> {
     let failure_timeout = context.timings.failure_timeout;
-    let (mut since, mut small) = (Instant::now(), 0);
+    let (mut since, mut control_frames) = (Instant::now(), 0);
     loop {
-        context.table.room_for(worker, id).await;
+        context.table.wait_for_space(worker, id).await;
         let read = timeout(failure_timeout, read_header(&mut stream, &context.limits)).await;
         let header = read.map_err(|_| LinkError::Silent(failure_timeout))??;
         if header.kind == Kind::Message {
             let message = read_message(&mut stream, header, failure_timeout, &context.pool).await?;
             if message.from != worker {
-                let why = format!("it spoke as worker {}", message.from);
+                let why = format!("it sent a message as worker {}", message.from);
                 return Err(LinkError::Refused(why));
             }
-            let kept = context.table.message(worker, id, message);
-            kept.map_err(|error| LinkError::Refused(error.to_string()))?;
+            let queued = context.table.on_message(worker, id, message);
+            queued.map_err(|error| LinkError::Refused(error.to_string()))?;
             continue;
         }
-        let content = read_pieces(&mut stream, header.length as usize, failure_timeout).await?;
+        let content = read_chunks(&mut stream, header.length as usize, failure_timeout).await?;
         header.check(&content)?;
         if since.elapsed() > Duration::from_secs(1) {
-            (since, small) = (Instant::now(), 0);
+            (since, control_frames) = (Instant::now(), 0);
         }
-        small += 1;
-        if small > SMALL_FRAMES {
-            let why = format!("more than {SMALL_FRAMES} small frames in a second");
+        control_frames += 1;
+        if control_frames > MAX_CONTROL_FRAMES {
+            let why = format!("more than {MAX_CONTROL_FRAMES} control frames in a second");
             return Err(LinkError::Refused(why));
         }
         match header.kind {
-            Kind::Offer | Kind::Beat => {
+            Kind::Offer | Kind::Heartbeat => {
                 let round = parse_round(&content)?;
-                // Nobody shall make us skip what there is to train.
+                // A round beyond the last one would make this process skip the rest of its training.
                 if round > context.rounds {
-                    let why = format!("it is in round {round} of {}", context.rounds);
+                    let why = format!("it claims to be in round {round} of {}", context.rounds);
                     return Err(LinkError::Refused(why));
                 }
                 match header.kind {
-                    Kind::Offer => context.table.promise(worker, id, round),
-                    _ => context.table.beat(worker, id, round),
+                    Kind::Offer => context.table.on_offer(worker, id, round),
+                    _ => context.table.on_heartbeat(worker, id, round),
                 }
             }
-            Kind::Fetch => context.table.fetch(worker),
+            Kind::ModelRequest => context.table.on_model_request(worker),
             Kind::Model => {
                 let (round, model) = parse_model(&content)?;
-                if round > context.rounds || !context.table.model(worker, round, model) {
-                    return Err(LinkError::Refused("a model that nobody asked for".into()));
+                if round > context.rounds || !context.table.on_model(worker, round, model) {
+                    return Err(LinkError::Refused("it sent a model that was not requested".into()));
                 }
             }
-            Kind::Goodbye => context.table.goodbye(worker, id),
-            Kind::Hello | Kind::Ask | Kind::Answer | Kind::Message => {
-                let why = format!("{:?} in the middle of a conversation", header.kind);
+            Kind::Goodbye => context.table.on_goodbye(worker, id),
+            Kind::Hello | Kind::StatusRequest | Kind::Status | Kind::Message => {
+                let why = format!("unexpected {:?} frame on an established connection", header.kind);
                 return Err(LinkError::Refused(why));
             }
         }
@@ -377,18 +384,18 @@ async fn read_header(stream: &mut (impl AsyncRead + Unpin), limits: &Limits) -> 
     Ok(FrameHeader::parse(&bytes, limits)?)
 }
 
-/// A frame from someone who has not said who it is.
-async fn read_small(stream: &mut (impl AsyncRead + Unpin)) -> Result<(Kind, Vec<u8>), LinkError> {
+/// Reads a control frame from a peer whose hello has not been checked yet.
+async fn read_control_frame(stream: &mut (impl AsyncRead + Unpin)) -> Result<(Kind, Vec<u8>), LinkError> {
     let limits = Limits { message: 0, model: 0 };
     let header = read_header(stream, &limits).await?;
-    let mut content = vec![0; (header.length as usize).min(SMALL)];
+    let mut content = vec![0; (header.length as usize).min(MAX_CONTROL_BYTES)];
     stream.read_exact(&mut content).await?;
     header.check(&content)?;
     Ok((header.kind, content))
 }
 
-/// So many bytes, of which some must come all the time. Memory is taken as they come.
-async fn read_pieces(
+/// Reads `length` bytes. Each chunk must arrive within the timeout. Memory grows with the bytes that have arrived.
+async fn read_chunks(
     stream: &mut (impl AsyncRead + Unpin),
     length: usize,
     failure_timeout: Duration,
@@ -396,7 +403,7 @@ async fn read_pieces(
     let mut content = Vec::new();
     while content.len() < length {
         let from = content.len();
-        content.resize(length.min(from + PIECE), 0);
+        content.resize(length.min(from + CHUNK), 0);
         let read = timeout(failure_timeout, stream.read_exact(&mut content[from..])).await;
         read.map_err(|_| LinkError::Silent(failure_timeout))??;
     }
@@ -411,25 +418,25 @@ async fn read_message(
 ) -> Result<Message, LinkError> {
     let length = frame.length as usize;
     if length < HEADER || !length.is_multiple_of(4) {
-        return Err(FrameError::Garbage.into());
+        return Err(FrameError::Malformed.into());
     }
     let mut header = [0; HEADER];
     let read = timeout(failure_timeout, stream.read_exact(&mut header)).await;
     read.map_err(|_| LinkError::Silent(failure_timeout))??;
     let count = (length - HEADER) / 4;
     let mut message = parse_message(&header, count)?;
-    // Memory that is there already, or takes as much as comes: all at once would let a promise alone
-    // take it.
-    let mut numbers = pool.spare(count).unwrap_or_default();
+    // Reuses memory of the pool, or grows with the bytes that have arrived. Allocating everything at once would let a
+    // header alone claim the memory.
+    let mut values = pool.spare(count).unwrap_or_default();
     let mut hash = crc32fast::Hasher::new();
     hash.update(&header);
-    for from in (0..count).step_by(PIECE / 4) {
-        let to = count.min(from + PIECE / 4);
-        if numbers.len() < to {
-            numbers.reserve_exact((count - from).min((from + PIECE).max(PIECE)));
-            numbers.resize(to, 0.0);
+    for from in (0..count).step_by(CHUNK / 4) {
+        let to = count.min(from + CHUNK / 4);
+        if values.len() < to {
+            values.reserve_exact((count - from).min((from + CHUNK).max(CHUNK)));
+            values.resize(to, 0.0);
         }
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut numbers[from..to]);
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values[from..to]);
         let read = timeout(failure_timeout, stream.read_exact(bytes)).await;
         read.map_err(|_| LinkError::Silent(failure_timeout))??;
         hash.update(bytes);
@@ -437,15 +444,15 @@ async fn read_message(
     if hash.finalize() != frame.checksum && !cfg!(fuzzing) {
         return Err(FrameError::Checksum.into());
     }
-    message.values = pool.lend(numbers);
+    message.values = pool.lend(values);
     Ok(message)
 }
 
 async fn write(stream: &mut (impl AsyncWrite + Unpin), kind: Kind, content: &[&[u8]]) -> Result<(), LinkError> {
     let header = FrameHeader::of(kind, content);
     stream.write_all(&header.to_bytes()).await?;
-    for piece in content {
-        stream.write_all(piece).await?;
+    for part in content {
+        stream.write_all(part).await?;
     }
     stream.flush().await?;
     Ok(())

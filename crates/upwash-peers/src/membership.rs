@@ -1,9 +1,10 @@
-//! Who is there, and from which round on: what the connections and the round loop share.
+//! Membership table: which peers are connected, and from which round on their links are up. The connections and the
+//! round loop share it.
 //!
-//! A link between two workers is *held* from a round on that both have promised: each tells the other
-//! the first round that it has not begun yet, and the larger of the two counts. Whoever has begun that
-//! round by the time it hears of it makes a later promise. So nobody waits for a message that was never
-//! going to be sent. Capabilities that are far apart hold nothing: whoever is behind must first catch up.
+//! Two workers agree on the first round in which the link between them is *up*. Each offers the first round that it has
+//! not begun yet, and the later of the two offers counts. A worker that has already begun that round when the offer
+//! arrives makes a later offer. So no worker waits for a message that its peer never sends. If the offers are more than
+//! [`MAX_ROUND_LAG`] rounds apart, the link stays down, and the worker that is behind must catch up first.
 
 use crate::frame::Kind;
 use serde::{Deserialize, Serialize};
@@ -16,127 +17,132 @@ use tokio::sync::mpsc::UnboundedSender;
 use upwash::engine::State as EngineState;
 use upwash::transport::{MembershipEvent, Message, WireError};
 
-/// A round that is so much later than one's own is another history: better to join it.
+/// A worker that is more than this many rounds behind another worker jumps to the round of that worker.
 pub(crate) const MAX_ROUND_LAG: u64 = 10;
-/// Messages of one sender that are kept before they are due; then nothing more is read from it.
+/// Maximum number of messages in the inbox of one sender. While it is full, nothing more is read from that sender.
 pub(crate) const MAX_QUEUED: usize = 8;
-/// Messages to one receiver that may be on their way; it is too slow if there are more.
-const UNDER_WAY: u64 = MAX_QUEUED as u64;
+/// Maximum number of unsent messages to one receiver. A receiver that falls further behind is dropped as too slow.
+const MAX_IN_FLIGHT: u64 = MAX_QUEUED as u64;
 
-/// What goes out over a connection.
+/// A frame in the send queue of a connection.
 pub(crate) enum OutboundFrame {
-    Small(Kind, Vec<u8>),
+    /// A frame with this content.
+    Content(Kind, Vec<u8>),
     Message(Arc<Message>),
-    /// After all that was said before.
+    /// Close the connection after all frames queued before.
     Close,
 }
 
-/// The way to a peer.
+/// Handle to an open connection to a peer.
 #[derive(Clone)]
 pub(crate) struct Connection {
-    /// Every connection has a number of its own.
+    /// Unique among the connections of this process.
     pub(crate) id: u64,
     pub(crate) outbox: UnboundedSender<OutboundFrame>,
-    /// Messages that have been handed to it and not been sent yet.
-    pub(crate) under_way: Arc<AtomicU64>,
+    /// Messages in the send queue.
+    pub(crate) in_flight: Arc<AtomicU64>,
 }
 
 impl Connection {
     pub(crate) fn send(&self, frame: OutboundFrame) {
-        // Who is gone is noticed by its reader.
+        // The task that reads the connection notices when it has ended.
         let _ = self.outbox.send(frame);
     }
 
-    fn say(&self, kind: Kind, round: u64) {
-        self.send(OutboundFrame::Small(kind, round.to_le_bytes().to_vec()));
+    fn send_round(&self, kind: Kind, round: u64) {
+        self.send(OutboundFrame::Content(kind, round.to_le_bytes().to_vec()));
     }
 }
 
-/// What is known of a worker.
+/// What this process knows about another worker.
 #[derive(Default)]
 pub(crate) struct Peer {
     connection: Option<Connection>,
-    /// From which round on it has been promised messages, and has promised them.
-    promised: u64,
-    promise: Option<u64>,
-    /// How often it has been promised something over this connection.
-    attempts: u64,
-    /// The last round that it was heard of in.
+    /// The first round that this process offered it.
+    own_offer: u64,
+    /// The first round that it offered this process.
+    their_offer: Option<u64>,
+    /// Repeated offers to it over this connection.
+    retries: u64,
+    /// The latest round that it is known to have reached.
     round: u64,
-    messages: VecDeque<Message>,
-    /// The last message's round and exchange: they only grow.
-    last: Option<(u64, u32)>,
-    /// It has come to its end.
+    /// Messages received from it and not taken yet.
+    inbox: VecDeque<Message>,
+    /// Round and exchange of its last message. They only increase.
+    last_tag: Option<(u64, u32)>,
+    /// It has finished its run.
     finished: bool,
-    /// Why it could not be reached.
-    trouble: Option<String>,
+    /// Why the last attempt to connect to it failed.
+    last_error: Option<String>,
 }
 
 impl Peer {
-    /// The round from which on the link is held.
-    fn held_from(&self) -> Option<u64> {
+    /// The first round in which the link is up.
+    fn up_from(&self) -> Option<u64> {
         self.connection.as_ref()?;
-        let promise = self.promise?;
-        let near = promise.abs_diff(self.promised) <= MAX_ROUND_LAG;
-        near.then_some(promise.max(self.promised))
+        let their_offer = self.their_offer?;
+        let near = their_offer.abs_diff(self.own_offer) <= MAX_ROUND_LAG;
+        near.then_some(their_offer.max(self.own_offer))
     }
 
-    /// Makes a promise.
-    fn promise_from(&mut self, round: u64) {
-        self.promised = round;
+    /// Offers to use the link from this round on.
+    fn send_offer(&mut self, round: u64) {
+        self.own_offer = round;
         if let Some(connection) = &self.connection {
-            connection.say(Kind::Offer, round);
+            connection.send_round(Kind::Offer, round);
         }
     }
 }
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// The first round that has not been begun.
+    /// The first round that this process has not begun.
     next: u64,
     peers: Vec<Peer>,
-    news: Vec<MembershipEvent>,
-    /// Who asks for a model.
-    asking: Vec<usize>,
-    /// Who was asked for a model, and what came.
-    asked: Option<usize>,
-    adopted: Option<(u64, EngineState)>,
+    events: Vec<MembershipEvent>,
+    /// Workers that have requested a model from this process.
+    model_requests: Vec<usize>,
+    /// The worker from which this process has requested a model.
+    requested_from: Option<usize>,
+    /// The requested model, once it has arrived.
+    received_model: Option<(u64, EngineState)>,
 }
 
 pub(crate) struct MembershipTable {
     own: usize,
     state: Mutex<State>,
-    bell: Condvar,
-    /// Rung for a reader when there is room for its messages again.
-    room: Vec<Notify>,
-    connections: AtomicU64,
-    pub(crate) sent: AtomicU64,
-    pub(crate) received: AtomicU64,
-    pub(crate) messages: AtomicU64,
+    /// Notified when the state changes in a way that the round loop may wait for.
+    changed: Condvar,
+    /// Notified, for each worker, when its inbox has space again.
+    space: Vec<Notify>,
+    next_id: AtomicU64,
+    pub(crate) bytes_sent: AtomicU64,
+    pub(crate) bytes_received: AtomicU64,
+    pub(crate) messages_sent: AtomicU64,
 }
 
-/// How things are with a peer, as `upwash status` shows it.
+/// Status of a peer, as `upwash status` shows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StatusReport {
-    /// Whose.
+    /// Worker of the peer.
     pub worker: usize,
-    /// The round that it is in.
+    /// Its current round.
     pub round: u64,
-    /// Those it is connected with, and the round each was last heard of in.
+    /// Workers that it is connected to, each with the latest round that it is known to have reached.
     pub connected: Vec<(usize, u64)>,
-    /// Bytes that it has sent.
+    /// Bytes sent.
     pub bytes_sent: u64,
-    /// Bytes that it has received.
+    /// Bytes received.
     pub bytes_received: u64,
 }
 
-/// What came of waiting for a message.
+/// Outcome of waiting for a message.
 pub(crate) enum Awaited {
     Message(Message),
-    /// It will not come.
+    /// The peer will not send it.
     Missing,
-    /// It did not come in time.
-    Late,
+    /// It did not arrive before the deadline.
+    TimedOut,
 }
 
 impl MembershipTable {
@@ -145,12 +151,12 @@ impl MembershipTable {
         Self {
             own,
             state: Mutex::new(state),
-            bell: Condvar::new(),
-            room: (0..workers).map(|_| Notify::new()).collect(),
-            connections: AtomicU64::new(0),
-            sent: AtomicU64::new(0),
-            received: AtomicU64::new(0),
-            messages: AtomicU64::new(0),
+            changed: Condvar::new(),
+            space: (0..workers).map(|_| Notify::new()).collect(),
+            next_id: AtomicU64::new(0),
+            bytes_sent: AtomicU64::new(0),
+            bytes_received: AtomicU64::new(0),
+            messages_sent: AtomicU64::new(0),
         }
     }
 
@@ -158,143 +164,143 @@ impl MembershipTable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number for a new connection.
+    /// An id for a new connection.
     pub(crate) fn new_id(&self) -> u64 {
-        self.connections.fetch_add(1, Ordering::Relaxed)
+        self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Something that people should know.
-    pub(crate) fn tell(&self, news: MembershipEvent) {
+    /// Records an event for the log.
+    pub(crate) fn record_event(&self, event: MembershipEvent) {
         let mut state = self.lock();
-        // Whoever knocks a million times is told of a few times.
-        if state.news.len() < 1000 {
-            state.news.push(news);
+        // Bounds memory if a host tries to connect a million times.
+        if state.events.len() < 1000 {
+            state.events.push(event);
         }
     }
 
     pub(crate) fn membership_events(&self) -> Vec<MembershipEvent> {
-        std::mem::take(&mut self.lock().news)
+        std::mem::take(&mut self.lock().events)
     }
 
-    // What connections do.
+    // Called by the tasks of connections.
 
-    /// A connection is there; an older one of the same worker is not any more.
-    pub(crate) fn connected(&self, worker: usize, connection: Connection) {
+    /// A connection to this worker has been established. It replaces an older one.
+    pub(crate) fn on_connected(&self, worker: usize, connection: Connection) {
         let mut state = self.lock();
         let next = state.next;
-        connection.say(Kind::Offer, next);
+        connection.send_round(Kind::Offer, next);
         let peer = &mut state.peers[worker];
         if let Some(old) = peer.connection.replace(connection) {
             old.send(OutboundFrame::Close);
         }
-        (peer.promised, peer.promise, peer.last) = (next, None, None);
-        peer.attempts = 0;
-        peer.messages.clear();
-        (peer.finished, peer.trouble) = (false, None);
-        state.news.push(MembershipEvent::Joined { worker });
-        self.room[worker].notify_one();
-        self.bell.notify_all();
+        (peer.own_offer, peer.their_offer, peer.last_tag) = (next, None, None);
+        peer.retries = 0;
+        peer.inbox.clear();
+        (peer.finished, peer.last_error) = (false, None);
+        state.events.push(MembershipEvent::Joined { worker });
+        self.space[worker].notify_one();
+        self.changed.notify_all();
     }
 
-    /// A connection is gone.
-    pub(crate) fn disconnected(&self, worker: usize, id: u64, why: String) {
+    /// A connection has ended.
+    pub(crate) fn on_disconnected(&self, worker: usize, id: u64, why: String) {
         let mut state = self.lock();
         let peer = &mut state.peers[worker];
         if peer.connection.as_ref().is_none_or(|connection| connection.id != id) {
             return;
         }
-        (peer.connection, peer.promise) = (None, None);
+        (peer.connection, peer.their_offer) = (None, None);
         if !peer.finished {
-            peer.messages.clear();
-            state.news.push(MembershipEvent::Lost { worker, why });
+            peer.inbox.clear();
+            state.events.push(MembershipEvent::Lost { worker, why });
         }
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
-    /// The state of a worker, if it is still over this connection.
-    fn on(state: &mut State, worker: usize, id: u64) -> Option<&mut Peer> {
+    /// The state of a worker, if this is still its connection.
+    fn peer_on(state: &mut State, worker: usize, id: u64) -> Option<&mut Peer> {
         let peer = &mut state.peers[worker];
-        let is_on = peer.connection.as_ref().is_some_and(|connection| connection.id == id);
-        is_on.then_some(peer)
+        let is_current = peer.connection.as_ref().is_some_and(|connection| connection.id == id);
+        is_current.then_some(peer)
     }
 
-    pub(crate) fn promise(&self, worker: usize, id: u64, round: u64) {
+    pub(crate) fn on_offer(&self, worker: usize, id: u64, round: u64) {
         let mut state = self.lock();
         let next = state.next;
-        if let Some(peer) = Self::on(&mut state, worker, id) {
-            (peer.promise, peer.round) = (Some(round), peer.round.max(round));
-            // The round from which on both hold the link has been begun without it, or is far away.
-            if peer.held_from().is_none_or(|from| from < next) && peer.promised < next {
-                // Later each time: a promise takes its time to arrive, and rounds go on.
-                peer.attempts += 1;
-                peer.promise_from(next + peer.attempts.min(MAX_ROUND_LAG) - 1);
+        if let Some(peer) = Self::peer_on(&mut state, worker, id) {
+            (peer.their_offer, peer.round) = (Some(round), peer.round.max(round));
+            // This process has already begun the first common round without the link, or the offers are too far apart.
+            if peer.up_from().is_none_or(|from| from < next) && peer.own_offer < next {
+                // Each retry offers a later round, because rounds go on while an offer travels.
+                peer.retries += 1;
+                peer.send_offer(next + peer.retries.min(MAX_ROUND_LAG) - 1);
             }
         }
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
-    pub(crate) fn beat(&self, worker: usize, id: u64, round: u64) {
-        if let Some(peer) = Self::on(&mut self.lock(), worker, id) {
+    pub(crate) fn on_heartbeat(&self, worker: usize, id: u64, round: u64) {
+        if let Some(peer) = Self::peer_on(&mut self.lock(), worker, id) {
             peer.round = peer.round.max(round);
         }
     }
 
-    pub(crate) fn goodbye(&self, worker: usize, id: u64) {
-        if let Some(peer) = Self::on(&mut self.lock(), worker, id) {
+    pub(crate) fn on_goodbye(&self, worker: usize, id: u64) {
+        if let Some(peer) = Self::peer_on(&mut self.lock(), worker, id) {
             peer.finished = true;
         }
     }
 
-    /// A message has come; those of one sender come in their order, each once.
-    pub(crate) fn message(&self, worker: usize, id: u64, message: Message) -> Result<(), WireError> {
+    /// A message has arrived. The messages of one sender must arrive in order, and each only once.
+    pub(crate) fn on_message(&self, worker: usize, id: u64, message: Message) -> Result<(), WireError> {
         let mut state = self.lock();
         let next = state.next;
-        if let Some(peer) = Self::on(&mut state, worker, id) {
-            let turn = (message.round, message.exchange);
-            if peer.last.is_some_and(|last| turn <= last) {
-                let (round, exchange) = turn;
+        if let Some(peer) = Self::peer_on(&mut state, worker, id) {
+            let tag = (message.round, message.exchange);
+            if peer.last_tag.is_some_and(|last| tag <= last) {
+                let (round, exchange) = tag;
                 return Err(WireError::OutOfTurn { round, exchange });
             }
-            peer.last = Some(turn);
+            peer.last_tag = Some(tag);
             peer.round = peer.round.max(message.round);
-            // Nobody waits for what is over.
+            // Messages of earlier rounds are no longer needed.
             if message.round + 1 >= next {
-                peer.messages.push_back(message);
+                peer.inbox.push_back(message);
             }
         }
-        self.bell.notify_all();
+        self.changed.notify_all();
         Ok(())
     }
 
-    /// Waits until there is room for more messages of a worker.
-    pub(crate) async fn room_for(&self, worker: usize, id: u64) {
+    /// Waits until the inbox of a worker has space.
+    pub(crate) async fn wait_for_space(&self, worker: usize, id: u64) {
         loop {
-            let full = match Self::on(&mut self.lock(), worker, id) {
-                Some(peer) => peer.messages.len() >= MAX_QUEUED,
+            let full = match Self::peer_on(&mut self.lock(), worker, id) {
+                Some(peer) => peer.inbox.len() >= MAX_QUEUED,
                 None => false,
             };
             if !full {
                 return;
             }
-            self.room[worker].notified().await;
+            self.space[worker].notified().await;
         }
     }
 
-    pub(crate) fn fetch(&self, worker: usize) {
+    pub(crate) fn on_model_request(&self, worker: usize) {
         let mut state = self.lock();
-        if !state.asking.contains(&worker) {
-            state.asking.push(worker);
+        if !state.model_requests.contains(&worker) {
+            state.model_requests.push(worker);
         }
     }
 
-    /// A model has come; whether it was asked for.
-    pub(crate) fn model(&self, worker: usize, round: u64, model: EngineState) -> bool {
+    /// A model has arrived. Returns whether it was requested.
+    pub(crate) fn on_model(&self, worker: usize, round: u64, model: EngineState) -> bool {
         let mut state = self.lock();
-        let expected = state.asked == Some(worker);
+        let expected = state.requested_from == Some(worker);
         if expected {
-            (state.asked, state.adopted) = (None, Some((round, model)));
+            (state.requested_from, state.received_model) = (None, Some((round, model)));
         }
-        self.bell.notify_all();
+        self.changed.notify_all();
         expected
     }
 
@@ -306,219 +312,219 @@ impl MembershipTable {
             worker: self.own,
             round: state.next.saturating_sub(1),
             connected: connected.map(|(worker, peer)| (worker, peer.round)).collect(),
-            bytes_sent: self.sent.load(Ordering::Relaxed),
-            bytes_received: self.received.load(Ordering::Relaxed),
+            bytes_sent: self.bytes_sent.load(Ordering::Relaxed),
+            bytes_received: self.bytes_received.load(Ordering::Relaxed),
         }
     }
 
-    pub(crate) fn round(&self) -> u64 {
+    pub(crate) fn current_round(&self) -> u64 {
         self.lock().next.saturating_sub(1)
     }
 
-    // What the round loop does.
+    // Called by the round loop.
 
-    /// The first round, before anyone is told.
-    pub(crate) fn start_with(&self, round: u64) {
+    /// Sets the first round. Must precede all connections.
+    pub(crate) fn set_first_round(&self, round: u64) {
         self.lock().next = round;
     }
 
-    /// Waits until all of these are connected and have promised something, or until then; those who have not.
-    pub(crate) fn gather(&self, workers: &[usize], until: Instant) -> Vec<usize> {
+    /// Waits until these workers are connected and have made an offer, or until `until`. Returns those that have not.
+    pub(crate) fn wait_for_offers(&self, workers: &[usize], until: Instant) -> Vec<usize> {
         let mut state = self.lock();
         loop {
-            let is_connected = |peer: &Peer| peer.connection.is_some() && peer.promise.is_some();
+            let has_offered = |peer: &Peer| peer.connection.is_some() && peer.their_offer.is_some();
             let missing = workers.iter().copied();
-            let missing: Vec<usize> = missing.filter(|&worker| !is_connected(&state.peers[worker])).collect();
+            let missing: Vec<usize> = missing.filter(|&worker| !has_offered(&state.peers[worker])).collect();
             let left = until.saturating_duration_since(Instant::now());
             if missing.is_empty() || left.is_zero() {
                 return missing;
             }
-            let waited = self.bell.wait_timeout(state, left);
+            let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Says who was waited for in vain, and why that may be.
-    pub(crate) fn miss(&self, workers: &[usize]) {
+    /// Reports workers that have not connected, with the likely reason.
+    pub(crate) fn report_missing(&self, workers: &[usize]) {
         let mut state = self.lock();
         for &worker in workers {
-            let why = match &state.peers[worker].trouble {
+            let why = match &state.peers[worker].last_error {
                 Some(why) => why.clone(),
-                None if worker < self.own => "it has not called".into(),
+                None if worker < self.own => "it has not connected".into(),
                 None => "it does not answer".into(),
             };
-            state.news.push(MembershipEvent::Missing { worker, why });
+            state.events.push(MembershipEvent::Missing { worker, why });
         }
     }
 
-    /// Why a worker could not be reached when it was last called.
-    pub(crate) fn unreachable(&self, worker: usize, why: String) {
-        self.lock().peers[worker].trouble = Some(why);
+    /// Records why the last attempt to connect to a worker failed.
+    pub(crate) fn record_unreachable(&self, worker: usize, why: String) {
+        self.lock().peers[worker].last_error = Some(why);
     }
 
-    /// The largest round that anyone has promised, and who; and whether any link is held now.
-    pub(crate) fn farthest(&self, round: u64) -> (Option<(u64, usize)>, bool) {
+    /// The latest round that any connected worker has offered, with that worker, and whether any link is up in `round`.
+    pub(crate) fn latest_offer(&self, round: u64) -> (Option<(u64, usize)>, bool) {
         let state = self.lock();
-        let there = |peer: &Peer| peer.connection.as_ref().and(peer.promise);
+        let offer = |peer: &Peer| peer.connection.as_ref().and(peer.their_offer);
         let peers = state.peers.iter().enumerate();
-        let held: Vec<(u64, usize)> = peers.filter_map(|(worker, peer)| Some((there(peer)?, worker))).collect();
-        let held_from = |peer: &Peer| peer.held_from().is_some_and(|from| from <= round);
-        let any = state.peers.iter().any(held_from);
-        (held.into_iter().max_by_key(|(from, worker)| (*from, usize::MAX - worker)), any)
+        let offers: Vec<(u64, usize)> = peers.filter_map(|(worker, peer)| Some((offer(peer)?, worker))).collect();
+        let is_up = |peer: &Peer| peer.up_from().is_some_and(|from| from <= round);
+        let any_up = state.peers.iter().any(is_up);
+        (offers.into_iter().max_by_key(|(from, worker)| (*from, usize::MAX - worker)), any_up)
     }
 
-    /// Begins a round: the connections over which links are held in it.
-    pub(crate) fn begin(&self, round: u64) -> Vec<Option<Connection>> {
+    /// Begins a round. Returns, for each worker, its connection if the link is up in this round.
+    pub(crate) fn begin_round(&self, round: u64) -> Vec<Option<Connection>> {
         let mut state = self.lock();
         let connection = |peer: &Peer| {
-            let held = peer.held_from().is_some_and(|from| from <= round);
-            peer.connection.clone().filter(|_| held)
+            let is_up = peer.up_from().is_some_and(|from| from <= round);
+            peer.connection.clone().filter(|_| is_up)
         };
-        let held = state.peers.iter().map(connection).collect();
+        let links = state.peers.iter().map(connection).collect();
         state.next = round + 1;
-        for (peer, room) in state.peers.iter_mut().zip(&self.room) {
-            peer.messages.retain(|message| message.round >= round);
-            room.notify_one();
+        for (peer, space) in state.peers.iter_mut().zip(&self.space) {
+            peer.inbox.retain(|message| message.round >= round);
+            space.notify_one();
         }
-        held
+        links
     }
 
-    /// Goes on with a later round: nobody shall wait for messages of those between.
-    pub(crate) fn jump(&self, round: u64) {
+    /// Continues with a later round. The new offers tell other workers not to expect messages of the skipped rounds.
+    pub(crate) fn jump_to(&self, round: u64) {
         let mut state = self.lock();
         state.next = round;
-        for (peer, room) in state.peers.iter_mut().zip(&self.room) {
-            peer.promise_from(round);
-            peer.messages.retain(|message| message.round >= round);
-            room.notify_one();
+        for (peer, space) in state.peers.iter_mut().zip(&self.space) {
+            peer.send_offer(round);
+            peer.inbox.retain(|message| message.round >= round);
+            space.notify_one();
         }
     }
 
-    /// Asks a worker for its model, and waits for it.
-    pub(crate) fn ask(&self, worker: usize, message_timeout: Duration) -> Option<(u64, EngineState)> {
+    /// Requests a model from a worker and waits for it.
+    pub(crate) fn request_model(&self, worker: usize, message_timeout: Duration) -> Option<(u64, EngineState)> {
         let mut state = self.lock();
-        (state.asked, state.adopted) = (Some(worker), None);
+        (state.requested_from, state.received_model) = (Some(worker), None);
         let connection = state.peers[worker].connection.clone()?;
-        connection.send(OutboundFrame::Small(Kind::Fetch, vec![]));
+        connection.send(OutboundFrame::Content(Kind::ModelRequest, vec![]));
         let deadline = Instant::now() + message_timeout;
         loop {
-            if let Some(adopted) = state.adopted.take() {
-                return Some(adopted);
+            if let Some(model) = state.received_model.take() {
+                return Some(model);
             }
-            let gone = Self::on(&mut state, worker, connection.id).is_none();
+            let disconnected = Self::peer_on(&mut state, worker, connection.id).is_none();
             let left = deadline.saturating_duration_since(Instant::now());
-            if gone || left.is_zero() {
+            if disconnected || left.is_zero() {
                 return None;
             }
-            let waited = self.bell.wait_timeout(state, left);
+            let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Whether someone asks for a model.
+    /// Whether any worker has requested a model.
     pub(crate) fn state_requested(&self) -> bool {
-        !self.lock().asking.is_empty()
+        !self.lock().model_requests.is_empty()
     }
 
-    /// The model for all who ask.
-    pub(crate) fn answer(&self, model: &[u8]) {
+    /// Sends the model to all workers that have requested it.
+    pub(crate) fn send_model(&self, model: &[u8]) {
         let mut state = self.lock();
-        for worker in std::mem::take(&mut state.asking) {
+        for worker in std::mem::take(&mut state.model_requests) {
             if let Some(connection) = &state.peers[worker].connection {
-                connection.send(OutboundFrame::Small(Kind::Model, model.to_vec()));
+                connection.send(OutboundFrame::Content(Kind::Model, model.to_vec()));
             }
         }
     }
 
-    /// Hands a message to a connection, if that is still the one to its worker; whether it can keep up.
+    /// Queues a message for a worker, unless this connection has ended. Returns false if the worker is too slow.
     pub(crate) fn post(&self, worker: usize, connection: &Connection, message: &Arc<Message>) -> bool {
-        if Self::on(&mut self.lock(), worker, connection.id).is_none() {
+        if Self::peer_on(&mut self.lock(), worker, connection.id).is_none() {
             return true;
         }
-        if connection.under_way.fetch_add(1, Ordering::Relaxed) >= UNDER_WAY {
+        if connection.in_flight.fetch_add(1, Ordering::Relaxed) >= MAX_IN_FLIGHT {
             return false;
         }
-        self.messages.fetch_add(1, Ordering::Relaxed);
+        self.messages_sent.fetch_add(1, Ordering::Relaxed);
         connection.send(OutboundFrame::Message(Arc::clone(message)));
         true
     }
 
-    /// The connection to a worker, if there is one.
+    /// The current connection to a worker.
     pub(crate) fn connection(&self, worker: usize) -> Option<Connection> {
         self.lock().peers[worker].connection.clone()
     }
 
-    /// All messages that have come, or the first to come within so long.
-    pub(crate) fn whatever(&self, wait: Duration) -> Vec<Message> {
+    /// Takes all messages from the inboxes. If there are none, waits up to `wait` for the first.
+    pub(crate) fn receive_any(&self, wait: Duration) -> Vec<Message> {
         let deadline = Instant::now() + wait;
         let mut state = self.lock();
         loop {
             let mut found = Vec::new();
-            for (peer, room) in state.peers.iter_mut().zip(&self.room) {
-                found.extend(peer.messages.drain(..));
-                room.notify_one();
+            for (peer, space) in state.peers.iter_mut().zip(&self.space) {
+                found.extend(peer.inbox.drain(..));
+                space.notify_one();
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if !found.is_empty() || left.is_zero() {
                 return found;
             }
-            let waited = self.bell.wait_timeout(state, left);
+            let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Waits for a message over a connection.
-    pub(crate) fn wait_for(
+    /// Waits for the message with this round and exchange over a connection.
+    pub(crate) fn wait_for_message(
         &self,
         worker: usize,
         connection: &Connection,
-        turn: (u64, u32),
+        tag: (u64, u32),
         deadline: Instant,
     ) -> Awaited {
         let mut state = self.lock();
         loop {
-            let (round, _) = turn;
-            // What it has sent before its end counts.
+            let (round, _) = tag;
+            // Messages that arrived before the connection ended still count.
             let peer = &mut state.peers[worker];
-            let is_on = peer.connection.as_ref().is_some_and(|c| c.id == connection.id);
-            while let Some(message) = peer.messages.front() {
+            let is_current = peer.connection.as_ref().is_some_and(|c| c.id == connection.id);
+            while let Some(message) = peer.inbox.front() {
                 let found = (message.round, message.exchange);
-                if found > turn {
+                if found > tag {
                     return Awaited::Missing;
                 }
-                let message = peer.messages.pop_front();
-                self.room[worker].notify_one();
-                if let Some(message) = message.filter(|_| found == turn) {
+                let message = peer.inbox.pop_front();
+                self.space[worker].notify_one();
+                if let Some(message) = message.filter(|_| found == tag) {
                     return Awaited::Message(message);
                 }
             }
-            // It is gone, or has gone on to a later round.
-            if !is_on || peer.held_from().is_none_or(|from| from > round) {
+            // The connection has ended, or the peer has moved on to a later round.
+            if !is_current || peer.up_from().is_none_or(|from| from > round) {
                 return Awaited::Missing;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Awaited::Late;
+                return Awaited::TimedOut;
             }
-            let waited = self.bell.wait_timeout(state, left);
+            let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Ends a connection.
-    pub(crate) fn drop_connection(&self, worker: usize, id: u64, why: String) {
-        let connection = Self::on(&mut self.lock(), worker, id).and_then(|peer| peer.connection.clone());
+    /// Closes a connection and reports the worker as lost.
+    pub(crate) fn close_connection(&self, worker: usize, id: u64, why: String) {
+        let connection = Self::peer_on(&mut self.lock(), worker, id).and_then(|peer| peer.connection.clone());
         if let Some(connection) = connection {
             connection.send(OutboundFrame::Close);
         }
-        self.disconnected(worker, id, why);
+        self.on_disconnected(worker, id, why);
     }
 
-    /// Everyone is told that this is the end.
-    pub(crate) fn leave(&self) {
+    /// Tells all connected workers that this process has finished, and closes the connections.
+    pub(crate) fn send_goodbye(&self) {
         for peer in &self.lock().peers {
             if let Some(connection) = &peer.connection {
-                connection.send(OutboundFrame::Small(Kind::Goodbye, vec![]));
+                connection.send(OutboundFrame::Content(Kind::Goodbye, vec![]));
                 connection.send(OutboundFrame::Close);
             }
         }

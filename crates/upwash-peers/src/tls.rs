@@ -1,4 +1,4 @@
-//! Mutual TLS 1.3 between listed keys, without certificates (RFC 7250).
+//! Mutual TLS 1.3 between listed keys: raw public keys (RFC 7250) instead of certificates.
 
 use crate::keys::{Fingerprint, Key};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -14,14 +14,14 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// Only these keys get in.
+/// Verifier that accepts only these keys.
 #[derive(Debug)]
-struct Listed {
+struct ListedKeys {
     keys: Vec<Fingerprint>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl Listed {
+impl ListedKeys {
     fn check(&self, presented: &CertificateDer<'_>) -> Result<(), Error> {
         match self.keys.contains(&Fingerprint::of(presented)) {
             true => Ok(()),
@@ -29,7 +29,7 @@ impl Listed {
         }
     }
 
-    fn signed(
+    fn verify_signature(
         &self,
         message: &[u8],
         presented: &CertificateDer<'_>,
@@ -40,7 +40,7 @@ impl Listed {
     }
 }
 
-impl ServerCertVerifier for Listed {
+impl ServerCertVerifier for ListedKeys {
     fn verify_server_cert(
         &self,
         presented: &CertificateDer<'_>,
@@ -58,7 +58,7 @@ impl ServerCertVerifier for Listed {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("only TLS 1.3 is spoken here".into()))
+        Err(Error::General("only TLS 1.3 is supported".into()))
     }
 
     fn verify_tls13_signature(
@@ -67,7 +67,7 @@ impl ServerCertVerifier for Listed {
         presented: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed(message, presented, signature)
+        self.verify_signature(message, presented, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -79,7 +79,7 @@ impl ServerCertVerifier for Listed {
     }
 }
 
-impl ClientCertVerifier for Listed {
+impl ClientCertVerifier for ListedKeys {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -99,7 +99,7 @@ impl ClientCertVerifier for Listed {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("only TLS 1.3 is spoken here".into()))
+        Err(Error::General("only TLS 1.3 is supported".into()))
     }
 
     fn verify_tls13_signature(
@@ -108,7 +108,7 @@ impl ClientCertVerifier for Listed {
         presented: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed(message, presented, signature)
+        self.verify_signature(message, presented, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -124,37 +124,37 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-fn certified(key: &Key) -> Arc<CertifiedKey> {
+fn certified_key(key: &Key) -> Arc<CertifiedKey> {
     let public = CertificateDer::from(key.public.clone());
     Arc::new(CertifiedKey::new(vec![public], Arc::clone(&key.signing)))
 }
 
-fn listed(keys: Vec<Fingerprint>, provider: &CryptoProvider) -> Arc<Listed> {
-    Arc::new(Listed { keys, algorithms: provider.signature_verification_algorithms })
+fn verifier(keys: Vec<Fingerprint>, provider: &CryptoProvider) -> Arc<ListedKeys> {
+    Arc::new(ListedKeys { keys, algorithms: provider.signature_verification_algorithms })
 }
 
-/// For who is called: any of these keys may.
+/// Configuration of the accepting side: any of `keys` may connect.
 pub(crate) fn server(key: &Key, keys: Vec<Fingerprint>) -> Result<Arc<ServerConfig>, Error> {
     let provider = provider();
-    let listed = listed(keys, &provider);
+    let verifier = verifier(keys, &provider);
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
-        .with_client_cert_verifier(listed)
-        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(key))));
-    // Sessions are not resumed: every connection proves its key.
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified_key(key))));
+    // Without session resumption every connection proves possession of its key.
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 
-/// For who calls: only this key may answer.
-pub(crate) fn client(key: &Key, theirs: Fingerprint) -> Result<Arc<ClientConfig>, Error> {
+/// Configuration of the connecting side: the other side must have the key `expected`.
+pub(crate) fn client(key: &Key, expected: Fingerprint) -> Result<Arc<ClientConfig>, Error> {
     let provider = provider();
-    let listed = listed(vec![theirs], &provider);
+    let verifier = verifier(vec![expected], &provider);
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(listed)
-        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified(key))));
+        .with_custom_certificate_verifier(verifier)
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified_key(key))));
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
     Ok(Arc::new(config))

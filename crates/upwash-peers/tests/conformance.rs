@@ -1,4 +1,4 @@
-//! Peers on loopback pass the conformance suites of transports and of nodes that are driven from outside.
+//! Runs the conformance suites of transports and of external training loops on peers that communicate over loopback.
 #![allow(clippy::unwrap_used)]
 
 use std::net::TcpListener;
@@ -10,10 +10,10 @@ use upwash_testkit::{external_suite, golden, transport_suite};
 
 const WORKERS: usize = 4;
 
-/// Four peers that know each other.
+/// Configurations of four peers in a complete graph.
 fn peers(run: u64, rounds: u64) -> Vec<PeersConfig> {
     let keys: Vec<Key> = (0..WORKERS).map(|_| Key::generate()).collect();
-    // All at once, so that no two get the same.
+    // Binds all ports before releasing any, so that they differ.
     let ports: Vec<TcpListener> = (0..WORKERS).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let address = |port: &TcpListener| port.local_addr().unwrap().to_string();
     let listed = ports.iter().zip(&keys);
@@ -32,23 +32,23 @@ fn peers(run: u64, rounds: u64) -> Vec<PeersConfig> {
     (0..WORKERS).map(config).collect()
 }
 
-/// Where threads wait for each other, but not for ever: one of them may have panicked.
+/// Reusable barrier with a timeout, because another thread may have panicked.
 #[derive(Default)]
-struct Rendezvous(AtomicUsize);
+struct TimedBarrier(AtomicUsize);
 
-impl Rendezvous {
+impl TimedBarrier {
     fn wait(&self) {
-        let turn = self.0.fetch_add(1, Ordering::SeqCst) / WORKERS + 1;
+        let generation = self.0.fetch_add(1, Ordering::SeqCst) / WORKERS + 1;
         let deadline = Instant::now() + Duration::from_secs(60);
-        while self.0.load(Ordering::SeqCst) < turn * WORKERS {
-            assert!(Instant::now() < deadline, "another peer has not come so far");
+        while self.0.load(Ordering::SeqCst) < generation * WORKERS {
+            assert!(Instant::now() < deadline, "another peer did not reach the barrier");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-/// Does the same in every process, which here is a thread; they end together.
-fn everywhere(work: impl Fn(usize) + Sync) {
+/// Runs `work` for every worker, each in a separate thread, and waits for all of them.
+fn for_each_worker(work: impl Fn(usize) + Sync) {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..WORKERS)
             .map(|own| {
@@ -65,23 +65,23 @@ fn everywhere(work: impl Fn(usize) + Sync) {
 }
 
 #[test]
-fn peers_are_a_transport() {
+fn peers_pass_the_transport_suite() {
     let configs = peers(1, 100);
-    let done = Rendezvous::default();
-    everywhere(|own| {
+    let done = TimedBarrier::default();
+    for_each_worker(|own| {
         let mut transport = Peers::new(configs[own].clone()).unwrap();
         transport_suite::check_process(&mut transport);
-        // Others may still want what was sent last.
+        // Other peers may still be waiting for the last messages.
         done.wait();
     });
 }
 
 #[test]
-fn a_loop_of_ones_own_runs_between_peers() {
+fn peers_pass_the_external_loop_suite() {
     let cases = golden::four_worker_cases();
     let all: Vec<Vec<PeersConfig>> = (0..cases.len()).map(|run| peers(run as u64, 10_000)).collect();
-    let done = Rendezvous::default();
-    everywhere(|own| {
+    let done = TimedBarrier::default();
+    for_each_worker(|own| {
         let mut runs = all.iter();
         let refused = external_suite::check(cases.clone(), |_, drive| {
             let config = runs.next().unwrap()[own].clone();
