@@ -47,7 +47,7 @@ impl Job {
             #[cfg(feature = "mpi")]
             Self::Rank(rank) => {
                 let cores = std::thread::available_parallelism().map_or(1, usize::from);
-                Some((cores / rank.neighbors_here).max(1))
+                Some((cores / rank.local_size).max(1))
             }
         }
     }

@@ -83,7 +83,7 @@ fn whoever_cannot_go_on_ends_the_job_with_its_reason() {
     };
     let (code, text) = error(9, &["c.toml"]);
     assert_eq!(code, Some(2));
-    assert!(text.contains("9 ranks and 8 workers: start at most 8"), "{text}");
+    assert!(text.contains("9 ranks but only 8 workers: start at most 8 ranks"), "{text}");
     let (code, text) = error(2, &["c.toml", "--set", "training.learning_rate=1e9"]);
     assert_eq!(code, Some(3), "{text}");
     let summary = summary(&here.join("runs/train"));

@@ -1,9 +1,10 @@
-//! An AL-DSGD exchange between eight ranks beside MPI_Allreduce of the same, and beside peers/exchange.py:
-//! see peers/exchange.sh. And a round with and without overlap: see peers/overlap.sh.
+//! Benchmarks of the MPI transport. An AL-DSGD exchange between eight ranks, compared with MPI_Allreduce of the same
+//! number of values and with peers/exchange.py: see peers/exchange.sh. A round with and without overlap: see
+//! peers/overlap.sh.
 
 #[cfg(not(feature = "mpi"))]
 fn main() {
-    println!("built without the feature `mpi`");
+    println!("built without the feature `mpi`: build with `--features mpi`");
 }
 
 #[cfg(feature = "mpi")]
@@ -30,30 +31,30 @@ mod with_mpi {
     use upwash::transport::{Collectives, Membership, Message, MessageExchange};
     use upwash_mpi::Mpi;
 
-    /// So many numbers, whose gradients are some pieces of work.
-    struct Buffer {
+    /// A model whose gradient only takes time.
+    struct DummyModel {
         layout: Layout,
         work: Work,
     }
 
-    /// What a gradient costs.
+    /// What a gradient does.
     #[derive(Clone, Copy)]
     enum Work {
-        /// Pieces that keep a core busy.
-        Pieces(u64),
-        /// Only time.
-        Nap(Duration),
+        /// Keeps a core busy with this many units of work.
+        Compute(u64),
+        /// Sleeps.
+        Sleep(Duration),
     }
 
-    impl Buffer {
+    impl DummyModel {
         fn new(count: usize, work: Work) -> Self {
-            let slot = Slot { name: "numbers".into(), shape: vec![count], offset: 0 };
+            let slot = Slot { name: "values".into(), shape: vec![count], offset: 0 };
             let layout = Layout { parameters: vec![slot], statistics: vec![] };
             Self { layout, work }
         }
     }
 
-    impl Model for Buffer {
+    impl Model for DummyModel {
         fn layout(&self) -> &Layout {
             &self.layout
         }
@@ -65,8 +66,8 @@ mod with_mpi {
         }
         fn gradient(&self, _: &[f32], _: &mut [f32], batch: &Batch, _: &mut [f32]) -> Score {
             match self.work {
-                Work::Pieces(pieces) => work_for(pieces),
-                Work::Nap(time) => std::thread::sleep(time),
+                Work::Compute(units) => compute(units),
+                Work::Sleep(time) => std::thread::sleep(time),
             }
             Score { loss: 1.0, correct: 0, examples: batch.labels.len() }
         }
@@ -78,18 +79,18 @@ mod with_mpi {
         }
     }
 
-    /// Milliseconds of a sum over all ranks, the median of some.
+    /// Median time of MPI_Allreduce, in milliseconds.
     fn all_reduce(count: usize, times: usize) -> f64 {
-        let (own, mut sum) = (vec![1.0f32; count], vec![0.0f32; count]);
+        let (values, mut sum) = (vec![1.0f32; count], vec![0.0f32; count]);
         let mut found = Vec::new();
         for _ in 0..times + 2 {
-            // SAFETY: nobody else makes MPI calls yet.
+            // SAFETY: no other thread makes MPI calls before the transport starts.
             unsafe { ffi::MPI_Barrier(ffi::RSMPI_COMM_WORLD) };
             let began = Instant::now();
-            // SAFETY: the same; both buffers have so many numbers.
+            // SAFETY: as above. Both buffers have `count` values, and the call completes before they are dropped.
             unsafe {
                 ffi::MPI_Allreduce(
-                    own.as_ptr().cast(),
+                    values.as_ptr().cast(),
                     sum.as_mut_ptr().cast(),
                     count as i32,
                     ffi::RSMPI_FLOAT,
@@ -109,17 +110,17 @@ mod with_mpi {
 
     fn prepare(graph: &str, algorithm: &str, rounds: usize) -> Experiment {
         let workers = if graph == "paper:L1" { 8 } else { 2 };
-        let images = workers * rounds;
+        let examples = workers * rounds;
         let text = format!(
-            "[data]\nname = \"synthetic:shape=1x1x1,train={images},test=1\"\npartition = \"iid\"\n[graph]\n\
+            "[data]\nname = \"synthetic:shape=1x1x1,train={examples},test=1\"\npartition = \"iid\"\n[graph]\n\
              topology = \"{graph}\"\n[algorithm]\n{algorithm}\n[training]\nepochs = 1\nbatch_size = 1\nmomentum = 0.0\n"
         );
-        let config = Config::parse(&text, &[]).expect("a configuration");
-        Experiment::prepare(config, &DataPaths::default()).expect("an experiment")
+        let config = Config::parse(&text, &[]).expect("valid configuration");
+        Experiment::prepare(config, &DataPaths::default()).expect("valid experiment")
     }
 
-    /// Milliseconds from everyone's message in memory to everyone's mixture in memory, as an all-reduce
-    /// goes from buffer to buffer; the median of some.
+    /// Median time of an exchange, in milliseconds: from the messages in the memory of all ranks to the mixed models in
+    /// the memory of all ranks, as an all-reduce goes from buffer to buffer.
     fn exchange_alone(transport: &mut Mpi, experiment: &Experiment, count: usize) -> f64 {
         let worker = transport.placement().this();
         let neighbors: Vec<usize> = experiment.graph.neighbors(worker).to_vec();
@@ -131,13 +132,13 @@ mod with_mpi {
         let mixed = Assignment::mixed(Vector::Model, weights);
         let mut found = Vec::new();
         for round in 0..experiment.rounds() {
-            let report = WorkerStats { loss: Some(1.0), degree: neighbors.len(), scalar: 1.0 };
-            let mut numbers = transport.allocate(count);
-            numbers.copy_from_slice(&x);
-            let message = Message { from: worker, round, exchange: 1, report, whole: true, fresh: false, numbers };
-            transport.may_begin(round, false).expect("go");
-            // Everyone has its message.
-            transport.sum(0.0).expect("a barrier");
+            let stats = WorkerStats { loss: Some(1.0), degree: neighbors.len(), scalar: 1.0 };
+            let mut values = transport.allocate(count);
+            values.copy_from_slice(&x);
+            let message = Message { from: worker, round, exchange: 1, stats, whole: true, fresh: false, values };
+            transport.may_begin(round, false).expect("round begins");
+            // Acts as a barrier: all ranks have their messages.
+            transport.sum(0.0).expect("barrier");
             let began = Instant::now();
             let outgoing = vec![(message, neighbors.clone())];
             transport.begin_exchange(outgoing, &neighbors).expect("sent");
@@ -155,8 +156,8 @@ mod with_mpi {
         median(found.split_off(2))
     }
 
-    /// Milliseconds of a round, the median of some.
-    fn rounds(transport: &mut Mpi, experiment: &Experiment, model: &Arc<Buffer>) -> f64 {
+    /// Median time of a round, in milliseconds.
+    fn rounds(transport: &mut Mpi, experiment: &Experiment, model: &Arc<DummyModel>) -> f64 {
         let own: Vec<usize> = transport.placement().own().collect();
         let spec = experiment.engine_spec().only(&own);
         let mut engine = CpuEngine::new(Arc::clone(model) as Arc<dyn Model>, &spec);
@@ -168,33 +169,33 @@ mod with_mpi {
             ControlFlow::Continue
         };
         let start = Progress::start(experiment.workers());
-        run_with(experiment, &mut engine, transport, start, &mut clock).expect("a run");
+        run_with(experiment, &mut engine, transport, start, &mut clock).expect("run completes");
         let times = ends.windows(2).map(|two| two[1] - two[0]).skip(2);
         median(times.map(|time| time.as_secs_f64() * 1e3).collect())
     }
 
-    /// Two ranks over a network, with a gradient that takes as long as an exchange.
-    fn overlap(rank: upwash_mpi::Rank, count: usize, patience: Duration) {
-        let mut transport = Mpi::new(rank, 2, patience).expect("a transport");
+    /// Times rounds of two ranks over a network, with a gradient that takes as long as an exchange.
+    fn overlap(rank: upwash_mpi::Rank, count: usize, timeout: Duration) {
+        let mut transport = Mpi::new(rank, 2, timeout).expect("transport starts");
         let timed = |transport: &mut Mpi, algorithm: &str, work: Work| {
             let experiment = prepare("path:2", algorithm, 20);
-            let model = Arc::new(Buffer::new(count, work));
+            let model = Arc::new(DummyModel::new(count, work));
             let own = rounds(transport, &experiment, &model);
-            // The mean of both ranks, for both.
-            transport.sum(own).expect("a sum").expect("known") / 2.0
+            // Both ranks use the mean of their times.
+            transport.sum(own).expect("sum").expect("MPI has sums") / 2.0
         };
-        // As it comes in rounds: with pauses, in which the network is idle.
+        // Measures the exchange as it occurs in rounds, with pauses in which the network is idle.
         let pause = 200.0;
-        let nap = Work::Nap(Duration::from_millis(pause as u64));
-        let exchange = timed(&mut transport, "name = \"dpsgd\"", nap) - pause;
+        let sleep = Work::Sleep(Duration::from_millis(pause as u64));
+        let exchange = timed(&mut transport, "name = \"dpsgd\"", sleep) - pause;
         let probe = 1000;
         let began = Instant::now();
-        work_for(probe);
-        let piece = began.elapsed().as_secs_f64() * 1e3 / probe as f64;
-        let work = Work::Pieces((exchange / piece) as u64);
+        compute(probe);
+        let unit = began.elapsed().as_secs_f64() * 1e3 / probe as f64;
+        let work = Work::Compute((exchange / unit) as u64);
         let alone = timed(&mut transport, "name = \"local-sgd\"\nperiod = 1000000", work);
         if rank.number == 0 {
-            println!("{count} numbers: exchange alone {exchange:.0} ms, gradient alone {alone:.0} ms");
+            println!("{count} values: exchange alone {exchange:.0} ms, gradient alone {alone:.0} ms");
         }
         for (name, algorithm) in [
             ("D-PSGD", "name = \"dpsgd\""),
@@ -204,15 +205,15 @@ mod with_mpi {
             let time = timed(&mut transport, algorithm, work);
             if rank.number == 0 {
                 let ratio = time / alone;
-                println!("{name:<18} {time:>6.0} ms a round, {ratio:.2} times the gradient");
+                println!("{name:<18} {time:>6.0} ms per round, {ratio:.2} times the gradient");
             }
         }
     }
 
-    /// Some work that keeps a core busy.
-    fn work_for(pieces: u64) {
+    /// Keeps a core busy with this many units of work.
+    fn compute(units: u64) {
         let mut sum = 1.0f32;
-        for _ in 0..pieces {
+        for _ in 0..units {
             for _ in 0..10_000 {
                 sum = std::hint::black_box(sum * 1.000_001);
             }
@@ -221,16 +222,16 @@ mod with_mpi {
     }
 
     pub(crate) fn main() {
-        let rank = upwash_mpi::join().expect("mpirun");
+        let rank = upwash_mpi::join().expect("mpirun started this process");
         let arguments: Vec<String> = std::env::args().skip(1).collect();
-        let number = |argument: &String| argument.parse::<usize>().expect("a number");
-        let speaks = rank.number == 0;
-        let patience = Duration::from_secs(120);
-        rayon::ThreadPoolBuilder::new().num_threads(1).build_global().expect("a pool");
+        let number = |argument: &String| argument.parse::<usize>().expect("arguments are integers");
+        let is_first = rank.number == 0;
+        let timeout = Duration::from_secs(120);
+        rayon::ThreadPoolBuilder::new().num_threads(1).build_global().expect("thread pool starts");
         if let [_, count] = arguments.as_slice()
             && arguments[0] == "overlap"
         {
-            overlap(rank, number(count), patience);
+            overlap(rank, number(count), timeout);
             return;
         }
         let sizes = match arguments.as_slice() {
@@ -239,15 +240,15 @@ mod with_mpi {
         };
         let reduced = sizes.clone().into_iter();
         let reduced: Vec<f64> = reduced.map(|(count, times)| all_reduce(count, times)).collect();
-        let mut transport = Mpi::new(rank, 8, patience).expect("a transport");
+        let mut transport = Mpi::new(rank, 8, timeout).expect("transport starts");
         for ((count, times), reduced) in sizes.into_iter().zip(reduced) {
-            let model = Arc::new(Buffer::new(count, Work::Pieces(0)));
+            let model = Arc::new(DummyModel::new(count, Work::Compute(0)));
             let experiment = prepare("paper:L1", "name = \"al-dsgd\"", times);
             let time = exchange_alone(&mut transport, &experiment, count);
             let round = rounds(&mut transport, &experiment, &model);
-            if speaks {
+            if is_first {
                 println!(
-                    "{count} numbers: AL-DSGD's exchange {time:.1} ms, a whole round {round:.1} ms; MPI_Allreduce \
+                    "{count} values: AL-DSGD's exchange {time:.1} ms, a whole round {round:.1} ms; MPI_Allreduce \
                      {reduced:.1} ms: {:.2} and {:.2} times as fast",
                     reduced / time,
                     reduced / round

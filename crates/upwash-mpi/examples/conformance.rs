@@ -1,13 +1,13 @@
-//! The conformance suites of transports and of nodes that are driven from outside, under mpirun:
-//! `mpirun -np 2 target/debug/examples/conformance`. tests/conformance.rs runs it.
+//! Conformance suites of transports and of external training loops, for the ranks of an MPI job:
+//! `mpirun -np 2 target/debug/examples/conformance`. `tests/conformance.rs` runs it.
 
 use std::time::Duration;
 use upwash_mpi::Mpi;
 use upwash_testkit::{external_suite, golden, transport_suite};
 
 fn main() {
-    let rank = upwash_mpi::join().expect("a rank of an MPI job");
-    let mut transport = Mpi::new(rank, 4, Duration::from_secs(60)).expect("a transport");
+    let rank = upwash_mpi::join().expect("mpirun started this process");
+    let mut transport = Mpi::new(rank, 4, Duration::from_secs(60)).expect("transport starts");
     transport_suite::check_process(&mut transport);
     let cases = golden::four_worker_cases();
     let count = cases.len();

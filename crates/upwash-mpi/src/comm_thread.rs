@@ -1,12 +1,12 @@
 //! The thread that makes all MPI calls.
 //!
-//! A message is two messages: its header, and its numbers as they lie in memory. To a rank of the same
-//! machine the header goes alone, and says [where](crate::shared_memory) the numbers are. Messages of one rank
-//! arrive in the order in which they were posted, because MPI keeps messages of one sender in order.
+//! A message consists of two MPI messages: an envelope with the header, and the values. If the values are in
+//! [shared memory](crate::shared_memory), a receiver on the same host gets only the envelope, with their address.
+//! Messages from one rank arrive in the order in which it posted them, because MPI keeps the order of each sender.
 
 use crate::Rank;
-use crate::raw::{Group, Receiving, Sending, abort, finalise, prefer_short_turns};
-use crate::shared_memory::{Address, RemoteRegion, SharedRegion};
+use crate::raw::{Communicator, Pending, PendingSend, abort, finalize, request_short_time_slices};
+use crate::shared_memory::{Address, RemoteRegions, SharedRegion};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::os::raw::c_int;
@@ -15,148 +15,152 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use upwash::transport::{Buffer, HEADER, Message};
 
-const HEADERS: c_int = 1;
-const NUMBERS: c_int = 2;
-const NOTES: c_int = 3;
+// MPI tags.
+const ENVELOPE_TAG: c_int = 1;
+const VALUES_TAG: c_int = 2;
+const CONTROL_TAG: c_int = 3;
 
-/// A header, and where its numbers are: nowhere, if they come as a message.
-const ENVELOPE: usize = HEADER + Address::LENGTH;
+/// Bytes of an envelope: a header and the address of the values. The address is zero if the values follow over MPI.
+const ENVELOPE_BYTES: usize = HEADER + Address::LENGTH;
 
-/// How often it looks around without a pause before it rests.
-const LOOKS: u32 = 10;
-const REST: Duration = Duration::from_micros(50);
-/// Who has said goodbye waits so long for the others to do so.
-const FAREWELL: Duration = Duration::from_secs(600);
+/// Polls without any work before the thread sleeps.
+const IDLE_POLLS: u32 = 10;
+const SLEEP: Duration = Duration::from_micros(50);
+/// How long a rank that has finished waits for the other ranks to finish.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What the main thread wants done.
+/// A request from the main thread to the communication thread.
 pub(crate) enum CommRequest {
-    Post { message: Message, places: Vec<usize> },
-    Sum(Vec<f32>),
-    SumWide(Vec<f64>),
+    Post { message: Message, receivers: Vec<usize> },
+    SumF32(Vec<f32>),
+    SumF64(Vec<f64>),
     Stop,
     Diverged { worker: usize, round: u64 },
-    Goodbye,
+    Shutdown,
 }
 
-/// What it is told.
+/// A result or an event that the communication thread reports to the main thread.
 pub(crate) enum Signal {
     Message(Message),
-    Sum(Vec<f32>),
-    SumWide(Vec<f64>),
+    SumF32(Vec<f32>),
+    SumF64(Vec<f64>),
     Diverged { worker: usize, round: u64 },
 }
 
-/// Where the run stops, if it does.
+/// The agreement of the ranks on where to stop.
 #[derive(Default)]
-pub(crate) struct Stopping {
-    /// Someone wants it.
-    pub(crate) stopping: bool,
-    /// Rounds that this rank has begun.
-    pub(crate) committed: u64,
-    /// Rounds that everyone completes.
+pub(crate) struct StopState {
+    /// Some rank has requested a stop.
+    pub(crate) requested: bool,
+    /// Number of rounds that this rank has begun.
+    pub(crate) begun: u64,
+    /// Number of rounds that all ranks complete, once they agree.
     pub(crate) agreed: Option<u64>,
 }
 
+/// State shared by the main thread and the communication thread.
 #[derive(Default)]
 pub(crate) struct Shared {
-    pub(crate) stopping: Mutex<Stopping>,
+    pub(crate) stop: Mutex<StopState>,
     pub(crate) changed: Condvar,
 }
 
+/// The communication thread.
 pub(crate) struct CommThread {
     rank: Rank,
-    todo: Receiver<CommRequest>,
-    tell: Sender<Signal>,
+    requests: Receiver<CommRequest>,
+    signals: Sender<Signal>,
     shared: Arc<Shared>,
-    /// Messages and sums; and what is agreed on about the end, in an order of its own.
-    group: Group,
-    council: Group,
-    headers: Vec<Sending<Arc<Vec<u8>>>>,
-    sending: Vec<Sending<Arc<Buffer>>>,
-    /// Who is on this machine, and what of theirs has been read.
-    here: Vec<bool>,
-    known: RemoteRegion,
-    notes: Vec<Sending<Arc<Vec<u64>>>>,
-    /// Messages on their way in, of each rank in their order.
-    arriving: Vec<VecDeque<Arriving>>,
-    sum: Option<Receiving<f32>>,
-    sum_wide: Option<Receiving<f64>>,
-    agreement: Option<Receiving<u64>>,
-    farewell: Option<Receiving<u8>>,
-    leaving: bool,
+    /// Communicator of messages and sums.
+    data: Communicator,
+    /// Communicator of the collectives that end a run. Their order is independent of that of the sums.
+    shutdown: Communicator,
+    envelope_sends: Vec<PendingSend<Arc<Vec<u8>>>>,
+    value_sends: Vec<PendingSend<Arc<Buffer>>>,
+    /// For each rank, whether it can read the shared memory of this one.
+    can_share: Vec<bool>,
+    remote_regions: RemoteRegions,
+    control_sends: Vec<PendingSend<Arc<Vec<u64>>>>,
+    /// For each rank, the messages that are being received, in order.
+    incoming: Vec<VecDeque<Incoming>>,
+    sum_f32: Option<Pending<f32>>,
+    sum_f64: Option<Pending<f64>>,
+    agreement: Option<Pending<u64>>,
+    final_barrier: Option<Pending<u8>>,
+    shutting_down: bool,
 }
 
-/// A message on its way in, and the numbers that are still to come.
-type Arriving = (Message, Option<Receiving<f32>>);
+/// A message that is being received, with the receive of its values unless they are in shared memory.
+type Incoming = (Message, Option<Pending<f32>>);
 
-/// What a note says: the first number.
+// Kinds of control messages: their first element.
 const STOP: u64 = 1;
 const DIVERGED: u64 = 2;
 
 impl CommThread {
     pub(crate) fn new(
         rank: Rank,
-        here: Vec<bool>,
-        todo: Receiver<CommRequest>,
-        tell: Sender<Signal>,
+        can_share: Vec<bool>,
+        requests: Receiver<CommRequest>,
+        signals: Sender<Signal>,
         shared: Arc<Shared>,
     ) -> Self {
         Self {
-            here,
-            known: RemoteRegion::default(),
+            can_share,
+            remote_regions: RemoteRegions::default(),
             rank,
-            todo,
-            tell,
+            requests,
+            signals,
             shared,
-            group: Group::new(),
-            council: Group::new(),
-            headers: vec![],
-            sending: vec![],
-            notes: vec![],
-            arriving: (0..rank.count).map(|_| VecDeque::new()).collect(),
-            sum: None,
-            sum_wide: None,
+            data: Communicator::new(),
+            shutdown: Communicator::new(),
+            envelope_sends: vec![],
+            value_sends: vec![],
+            control_sends: vec![],
+            incoming: (0..rank.size).map(|_| VecDeque::new()).collect(),
+            sum_f32: None,
+            sum_f64: None,
             agreement: None,
-            farewell: None,
-            leaving: false,
+            final_barrier: None,
+            shutting_down: false,
         }
     }
 
-    /// Until everyone has said goodbye.
+    /// Serves requests until all ranks have shut down.
     pub(crate) fn run(mut self) {
-        prefer_short_turns();
-        let (mut looks, mut left) = (0, None);
+        request_short_time_slices();
+        let (mut idle_polls, mut shutdown_began) = (0, None);
         loop {
-            let mut busy = self.run_errands();
-            busy |= self.send_on();
-            busy |= self.take_in();
-            busy |= self.reduce();
-            busy |= self.read_notes();
-            if self.leaving {
-                if self.is_gone() {
-                    finalise();
+            let mut busy = self.handle_requests();
+            busy |= self.complete_sends();
+            busy |= self.receive_messages();
+            busy |= self.complete_collectives();
+            busy |= self.receive_control();
+            if self.shutting_down {
+                if self.is_shut_down() {
+                    finalize();
                     return;
                 }
-                let since = *left.get_or_insert_with(Instant::now);
-                if since.elapsed() > FAREWELL {
-                    let seconds = FAREWELL.as_secs();
+                let since = *shutdown_began.get_or_insert_with(Instant::now);
+                if since.elapsed() > SHUTDOWN_TIMEOUT {
+                    let seconds = SHUTDOWN_TIMEOUT.as_secs();
                     let _ = writeln!(
                         std::io::stderr(),
-                        "error: the other ranks did not end within {seconds} seconds of this one"
+                        "error: the other ranks did not finish within {seconds} seconds after this one"
                     );
                     abort(2);
                 }
             }
-            // MPI moves nothing without being called. But who sleeps a little is let in at once when it
-            // wakes, where who only gives way waits until a gradient on the same core has had its turn.
-            looks = if busy { 0 } else { looks + 1 };
-            if looks > LOOKS {
-                looks = 0;
-                match self.todo.recv_timeout(REST) {
-                    Ok(request) => self.do_errand(request),
+            // MPI makes progress only during calls, so this thread must poll. A thread that sleeps briefly runs as soon
+            // as it wakes. A thread that only yields waits until a gradient on the same core has used its time slice.
+            idle_polls = if busy { 0 } else { idle_polls + 1 };
+            if idle_polls > IDLE_POLLS {
+                idle_polls = 0;
+                match self.requests.recv_timeout(SLEEP) {
+                    Ok(request) => self.handle_request(request),
                     Err(RecvTimeoutError::Timeout) => {}
-                    // Nobody is there to say goodbye.
-                    Err(RecvTimeoutError::Disconnected) => self.leaving = true,
+                    // The main thread has ended without a shutdown request.
+                    Err(RecvTimeoutError::Disconnected) => self.shutting_down = true,
                 }
             } else {
                 std::thread::yield_now();
@@ -164,14 +168,15 @@ impl CommThread {
         }
     }
 
-    fn run_errands(&mut self) -> bool {
+    /// Handles all waiting requests. Like the other steps of the loop, returns whether there was any work.
+    fn handle_requests(&mut self) -> bool {
         let mut busy = false;
         loop {
-            match self.todo.try_recv() {
-                Ok(request) => self.do_errand(request),
+            match self.requests.try_recv() {
+                Ok(request) => self.handle_request(request),
                 Err(TryRecvError::Empty) => return busy,
                 Err(TryRecvError::Disconnected) => {
-                    self.leaving = true;
+                    self.shutting_down = true;
                     return busy;
                 }
             }
@@ -179,165 +184,167 @@ impl CommThread {
         }
     }
 
-    fn do_errand(&mut self, request: CommRequest) {
+    fn handle_request(&mut self, request: CommRequest) {
         match request {
-            CommRequest::Post { message, places } => {
+            CommRequest::Post { message, receivers } => {
                 let header = message.header();
                 let envelope = |address: [u8; Address::LENGTH]| Arc::new([&header[..], &address].concat());
-                let numbers = Arc::new(message.values);
-                let region: Option<&SharedRegion> = numbers.as_lent();
-                let (near, far): (Vec<usize>, Vec<usize>) = match region {
-                    Some(_) => places.into_iter().partition(|&to| self.here[to]),
-                    None => (vec![], places),
+                let values = Arc::new(message.values);
+                let region: Option<&SharedRegion> = values.as_lent();
+                let (local, remote): (Vec<usize>, Vec<usize>) = match region {
+                    Some(_) => receivers.into_iter().partition(|&to| self.can_share[to]),
+                    None => (vec![], receivers),
                 };
                 if let Some(region) = region {
-                    region.lend(near.len() as u32);
+                    region.add_readers(local.len() as u32);
                     let envelope = envelope(region.address().to_bytes());
-                    for to in near {
-                        let sending = self.group.send(Arc::clone(&envelope), to, HEADERS);
-                        self.headers.push(sending);
+                    for to in local {
+                        let send = self.data.send(Arc::clone(&envelope), to, ENVELOPE_TAG);
+                        self.envelope_sends.push(send);
                     }
                 }
                 let envelope = envelope([0; Address::LENGTH]);
-                for to in far {
-                    let sending = self.group.send(Arc::clone(&envelope), to, HEADERS);
-                    self.headers.push(sending);
-                    if !numbers.is_empty() {
-                        let sending = self.group.send(Arc::clone(&numbers), to, NUMBERS);
-                        self.sending.push(sending);
+                for to in remote {
+                    let send = self.data.send(Arc::clone(&envelope), to, ENVELOPE_TAG);
+                    self.envelope_sends.push(send);
+                    if !values.is_empty() {
+                        let send = self.data.send(Arc::clone(&values), to, VALUES_TAG);
+                        self.value_sends.push(send);
                     }
                 }
             }
-            CommRequest::Sum(numbers) => self.sum = Some(self.group.reduce(numbers, false)),
-            CommRequest::SumWide(numbers) => self.sum_wide = Some(self.group.reduce(numbers, false)),
+            CommRequest::SumF32(values) => self.sum_f32 = Some(self.data.all_reduce(values, false)),
+            CommRequest::SumF64(values) => self.sum_f64 = Some(self.data.all_reduce(values, false)),
             CommRequest::Stop => self.stop(true),
             CommRequest::Diverged { worker, round } => {
-                self.tell_all(&[DIVERGED, worker as u64, round]);
+                self.send_control(&[DIVERGED, worker as u64, round]);
             }
-            CommRequest::Goodbye => self.leaving = true,
+            CommRequest::Shutdown => self.shutting_down = true,
         }
     }
 
-    fn tell_all(&mut self, note: &[u64]) {
-        let note = Arc::new(note.to_vec());
-        for to in (0..self.rank.count).filter(|&to| to != self.rank.number) {
-            let note = self.group.send(Arc::clone(&note), to, NOTES);
-            self.notes.push(note);
+    /// Sends a control message to all other ranks.
+    fn send_control(&mut self, control: &[u64]) {
+        let control = Arc::new(control.to_vec());
+        for to in (0..self.rank.size).filter(|&to| to != self.rank.number) {
+            let send = self.data.send(Arc::clone(&control), to, CONTROL_TAG);
+            self.control_sends.push(send);
         }
     }
 
-    /// Someone wants an end: everyone says how far it has gone, and the farthest counts.
-    fn stop(&mut self, tell: bool) {
+    /// Starts the agreement on where to stop: the largest number of rounds that any rank has begun.
+    fn stop(&mut self, notify: bool) {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
-        if std::mem::replace(&mut state.stopping, true) {
+        if std::mem::replace(&mut state.requested, true) {
             return;
         }
-        if tell {
-            self.tell_all(&[STOP, 0, 0]);
+        if notify {
+            self.send_control(&[STOP, 0, 0]);
         }
-        self.agreement = Some(self.council.reduce(vec![state.committed], true));
+        self.agreement = Some(self.shutdown.all_reduce(vec![state.begun], true));
     }
 
-    fn send_on(&mut self) -> bool {
-        let before = self.headers.len() + self.sending.len() + self.notes.len();
-        self.headers.retain_mut(|sending| !sending.is_done());
-        self.sending.retain_mut(|sending| !sending.is_done());
-        self.notes.retain_mut(|sending| !sending.is_done());
-        before > self.headers.len() + self.sending.len() + self.notes.len()
+    fn complete_sends(&mut self) -> bool {
+        let before = self.envelope_sends.len() + self.value_sends.len() + self.control_sends.len();
+        self.envelope_sends.retain_mut(|send| !send.is_done());
+        self.value_sends.retain_mut(|send| !send.is_done());
+        self.control_sends.retain_mut(|send| !send.is_done());
+        before > self.envelope_sends.len() + self.value_sends.len() + self.control_sends.len()
     }
 
-    fn take_in(&mut self) -> bool {
+    fn receive_messages(&mut self) -> bool {
         let mut busy = false;
-        while let Some((from, _)) = self.group.probe(HEADERS) {
+        while let Some((from, _)) = self.data.probe(ENVELOPE_TAG) {
             busy = true;
-            let mut envelope = self.group.receive::<u8>(ENVELOPE, from, HEADERS);
+            let mut envelope = self.data.receive::<u8>(ENVELOPE_BYTES, from, ENVELOPE_TAG);
             while !envelope.is_done() {
                 std::hint::spin_loop();
             }
-            let arriving = self.open(&envelope.into_numbers(), from);
-            let arriving = arriving.unwrap_or_else(|error| panic!("from rank {from}: {error}"));
-            self.arriving[from.unsigned_abs() as usize].push_back(arriving);
+            let incoming = self.parse_envelope(&envelope.into_values(), from);
+            let incoming = incoming.unwrap_or_else(|error| panic!("invalid message from rank {from}: {error}"));
+            self.incoming[from.unsigned_abs() as usize].push_back(incoming);
         }
-        for queue in &mut self.arriving {
-            while let Some((_, numbers)) = queue.front_mut() {
-                if numbers.as_mut().is_some_and(|numbers| !numbers.is_done()) {
+        for queue in &mut self.incoming {
+            while let Some((_, values)) = queue.front_mut() {
+                if values.as_mut().is_some_and(|values| !values.is_done()) {
                     break;
                 }
                 busy = true;
-                if let Some((mut message, numbers)) = queue.pop_front() {
-                    if let Some(numbers) = numbers {
-                        message.values = numbers.into_numbers().into();
+                if let Some((mut message, values)) = queue.pop_front() {
+                    if let Some(values) = values {
+                        message.values = values.into_values().into();
                     }
-                    // Nobody listens any more once the run is over.
-                    let _ = self.tell.send(Signal::Message(message));
+                    // After the run the main thread no longer receives signals.
+                    let _ = self.signals.send(Signal::Message(message));
                 }
             }
         }
         busy
     }
 
-    fn open(&mut self, envelope: &[u8], from: c_int) -> Result<Arriving, String> {
+    /// Decodes an envelope and starts to receive the values, or maps them if they are in shared memory.
+    fn parse_envelope(&mut self, envelope: &[u8], from: c_int) -> Result<Incoming, String> {
         let (header, address) = envelope.split_at(HEADER);
-        let header = header.try_into().map_err(|_| "no header")?;
-        let address = address.try_into().map_err(|_| "no address")?;
-        let read = Message::from_header(&header).map_err(|error| error.to_string());
-        let (mut message, length) = read?;
+        let header = header.try_into().map_err(|_| "missing header")?;
+        let address = address.try_into().map_err(|_| "missing address")?;
+        let parsed = Message::from_header(&header).map_err(|error| error.to_string());
+        let (mut message, length) = parsed?;
         let length = length as usize;
-        let mut numbers = None;
+        let mut values = None;
         if address != [0; Address::LENGTH] {
-            message.values = self.known.read(Address::from_bytes(address), length)?;
+            message.values = self.remote_regions.read(Address::from_bytes(address), length)?;
         } else if length > 0 {
-            numbers = Some(self.group.receive::<f32>(length, from, NUMBERS));
+            values = Some(self.data.receive::<f32>(length, from, VALUES_TAG));
         }
-        Ok((message, numbers))
+        Ok((message, values))
     }
 
-    fn reduce(&mut self) -> bool {
+    fn complete_collectives(&mut self) -> bool {
         let mut busy = false;
-        if let Some(sum) = self.sum.take_if(|sum| sum.is_done()) {
+        if let Some(sum) = self.sum_f32.take_if(|sum| sum.is_done()) {
             busy = true;
-            let _ = self.tell.send(Signal::Sum(sum.into_numbers()));
+            let _ = self.signals.send(Signal::SumF32(sum.into_values()));
         }
-        if let Some(sum) = self.sum_wide.take_if(|sum| sum.is_done()) {
+        if let Some(sum) = self.sum_f64.take_if(|sum| sum.is_done()) {
             busy = true;
-            let _ = self.tell.send(Signal::SumWide(sum.into_numbers()));
+            let _ = self.signals.send(Signal::SumF64(sum.into_values()));
         }
         if let Some(agreed) = self.agreement.take_if(|agreed| agreed.is_done()) {
             busy = true;
-            self.shared.lock().agreed = agreed.into_numbers().first().copied();
+            self.shared.lock().agreed = agreed.into_values().first().copied();
             self.shared.changed.notify_all();
         }
         busy
     }
 
-    fn read_notes(&mut self) -> bool {
-        let Some((from, _)) = self.group.probe(NOTES) else {
+    fn receive_control(&mut self) -> bool {
+        let Some((from, _)) = self.data.probe(CONTROL_TAG) else {
             return false;
         };
-        let mut note = self.group.receive::<u64>(3, from, NOTES);
-        while !note.is_done() {
+        let mut control = self.data.receive::<u64>(3, from, CONTROL_TAG);
+        while !control.is_done() {
             std::hint::spin_loop();
         }
-        match note.into_numbers()[..] {
+        match control.into_values()[..] {
             [DIVERGED, worker, round] => {
                 let worker = worker as usize;
-                let _ = self.tell.send(Signal::Diverged { worker, round });
+                let _ = self.signals.send(Signal::Diverged { worker, round });
             }
             _ => self.stop(false),
         }
         true
     }
 
-    /// Whether all that was sent has arrived, here and everywhere: nobody waits for anything then.
-    fn is_gone(&mut self) -> bool {
-        let sent = self.headers.is_empty() && self.sending.is_empty() && self.notes.is_empty();
-        if self.farewell.is_none() {
+    /// Whether all ranks are shutting down and have completed their sends.
+    fn is_shut_down(&mut self) -> bool {
+        let sent = self.envelope_sends.is_empty() && self.value_sends.is_empty() && self.control_sends.is_empty();
+        if self.final_barrier.is_none() {
             if !sent || self.agreement.is_some() {
                 return false;
             }
-            self.farewell = Some(self.council.barrier());
+            self.final_barrier = Some(self.shutdown.barrier());
         }
-        self.farewell.as_mut().is_some_and(Receiving::is_done)
+        self.final_barrier.as_mut().is_some_and(Pending::is_done)
     }
 }

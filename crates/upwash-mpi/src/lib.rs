@@ -1,10 +1,9 @@
-//! Upwash between the ranks of an MPI job.
+//! MPI transport for Upwash.
 //!
-//! `mpirun -np 8 upwash train CONFIG.toml --transport mpi`: the same run as in one process, with its
-//! workers shared out among the ranks. A thread of its own makes all MPI calls, so that messages travel
-//! while gradients are computed: without calls MPI moves nothing over a network. Only neighbors talk
-//! in a round; collectives serve algorithms that average over all, and tests at the end of an epoch.
-//! A rank that is lost ends the job, which is what MPI does.
+//! `mpirun -np 8 upwash train CONFIG.toml --transport mpi` runs the same training as one process, with the workers
+//! distributed over the ranks. A separate thread makes all MPI calls, so that messages travel while gradients are
+//! computed: MPI makes progress only during calls. In a round only neighbors communicate. Collectives serve algorithms
+//! that average over all workers, and evaluations at the end of an epoch. If a rank is lost, MPI ends the job.
 #![cfg(feature = "mpi")]
 #![allow(unsafe_code)]
 
@@ -23,21 +22,21 @@ use upwash::transport::{
     TransportError, WireError,
 };
 
-/// This process's place in the job.
+/// Rank of this process in the MPI job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {
-    /// Its number, from 0.
+    /// The rank, from 0.
     pub number: usize,
-    /// How many there are.
-    pub count: usize,
-    /// How many of them are on this machine.
-    pub neighbors_here: usize,
+    /// Number of ranks in the job.
+    pub size: usize,
+    /// Number of ranks on this host, this one included.
+    pub local_size: usize,
 }
 
-/// Takes part in the job that mpirun (or srun) has started. Call it once, before any thread is made.
-/// From here on a panic ends the whole job, with its message.
+/// Joins the job that mpirun (or srun) has started. Call it once, before starting any thread. From then on a panic
+/// prints its message and ends the whole job.
 pub fn join() -> Result<Rank, TransportError> {
-    let rank = raw::initialise().map_err(TransportError::Broken)?;
+    let rank = raw::initialize().map_err(TransportError::Broken)?;
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         hook(panic);
@@ -46,9 +45,9 @@ pub fn join() -> Result<Rank, TransportError> {
     Ok(rank)
 }
 
-/// Leaves the job, if no transport has done so: the last call.
+/// Leaves the job, unless a transport has already done so. Make no MPI call afterwards.
 pub fn leave() {
-    raw::finalise();
+    raw::finalize();
 }
 
 /// Ends the whole job at once.
@@ -56,86 +55,86 @@ pub fn abort(code: i32) -> ! {
     raw::abort(code)
 }
 
-/// Who can read this rank's memory: all others of its machine, if every one of them can read every
-/// other's, which is tried.
-fn readers(rank: Rank) -> Vec<bool> {
-    let machine = raw::Group::of_machine(rank.number);
-    let ranks = machine.gather(rank.number as u64);
+/// For each rank, whether it shares memory with this one. The ranks on a host share memory if a test shows that every
+/// one of them can read the memory of every other.
+fn shares_memory(rank: Rank) -> Vec<bool> {
+    let host = raw::Communicator::of_host(rank.number);
+    let ranks = host.all_gather(rank.number as u64);
     let probe = Probe::new();
     let own = probe.address().map_or([0; Address::LENGTH], Address::to_bytes);
-    let all = machine.gather(u64::from_le_bytes(own));
+    let all = host.all_gather(u64::from_le_bytes(own));
     let address = |bytes: &u64| Address::from_bytes(bytes.to_le_bytes());
     let readable = all.iter().map(address).all(Probe::is_readable);
-    let agreed = machine.gather(u64::from(readable));
-    let mut here = vec![false; rank.count];
-    if !agreed.contains(&0) {
+    let results = host.all_gather(u64::from(readable));
+    let mut shares = vec![false; rank.size];
+    if !results.contains(&0) {
         let others = ranks.iter().filter(|&&other| other != rank.number as u64);
-        others.for_each(|&other| here[other as usize] = true);
+        others.for_each(|&other| shares[other as usize] = true);
     }
-    here
+    shares
 }
 
-/// The transport. Dropping it says goodbye to the others.
+/// MPI transport. Dropping it waits until all ranks have finished, and finalizes MPI.
 pub struct Mpi {
     placement: Placement,
-    patience: Duration,
+    timeout: Duration,
     requests: Sender<CommRequest>,
     signals: Receiver<Signal>,
     shared: Arc<Shared>,
     comm_thread: Option<std::thread::JoinHandle<()>>,
-    /// Messages that came before they were asked for, of each sender in their order.
-    waiting: BTreeMap<usize, VecDeque<Message>>,
+    /// For each sender, the messages that have not been taken yet, in order.
+    inbox: BTreeMap<usize, VecDeque<Message>>,
     expected: Vec<usize>,
-    /// What others of this machine read, if there are any who can.
-    pages: Option<SharedMemory>,
+    /// Memory that other ranks on this host read, if any of them can.
+    shared_memory: Option<SharedMemory>,
     round: u64,
     traffic: Traffic,
-    /// Someone's loss is lost.
+    /// A worker that has diverged, and the round.
     diverged: Option<(usize, u64)>,
 }
 
 impl Mpi {
-    /// For `workers` in all ranks together; waits for others for so long.
-    pub fn new(rank: Rank, workers: usize, patience: Duration) -> Result<Self, TransportError> {
-        if rank.count > workers {
+    /// A transport for `workers` workers over all ranks. Waiting for another rank fails after `timeout`.
+    pub fn new(rank: Rank, workers: usize, timeout: Duration) -> Result<Self, TransportError> {
+        if rank.size > workers {
             return Err(TransportError::Broken(format!(
-                "there are {} ranks and {workers} workers: start at most {workers}",
-                rank.count
+                "there are {} ranks but only {workers} workers: start at most {workers} ranks",
+                rank.size
             )));
         }
-        let (requests, todo) = channel();
-        let (tell, signals) = channel();
+        let (requests, request_receiver) = channel();
+        let (signal_sender, signals) = channel();
         let shared = Arc::new(Shared::default());
-        let known = Arc::clone(&shared);
-        let here = readers(rank);
-        let pages = here.contains(&true).then(SharedMemory::default);
+        let thread_shared = Arc::clone(&shared);
+        let can_share = shares_memory(rank);
+        let shared_memory = can_share.contains(&true).then(SharedMemory::default);
         let comm_thread = std::thread::Builder::new()
             .name("mpi".into())
-            .spawn(move || CommThread::new(rank, here, todo, tell, known).run())
-            .map_err(|error| TransportError::Broken(format!("no thread for MPI: {error}")))?;
+            .spawn(move || CommThread::new(rank, can_share, request_receiver, signal_sender, thread_shared).run())
+            .map_err(|error| TransportError::Broken(format!("cannot start the thread for MPI: {error}")))?;
         Ok(Self {
-            placement: Placement::new(workers, rank.count, rank.number),
-            patience,
+            placement: Placement::new(workers, rank.size, rank.number),
+            timeout,
             requests,
             signals,
             shared,
             comm_thread: Some(comm_thread),
-            waiting: BTreeMap::new(),
+            inbox: BTreeMap::new(),
             expected: vec![],
-            pages,
+            shared_memory,
             round: 0,
             traffic: Traffic::default(),
             diverged: None,
         })
     }
 
-    fn ask(&self, request: CommRequest) -> Result<(), TransportError> {
-        let gone = |_| TransportError::Broken("the thread that talks to MPI is gone".into());
-        self.requests.send(request).map_err(gone)
+    fn request(&self, request: CommRequest) -> Result<(), TransportError> {
+        let ended = |_| TransportError::Broken("the communication thread of MPI has ended".into());
+        self.requests.send(request).map_err(ended)
     }
 
-    /// The next thing that the comm_thread tells, before the deadline.
-    fn listen(&mut self, deadline: Instant, for_whom: usize) -> Result<Signal, TransportError> {
+    /// Waits for the next signal of the communication thread. A timeout is reported as silence of worker `from`.
+    fn next_signal(&mut self, deadline: Instant, from: usize) -> Result<Signal, TransportError> {
         if let Some((worker, round)) = self.diverged {
             return Err(TransportError::Diverged { worker, round });
         }
@@ -147,29 +146,29 @@ impl Mpi {
             }
             Ok(signal) => Ok(signal),
             Err(RecvTimeoutError::Timeout) => {
-                Err(TransportError::Silence { from: for_whom, round: self.round, seconds: self.patience.as_secs() })
+                Err(TransportError::Silence { from, round: self.round, seconds: self.timeout.as_secs() })
             }
             Err(RecvTimeoutError::Disconnected) => {
-                Err(TransportError::Broken("the thread that talks to MPI is gone".into()))
+                Err(TransportError::Broken("the communication thread of MPI has ended".into()))
             }
         }
     }
 
-    /// A sum over all ranks.
-    fn reduced(&mut self, numbers: Vec<f64>) -> Result<Vec<f64>, TransportError> {
-        self.ask(CommRequest::SumWide(numbers))?;
-        let deadline = Instant::now() + self.patience;
+    /// Elementwise sum over all ranks.
+    fn sum_over_ranks(&mut self, values: Vec<f64>) -> Result<Vec<f64>, TransportError> {
+        self.request(CommRequest::SumF64(values))?;
+        let deadline = Instant::now() + self.timeout;
         loop {
-            match self.listen(deadline, self.placement.this())? {
-                Signal::SumWide(sums) => return Ok(sums),
-                Signal::Message(message) => self.keep(message),
+            match self.next_signal(deadline, self.placement.this())? {
+                Signal::SumF64(sums) => return Ok(sums),
+                Signal::Message(message) => self.enqueue(message),
                 _ => {}
             }
         }
     }
 
-    fn keep(&mut self, message: Message) {
-        self.waiting.entry(message.from).or_default().push_back(message);
+    fn enqueue(&mut self, message: Message) {
+        self.inbox.entry(message.from).or_default().push_back(message);
     }
 }
 
@@ -182,22 +181,22 @@ impl Membership for Mpi {
         &self.placement
     }
 
-    /// A rank that is asked to stop tells all others; everyone goes on to the last round that anyone
-    /// has begun, so that nobody waits for a message that will not come.
+    /// A rank that is to stop notifies all other ranks. All of them complete the last round that any rank has begun, so
+    /// that no rank waits for a message that is never sent.
     fn may_begin(&mut self, round: u64, stop: bool) -> Result<RoundStart, TransportError> {
         self.round = round;
         if stop {
-            self.ask(CommRequest::Stop)?;
+            self.request(CommRequest::Stop)?;
         }
         let mut state = self.shared.lock();
-        if stop || state.stopping {
-            let deadline = Instant::now() + self.patience;
+        if stop || state.requested {
+            let deadline = Instant::now() + self.timeout;
             while state.agreed.is_none() {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return Err(TransportError::Broken(format!(
-                        "round {round}: the ranks could not agree where to stop within {} seconds",
-                        self.patience.as_secs()
+                        "round {round}: the ranks did not agree on where to stop within {} seconds",
+                        self.timeout.as_secs()
                     )));
                 }
                 let waited = self.shared.changed.wait_timeout(state, left);
@@ -207,20 +206,20 @@ impl Membership for Mpi {
         if state.agreed.is_some_and(|last| round >= last) {
             return Ok(RoundStart::Stop);
         }
-        state.committed = round + 1;
+        state.begun = round + 1;
         Ok(RoundStart::Go)
     }
 
     fn leave(&mut self, worker: usize, round: u64) -> Result<(), TransportError> {
         self.diverged = Some((worker, round));
-        self.ask(CommRequest::Diverged { worker, round })
+        self.request(CommRequest::Diverged { worker, round })
     }
 }
 
 impl MessageExchange for Mpi {
     fn allocate(&mut self, length: usize) -> Buffer {
-        match &mut self.pages {
-            Some(pages) => pages.allocate(length),
+        match &mut self.shared_memory {
+            Some(shared_memory) => shared_memory.allocate(length),
             None => vec![0.0; length].into(),
         }
     }
@@ -230,26 +229,26 @@ impl MessageExchange for Mpi {
         outgoing: Vec<(Message, Vec<usize>)>,
         expected: &[usize],
     ) -> Result<(), TransportError> {
-        for (message, places) in outgoing {
+        for (message, receivers) in outgoing {
             let bytes = upwash::transport::HEADER as u64 + 4 * message.values.len() as u64;
-            self.traffic.messages += places.len() as u64;
-            self.traffic.bytes += bytes * places.len() as u64;
-            self.ask(CommRequest::Post { message, places })?;
+            self.traffic.messages += receivers.len() as u64;
+            self.traffic.bytes += bytes * receivers.len() as u64;
+            self.request(CommRequest::Post { message, receivers })?;
         }
         self.expected = expected.to_vec();
         Ok(())
     }
 
     fn finish_exchange(&mut self, _: u32) -> Result<Vec<Message>, TransportError> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         let mut found = Vec::with_capacity(self.expected.len());
         for from in std::mem::take(&mut self.expected) {
             let message = loop {
-                if let Some(message) = self.waiting.get_mut(&from).and_then(VecDeque::pop_front) {
+                if let Some(message) = self.inbox.get_mut(&from).and_then(VecDeque::pop_front) {
                     break message;
                 }
-                if let Signal::Message(message) = self.listen(deadline, from)? {
-                    self.keep(message);
+                if let Signal::Message(message) = self.next_signal(deadline, from)? {
+                    self.enqueue(message);
                 }
             };
             if message.round != self.round {
@@ -263,8 +262,8 @@ impl MessageExchange for Mpi {
     }
 
     fn send(&mut self, to: usize, message: Message) -> Result<bool, TransportError> {
-        let places = vec![self.placement.process_of(to)];
-        self.begin_exchange(vec![(message, places)], &[])?;
+        let receivers = vec![self.placement.process_of(to)];
+        self.begin_exchange(vec![(message, receivers)], &[])?;
         Ok(true)
     }
 
@@ -272,9 +271,9 @@ impl MessageExchange for Mpi {
         let mut found: Vec<Message> = Vec::new();
         let deadline = Instant::now() + wait;
         loop {
-            // The first may take its time; the rest is there or not.
+            // Waits for the first message only. Takes further ones if they have already arrived.
             let until = if found.is_empty() { deadline } else { Instant::now() };
-            match self.listen(until, self.placement.this()) {
+            match self.next_signal(until, self.placement.this()) {
                 Ok(Signal::Message(message)) => found.push(message),
                 Ok(_) => {}
                 Err(TransportError::Silence { .. }) => return Ok(found),
@@ -289,56 +288,55 @@ impl MessageExchange for Mpi {
 }
 
 impl Collectives for Mpi {
-    fn all_reduce(&mut self, _: u32, numbers: &mut [f32]) -> Result<(), TransportError> {
-        self.ask(CommRequest::Sum(numbers.to_vec()))?;
-        let deadline = Instant::now() + self.patience;
+    fn all_reduce(&mut self, _: u32, values: &mut [f32]) -> Result<(), TransportError> {
+        self.request(CommRequest::SumF32(values.to_vec()))?;
+        let deadline = Instant::now() + self.timeout;
         let sums = loop {
-            match self.listen(deadline, self.placement.this())? {
-                Signal::Sum(sums) => break sums,
-                Signal::Message(message) => self.keep(message),
+            match self.next_signal(deadline, self.placement.this())? {
+                Signal::SumF32(sums) => break sums,
+                Signal::Message(message) => self.enqueue(message),
                 _ => {}
             }
         };
-        numbers.copy_from_slice(&sums);
-        // As a ring does it: everyone sends everything twice, but for its own part.
+        values.copy_from_slice(&sums);
+        // Counts the traffic of a ring all-reduce: each rank sends all values twice, except for its own part.
         let others = 2 * (self.placement.processes() as u64).saturating_sub(1);
         self.traffic.messages += others;
-        self.traffic.bytes += 4 * numbers.len() as u64 * others / self.placement.processes() as u64;
+        self.traffic.bytes += 4 * values.len() as u64 * others / self.placement.processes() as u64;
         Ok(())
     }
 
-    fn gather_scalars(&mut self, numbers: &mut [f64]) -> Result<(), TransportError> {
+    fn gather_scalars(&mut self, scalars: &mut [f64]) -> Result<(), TransportError> {
         let own = self.placement.own();
-        // What is known nowhere is no number; but a sum with it would be none either.
+        // An unknown scalar is NaN and must not enter the sum. So each scalar comes with a flag: 1 if known, 0 if not.
         let known = |(worker, x): (usize, &f64)| match own.contains(&worker) && !x.is_nan() {
             true => [*x, 1.0],
             false => [0.0, 0.0],
         };
-        let pairs: Vec<f64> = numbers.iter().enumerate().flat_map(known).collect();
-        let sums = self.reduced(pairs)?;
-        for (number, pair) in numbers.iter_mut().zip(sums.chunks_exact(2)) {
-            *number = if pair[1] > 0.0 { pair[0] } else { f64::NAN };
+        let pairs: Vec<f64> = scalars.iter().enumerate().flat_map(known).collect();
+        let sums = self.sum_over_ranks(pairs)?;
+        for (scalar, pair) in scalars.iter_mut().zip(sums.chunks_exact(2)) {
+            *scalar = if pair[1] > 0.0 { pair[0] } else { f64::NAN };
         }
         Ok(())
     }
 
     fn sum(&mut self, number: f64) -> Result<Option<f64>, TransportError> {
-        Ok(self.reduced(vec![number])?.first().copied())
+        Ok(self.sum_over_ranks(vec![number])?.first().copied())
     }
 }
 
 impl Drop for Mpi {
     fn drop(&mut self) {
-        let _ = self.requests.send(CommRequest::Goodbye);
+        let _ = self.requests.send(CommRequest::Shutdown);
         if let Some(comm_thread) = self.comm_thread.take() {
             let _ = comm_thread.join();
         }
     }
 }
 
-/// The state that main thread and comm_thread share.
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, comm_thread::Stopping> {
-        Mutex::lock(&self.stopping).unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, comm_thread::StopState> {
+        Mutex::lock(&self.stop).unwrap_or_else(PoisonError::into_inner)
     }
 }

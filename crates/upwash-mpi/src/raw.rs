@@ -1,5 +1,8 @@
-//! The MPI calls that are used, each with what makes it safe. They may come from any thread, one at a
-//! time: after [`initialise`] only the comm_thread's thread makes them.
+//! Safe wrappers around the MPI calls that this crate uses.
+//!
+//! MPI runs with `MPI_THREAD_SERIALIZED`: any thread may call it, but only one at a time. The main thread makes the
+//! calls until it starts the communication thread, which makes them until it ends. Only [`abort`] may come from any
+//! thread at any time.
 
 use crate::Rank;
 use mpi::ffi;
@@ -7,141 +10,150 @@ use std::os::raw::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What can be summed over all ranks.
+/// Element type of an MPI buffer.
 pub(crate) trait Element: Copy + Default {
-    fn kind() -> ffi::MPI_Datatype;
+    fn datatype() -> ffi::MPI_Datatype;
 }
 
 impl Element for f32 {
-    fn kind() -> ffi::MPI_Datatype {
-        // SAFETY: a constant of the library.
+    fn datatype() -> ffi::MPI_Datatype {
+        // SAFETY: reads a constant of the MPI library, which nothing modifies.
         unsafe { ffi::RSMPI_FLOAT }
     }
 }
 
 impl Element for f64 {
-    fn kind() -> ffi::MPI_Datatype {
-        // SAFETY: a constant of the library.
+    fn datatype() -> ffi::MPI_Datatype {
+        // SAFETY: reads a constant of the MPI library, which nothing modifies.
         unsafe { ffi::RSMPI_DOUBLE }
     }
 }
 
 impl Element for u64 {
-    fn kind() -> ffi::MPI_Datatype {
-        // SAFETY: a constant of the library.
+    fn datatype() -> ffi::MPI_Datatype {
+        // SAFETY: reads a constant of the MPI library, which nothing modifies.
         unsafe { ffi::RSMPI_UINT64_T }
     }
 }
 
 impl Element for u8 {
-    fn kind() -> ffi::MPI_Datatype {
-        // SAFETY: a constant of the library.
+    fn datatype() -> ffi::MPI_Datatype {
+        // SAFETY: reads a constant of the MPI library, which nothing modifies.
         unsafe { ffi::RSMPI_UINT8_T }
     }
 }
 
-/// Starts MPI.
-pub(crate) fn initialise() -> Result<Rank, String> {
-    let (mut provided, mut number, mut count) = (0, 0, 0);
-    // SAFETY: called once, before any other call; the places are ones to write to.
+/// Initializes MPI and returns the rank of this process.
+pub(crate) fn initialize() -> Result<Rank, String> {
+    let (mut provided, mut number, mut size) = (0, 0, 0);
+    // SAFETY: the caller calls this once, before any other MPI call. MPI accepts null for both arguments of
+    // MPI_Init_thread. The output pointers refer to local variables.
     unsafe {
         let none = std::ptr::null_mut();
-        let wanted = ffi::RSMPI_THREAD_SERIALIZED;
-        ffi::MPI_Init_thread(none, std::ptr::null_mut(), wanted, &mut provided);
-        if provided < wanted {
-            return Err("this MPI library allows no calls from a second thread".into());
+        let required = ffi::RSMPI_THREAD_SERIALIZED;
+        ffi::MPI_Init_thread(none, std::ptr::null_mut(), required, &mut provided);
+        if provided < required {
+            return Err(
+                "this MPI library does not support MPI_THREAD_SERIALIZED: use one that was built with thread support"
+                    .into(),
+            );
         }
         ffi::MPI_Comm_rank(ffi::RSMPI_COMM_WORLD, &mut number);
-        ffi::MPI_Comm_size(ffi::RSMPI_COMM_WORLD, &mut count);
+        ffi::MPI_Comm_size(ffi::RSMPI_COMM_WORLD, &mut size);
     }
     let number = number.unsigned_abs() as usize;
-    Ok(Rank { number, count: count.unsigned_abs() as usize, neighbors_here: Group::of_machine(number).gather(0).len() })
+    Ok(Rank {
+        number,
+        size: size.unsigned_abs() as usize,
+        local_size: Communicator::of_host(number).all_gather(0).len(),
+    })
 }
 
-/// Asks the system to let this thread in soon after it wakes, for short turns; a hint, which older kernels (before
-/// Linux 6.12) do not know. Otherwise a gradient on the same core has its turn of some milliseconds first.
-pub(crate) fn prefer_short_turns() {
+/// Asks the scheduler for short time slices, so that this thread runs soon after it wakes. Otherwise a gradient on the
+/// same core finishes its time slice of some milliseconds first. A hint, which kernels before Linux 6.12 ignore.
+pub(crate) fn request_short_time_slices() {
     #[cfg(target_os = "linux")]
     {
-        // The layout of the kernel's `sched_attr`: size, policy (0: ordinary), flags, nice, priority, slice ...
+        // Layout of the kernel's `sched_attr`: size, policy (0: normal), flags, nice, priority, time slice, ...
         let mut attributes = [0u64; 6];
         attributes[0] = size_of_val(&attributes) as u64;
-        attributes[3] = SHORT_TURN.as_nanos() as u64;
-        // SAFETY: the call reads as many bytes as the first four of them say.
+        attributes[3] = TIME_SLICE.as_nanos() as u64;
+        // SAFETY: the kernel reads as many bytes as the size field says, which is the size of the array.
         unsafe { libc::syscall(libc::SYS_sched_setattr, 0, attributes.as_ptr(), 0) };
     }
 }
 
-/// The shortest turn that the system gives.
+/// The shortest time slice that Linux accepts.
 #[cfg(target_os = "linux")]
-const SHORT_TURN: std::time::Duration = std::time::Duration::from_micros(100);
+const TIME_SLICE: std::time::Duration = std::time::Duration::from_micros(100);
 
-static DONE: AtomicBool = AtomicBool::new(false);
+static FINALIZED: AtomicBool = AtomicBool::new(false);
 
-/// The end of it; once is enough.
-pub(crate) fn finalise() {
-    if !DONE.swap(true, Ordering::SeqCst) {
-        // SAFETY: the last call; everything that was begun is done.
+/// Finalizes MPI. Calls after the first have no effect.
+pub(crate) fn finalize() {
+    if !FINALIZED.swap(true, Ordering::SeqCst) {
+        // SAFETY: the flag admits one call. The caller makes no MPI call afterwards and has completed its requests.
         unsafe { ffi::MPI_Finalize() };
     }
 }
 
+/// Ends all processes of the job.
 pub(crate) fn abort(code: i32) -> ! {
-    // SAFETY: may be called at any time; it does not return.
+    // SAFETY: MPI_Abort takes no pointers. It ends all processes, so it may be called at any time.
     unsafe { ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, code) };
     std::process::exit(code)
 }
 
-/// A group of ranks in which collectives have an order of their own.
-pub(crate) struct Group(ffi::MPI_Comm);
+/// MPI communicator. The order of its messages and collectives is independent of that of other communicators.
+pub(crate) struct Communicator(ffi::MPI_Comm);
 
-// SAFETY: a handle; calls with it come from one thread at a time.
-unsafe impl Send for Group {}
+// SAFETY: a communicator is a handle that any thread may use, one at a time. The callers of this module keep to that.
+unsafe impl Send for Communicator {}
 
-impl Group {
-    /// Those on this machine.
-    pub(crate) fn of_machine(number: usize) -> Self {
-        // SAFETY: all ranks make the same ones in the same order.
+impl Communicator {
+    /// Communicator of the ranks on this host. A collective call.
+    pub(crate) fn of_host(number: usize) -> Self {
+        // SAFETY: all ranks create the same communicators in the same order. The output pointer is to a local variable.
         unsafe {
-            let mut group = ffi::RSMPI_COMM_WORLD;
+            let mut communicator = ffi::RSMPI_COMM_WORLD;
             ffi::MPI_Comm_split_type(
                 ffi::RSMPI_COMM_WORLD,
                 ffi::RSMPI_COMM_TYPE_SHARED,
                 number as c_int,
                 ffi::RSMPI_INFO_NULL,
-                &mut group,
+                &mut communicator,
             );
-            Self(group)
+            Self(communicator)
         }
     }
 
-    /// Everyone's number, in the order of their ranks; waits for all.
-    pub(crate) fn gather(&self, own: u64) -> Vec<u64> {
+    /// Gathers one value from every rank, in the order of the ranks. Blocks until all ranks have called it.
+    pub(crate) fn all_gather(&self, own: u64) -> Vec<u64> {
         let mut size = 0;
-        // SAFETY: the place is one to write to.
+        // SAFETY: the communicator is valid, and the output pointer refers to a local variable.
         unsafe { ffi::MPI_Comm_size(self.0, &mut size) };
         let mut all = vec![0u64; size.unsigned_abs() as usize];
-        // SAFETY: one number from everyone, and room for all of them.
+        // SAFETY: every rank sends one value, and the receive buffer has room for one value of every rank.
         unsafe {
             let (from, to) = ((&raw const own).cast(), all.as_mut_ptr().cast());
-            ffi::MPI_Allgather(from, 1, u64::kind(), to, 1, u64::kind(), self.0);
+            ffi::MPI_Allgather(from, 1, u64::datatype(), to, 1, u64::datatype(), self.0);
         }
         all
     }
 
-    /// All ranks.
+    /// A new communicator of all ranks. A collective call.
     pub(crate) fn new() -> Self {
-        // SAFETY: all ranks make the same ones in the same order.
+        // SAFETY: all ranks create the same communicators in the same order. The output pointer is to a local variable.
         unsafe {
-            let mut group = ffi::RSMPI_COMM_WORLD;
-            ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, &mut group);
-            Self(group)
+            let mut communicator = ffi::RSMPI_COMM_WORLD;
+            ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, &mut communicator);
+            Self(communicator)
         }
     }
 
-    /// Who has something for us with this tag, and how many bytes.
+    /// Source and size in bytes of a message with this tag that can be received now.
     pub(crate) fn probe(&self, tag: c_int) -> Option<(c_int, usize)> {
-        // SAFETY: a status is plain numbers, which the call fills in where the flag is set.
+        // SAFETY: a status consists of integers, so all zeroes are valid. MPI_Iprobe fills it in if it sets the flag.
         unsafe {
             let mut status: ffi::MPI_Status = std::mem::zeroed();
             let (mut flag, mut count) = (0, 0);
@@ -150,106 +162,109 @@ impl Group {
             if flag == 0 {
                 return None;
             }
-            ffi::MPI_Get_count(&status, u8::kind(), &mut count);
+            ffi::MPI_Get_count(&status, u8::datatype(), &mut count);
             Some((status.MPI_SOURCE, count.unsigned_abs() as usize))
         }
     }
 
-    /// Begins to send: the numbers stay where they are until that is done.
+    /// Starts a nonblocking send. The returned value owns the buffer; keep it until the send is done.
     pub(crate) fn send<T: Element, B: std::ops::Deref<Target = [T]>>(
         &self,
-        what: Arc<B>,
+        buffer: Arc<B>,
         to: usize,
         tag: c_int,
-    ) -> Sending<Arc<B>> {
-        let numbers: &[T] = &what;
-        // SAFETY: the buffer is kept in what is returned, on the heap, for as long as it takes.
+    ) -> PendingSend<Arc<B>> {
+        let values: &[T] = &buffer;
+        // SAFETY: the buffer lives on the heap and is not modified. The returned value owns it, and the caller keeps
+        // that value until `is_done` returns true.
         let request = unsafe {
             let mut request = ffi::RSMPI_REQUEST_NULL;
-            let place = numbers.as_ptr().cast::<c_void>();
-            let count = numbers.len() as c_int;
-            ffi::MPI_Isend(place, count, T::kind(), to as c_int, tag, self.0, &mut request);
+            let pointer = values.as_ptr().cast::<c_void>();
+            let count = values.len() as c_int;
+            ffi::MPI_Isend(pointer, count, T::datatype(), to as c_int, tag, self.0, &mut request);
             request
         };
-        Sending { request, _what: what }
+        PendingSend { request, _buffer: buffer }
     }
 
-    /// Begins to receive just so many numbers.
-    pub(crate) fn receive<T: Element>(&self, count: usize, from: c_int, tag: c_int) -> Receiving<T> {
-        let mut numbers = vec![T::default(); count];
-        // SAFETY: the buffer is kept in what is returned, on the heap, for as long as it takes.
+    /// Starts a nonblocking receive of `count` values.
+    pub(crate) fn receive<T: Element>(&self, count: usize, from: c_int, tag: c_int) -> Pending<T> {
+        let mut values = vec![T::default(); count];
+        // SAFETY: the buffer lives on the heap. The returned value owns it, and the caller keeps that value until
+        // `is_done` returns true.
         let request = unsafe {
             let mut request = ffi::RSMPI_REQUEST_NULL;
-            let place = numbers.as_mut_ptr().cast::<c_void>();
-            ffi::MPI_Irecv(place, count as c_int, T::kind(), from, tag, self.0, &mut request);
+            let pointer = values.as_mut_ptr().cast::<c_void>();
+            ffi::MPI_Irecv(pointer, count as c_int, T::datatype(), from, tag, self.0, &mut request);
             request
         };
-        let _own = vec![];
-        Receiving { request, numbers, _own }
+        let _input = vec![];
+        Pending { request, values, _input }
     }
 
-    /// Begins a sum (or the largest) over all ranks.
-    pub(crate) fn reduce<T: Element>(&self, own: Vec<T>, largest: bool) -> Receiving<T> {
-        let mut numbers = vec![T::default(); own.len()];
-        // SAFETY: both buffers are kept in what is returned, on the heap, for as long as it takes.
+    /// Starts a nonblocking all-reduce: the elementwise maximum over all ranks if `maximum`, otherwise the sum.
+    pub(crate) fn all_reduce<T: Element>(&self, input: Vec<T>, maximum: bool) -> Pending<T> {
+        let mut values = vec![T::default(); input.len()];
+        // SAFETY: both buffers live on the heap and have the same length. The returned value owns them, and the caller
+        // keeps that value until `is_done` returns true.
         let request = unsafe {
             let mut request = ffi::RSMPI_REQUEST_NULL;
-            let operation = if largest { ffi::RSMPI_MAX } else { ffi::RSMPI_SUM };
-            let (from, to) = (own.as_ptr().cast(), numbers.as_mut_ptr().cast());
-            let count = own.len() as c_int;
-            ffi::MPI_Iallreduce(from, to, count, T::kind(), operation, self.0, &mut request);
+            let operation = if maximum { ffi::RSMPI_MAX } else { ffi::RSMPI_SUM };
+            let (from, to) = (input.as_ptr().cast(), values.as_mut_ptr().cast());
+            let count = input.len() as c_int;
+            ffi::MPI_Iallreduce(from, to, count, T::datatype(), operation, self.0, &mut request);
             request
         };
-        Receiving { request, numbers, _own: own }
+        Pending { request, values, _input: input }
     }
 
-    /// Begins to wait for everyone.
-    pub(crate) fn barrier(&self) -> Receiving<u8> {
-        // SAFETY: the request is kept.
+    /// Starts a nonblocking barrier over all ranks.
+    pub(crate) fn barrier(&self) -> Pending<u8> {
+        // SAFETY: a barrier has no buffers. The output pointer refers to a local variable.
         let request = unsafe {
             let mut request = ffi::RSMPI_REQUEST_NULL;
             ffi::MPI_Ibarrier(self.0, &mut request);
             request
         };
-        let (numbers, _own) = (vec![], vec![]);
-        Receiving { request, numbers, _own }
+        let (values, _input) = (vec![], vec![]);
+        Pending { request, values, _input }
     }
 }
 
 fn is_done(request: &mut ffi::MPI_Request) -> bool {
     let mut done = 0;
-    // SAFETY: a live request, or none.
+    // SAFETY: the request is active, or MPI_REQUEST_NULL after an earlier call found it done. MPI_Test accepts both.
     unsafe { ffi::MPI_Test(request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
     done != 0
 }
 
-/// Something on its way out.
-pub(crate) struct Sending<B> {
+/// A nonblocking send, with its buffer.
+pub(crate) struct PendingSend<B> {
     request: ffi::MPI_Request,
-    _what: B,
+    _buffer: B,
 }
 
-impl<B> Sending<B> {
+impl<B> PendingSend<B> {
     pub(crate) fn is_done(&mut self) -> bool {
         is_done(&mut self.request)
     }
 }
 
-/// Something on its way in.
-pub(crate) struct Receiving<T> {
+/// A nonblocking receive or collective, with its buffers.
+pub(crate) struct Pending<T> {
     request: ffi::MPI_Request,
-    numbers: Vec<T>,
-    /// What goes into a sum.
-    _own: Vec<T>,
+    values: Vec<T>,
+    /// Input of a collective.
+    _input: Vec<T>,
 }
 
-impl<T> Receiving<T> {
+impl<T> Pending<T> {
     pub(crate) fn is_done(&mut self) -> bool {
         is_done(&mut self.request)
     }
 
-    /// What came, once it is [done](Self::is_done).
-    pub(crate) fn into_numbers(self) -> Vec<T> {
-        self.numbers
+    /// The result. Call it only after [`is_done`](Self::is_done) has returned true.
+    pub(crate) fn into_values(self) -> Vec<T> {
+        self.values
     }
 }

@@ -1,9 +1,9 @@
-//! Buffer where all ranks of a machine see them: a message to a rank on the same machine then says only
-//! where its numbers are, and these are read where they lie.
+//! Shared memory between the ranks on one host. A message to a rank on the same host contains only the address of its
+//! values, and the receiver reads them in place.
 //!
-//! A page is an anonymous file (memfd) in memory, which ranks of the same machine open by way of
-//! /proc/PID/fd: it has no name that could be left behind, and is gone with the last who has it. In
-//! front of the numbers is how many still read them; when nobody does, the page is written anew.
+//! A region is an anonymous file in memory (memfd), which other ranks on the host open through `/proc/PID/fd`. It has
+//! no name that could be left behind, and the kernel frees it with its last user. Each region starts with the number of
+//! ranks that still read it. When that number is zero, its owner may write the region again.
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, ftruncate, memfd_create, open};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -14,105 +14,108 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use upwash::transport::{Buffer, SharedBuffer};
 
-/// Bytes before the numbers.
-const FRONT: usize = 4096;
-/// A rank has at most so many pages for messages of one length: one is written while neighbors read
-/// another, and a slow one may still be at a third.
-const SPARE: usize = 4;
-/// Shorter messages go with MPI, which is as fast for them.
-const SHORT: usize = 4096;
+/// Offset of the values in a region, in bytes. The number of readers is in front of them.
+const VALUES_OFFSET: usize = 4096;
+/// Maximum number of regions of a rank for messages of one length. The rank writes one while its neighbors read
+/// another, and a slow neighbor may still read a third.
+const MAX_REGIONS: usize = 4;
+/// Messages with fewer values are sent by MPI, which is as fast for them.
+const MIN_SHARED_LENGTH: usize = 4096;
 
-/// Where a page is, as others need to know it.
+/// Address of a region, by which other processes on the host open it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Address {
-    pub(crate) process: u32,
-    pub(crate) file: u32,
+    pub(crate) pid: u32,
+    pub(crate) fd: u32,
 }
 
 impl Address {
-    /// Bytes of an address.
+    /// Bytes of an encoded address.
     pub(crate) const LENGTH: usize = 8;
 
     pub(crate) fn to_bytes(self) -> [u8; Self::LENGTH] {
-        let (process, file) = (u64::from(self.process), u64::from(self.file));
-        (process << 32 | file).to_le_bytes()
+        let (pid, fd) = (u64::from(self.pid), u64::from(self.fd));
+        (pid << 32 | fd).to_le_bytes()
     }
 
     pub(crate) fn from_bytes(bytes: [u8; Self::LENGTH]) -> Self {
         let both = u64::from_le_bytes(bytes);
-        Self { process: (both >> 32) as u32, file: both as u32 }
+        Self { pid: (both >> 32) as u32, fd: both as u32 }
     }
 }
 
-/// A page as it lies in this process's memory.
+/// A region mapped into the memory of this process.
 struct Mapping {
-    place: NonNull<u8>,
+    pointer: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: plain memory. Its count is atomic, its numbers are written only by who made it, and only while
-// nobody reads them.
+// SAFETY: the mapping is plain memory that any thread may access. The number of readers is atomic. Only the owner
+// writes the values, and only while that number is zero.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: as for Send.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    fn new(file: impl AsFd, numbers: usize) -> rustix::io::Result<Self> {
-        let bytes = FRONT + 4 * numbers;
+    fn new(file: impl AsFd, length: usize) -> rustix::io::Result<Self> {
+        let bytes = VALUES_OFFSET + 4 * length;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, at a place that the system chooses.
-        let place = unsafe {
+        // SAFETY: the kernel chooses the address of the new mapping, so it overlaps no other memory.
+        let pointer = unsafe {
             let any = std::ptr::null_mut();
             mmap(any, bytes, access, MapFlags::SHARED, file, 0)?
         };
-        let place = NonNull::new(place.cast()).ok_or(rustix::io::Errno::NOMEM)?;
-        Ok(Self { place, bytes })
+        let pointer = NonNull::new(pointer.cast()).ok_or(rustix::io::Errno::NOMEM)?;
+        Ok(Self { pointer, bytes })
     }
 
-    /// How many still read it.
+    /// Number of ranks that still read the region.
     fn readers(&self) -> &AtomicU32 {
-        // SAFETY: the front of the mapping, which is aligned to a page and lives as long as this.
-        unsafe { AtomicU32::from_ptr(self.place.as_ptr().cast()) }
+        // SAFETY: the mapping starts at a page boundary, so the pointer is aligned. The mapping lives as long as
+        // `self`, and all processes access this word only atomically.
+        unsafe { AtomicU32::from_ptr(self.pointer.as_ptr().cast()) }
     }
 
-    fn first(&self) -> *mut f32 {
-        // SAFETY: every mapping has a front.
-        unsafe { self.place.as_ptr().add(FRONT).cast() }
+    /// Pointer to the first value.
+    fn values_pointer(&self) -> *mut f32 {
+        // SAFETY: `new` maps at least VALUES_OFFSET bytes.
+        unsafe { self.pointer.as_ptr().add(VALUES_OFFSET).cast() }
     }
 
     fn values(&self) -> &[f32] {
-        // SAFETY: so many are there, and while they are read nobody writes them: see `SharedMemory::page`.
-        unsafe { std::slice::from_raw_parts(self.first(), (self.bytes - FRONT) / 4) }
+        // SAFETY: the mapping has this many values after the offset. The owner does not write them while they are read:
+        // see `SharedMemory::allocate` and `SharedRegion::values_mut`.
+        unsafe { std::slice::from_raw_parts(self.values_pointer(), (self.bytes - VALUES_OFFSET) / 4) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nobody has a reference to it any more.
-        let _ = unsafe { munmap(self.place.as_ptr().cast(), self.bytes) };
+        // SAFETY: `new` mapped this many bytes. All references to them borrow from `self`, so none is left.
+        let _ = unsafe { munmap(self.pointer.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// A page of this rank.
+/// A region of this rank.
 pub(crate) struct OwnRegion {
     mapping: Mapping,
     file: OwnedFd,
 }
 
 impl OwnRegion {
-    fn new(numbers: usize) -> rustix::io::Result<Self> {
+    fn new(length: usize) -> rustix::io::Result<Self> {
         let file = memfd_create("upwash", MemfdFlags::CLOEXEC)?;
-        ftruncate(&file, (FRONT + 4 * numbers) as u64)?;
-        let mapping = Mapping::new(&file, numbers)?;
+        ftruncate(&file, (VALUES_OFFSET + 4 * length) as u64)?;
+        let mapping = Mapping::new(&file, length)?;
         Ok(Self { mapping, file })
     }
 
     fn address(&self) -> Address {
-        Address { process: std::process::id(), file: self.file.as_raw_fd().unsigned_abs() }
+        Address { pid: std::process::id(), fd: self.file.as_raw_fd().unsigned_abs() }
     }
 }
 
-/// A page that is written, or on its way: the pool has another handle of it.
+/// A region in use by a message of this rank. [`SharedMemory`] keeps a second handle to reuse it later.
 pub(crate) struct SharedRegion(Arc<OwnRegion>);
 
 impl SharedRegion {
@@ -120,8 +123,8 @@ impl SharedRegion {
         self.0.address()
     }
 
-    /// So many will read it: said before they are told of it.
-    pub(crate) fn lend(&self, readers: u32) {
+    /// Registers ranks that will read the region. Call it before sending them the address.
+    pub(crate) fn add_readers(&self, readers: u32) {
         let count = self.0.mapping.readers();
         count.fetch_add(readers, Ordering::AcqRel);
     }
@@ -137,16 +140,17 @@ impl SharedBuffer for SharedRegion {
         if mapping.readers().load(Ordering::Acquire) != 0 {
             return None;
         }
-        let count = (mapping.bytes - FRONT) / 4;
-        // SAFETY: a region is the only one of its page, and nobody has been told of it yet.
-        Some(unsafe { std::slice::from_raw_parts_mut(mapping.first(), count) })
+        let count = (mapping.bytes - VALUES_OFFSET) / 4;
+        // SAFETY: the mapping has this many values after the offset. `SharedMemory::allocate` hands out each region
+        // only once at a time, so `&mut self` is the only access in this process. No other rank reads the region.
+        Some(unsafe { std::slice::from_raw_parts_mut(mapping.values_pointer(), count) })
     }
 }
 
-/// A page of another rank, which this one reads.
-struct Read(Arc<Mapping>);
+/// A region of another rank that this rank reads. Dropping it unregisters this reader.
+struct RemoteBuffer(Arc<Mapping>);
 
-impl SharedBuffer for Read {
+impl SharedBuffer for RemoteBuffer {
     fn values(&self) -> &[f32] {
         self.0.values()
     }
@@ -156,105 +160,106 @@ impl SharedBuffer for Read {
     }
 }
 
-impl Drop for Read {
+impl Drop for RemoteBuffer {
     fn drop(&mut self) {
         self.0.readers().fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// The pages of this rank.
+/// The regions of this rank, for reuse.
 #[derive(Default)]
 pub(crate) struct SharedMemory {
-    own: Vec<Arc<OwnRegion>>,
+    regions: Vec<Arc<OwnRegion>>,
 }
 
 impl SharedMemory {
-    /// Room for so many numbers: a page that nobody reads, or a vector where there is none.
-    pub(crate) fn allocate(&mut self, numbers: usize) -> Buffer {
-        let plain = || Buffer::from(vec![0.0; numbers]);
-        if numbers < SHORT {
-            return plain();
+    /// Allocates a buffer of `length` values: in a region that is free, or else in private memory.
+    pub(crate) fn allocate(&mut self, length: usize) -> Buffer {
+        let private = || Buffer::from(vec![0.0; length]);
+        if length < MIN_SHARED_LENGTH {
+            return private();
         }
-        let fits = |own: &&Arc<OwnRegion>| own.mapping.bytes == FRONT + 4 * numbers;
-        let is_free = |own: &&Arc<OwnRegion>| {
-            let readers = own.mapping.readers().load(Ordering::Acquire);
-            let free = readers == 0 && Arc::strong_count(own) == 1;
-            // Whoever gave it back has read it before we write it.
+        let fits = |region: &&Arc<OwnRegion>| region.mapping.bytes == VALUES_OFFSET + 4 * length;
+        let is_free = |region: &&Arc<OwnRegion>| {
+            let readers = region.mapping.readers().load(Ordering::Acquire);
+            let free = readers == 0 && Arc::strong_count(region) == 1;
+            // All accesses of the previous users happen before the next write.
             fence(Ordering::Acquire);
             free
         };
-        let fitting = self.own.iter().filter(fits);
-        if let Some(own) = fitting.clone().find(is_free) {
-            return Buffer::lent(SharedRegion(Arc::clone(own)));
+        let fitting = self.regions.iter().filter(fits);
+        if let Some(region) = fitting.clone().find(is_free) {
+            return Buffer::lent(SharedRegion(Arc::clone(region)));
         }
-        if fitting.count() >= SPARE {
-            return plain();
+        if fitting.count() >= MAX_REGIONS {
+            return private();
         }
-        match OwnRegion::new(numbers) {
-            Ok(own) => {
-                let own = Arc::new(own);
-                self.own.push(Arc::clone(&own));
-                Buffer::lent(SharedRegion(own))
+        match OwnRegion::new(length) {
+            Ok(region) => {
+                let region = Arc::new(region);
+                self.regions.push(Arc::clone(&region));
+                Buffer::lent(SharedRegion(region))
             }
-            Err(_) => plain(),
+            Err(_) => private(),
         }
     }
 }
 
-/// SharedMemory of other ranks, as they lie in this process's memory.
+/// The regions of other ranks that this process has mapped.
 #[derive(Default)]
-pub(crate) struct RemoteRegion(HashMap<Address, Arc<Mapping>>);
+pub(crate) struct RemoteRegions(HashMap<Address, Arc<Mapping>>);
 
-impl RemoteRegion {
-    /// The numbers of a page of another rank, which counts this one among its readers.
-    pub(crate) fn read(&mut self, address: Address, numbers: usize) -> Result<Buffer, String> {
+impl RemoteRegions {
+    /// The values of a region of another rank. Its owner must have registered this rank as a reader.
+    pub(crate) fn read(&mut self, address: Address, length: usize) -> Result<Buffer, String> {
         let mapping = match self.0.get(&address) {
-            Some(mapping) if mapping.bytes == FRONT + 4 * numbers => Arc::clone(mapping),
+            Some(mapping) if mapping.bytes == VALUES_OFFSET + 4 * length => Arc::clone(mapping),
             _ => {
-                let mapping = Arc::new(map(address, numbers)?);
+                let mapping = Arc::new(map_remote(address, length)?);
                 self.0.insert(address, Arc::clone(&mapping));
                 mapping
             }
         };
-        Ok(Buffer::lent(Read(mapping)))
+        Ok(Buffer::lent(RemoteBuffer(mapping)))
     }
 }
 
-fn map(address: Address, numbers: usize) -> Result<Mapping, String> {
-    let Address { process, file } = address;
-    let path = format!("/proc/{process}/fd/{file}");
+/// Maps a region of another process. Fails if it does not have this length.
+fn map_remote(address: Address, length: usize) -> Result<Mapping, String> {
+    let Address { pid, fd } = address;
+    let path = format!("/proc/{pid}/fd/{fd}");
     let file = open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-    let length = |file: &OwnedFd| rustix::fs::fstat(file).map(|found| found.st_size);
-    let mapping = file.and_then(|file| match length(&file)? as usize {
-        found if found == FRONT + 4 * numbers => Mapping::new(file, numbers),
+    let size = |file: &OwnedFd| rustix::fs::fstat(file).map(|stat| stat.st_size);
+    let mapping = file.and_then(|file| match size(&file)? as usize {
+        found if found == VALUES_OFFSET + 4 * length => Mapping::new(file, length),
         _ => Err(rustix::io::Errno::INVAL),
     });
-    mapping.map_err(|error| format!("{path}: {error}"))
+    mapping.map_err(|error| format!("cannot map {path}: {error}"))
 }
 
-/// A page to try with, whether the ranks of this machine can read each other's.
+/// A region with known values, with which the ranks on a host test whether they can read the memory of each other.
 pub(crate) struct Probe(Option<OwnRegion>);
 
-/// What is in it.
-const TRIAL: [f32; 2] = [0.577, 1.618];
+/// Values in a probe.
+const PROBE_VALUES: [f32; 2] = [0.577, 1.618];
 
 impl Probe {
     pub(crate) fn new() -> Self {
-        let own = OwnRegion::new(TRIAL.len()).ok();
-        if let Some(own) = &own {
-            // SAFETY: nobody knows of it yet.
-            unsafe { std::ptr::copy(TRIAL.as_ptr(), own.mapping.first(), TRIAL.len()) };
+        let region = OwnRegion::new(PROBE_VALUES.len()).ok();
+        if let Some(region) = &region {
+            // SAFETY: the region has room for these values, and no other process has its address yet.
+            unsafe { std::ptr::copy(PROBE_VALUES.as_ptr(), region.mapping.values_pointer(), PROBE_VALUES.len()) };
         }
-        Self(own)
+        Self(region)
     }
 
     pub(crate) fn address(&self) -> Option<Address> {
         self.0.as_ref().map(OwnRegion::address)
     }
 
-    /// Whether another rank's can be read here.
+    /// Whether this rank can read the probe of another rank.
     pub(crate) fn is_readable(address: Address) -> bool {
-        map(address, TRIAL.len()).is_ok_and(|mapping| mapping.values() == TRIAL)
+        map_remote(address, PROBE_VALUES.len()).is_ok_and(|mapping| mapping.values() == PROBE_VALUES)
     }
 }
 
@@ -262,47 +267,46 @@ impl Probe {
 mod tests {
     use super::*;
 
-    /// What is written is read, and a page is written anew only when nobody reads it.
     #[test]
-    fn pages_are_lent_and_come_back() {
-        let (mut pages, mut known) = (SharedMemory::default(), RemoteRegion::default());
-        let count = 2 * SHORT;
-        let mut first = pages.allocate(count);
+    fn region_is_reused_only_after_all_readers_have_dropped_it() {
+        let (mut memory, mut remote) = (SharedMemory::default(), RemoteRegions::default());
+        let count = 2 * MIN_SHARED_LENGTH;
+        let mut first = memory.allocate(count);
         first.fill(1.0);
         let region: &SharedRegion = first.as_lent().unwrap();
         let address = region.address();
         assert_eq!(Address::from_bytes(address.to_bytes()), address);
-        region.lend(2);
-        let one = known.read(address, count).unwrap();
-        let two = known.read(address, count).unwrap();
+        region.add_readers(2);
+        let one = remote.read(address, count).unwrap();
+        let two = remote.read(address, count).unwrap();
         assert!(one.iter().chain(&*two).all(|&x| x == 1.0));
         drop(first);
-        // Someone still reads it: another.
-        let mut second = pages.allocate(count);
+        // The first region still has readers, so the next buffer uses another one.
+        let mut second = memory.allocate(count);
         second.fill(2.0);
         let other = second.as_lent::<SharedRegion>().unwrap().address();
         assert_ne!(other, address);
         assert!(one.iter().all(|&x| x == 1.0));
         drop((one, two));
-        assert_eq!(pages.allocate(count).as_lent::<SharedRegion>().unwrap().address(), address);
-        // Who writes into what it reads writes into a copy.
-        second.as_lent::<SharedRegion>().unwrap().lend(1);
-        let mut heard = known.read(other, count).unwrap();
-        heard[0] = 7.0;
-        assert_eq!((second[0], heard[0]), (2.0, 7.0));
-        // Neither a length that is not its own, nor a file that there is not.
-        assert!(known.read(address, count + 1).is_err());
-        let nowhere = Address { process: address.process, file: 1 << 20 };
-        assert!(known.read(nowhere, count).is_err());
-        // The pool is bounded, and short messages need none.
-        let held: Vec<Buffer> = (0..9).map(|_| pages.allocate(count)).collect();
-        let lent = held.iter().filter(|n| n.as_lent::<SharedRegion>().is_some());
-        assert!(lent.count() < SPARE);
-        assert!(pages.allocate(10).as_lent::<SharedRegion>().is_none());
+        assert_eq!(memory.allocate(count).as_lent::<SharedRegion>().unwrap().address(), address);
+        // A reader that writes to the buffer writes to a copy.
+        second.as_lent::<SharedRegion>().unwrap().add_readers(1);
+        let mut received = remote.read(other, count).unwrap();
+        received[0] = 7.0;
+        assert_eq!((second[0], received[0]), (2.0, 7.0));
+        // A wrong length and a file that does not exist are errors.
+        assert!(remote.read(address, count + 1).is_err());
+        let missing = Address { pid: address.pid, fd: 1 << 20 };
+        assert!(remote.read(missing, count).is_err());
+        // The number of regions is bounded, and short messages use none.
+        let buffers: Vec<Buffer> = (0..9).map(|_| memory.allocate(count)).collect();
+        let shared = buffers.iter().filter(|buffer| buffer.as_lent::<SharedRegion>().is_some());
+        assert!(shared.count() < MAX_REGIONS);
+        assert!(memory.allocate(10).as_lent::<SharedRegion>().is_none());
     }
 
     #[test]
-    fn a_probe_shows_whether_it_can_be_read() {
+    fn probe_is_readable_until_it_is_dropped() {
         let probe = Probe::new();
         let address = probe.address().unwrap();
         assert!(Probe::is_readable(address));

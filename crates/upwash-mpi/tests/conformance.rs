@@ -1,4 +1,4 @@
-//! The conformance suites under mpirun, with workers alone and together in a process.
+//! Runs the conformance suites under mpirun, with one and with several workers per rank.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used)]
 
@@ -6,7 +6,7 @@ use std::process::Command;
 
 #[test]
 fn mpi_passes_the_conformance_suites() {
-    // Tests are built into `deps`, examples beside it.
+    // Cargo builds tests into `deps`, and examples into `examples` next to it.
     let mut program = std::env::current_exe().unwrap();
     program.pop();
     program.pop();
@@ -16,7 +16,7 @@ fn mpi_passes_the_conformance_suites() {
             .args(["--allow-run-as-root", "--oversubscribe", "-np", ranks])
             .arg(&program)
             .output()
-            .expect("mpirun: install openmpi-bin");
+            .expect("mpirun starts (on Debian, install openmpi-bin)");
         assert!(output.status.success(), "{ranks} ranks: {output:?}");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.contains("\"qg-momentum\"] refuse"), "{ranks} ranks: {text}");

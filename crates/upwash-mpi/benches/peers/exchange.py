@@ -1,5 +1,7 @@
-"""What the scripts released with MATCHA and AL-DSGD do in a round, with mpi4py: whole models pickled and sent
-to one neighbor after the other, added up, and a barrier. Its arguments are sizes and how often each is done."""
+"""Times one round of the scripts released with MATCHA and AL-DSGD, with mpi4py: each rank pickles its model, sends it
+to one neighbor after the other, sums the models that it receives, and waits at a barrier.
+
+Usage: exchange.py VALUES,REPETITIONS ..."""
 
 import sys
 import time
@@ -7,7 +9,7 @@ import time
 import numpy
 from mpi4py import MPI
 
-# The paper's graph L1, matching by matching.
+# Graph L1 of the paper, one matching after the other.
 LINKS = [(1, 5), (6, 7), (0, 4), (2, 3), (1, 7), (3, 6), (0, 1), (3, 7), (5, 6), (1, 2), (0, 7), (1, 3)]
 
 comm = MPI.COMM_WORLD
@@ -27,4 +29,4 @@ for argument in sys.argv[1:]:
         found.append((time.perf_counter() - began) * 1e3)
         model = mixed
     if rank == 0:
-        print(f"{count} numbers: mpi4py, pickled sendrecv and a barrier {sorted(found[1:])[times // 2]:.1f} ms", flush=True)
+        print(f"{count} values: mpi4py, pickled sendrecv and a barrier {sorted(found[1:])[times // 2]:.1f} ms", flush=True)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Times an AL-DSGD exchange between eight ranks beside MPI_Allreduce and beside mpi4py, in turn, three times.
-# EXCHANGE is the built benchmark (cargo build --release -p upwash-mpi --features mpi --benches), PYTHON a
-# Python with mpi4py and numpy.
+# Times an AL-DSGD exchange between eight ranks, and compares it with MPI_Allreduce and with mpi4py, alternately, three
+# times. EXCHANGE is the path of the built benchmark (cargo build --release -p upwash-mpi --features mpi --benches).
+# PYTHON is a Python interpreter with mpi4py and numpy.
 set -euo pipefail
-exchange=${EXCHANGE:?the path of the built benchmark, target/release/deps/exchange-...}
+exchange=${EXCHANGE:?set it to the path of the built benchmark, target/release/deps/exchange-...}
 python=${PYTHON:-python3}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 for _ in 1 2 3; do
