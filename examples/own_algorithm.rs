@@ -1,8 +1,8 @@
-//! An algorithm of your own: `cargo run --release -p upwash-burn --example own_algorithm`
+//! Your own algorithm: `cargo run --release -p upwash-burn --example own_algorithm`
 
 use upwash::{Algorithm, Assignment, Config, LocalView, Plan, Trainer, Vector};
 
-/// Every worker takes a part of the model of the neighbor with the lowest loss.
+/// Every worker averages its model with that of the neighbor with the lowest loss.
 #[derive(Debug)]
 struct FollowTheBest(f64);
 

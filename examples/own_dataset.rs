@@ -1,8 +1,8 @@
-//! Data of your own, in memory: `cargo run --release -p upwash-burn --example own_dataset`
+//! Your own data, in memory: `cargo run --release -p upwash-burn --example own_dataset`
 
 use upwash::{Config, Dataset, Images, Trainer};
 
-/// Stripes of four widths with noise, 1x12x12 pixels: the width is the class.
+/// Noisy stripes of four widths, 1x12x12 pixels. The width is the class.
 fn stripes(count: usize, mut noise: u32) -> Images {
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());
     for image in 0..count {

@@ -1,4 +1,4 @@
-//! A training loop of your own that drives a node round by round: `cargo run -p upwash-burn --example own_loop`
+//! Your own training loop, which drives a node round by round: `cargo run -p upwash-burn --example own_loop`
 
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::Progress;
@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::parse("model = \"softmax\"\n[training]\nepochs = 1\n", &[])?;
     let experiment = Experiment::prepare(config, &DataPaths::default())?;
     let layout = experiment.network.layout();
-    // Eight workers' models: anybody's vectors.
+    // The models of eight workers, as plain vectors.
     let start = |worker| experiment.network.start(1, worker);
     let mut models: Vec<Vec<f32>> = (0..8).map(start).collect();
     let rows: Vec<&[f32]> = models.iter().map(Vec::as_slice).collect();
@@ -25,7 +25,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             break;
         };
         engine.before_step();
-        // Your gradients and steps, in place. Here: every model shrinks a little, and has no loss.
+        // Compute your gradients and steps here, in place. This example shrinks every model a little and reports no
+        // loss.
         models.iter_mut().flatten().for_each(|x| *x *= 0.99);
         let rows = models.iter_mut().map(|row| &mut row[..]).collect();
         let mut engine = external.attach(rows, vec![])?;

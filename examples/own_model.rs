@@ -1,4 +1,4 @@
-//! A Burn module of your own, trained by AL-DSGD: `cargo run --release -p upwash-burn --example own_model`
+//! Your own Burn module, trained with AL-DSGD: `cargo run --release -p upwash-burn --example own_model`
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};

@@ -1,8 +1,8 @@
-//! A local optimizer of your own: `cargo run --release -p upwash-burn --example own_optimizer`
+//! Your own local optimizer: `cargo run --release -p upwash-burn --example own_optimizer`
 
 use upwash::{Config, Optimizer, StepContext, Trainer};
 
-/// Adagrad: the more a coordinate has moved, the smaller its steps.
+/// Adagrad: the larger the past gradients of a coordinate, the smaller its steps.
 #[derive(Debug)]
 struct Adagrad;
 

@@ -1,4 +1,4 @@
-//! A tch module of your own, trained by AL-DSGD on a GPU if there is one.
+//! Your own tch module, trained with AL-DSGD on a GPU if there is one.
 
 use std::sync::Arc;
 use upwash::config::Config;

@@ -111,7 +111,7 @@ fn train(engine: &mut CpuEngine, algorithm: &dyn Algorithm, rounds: u64, rate: f
         let report =
             |i: usize| WorkerStats { loss: scores[i].map(|score| score.loss), degree: round.degree(i), scalar: 1.0 };
         let reports: Vec<WorkerStats> = (0..engine.workers()).map(report).collect();
-        let parts = Exchange::Neighbors.parts(algorithm, &ExchangeContext::new(&round, rate), &reports);
+        let parts = Exchange::Neighbors.plans(algorithm, &ExchangeContext::new(&round, rate), &reports);
         engine.exchange(&row_plans(&parts), vec![], MixOptions::default()).unwrap();
     }
 }

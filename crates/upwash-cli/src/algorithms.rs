@@ -64,7 +64,7 @@ fn synchronous(algorithm: &dyn Algorithm) -> String {
     kinds.dedup();
     let has = |wanted: &[Exchange]| kinds.iter().any(|kind| wanted.contains(kind));
     let neighbors = has(&[Exchange::Neighbors, Exchange::Early]);
-    let server = has(&[Exchange::Server, Exchange::ToCentre]);
+    let server = has(&[Exchange::Server, Exchange::ToServer]);
     listed(&[
         (true, "synchronous"),
         (algorithm.has_server(), "with a server"),

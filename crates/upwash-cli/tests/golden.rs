@@ -6,7 +6,7 @@ mod common;
 use common::{losses, said};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use upwash_testkit::golden::{Bits, Trace, Traces, check, check_another_way, four_worker_cases};
+use upwash_testkit::golden::{Bits, Trace, Traces, check, check_distributed, four_worker_cases};
 
 fn recorded(crate_name: &str, file: &str) -> PathBuf {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -35,7 +35,7 @@ fn golden_losses_of_four_peers() {
     let peers = traces(&cases, |here| {
         said(here, &["launch", "-n", "4", "c.toml", "--out", "out"]);
     });
-    check_another_way(&file, &peers);
+    check_distributed(&file, &peers);
 }
 
 #[cfg(feature = "mpi")]
@@ -49,5 +49,5 @@ fn golden_losses_of_three_ranks() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{text}");
     });
-    check_another_way(&recorded("upwash-burn", "digits-seed-1.json"), &ranks);
+    check_distributed(&recorded("upwash-burn", "digits-seed-1.json"), &ranks);
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{ended, finish, losses, mpirun, summary};
+use common::{finish, losses, mpirun, summary, wait_with_timeout};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ fn one_rank_that_stops_stops_all() {
         let running = mpirun(here, 3, &["c.toml", "--out", "run"]).spawn().unwrap();
         wait_for_epoch(&here.join("run/rank-1"), 2);
         std::fs::write(here.join("run/rank-1/control-stop"), "").unwrap();
-        let output = ended(running);
+        let output = wait_with_timeout(running);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(summary(&here.join("run"))["status"], "interrupted", "{text}");
         let output = finish(mpirun(here, 3, &["c.toml", "--out", "run", "--resume"]));

@@ -195,5 +195,5 @@ fn a_picture() {
     let (_training, url) = start(here, &arguments);
     browser.open(&url);
     browser.wait_for("upwash.runs[0].rounds_run > 1500");
-    std::fs::write(out, browser.picture()).unwrap();
+    std::fs::write(out, browser.screenshot()).unwrap();
 }

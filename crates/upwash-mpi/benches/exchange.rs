@@ -147,7 +147,7 @@ mod with_mpi {
             let remote_rows: Vec<RemoteRow> = messages.map(remote).collect();
             let own = RowPlan { row: RowIndex(0), messages: vec![content.clone()], plan: mixed.clone().into() };
             let mut parts = vec![own];
-            parts.extend((1..).zip(&remote_rows).map(|(row, remote)| remote.part(RowIndex(row))));
+            parts.extend((1..).zip(&remote_rows).map(|(row, remote)| remote.row_plan(RowIndex(row))));
             let row = WorkerVectors { model: &mut x, step: &u, state_vectors: vec![] };
             exchange(vec![row], &remote_rows, &parts, MixOptions::default());
             drop(remote_rows);

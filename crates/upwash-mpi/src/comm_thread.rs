@@ -190,7 +190,7 @@ impl CommThread {
                 let header = message.header();
                 let envelope = |address: [u8; Address::LENGTH]| Arc::new([&header[..], &address].concat());
                 let values = Arc::new(message.values);
-                let region: Option<&SharedRegion> = values.as_lent();
+                let region: Option<&SharedRegion> = values.as_shared();
                 let (local, remote): (Vec<usize>, Vec<usize>) = match region {
                     Some(_) => receivers.into_iter().partition(|&to| self.can_share[to]),
                     None => (vec![], receivers),

@@ -189,7 +189,7 @@ impl SharedMemory {
         };
         let fitting = self.regions.iter().filter(fits);
         if let Some(region) = fitting.clone().find(is_free) {
-            return Buffer::lent(SharedRegion(Arc::clone(region)));
+            return Buffer::shared(SharedRegion(Arc::clone(region)));
         }
         if fitting.count() >= MAX_REGIONS {
             return private();
@@ -198,7 +198,7 @@ impl SharedMemory {
             Ok(region) => {
                 let region = Arc::new(region);
                 self.regions.push(Arc::clone(&region));
-                Buffer::lent(SharedRegion(region))
+                Buffer::shared(SharedRegion(region))
             }
             Err(_) => private(),
         }
@@ -220,7 +220,7 @@ impl RemoteRegions {
                 mapping
             }
         };
-        Ok(Buffer::lent(RemoteBuffer(mapping)))
+        Ok(Buffer::shared(RemoteBuffer(mapping)))
     }
 }
 
@@ -273,7 +273,7 @@ mod tests {
         let count = 2 * MIN_SHARED_LENGTH;
         let mut first = memory.allocate(count);
         first.fill(1.0);
-        let region: &SharedRegion = first.as_lent().unwrap();
+        let region: &SharedRegion = first.as_shared().unwrap();
         let address = region.address();
         assert_eq!(Address::from_bytes(address.to_bytes()), address);
         region.add_readers(2);
@@ -284,13 +284,13 @@ mod tests {
         // The first region still has readers, so the next buffer uses another one.
         let mut second = memory.allocate(count);
         second.fill(2.0);
-        let other = second.as_lent::<SharedRegion>().unwrap().address();
+        let other = second.as_shared::<SharedRegion>().unwrap().address();
         assert_ne!(other, address);
         assert!(one.iter().all(|&x| x == 1.0));
         drop((one, two));
-        assert_eq!(memory.allocate(count).as_lent::<SharedRegion>().unwrap().address(), address);
+        assert_eq!(memory.allocate(count).as_shared::<SharedRegion>().unwrap().address(), address);
         // A reader that writes to the buffer writes to a copy.
-        second.as_lent::<SharedRegion>().unwrap().add_readers(1);
+        second.as_shared::<SharedRegion>().unwrap().add_readers(1);
         let mut received = remote.read(other, count).unwrap();
         received[0] = 7.0;
         assert_eq!((second[0], received[0]), (2.0, 7.0));
@@ -300,9 +300,9 @@ mod tests {
         assert!(remote.read(missing, count).is_err());
         // The number of regions is bounded, and short messages use none.
         let buffers: Vec<Buffer> = (0..9).map(|_| memory.allocate(count)).collect();
-        let shared = buffers.iter().filter(|buffer| buffer.as_lent::<SharedRegion>().is_some());
+        let shared = buffers.iter().filter(|buffer| buffer.as_shared::<SharedRegion>().is_some());
         assert!(shared.count() < MAX_REGIONS);
-        assert!(memory.allocate(10).as_lent::<SharedRegion>().is_none());
+        assert!(memory.allocate(10).as_shared::<SharedRegion>().is_none());
     }
 
     #[test]

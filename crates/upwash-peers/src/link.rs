@@ -444,7 +444,7 @@ async fn read_message(
     if hash.finalize() != frame.checksum && !cfg!(fuzzing) {
         return Err(FrameError::Checksum.into());
     }
-    message.values = pool.lend(values);
+    message.values = pool.wrap(values);
     Ok(message)
 }
 

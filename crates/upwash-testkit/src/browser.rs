@@ -1,4 +1,4 @@
-//! Chromium, driven by its own protocol.
+//! Chromium, driven over the DevTools protocol.
 #![allow(clippy::unwrap_used)]
 
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -15,21 +15,21 @@ pub struct Browser {
     _process: Running,
     socket: WebSocket<MaybeTlsStream<TcpStream>>,
     next: u64,
-    /// Requests other than for files and data, errors, and messages of the console.
+    /// Disallowed network requests, errors and console messages.
     pub complaints: Vec<String>,
-    /// How addresses begin of which it may ask.
+    /// The URL prefixes that the page may request.
     allowed: Vec<String>,
     _profile: tempfile::TempDir,
 }
 
 impl Browser {
-    /// Starts it; none where there is none, unless one is asked for by UPWASH_BROWSER.
+    /// Starts the browser. Returns `None` if none is installed and UPWASH_BROWSER does not name one.
     pub fn start(width: u32, height: u32) -> Option<Self> {
         let names = ["chromium", "chromium-browser", "google-chrome"];
         let given = std::env::var("UPWASH_BROWSER").ok();
         let has = |name: &&str| Command::new(name).arg("--version").output().is_ok();
         let Some(name) = given.or_else(|| names.iter().find(|name| has(name)).map(|name| name.to_string())) else {
-            eprintln!("no browser here: install chromium to have pages tested");
+            eprintln!("no browser found: install chromium to test pages");
             return None;
         };
         let profile = tempfile::tempdir().unwrap();
@@ -46,7 +46,7 @@ impl Browser {
         let process = Running(process);
         let began = Instant::now();
         let port = loop {
-            assert!(began.elapsed() < Duration::from_secs(30), "{name} does not start");
+            assert!(began.elapsed() < Duration::from_secs(30), "{name} did not start within 30 seconds");
             let text = std::fs::read_to_string(profile.path().join("DevToolsActivePort"));
             if let Some(port) = text.ok().and_then(|text| text.lines().next()?.parse::<u16>().ok()) {
                 break port;
@@ -54,7 +54,7 @@ impl Browser {
             std::thread::sleep(Duration::from_millis(20));
         };
         let address = loop {
-            assert!(began.elapsed() < Duration::from_secs(30), "{name} has no page");
+            assert!(began.elapsed() < Duration::from_secs(30), "{name} opened no page within 30 seconds");
             let targets: Vec<Value> = serde_json::from_str(&get(port, "/json/list")).unwrap_or_default();
             if let Some(page) = targets.iter().find(|target| target["type"] == "page") {
                 break page["webSocketDebuggerUrl"].as_str().unwrap().to_string();
@@ -79,7 +79,7 @@ impl Browser {
         Some(browser)
     }
 
-    /// One call of its protocol.
+    /// Calls a method of the DevTools protocol.
     pub fn call(&mut self, method: &str, params: Value) -> Value {
         self.next += 1;
         let id = self.next;
@@ -95,17 +95,17 @@ impl Browser {
                 assert!(value["error"].is_null(), "{method}: {}", value["error"]);
                 return value["result"].clone();
             }
-            self.note(&value);
+            self.record(&value);
         }
     }
 
-    fn note(&mut self, event: &Value) {
+    fn record(&mut self, event: &Value) {
         let params = &event["params"];
         let complaint = match event["method"].as_str() {
             Some("Runtime.exceptionThrown" | "Log.entryAdded" | "Runtime.consoleAPICalled") => params.to_string(),
             Some("Network.requestWillBeSent") => {
                 let url = params["request"]["url"].as_str().unwrap_or("");
-                match self.allowed.iter().any(|place| url.starts_with(place)) {
+                match self.allowed.iter().any(|prefix| url.starts_with(prefix)) {
                     true => return,
                     false => format!("a request to {url}"),
                 }
@@ -115,7 +115,7 @@ impl Browser {
         self.complaints.push(complaint);
     }
 
-    /// Opens a page and waits until all of it is drawn.
+    /// Opens a page and waits until it is completely drawn.
     pub fn open(&mut self, url: &str) {
         if let Some((server, _)) = url.strip_prefix("http://").and_then(|url| url.split_once('/')) {
             self.allowed.push(format!("http://{server}/"));
@@ -124,14 +124,14 @@ impl Browser {
         self.wait_for("performance.getEntriesByName('drawn').length > 0");
     }
 
-    /// A picture of what is seen, PNG.
-    pub fn picture(&mut self) -> Vec<u8> {
-        let picture = self.call("Page.captureScreenshot", json!({}));
-        let letters = picture["data"].as_str().unwrap();
-        BASE64_STANDARD.decode(letters).unwrap()
+    /// Takes a screenshot, as PNG.
+    pub fn screenshot(&mut self) -> Vec<u8> {
+        let screenshot = self.call("Page.captureScreenshot", json!({}));
+        let encoded = screenshot["data"].as_str().unwrap();
+        BASE64_STANDARD.decode(encoded).unwrap()
     }
 
-    /// What an expression comes to.
+    /// Evaluates a JavaScript expression.
     pub fn evaluate(&mut self, expression: &str) -> Value {
         let params = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let result = self.call("Runtime.evaluate", params);
@@ -143,25 +143,25 @@ impl Browser {
     pub fn wait_for(&mut self, expression: &str) {
         let began = Instant::now();
         while self.evaluate(expression) != true {
-            assert!(began.elapsed() < Duration::from_secs(20), "never true: {expression}");
+            assert!(began.elapsed() < Duration::from_secs(20), "not true within 20 seconds: {expression}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Clicks with the mouse on the middle of what an expression finds.
+    /// Clicks the center of the element that a JavaScript expression returns.
     pub fn click(&mut self, element: &str) {
-        let place = self.evaluate(&format!(
+        let center = self.evaluate(&format!(
             "(() => {{ const e = {element}; e.scrollIntoView({{ block: 'center' }}); const r = e.getBoundingClientRect(); \
              return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
         ));
         for kind in ["mouseMoved", "mousePressed", "mouseReleased"] {
-            let params = json!({ "type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1 });
+            let params = json!({ "type": kind, "x": center[0], "y": center[1], "button": "left", "clickCount": 1 });
             self.call("Input.dispatchMouseEvent", params);
         }
     }
 }
 
-/// Ends with the test, however that ends.
+/// A child process that is killed when the test ends, even if it panics.
 struct Running(Child);
 
 impl Drop for Running {
@@ -172,12 +172,12 @@ impl Drop for Running {
 }
 
 fn get(port: u16, path: &str) -> String {
-    let mut answer = String::new();
+    let mut response = String::new();
     if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) {
         let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n");
         let _ = stream.write_all(request.as_bytes());
         let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
-        let _ = stream.read_to_string(&mut answer);
+        let _ = stream.read_to_string(&mut response);
     }
-    answer.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.to_string())
+    response.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.to_string())
 }

@@ -1,5 +1,6 @@
-//! A conformance suite for engines: whole runs, equivalences between algorithms, going on after a stop, learning,
-//! divergence. [`engine_conformance!`](crate::engine_conformance) makes tests of it for the engine of one's own networks.
+//! A conformance suite for models on the CPU engine: whole runs, equivalences between algorithms, resuming, learning
+//! and divergence. [`engine_conformance!`](crate::engine_conformance) turns it into tests of your own model
+//! implementation.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, OnceLock};
@@ -11,29 +12,29 @@ use upwash::experiment::{DataPaths, Experiment};
 use upwash::model::Network;
 use upwash::run::{ControlFlow, Event, Observer, Progress, Status, Summary, TakeSnapshot, run};
 
-/// Makes a network ready for the CPU engine.
+/// Builds the model of a network for the CPU engine.
 pub type MakeModel = fn(Network) -> Arc<dyn Model>;
 
 static MODEL: OnceLock<MakeModel> = OnceLock::new();
 
-/// Says whose networks are tested in this program.
+/// Sets the model implementation that this test program checks. Only the first call has an effect.
 pub fn test_with(make: MakeModel) {
     MODEL.get_or_init(|| make);
 }
 
 fn model(network: Network) -> Arc<dyn Model> {
-    MODEL.get().expect("test_with comes first")(network)
+    MODEL.get().expect("test_with must be called first")(network)
 }
 
-/// Keeps warnings; stops before round `stop` and keeps what is needed to go on.
+/// An observer that keeps warnings and can stop before round `stop` with a snapshot for resuming.
 #[derive(Default)]
-struct Witness {
+struct Recorder {
     stop: Option<u64>,
-    kept: Option<(Progress, State)>,
+    snapshot: Option<(Progress, State)>,
     warnings: Vec<String>,
 }
 
-impl Observer for Witness {
+impl Observer for Recorder {
     fn observe(&mut self, event: &Event) -> ControlFlow {
         if let Event::Warning { message } = event {
             self.warnings.push(message.clone());
@@ -45,7 +46,7 @@ impl Observer for Witness {
         if self.stop != Some(round) {
             return ControlFlow::Continue;
         }
-        self.kept = Some(snapshot().unwrap());
+        self.snapshot = Some(snapshot().unwrap());
         ControlFlow::Stop
     }
 }
@@ -60,11 +61,11 @@ fn prepare(config: &str) -> (Experiment, CpuEngine) {
 fn complete(config: &str) -> (Summary, State) {
     let (experiment, mut engine) = prepare(config);
     let start = Progress::start(experiment.workers());
-    let outcome = run(&experiment, &mut engine, start, &mut Witness::default()).unwrap();
-    (outcome.summary, engine.state().unwrap())
+    let result = run(&experiment, &mut engine, start, &mut Recorder::default()).unwrap();
+    (result.summary, engine.state().unwrap())
 }
 
-fn apart(a: &State, b: &State) -> f32 {
+fn model_difference(a: &State, b: &State) -> f32 {
     let (a, b) = (&a[0].1, &b[0].1);
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
@@ -72,8 +73,8 @@ fn apart(a: &State, b: &State) -> f32 {
 
 const SHORT: &str = "[training]\nepochs = 2\n";
 
-/// Al dsgd without pull is its base.
-pub fn al_dsgd_without_pull_is_its_base() {
+/// AL-DSGD with all coefficients at 0 computes the same bits as its base.
+pub fn al_dsgd_without_pull_equals_its_base() {
     let none = "w_best = 0.0\nw_degree = 0.0\nlambda_best = 0.0\nlambda_degree = 0.0\n";
     for (base, alone) in [("dpsgd", "dpsgd"), ("matcha", "matcha")] {
         for variant in ["sound", "released"] {
@@ -85,16 +86,17 @@ pub fn al_dsgd_without_pull_is_its_base() {
     }
 }
 
-/// Matcha with the whole budget is dpsgd.
-pub fn matcha_with_the_whole_budget_is_dpsgd() {
+/// MATCHA with budget 1 uses all links in every round, as D-PSGD does.
+pub fn matcha_with_full_budget_equals_dpsgd() {
     let matcha = complete(&format!("[algorithm]\nname = \"matcha\"\nbudget = 1.0\n{SHORT}")).1;
     let dpsgd = complete(&format!("[algorithm]\nname = \"dpsgd\"\n{SHORT}")).1;
-    assert!(apart(&matcha, &dpsgd) < 1e-4, "{}", apart(&matcha, &dpsgd));
+    let difference = model_difference(&matcha, &dpsgd);
+    assert!(difference < 1e-4, "{difference}");
 }
 
-/// Everyone averages with everyone: from equal starts the models stay equal, and each is what one
-/// model becomes that steps along the mean of all gradients.
-pub fn the_complete_graph_is_an_all_reduce() {
+/// On a complete graph with equal weights and from equal starts, the models stay equal. Each follows a single model
+/// that steps along the mean of all gradients.
+pub fn dpsgd_on_a_complete_graph_equals_all_reduce() {
     let config = format!(
         "[graph]\ntopology = \"complete:4\"\nweights = \"alpha=0.25\"\n[algorithm]\nname = \"dpsgd\"\n\
          {SHORT}start = \"equal\"\nmomentum = 0.0\n"
@@ -120,8 +122,8 @@ pub fn the_complete_graph_is_an_all_reduce() {
     assert!(worst < 1e-4, "{worst}");
 }
 
-/// From equal starts, every worker is what one model becomes with the batches of all joined.
-pub fn an_all_reduce_is_one_worker_with_the_joined_batch() {
+/// From equal starts, every worker follows a single model that trains on the joined batches of all workers.
+pub fn all_reduce_equals_one_worker_with_the_joined_batch() {
     let config = format!("[graph]\ntopology = \"path:4\"\n[algorithm]\nname = \"all-reduce\"\n{SHORT}momentum = 0.5\n");
     let (_, state) = complete(&config);
     let (experiment, _) = prepare(&config);
@@ -142,15 +144,14 @@ pub fn an_all_reduce_is_one_worker_with_the_joined_batch() {
         }
     }
     for worker in state[0].1.chunks_exact(x.len()) {
-        let apart = x.iter().zip(worker).map(|(a, b)| (a - b).abs());
-        let worst = apart.fold(0.0, f32::max);
+        let differences = x.iter().zip(worker).map(|(a, b)| (a - b).abs());
+        let worst = differences.fold(0.0, f32::max);
         assert!(worst < 1e-3, "{worst}");
     }
 }
 
-/// With steps of next to nothing, pairwise averages are all that happens: the mean stays, and the
-/// models come together.
-pub fn ad_psgd_in_virtual_time_conserves_the_mean() {
+/// With negligible steps, only pairwise averaging is left: the mean does not change, and the models approach it.
+pub fn ad_psgd_in_virtual_time_preserves_the_mean() {
     let config = "[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 2\nlearning_rate = 1e-12\nmomentum = 0.0\n\
                   start = \"different\"\n[clock]\nnetwork = \"datacenter\"\n";
     let (_, mut engine) = prepare(config);
@@ -162,13 +163,13 @@ pub fn ad_psgd_in_virtual_time_conserves_the_mean() {
         rows.sum::<f32>() / 8.0
     };
     for column in (0..width).step_by(7) {
-        let apart = (mean(&before, column) - mean(&after, column)).abs();
-        assert!(apart < 1e-6, "{apart}");
+        let difference = (mean(&before, column) - mean(&after, column)).abs();
+        assert!(difference < 1e-6, "{difference}");
     }
     assert!(summary.consensus_distance < 0.05, "{}", summary.consensus_distance);
 }
 
-/// What is sent, by hand: 24 messages a round on L1 (12 links), 4,810 parameters, 12 rounds.
+/// Messages and bytes, counted by hand: 24 messages per round on L1 (12 links), 4,810 parameters, 12 rounds.
 pub fn messages_and_bytes_are_counted() {
     let sent = |algorithm: &str| {
         let config = format!("[algorithm]\n{algorithm}\n[training]\nepochs = 1\n");
@@ -182,31 +183,31 @@ pub fn messages_and_bytes_are_counted() {
     assert_eq!(sent("name = \"gradient-tracking\""), two);
     let ring = (12 * 14 * 8, 12 * 14 * vector);
     assert_eq!(sent("name = \"all-reduce\""), ring);
-    // Every eighth round; and the slow step's average is that of the base where both are due.
+    // Every eighth round. If both averages are due in the same round, SlowMo uses that of its base.
     assert_eq!(sent("name = \"local-sgd\""), (14 * 8, 14 * vector));
     let slow = "name = \"slowmo\"\nperiod = 4\nslow_period = 4";
     assert_eq!(sent(slow), (3 * 14 * 8, 3 * 14 * vector));
     let server = (12 * 16, 12 * 16 * vector);
     assert_eq!(sent(&format!("name = \"easgd\"\n{star}")), server);
     assert_eq!(sent(&format!("name = \"parameter-server\"\n{star}")), server);
-    // The leaders of two groups to three others each, and one of them to the other group too: of
-    // every pull (rounds 4, 8 and 12) 3 + 3 + 4 messages, fewer where a leader leads twice.
+    // Each leader of the two groups sends to three others, and one of them also to the other group: 3 + 3 + 4 messages
+    // for every pull (rounds 4, 8 and 12), fewer if a leader leads twice.
     let (messages, _) = sent("name = \"lsgd\"");
     assert!((3 * 7..=3 * 10).contains(&messages), "{messages}");
-    // 481 numbers and a bit for every place; whichever links are up, copies need all of them.
+    // 481 values and a bit mask. Copies need messages over all links, regardless of which are up.
     let compressed = 4 * 481 + 4810_u64.div_ceil(8);
     let choco = (12 * 24, 12 * 24 * compressed);
     assert_eq!(sent("name = \"choco\""), choco);
-    let turning = "name = \"choco\"\n[graph]\nlinks = \"alternating\"";
-    assert_eq!(sent(turning), choco);
-    // A gradient each: two messages a meeting.
-    let meetings = (12 * 8 * 2, 12 * 8 * 2 * vector);
-    assert_eq!(sent("name = \"ad-psgd\""), meetings);
-    assert_eq!(sent(&format!("name = \"downpour\"\n{star}")), meetings);
+    let alternating = "name = \"choco\"\n[graph]\nlinks = \"alternating\"";
+    assert_eq!(sent(alternating), choco);
+    // One gradient per worker and round, two messages per pairwise update.
+    let pairwise = (12 * 8 * 2, 12 * 8 * 2 * vector);
+    assert_eq!(sent("name = \"ad-psgd\""), pairwise);
+    assert_eq!(sent(&format!("name = \"downpour\"\n{star}")), pairwise);
 }
 
-/// One worker is plain sgd.
-pub fn one_worker_is_plain_sgd() {
+/// A single worker trains by plain SGD with momentum and weight decay.
+pub fn one_worker_equals_plain_sgd() {
     let config = "[graph]\ntopology = \"path:1\"\n[training]\nepochs = 1\nweight_decay = 0.01\n";
     let (_, state) = complete(config);
     let (experiment, _) = prepare(config);
@@ -225,8 +226,8 @@ pub fn one_worker_is_plain_sgd() {
     assert!(worst < 1e-5, "{worst}");
 }
 
-/// A run that was stopped goes on as if it never had.
-pub fn a_run_that_was_stopped_goes_on_as_if_it_never_had() {
+/// A run that is stopped and resumed computes the same bits as an uninterrupted one.
+pub fn stopped_run_resumes_bit_for_bit() {
     for config in [
         "model = \"cnn\"\n[graph]\ncopies = 3\n[algorithm]\nbase = \"matcha\"\n[training]\nepochs = 2\n",
         "[algorithm]\noverlap = true\n[graph]\nweights = \"metropolis\"\n[training]\nepochs = 2\n\
@@ -234,20 +235,20 @@ pub fn a_run_that_was_stopped_goes_on_as_if_it_never_had() {
     ] {
         let (whole, expected) = complete(config);
         let (experiment, mut engine) = prepare(config);
-        let mut witness = Witness { stop: Some(17), ..Default::default() };
-        let first = run(&experiment, &mut engine, Progress::start(8), &mut witness).unwrap().summary;
+        let mut recorder = Recorder { stop: Some(17), ..Default::default() };
+        let first = run(&experiment, &mut engine, Progress::start(8), &mut recorder).unwrap().summary;
         assert_eq!(first.status, Status::Interrupted { round: 17 });
 
-        let (progress, state) = witness.kept.unwrap();
+        let (progress, state) = recorder.snapshot.unwrap();
         let (experiment, mut engine) = prepare(config);
         engine.restore(&state).unwrap();
-        let second = run(&experiment, &mut engine, progress, &mut Witness::default()).unwrap().summary;
+        let second = run(&experiment, &mut engine, progress, &mut Recorder::default()).unwrap().summary;
         assert_eq!(engine.state().unwrap(), expected);
         assert_eq!(second, whole);
     }
 }
 
-/// Every algorithm that is built in, with a graph that it can use.
+/// Every built-in algorithm, with a graph that it can use.
 fn every_algorithm() -> Vec<String> {
     let with_server = ["easgd", "parameter-server", "async-easgd", "downpour"];
     let graph = |name: &str| {
@@ -259,7 +260,7 @@ fn every_algorithm() -> Vec<String> {
         .collect()
 }
 
-/// Every algorithm and variant learns the digits.
+/// Every algorithm and variant reaches 95 % on the digits.
 pub fn every_algorithm_and_variant_learns_the_digits() {
     let mut configs = every_algorithm();
     configs.extend(
@@ -308,41 +309,41 @@ pub fn every_algorithm_and_variant_learns_the_digits() {
     assert!(below.is_empty(), "{below:#?}");
 }
 
-/// Whatever an algorithm keeps is in its checkpoint: extra vectors, numbers, steps in flight, clocks.
-pub fn every_algorithm_goes_on_as_if_it_never_had_stopped() {
+/// The checkpoint contains all state of an algorithm: state vectors, scalars, steps in flight, clocks.
+pub fn every_algorithm_resumes_bit_for_bit() {
     for config in every_algorithm() {
         let config = format!("{config}[training]\nepochs = 2\n[clock]\nnetwork = \"edge\"\n");
         let (whole, expected) = complete(&config);
         let (experiment, mut engine) = prepare(&config);
-        let mut witness = Witness { stop: Some(13), ..Default::default() };
+        let mut recorder = Recorder { stop: Some(13), ..Default::default() };
         let start = Progress::start(experiment.workers());
-        run(&experiment, &mut engine, start, &mut witness).unwrap();
-        let (progress, state) = witness.kept.unwrap();
-        // As a checkpoint has it.
+        run(&experiment, &mut engine, start, &mut recorder).unwrap();
+        let (progress, state) = recorder.snapshot.unwrap();
+        // As stored in a checkpoint.
         let text = serde_json::to_string(&progress).unwrap();
         let progress = serde_json::from_str(&text).unwrap();
         let (experiment, mut engine) = prepare(&config);
         engine.restore(&state).unwrap();
-        let rest = &mut Witness::default();
+        let rest = &mut Recorder::default();
         let second = run(&experiment, &mut engine, progress, rest).unwrap().summary;
         assert!(engine.state().unwrap() == expected, "{config}");
         assert_eq!(format!("{second:?}"), format!("{whole:?}"), "{config}");
     }
 }
 
-/// The written rule with the optimal alpha warns and diverges.
-pub fn the_written_rule_with_the_optimal_alpha_warns_and_diverges() {
+/// With the optimal alpha, the written variant warns about workers with nonpositive own weight, and diverges.
+pub fn written_variant_with_optimal_alpha_warns_and_diverges() {
     let config = "[algorithm]\nvariant = \"written\"\n[training]\nlearning_rate = 0.4\nmomentum = 0.0\nepochs = 200\n";
     let (experiment, mut engine) = prepare(config);
-    let mut witness = Witness::default();
-    let summary = run(&experiment, &mut engine, Progress::start(8), &mut witness).unwrap().summary;
-    assert!(witness.warnings[0].contains("workers [1, 3, 7]"), "{:?}", witness.warnings);
+    let mut recorder = Recorder::default();
+    let summary = run(&experiment, &mut engine, Progress::start(8), &mut recorder).unwrap().summary;
+    assert!(recorder.warnings[0].contains("workers [1, 3, 7]"), "{:?}", recorder.warnings);
     assert!(matches!(summary.status, Status::Diverged { .. }), "{:?}", summary.status);
 }
 
-/// From equal starts, averaging keeps the workers' statistics nearer to each other.
-pub fn averaged_statistics_agree_while_local_ones_do_not() {
-    let apart = |statistics: &str| {
+/// From equal starts, averaging keeps the workers' batch-norm statistics closer to each other.
+pub fn averaged_statistics_agree_better_than_local_ones() {
+    let spread_of = |statistics: &str| {
         let (_, state) = complete(&format!(
             "model = \"cnn\"\n[algorithm]\nname = \"dpsgd\"\n[training]\nepochs = 4\nstart = \"equal\"\n\
              statistics = \"{statistics}\"\n"
@@ -354,14 +355,14 @@ pub fn averaged_statistics_agree_while_local_ones_do_not() {
             let values = (0..8).map(|worker| statistics[worker * width + column]);
             values.clone().fold(f32::MIN, f32::max) - values.fold(f32::MAX, f32::min)
         };
-        assert!(statistics.iter().all(|number| number.is_finite()));
+        assert!(statistics.iter().all(|value| value.is_finite()));
         (0..width).map(spread).sum::<f32>() / width as f32
     };
-    let (local, averaged) = (apart("local"), apart("averaged"));
+    let (local, averaged) = (spread_of("local"), spread_of("averaged"));
     assert!(averaged < 0.5 * local, "{averaged} and {local}");
 }
 
-/// Averaged statistics are counted as sent.
+/// Batch-norm statistics that workers average count in the bytes sent.
 pub fn averaged_statistics_are_counted_as_sent() {
     let bytes = |statistics: &str| {
         let config = format!("model = \"cnn\"\n[training]\nepochs = 1\nstatistics = \"{statistics}\"\n");
@@ -371,8 +372,8 @@ pub fn averaged_statistics_are_counted_as_sent() {
     assert_eq!(bytes("averaged") - bytes("local"), 12 * 24 * 96 * 4);
 }
 
-/// The loss on a share is the one without augmentation and steps.
-pub fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
+/// The loss on a worker's shard is measured without augmentation and without steps in between.
+pub fn local_train_loss_excludes_augmentation() {
     let config = "[training]\nepochs = 3\nlocal_train_loss = true\n";
     let (mut experiment, _) = prepare(config);
     Arc::get_mut(&mut experiment.data).unwrap().augmentation = Augmentation::CropAndFlip;
@@ -400,8 +401,8 @@ pub fn the_loss_on_a_share_is_the_one_without_augmentation_and_steps() {
     assert_eq!(last, Some(losses));
 }
 
-/// An engine of another size is refused.
-pub fn an_engine_of_another_size_is_refused() {
+/// An engine whose number of workers differs from that of the experiment is an error.
+pub fn engine_of_wrong_size_is_rejected() {
     let (_, mut engine) = prepare("[graph]\ntopology = \"ring:4\"\n");
     let (experiment, _) = prepare("");
     let error = run(&experiment, &mut engine, Progress::start(8), &mut Witness::default());
@@ -409,8 +410,8 @@ pub fn an_engine_of_another_size_is_refused() {
     assert!(said.contains("this process holds 8 workers, but the engine has 4"), "{said}");
 }
 
-/// Warnings are about the whole schedule.
-pub fn warnings_are_about_the_whole_schedule() {
+/// Warnings consider the links of all rounds, not only of the first.
+pub fn warnings_consider_the_whole_schedule() {
     let warnings = |config: &str| prepare(config).0.warnings;
     for seed in 1..5 {
         let config = format!("seed = {seed}\n[algorithm]\nvariant = \"written\"\nbase = \"matcha\"\n");
@@ -443,21 +444,21 @@ pub fn warnings_are_about_the_whole_schedule() {
     assert!(warnings(&format!("{matching}copies = 3\n")).is_empty());
 }
 
-/// The written rule diverges at the default rate too.
-pub fn the_written_rule_diverges_at_the_default_rate_too() {
+/// The written variant diverges even at the default learning rate.
+pub fn written_variant_diverges_at_the_default_rate() {
     let (summary, _) = complete("[algorithm]\nvariant = \"written\"\n");
     assert!(matches!(summary.status, Status::Diverged { .. }), "{summary:?}");
 }
 
-/// Runs that share an engine, each on a thread of its own, from the beginning or from where they were stopped.
-fn together(configs: &[String], mut stopped: Vec<Option<(Progress, State)>>) -> Vec<(Summary, State)> {
+/// Runs several configurations on one engine, each on its own thread, from the start or from a snapshot.
+fn run_on_shared_engine(configs: &[String], mut stopped: Vec<Option<(Progress, State)>>) -> Vec<(Summary, State)> {
     stopped.resize(configs.len(), None);
     let prepared: Vec<Experiment> = configs.iter().map(|config| prepare(config).0).collect();
     let experiments: Vec<&Experiment> = prepared.iter().collect();
     let specs: Vec<EngineSpec> = prepared.iter().map(Experiment::engine_spec).collect();
     let spec = EngineSpec::join(&specs).unwrap();
     let mut engine = CpuEngine::new(model(spec.network.clone()), &spec);
-    let (owner, shares) = share(&specs, &engine.layout().clone());
+    let (host, shares) = share(&specs, &engine.layout().clone());
     std::thread::scope(|scope| {
         let threads: Vec<_> = experiments
             .iter()
@@ -472,19 +473,19 @@ fn together(configs: &[String], mut stopped: Vec<Option<(Progress, State)>>) -> 
                             progress
                         }
                     };
-                    let mut witness = Witness::default();
-                    let outcome = run(experiment, &mut share, start, &mut witness).unwrap();
-                    (outcome.summary, share.state().unwrap())
+                    let mut recorder = Recorder::default();
+                    let result = run(experiment, &mut share, start, &mut recorder).unwrap();
+                    (result.summary, share.state().unwrap())
                 })
             })
             .collect();
-        owner.serve(&mut engine);
+        host.serve(&mut engine);
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
 
-/// Algorithms, sizes, seeds, rates and lengths may differ; one diverges, and touches nobody.
-pub fn runs_that_share_an_engine_come_out_as_apart() {
+/// Algorithms, sizes, seeds, rates and lengths may differ. One run diverges and does not affect the others.
+pub fn runs_on_a_shared_engine_match_separate_runs() {
     let configs: Vec<String> = [
         "seed = 1\n[algorithm]\nname = \"dpsgd\"\n[training]\nepochs = 3\n",
         "seed = 2\n[algorithm]\nbase = \"choco\"\ncompressor = \"random-k\"\n[training]\nepochs = 2\n",
@@ -495,7 +496,7 @@ pub fn runs_that_share_an_engine_come_out_as_apart() {
     ]
     .map(|config| format!("model = \"cnn\"\n{config}statistics = \"averaged\"\n"))
     .to_vec();
-    let found = together(&configs, vec![]);
+    let found = run_on_shared_engine(&configs, vec![]);
     for (config, (summary, state)) in configs.iter().zip(found) {
         let (alone, expected) = complete(config);
         assert_eq!(format!("{summary:?}"), format!("{alone:?}"), "{config}");
@@ -512,19 +513,19 @@ fn bits(state: &State) -> Vec<(String, Vec<u32>)> {
     arrays.map(|(name, array)| (name.clone(), bits(array))).collect()
 }
 
-/// All take up their models at the same time: nobody's are lost.
-pub fn runs_that_share_an_engine_go_on_there() {
+/// All runs restore their states at the same time, and none is lost.
+pub fn runs_resume_on_a_shared_engine() {
     let configs: Vec<String> = (1..=6).map(|seed| format!("seed = {seed}\nmodel = \"softmax\"\n{SHORT}")).collect();
     let stop = |config: &String| {
         let (experiment, mut engine) = prepare(config);
         let start = Progress::start(experiment.workers());
-        let mut witness = Witness { stop: Some(20), ..Witness::default() };
-        run(&experiment, &mut engine, start, &mut witness).unwrap();
-        witness.kept
+        let mut recorder = Recorder { stop: Some(20), ..Recorder::default() };
+        run(&experiment, &mut engine, start, &mut recorder).unwrap();
+        recorder.snapshot
     };
     let expected: Vec<_> = configs.iter().map(|config| complete(config)).collect();
     for _ in 0..5 {
-        let found = together(&configs, configs.iter().map(stop).collect());
+        let found = run_on_shared_engine(&configs, configs.iter().map(stop).collect());
         for ((summary, state), (alone, expected)) in found.iter().zip(&expected) {
             assert_eq!(summary.mean_accuracy, alone.mean_accuracy);
             assert!(bits(state) == bits(expected));
@@ -532,46 +533,47 @@ pub fn runs_that_share_an_engine_go_on_there() {
     }
 }
 
-/// What cannot share an engine is told.
-pub fn what_cannot_share_an_engine_is_told() {
-    for (other, said) in [
+/// The error names the setting that prevents runs from sharing an engine.
+pub fn incompatible_runs_cannot_share_an_engine() {
+    for (other, expected) in [
         ("model = \"mlp:8\"\n", "the model must be the same"),
         ("[training]\nbatch_size = 8\n", "training.batch_size must be the same"),
         ("[training]\nmomentum = 0.5\n", "momentum"),
         ("[data]\ntrain_examples = 900\n", "the data must be the same"),
-        ("[algorithm]\nname = \"ad-psgd\"\n", "an algorithm without rounds"),
+        ("[algorithm]\nname = \"ad-psgd\"\n", "an asynchronous algorithm"),
     ] {
         let (first, second) = (prepare("").0, prepare(other).0);
         let error = EngineSpec::join(&[first.engine_spec(), second.engine_spec()]).unwrap_err();
-        assert!(error.contains(said), "{other}: {error}");
+        assert!(error.contains(expected), "{other}: {error}");
     }
 }
 
-/// Makes a test of every check in the [suite](crate::engine_suite), for networks that this function makes ready.
+/// Generates a test for every check of the [suite](crate::engine_suite). `$model` is the function that builds a model
+/// of a network.
 #[macro_export]
 macro_rules! engine_conformance {
     ($model:path) => {
         $crate::engine_conformance! { $model:
-            al_dsgd_without_pull_is_its_base
-            matcha_with_the_whole_budget_is_dpsgd
-            the_complete_graph_is_an_all_reduce
-            an_all_reduce_is_one_worker_with_the_joined_batch
-            ad_psgd_in_virtual_time_conserves_the_mean
+            al_dsgd_without_pull_equals_its_base
+            matcha_with_full_budget_equals_dpsgd
+            dpsgd_on_a_complete_graph_equals_all_reduce
+            all_reduce_equals_one_worker_with_the_joined_batch
+            ad_psgd_in_virtual_time_preserves_the_mean
             messages_and_bytes_are_counted
-            one_worker_is_plain_sgd
-            a_run_that_was_stopped_goes_on_as_if_it_never_had
+            one_worker_equals_plain_sgd
+            stopped_run_resumes_bit_for_bit
             every_algorithm_and_variant_learns_the_digits
-            every_algorithm_goes_on_as_if_it_never_had_stopped
-            the_written_rule_with_the_optimal_alpha_warns_and_diverges
-            averaged_statistics_agree_while_local_ones_do_not
+            every_algorithm_resumes_bit_for_bit
+            written_variant_with_optimal_alpha_warns_and_diverges
+            averaged_statistics_agree_better_than_local_ones
             averaged_statistics_are_counted_as_sent
-            the_loss_on_a_share_is_the_one_without_augmentation_and_steps
-            an_engine_of_another_size_is_refused
-            warnings_are_about_the_whole_schedule
-            the_written_rule_diverges_at_the_default_rate_too
-            runs_that_share_an_engine_come_out_as_apart
-            runs_that_share_an_engine_go_on_there
-            what_cannot_share_an_engine_is_told
+            local_train_loss_excludes_augmentation
+            engine_of_wrong_size_is_rejected
+            warnings_consider_the_whole_schedule
+            written_variant_diverges_at_the_default_rate
+            runs_on_a_shared_engine_match_separate_runs
+            runs_resume_on_a_shared_engine
+            incompatible_runs_cannot_share_an_engine
         }
     };
     ($model:path: $($check:ident)*) => {

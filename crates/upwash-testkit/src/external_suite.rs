@@ -1,5 +1,5 @@
-//! A training loop that knows nothing of engines drives a node, over any transport, and comes to the losses of the
-//! built-in loop.
+//! A conformance suite for external training loops: a loop without an engine drives a node over any transport and must
+//! reach the losses of the built-in loop.
 #![allow(clippy::unwrap_used)]
 
 use crate::Quadratic;
@@ -12,11 +12,11 @@ use upwash::optimizer::{Optimizer, StepContext};
 use upwash::run::{ControlFlow, Event, NextRound, Node, Observer, Progress, RunError, Status, run};
 use upwash::transport::Transport;
 
-/// Examples of the digits have so many numbers.
+/// The number of pixels of a digit image.
 const WIDTH: usize = 64;
 
-/// A loop of one's own, with the models, gradients and optimizer of one process's workers.
-struct OwnLoop<'a> {
+/// An external training loop: the models, gradients and optimizer of the workers of one process.
+struct ExternalLoop<'a> {
     experiment: &'a Experiment,
     model: Quadratic,
     first: usize,
@@ -24,7 +24,7 @@ struct OwnLoop<'a> {
     velocities: Vec<Vec<f32>>,
 }
 
-impl<'a> OwnLoop<'a> {
+impl<'a> ExternalLoop<'a> {
     fn new(experiment: &'a Experiment, own: std::ops::Range<usize>) -> Self {
         let (model, spec) = (Quadratic::new(WIDTH), experiment.engine_spec());
         let starts = spec.starts[own.clone()].iter();
@@ -36,7 +36,7 @@ impl<'a> OwnLoop<'a> {
         self.models.iter_mut().map(|row| &mut row[..]).collect()
     }
 
-    /// x <- x - rate (momentum v + g), in place; the loss before it.
+    /// Takes the step x <- x - rate (momentum v + g) in place. Returns the score before it.
     fn step(&mut self, row: usize, task: GradientTask) -> Score {
         let (experiment, mut gradient) = (self.experiment, vec![0.0; WIDTH]);
         let worker = self.first + row;
@@ -89,12 +89,12 @@ impl<'a> OwnLoop<'a> {
         assert_eq!(status, Status::Finished);
         let mut engine = external.attach(self.rows(), vec![])?;
         let summary = node.end(status, &mut engine)?.summary;
-        assert!(summary.mean_accuracy.is_nan(), "evaluation is the loop's own affair");
+        assert!(summary.mean_accuracy.is_nan(), "the engine of an external loop cannot evaluate");
         Ok(())
     }
 }
 
-/// Keeps the losses of every round.
+/// An observer that keeps the losses of every round.
 #[derive(Default)]
 struct Losses(Vec<Vec<f64>>);
 
@@ -107,12 +107,12 @@ impl Observer for Losses {
     }
 }
 
-/// Runs these configurations in loops that are driven from outside, over the transport that `with` gives to each, and
-/// compares the losses of this process's workers with those of the built-in loop in one process. Returns the names of those that
-/// refuse to be driven so.
+/// Runs these configurations in external loops, each over the transport that `with` provides, and compares the losses
+/// of this process's workers with those of the built-in loop in one process. Returns the names of the configurations
+/// that an external loop cannot run.
 ///
 /// # Panics
-/// If losses differ by more than 1e-5; says in which configuration.
+/// If losses differ by more than 1e-5. The message names the configuration.
 pub fn check(
     cases: BTreeMap<String, String>,
     mut with: impl FnMut(&Experiment, &mut dyn FnMut(&mut dyn Transport)),
@@ -124,7 +124,7 @@ pub fn check(
         let (mut found, mut own, mut driven) = (Losses::default(), 0..0, Ok(()));
         with(&experiment, &mut |transport| {
             own = transport.placement().own();
-            driven = OwnLoop::new(&experiment, own.clone()).drive(transport, &mut found);
+            driven = ExternalLoop::new(&experiment, own.clone()).drive(transport, &mut found);
         });
         match driven {
             Ok(()) => {}
@@ -141,9 +141,9 @@ pub fn check(
         assert_eq!(found.0.len(), known.0.len(), "{name}");
         for (round, (a, b)) in found.0.iter().zip(&known.0).enumerate() {
             for (a, b) in a[own.clone()].iter().zip(&b[own.clone()]) {
-                let apart = (a - b).abs() / b.abs().max(1e-3);
-                let alike = a.is_nan() && b.is_nan() || apart < 1e-5;
-                assert!(alike, "{name}, round {round}: {a} and {b}");
+                let difference = (a - b).abs() / b.abs().max(1e-3);
+                let is_close = a.is_nan() && b.is_nan() || difference < 1e-5;
+                assert!(is_close, "{name}, round {round}: {a} and {b}");
             }
         }
     }

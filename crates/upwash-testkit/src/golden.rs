@@ -1,5 +1,5 @@
-//! Golden runs: the losses of every algorithm, recorded once, so that a change that should change no number can
-//! be seen to change none. `UPWASH_RECORD=1 cargo test golden` records them anew.
+//! Golden runs: recorded losses of every algorithm. A change of the code that should not affect results must reproduce
+//! them. `UPWASH_RECORD=1 cargo test golden` records them anew.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,33 +15,33 @@ pub type Traces = BTreeMap<String, Trace>;
 /// The losses of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
-    /// A checksum of the bits of all losses, round by round.
+    /// A checksum of the bits of all losses, in the order of rounds.
     pub checksum: String,
-    /// Every worker's loss in the last round of each epoch; none for a server.
+    /// Every worker's loss in the last round of each epoch. `None` for a server.
     pub losses: Vec<Vec<Option<f64>>>,
 }
 
 /// A file of golden runs.
 #[derive(Debug, Serialize, Deserialize)]
 struct Recording {
-    /// What computed them.
+    /// The engine that computed the runs.
     engine: String,
-    /// On which processor.
+    /// The processor that computed the runs.
     processor: String,
     runs: Traces,
 }
 
-/// Where the bits of a recording must be met.
+/// Where a run must match its recording bit for bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bits {
     /// On every machine.
     Everywhere,
-    /// On the processor that they were recorded on; within 1e-5 on others.
+    /// On the processor that recorded it. On others, losses must agree within 1e-5.
     OnTheSameProcessor,
 }
 
 impl Trace {
-    /// Of the losses of all rounds, in epochs of so many.
+    /// The trace of the losses of all rounds.
     pub fn new(rounds: &[Vec<f64>], rounds_per_epoch: usize) -> Self {
         let mut hash = crc32fast::Hasher::new();
         let number = |loss: &f64| loss.is_finite().then_some(*loss);
@@ -53,10 +53,10 @@ impl Trace {
         Self { checksum: format!("{:08x}", hash.finalize()), losses: ends.collect() }
     }
 
-    /// Of a run of this configuration in one process, with gradients by `model`.
+    /// Runs a configuration in one process with the gradients of `model` and traces the losses.
     pub fn of(config: &str, model: impl FnOnce(&Experiment) -> std::sync::Arc<dyn Model>) -> Self {
-        let config = Config::parse(config, &[]).expect("a configuration");
-        let experiment = Experiment::prepare(config, &DataPaths::default()).expect("an experiment");
+        let config = Config::parse(config, &[]).expect("valid configuration");
+        let experiment = Experiment::prepare(config, &DataPaths::default()).expect("valid experiment");
         let mut engine = experiment.cpu_engine(model(&experiment));
         let mut rounds = Vec::new();
         let mut record = |event: &Event| {
@@ -66,11 +66,11 @@ impl Trace {
             ControlFlow::Continue
         };
         let start = Progress::start(experiment.workers());
-        run(&experiment, &mut engine, start, &mut record).expect("a run");
+        run(&experiment, &mut engine, start, &mut record).expect("successful run");
         Self::new(&rounds, experiment.sampler.rounds_per_epoch() as usize)
     }
 
-    /// The largest relative difference between two runs' losses; infinite where they have not as many.
+    /// The largest relative difference between the losses of two runs. Infinite if their numbers of losses differ.
     pub fn distance(&self, other: &Self) -> f64 {
         let shape = |trace: &Self| -> Vec<usize> { trace.losses.iter().map(Vec::len).collect() };
         if shape(self) != shape(other) {
@@ -97,53 +97,53 @@ impl Trace {
     }
 }
 
-/// Compares runs that were made another way, in the order of their names, with those that are recorded in this file:
-/// the same bits on the same processor, but for those that [average](AVERAGING).
+/// Compares runs of several processes with the recorded runs of one process. They must match bit for bit on the same
+/// processor, except for the [averaging](AVERAGING) algorithms.
 ///
 /// # Panics
-/// If they differ; says which, and by how much.
-pub fn check_another_way(file: &Path, found: &Traces) {
-    let text = std::fs::read_to_string(file).expect("recorded runs");
-    let known: Recording = serde_json::from_str(&text).expect("recorded runs");
+/// If a run differs. The message names it and the difference.
+pub fn check_distributed(file: &Path, found: &Traces) {
+    let text = std::fs::read_to_string(file).expect("readable file of recorded runs");
+    let known: Recording = serde_json::from_str(&text).expect("readable file of recorded runs");
     for (name, trace) in found {
         let exact = known.processor == processor() && !AVERAGING.contains(&&**name);
         trace.expect(name, &known.runs[name], exact);
     }
 }
 
-/// Compares runs with those in this file, or records them there where `UPWASH_RECORD` is set.
+/// Compares runs with the recorded ones, or records them if `UPWASH_RECORD` is set.
 ///
 /// # Panics
-/// If they differ; says which, and by how much.
+/// If a run differs. The message names it and the difference.
 pub fn check(file: &Path, engine: &str, bits: Bits, found: &Traces) {
     if std::env::var_os("UPWASH_RECORD").is_some() {
         let recording = Recording { engine: engine.into(), processor: processor(), runs: found.clone() };
-        let text = serde_json::to_string_pretty(&recording).expect("JSON");
+        let text = serde_json::to_string_pretty(&recording).expect("runs serialize to JSON");
         let text = compact_arrays(&text) + "\n";
-        std::fs::write(file, text).expect("a file that can be written");
+        std::fs::write(file, text).expect("writable file");
         return;
     }
-    let text = std::fs::read_to_string(file).expect("recorded runs");
-    let known: Recording = serde_json::from_str(&text).expect("recorded runs");
-    assert_eq!(known.engine, engine, "recorded with another engine");
+    let text = std::fs::read_to_string(file).expect("readable file of recorded runs");
+    let known: Recording = serde_json::from_str(&text).expect("readable file of recorded runs");
+    assert_eq!(known.engine, engine, "the runs were recorded with another engine");
     let exact = bits == Bits::Everywhere || known.processor == processor();
     println!(
-        "{}: recorded with {engine} on {}; {} here",
+        "{}: recorded with {engine} on {}; expecting {}",
         file.display(),
         known.processor,
         match exact {
-            true => "the same bits are expected",
-            false => "within 1e-5 is expected",
+            true => "the same bits",
+            false => "losses within 1e-5",
         }
     );
     let names = |runs: &Traces| runs.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(names(found), names(&known.runs), "other runs than recorded");
+    assert_eq!(names(found), names(&known.runs), "the set of runs differs from the recorded one");
     for (name, trace) in found {
         trace.expect(name, &known.runs[name], exact);
     }
 }
 
-/// Numbers of one array on one line.
+/// Puts each innermost array on one line.
 fn compact_arrays(text: &str) -> String {
     let mut compact = String::new();
     let mut depth = 0usize;
@@ -164,7 +164,7 @@ fn compact_arrays(text: &str) -> String {
     compact
 }
 
-/// The processor's name and architecture, as far as they can be known.
+/// The processor's name and architecture, as far as the system reports them.
 fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |key: &str| {
@@ -175,12 +175,12 @@ fn processor() -> String {
     format!("{} {name} {family}/{model}", std::env::consts::ARCH)
 }
 
-/// A network for all workers, on the graph of the paper or with a server.
+/// Graphs: that of the paper with and without Metropolis weights, and a star with a server.
 const L1: &str = "[graph]\nweights = \"metropolis\"\n";
 const L1_PLAIN: &str = "[graph]\n";
 const STAR: &str = "[graph]\ntopology = \"star:9\"\n";
 
-/// Configurations of every algorithm and of every variant of AL-DSGD, by name: (graph, algorithm).
+/// Configurations of every algorithm and every variant of AL-DSGD: (name, graph, algorithm).
 const CASES: [(&str, &str, &str); 38] = [
     ("dpsgd", L1, "name = \"dpsgd\""),
     ("dpsgd-overlap", L1, "name = \"dpsgd\"\noverlap = true"),
@@ -226,13 +226,13 @@ const CASES: [(&str, &str, &str); 38] = [
     ("downpour", STAR, "name = \"downpour\"\nstaleness = 3"),
 ];
 
-/// All configurations with this seed, by name. Three epochs, with cuts of the rate, and a clock without a spread
-/// (by which asynchronous workers go).
+/// All configurations with this seed, by name. Three epochs with rate cuts, and a deterministic clock for asynchronous
+/// workers.
 pub fn cases(seed: u64) -> BTreeMap<String, String> {
     configurations(seed, |graph| graph.into())
 }
 
-/// The same in rounds on four workers, of whom one is a server where one is needed.
+/// The synchronous configurations on four workers, one of which is the server if the algorithm needs one.
 pub fn four_worker_cases() -> BTreeMap<String, String> {
     let mut cases = configurations(1, |graph| match graph == STAR {
         true => "[graph]\ntopology = \"star:4\"\n".into(),
@@ -241,15 +241,15 @@ pub fn four_worker_cases() -> BTreeMap<String, String> {
     for name in ASYNCHRONOUS {
         cases.remove(name);
     }
-    // The paper's copies are of eight workers.
+    // The paper's copies are for eight workers.
     cases.remove("al-dsgd-copies");
     cases
 }
 
-/// Those without rounds.
+/// The asynchronous algorithms.
 pub const ASYNCHRONOUS: [&str; 4] = ["ad-psgd", "gosgd", "async-easgd", "downpour"];
 
-/// Those in which a sum over all workers may be taken in another order elsewhere.
+/// The configurations with a sum over all workers, whose order may differ between transports.
 pub const AVERAGING: [&str; 7] =
     ["all-reduce", "al-dsgd-gossip-pga", "gossip-pga", "local-sgd", "slowmo", "slowmo-d2", "slowmo-dpsgd"];
 

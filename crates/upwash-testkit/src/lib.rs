@@ -1,4 +1,4 @@
-//! What the tests of several crates share. Not published.
+//! Test utilities that several crates share. Not published.
 
 pub mod browser;
 pub mod engine_suite;

@@ -1,4 +1,4 @@
-//! A built program as its user runs it.
+//! Runs a built program as its user does.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 pub struct Program(&'static str);
 
 impl Program {
-    /// Of a path.
+    /// The program at `path`.
     pub const fn new(path: &'static str) -> Self {
         Self(path)
     }
 
-    /// In a folder, with a store of data of its own: tests leave no trace in the user's.
+    /// A command that runs in `folder` with its own data directory, so that tests do not touch the user's.
     fn command(self, folder: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.0);
         command.env("UPWASH_DATA", folder.join("data")).args(arguments).current_dir(folder);
         command
     }
 
-    /// Runs it to its end.
+    /// Runs the program to completion.
     pub fn output(self, folder: &Path, arguments: &[&str]) -> Output {
         self.command(folder, arguments).output().unwrap()
     }
 
-    /// What it prints, where all goes well.
+    /// The standard output of a run, which must succeed.
     pub fn said(self, folder: &Path, arguments: &[&str]) -> String {
         let output = self.output(folder, arguments);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -35,14 +35,14 @@ impl Program {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What it says of a mistake.
+    /// The standard error of a run, which must fail with exit code 2.
     pub fn error(self, folder: &Path, arguments: &[&str]) -> String {
         let output = self.output(folder, arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// Begins it, interrupts it once it has `ready`, and gives what it says at its end.
+    /// Starts the program, interrupts it once `ready` returns true, and returns its output.
     pub fn interrupted(self, folder: &Path, arguments: &[&str], ready: impl Fn() -> bool) -> Output {
         let mut command = self.command(folder, arguments);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -54,17 +54,20 @@ impl Program {
         let mut kill = Command::new("kill");
         kill.args(["-INT", &child.id().to_string()]);
         assert!(kill.status().unwrap().success());
-        ended(child)
+        wait_with_timeout(child)
     }
 }
 
-/// Waits for its end, but not for ever.
-pub fn ended(mut child: Child) -> Output {
+/// Waits for a process to exit.
+///
+/// # Panics
+/// If it does not exit within two minutes. The process is killed first.
+pub fn wait_with_timeout(mut child: Child) -> Output {
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if began.elapsed() > Duration::from_secs(120) {
             child.kill().unwrap();
-            panic!("it does not end");
+            panic!("the process did not exit within two minutes");
         }
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -6,15 +6,15 @@ use upwash::engine::Score;
 use upwash::model::{Layout, Slot};
 use upwash_topology::random::Stream;
 
-/// Every image is a point b, and its loss sum_k a_k (x_k - b_k)^2 / 2: additions and multiplications in a fixed
-/// order, and no other function. Workers with different images have different optima.
+/// Every image is a point b with loss sum_k a_k (x_k - b_k)^2 / 2. It needs only additions and multiplications in a
+/// fixed order. Workers with different images have different optima.
 pub struct Quadratic {
     layout: Layout,
     curvature: Vec<f32>,
 }
 
 impl Quadratic {
-    /// For images of this many numbers.
+    /// A model for images of `size` pixels.
     pub fn new(size: usize) -> Self {
         let slot = Slot { name: "x".into(), shape: vec![size], offset: 0 };
         Self {

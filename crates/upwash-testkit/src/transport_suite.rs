@@ -1,21 +1,21 @@
-//! A conformance suite for transports: what every process of a run does with its own.
+//! A conformance suite for transports. Every process of a run calls it with its own transport.
 #![allow(clippy::unwrap_used)]
 
 use upwash::algorithm::WorkerStats;
 use upwash::transport::{Message, RoundStart, Transport};
 
-/// Numbers of the messages, from none to many.
+/// The lengths of the messages, from empty to long.
 const LENGTHS: [usize; 4] = [0, 1, 1000, 200_000];
 
-/// What worker `from` sends in a round: nobody else sends the same.
-fn number(from: usize, round: u64, index: usize) -> f32 {
+/// A value of the message that worker `from` sends in a round. No other worker sends the same values.
+fn value(from: usize, round: u64, index: usize) -> f32 {
     (from * 1000) as f32 + round as f32 + index as f32 / 1024.0
 }
 
 fn message(transport: &mut dyn Transport, from: usize, round: u64, length: usize) -> Message {
-    let mut numbers = transport.allocate(length);
-    let content = numbers.iter_mut().enumerate();
-    content.for_each(|(index, x)| *x = number(from, round, index));
+    let mut values = transport.allocate(length);
+    let content = values.iter_mut().enumerate();
+    content.for_each(|(index, x)| *x = value(from, round, index));
     Message {
         from,
         round,
@@ -23,15 +23,15 @@ fn message(transport: &mut dyn Transport, from: usize, round: u64, length: usize
         stats: WorkerStats { loss: (from != 0).then_some(from as f64 / 8.0), degree: from + 1, scalar: 0.5 },
         whole: true,
         fresh: from == 1,
-        values: numbers,
+        values,
     }
 }
 
-/// Checks one process of a run; all others must do the same at the same time. Every worker sends to the next one and hears
-/// the one before.
+/// Checks the transport of one process. All other processes of the run must call it at the same time. Every worker
+/// sends to the next worker and receives from the previous one.
 ///
 /// # Panics
-/// If something does not arrive, or not as it was sent.
+/// If a message does not arrive, or not as it was sent.
 pub fn check_process(transport: &mut dyn Transport) {
     let placement = transport.placement().clone();
     let (workers, own) = (placement.workers(), placement.own());
@@ -40,14 +40,14 @@ pub fn check_process(transport: &mut dyn Transport) {
         while transport.may_begin(round, false).unwrap() != RoundStart::Go {}
         let mut outgoing = Vec::new();
         for worker in own.clone() {
-            let place = placement.process_of((worker + 1) % workers);
-            if place != placement.this() {
+            let receiver = placement.process_of((worker + 1) % workers);
+            if receiver != placement.this() {
                 let message = message(transport, worker, round, length);
-                outgoing.push((message, vec![place]));
+                outgoing.push((message, vec![receiver]));
             }
         }
-        let before = own.clone().map(|worker| (worker + workers - 1) % workers);
-        let expected: Vec<usize> = before.filter(|worker| !own.contains(worker)).collect();
+        let previous = own.clone().map(|worker| (worker + workers - 1) % workers);
+        let expected: Vec<usize> = previous.filter(|worker| !own.contains(worker)).collect();
         assert!(expected.iter().all(|&worker| transport.is_link_up(worker)));
         let sent = outgoing.len() as u64;
         let traffic = transport.traffic();
@@ -68,9 +68,9 @@ pub fn check_process(transport: &mut dyn Transport) {
 fn check_collectives(transport: &mut dyn Transport) {
     let placement = transport.placement().clone();
     let processes = placement.processes() as f32;
-    let mut numbers = vec![1.0, placement.this() as f32];
-    transport.all_reduce(7, &mut numbers).unwrap();
-    assert_eq!(numbers, [processes, processes * (processes - 1.0) / 2.0]);
+    let mut values = vec![1.0, placement.this() as f32];
+    transport.all_reduce(7, &mut values).unwrap();
+    assert_eq!(values, [processes, processes * (processes - 1.0) / 2.0]);
     let mut scalars = vec![f64::NAN; placement.workers()];
     placement.own().for_each(|worker| scalars[worker] = worker as f64);
     transport.gather_scalars(&mut scalars).unwrap();

@@ -1,13 +1,15 @@
-//! Exchanges beside the machine's memory bandwidth, each algorithm's beside D-PSGD's, and whole rounds
-//! of many workers.
+//! Measures exchanges against the memory bandwidth of the machine, each algorithm against D-PSGD, and whole rounds of
+//! many workers.
 //!
-//! `cargo bench -p upwash` prints three tables. Mixing (the last): eight workers on L1 (and a server where there
-//! is one); `part of copy` is how near D-PSGD's comes to copying memory, where every number of X and U
-//! is counted as read once and every number of X as written once; copying counts a read and a write a
-//! number. Both use all cores. The copy is of 256 MB, far more than any cache holds: small models are
-//! mixed within the cache in part, and can come out above it. Rounds: softmax regression on made-up
-//! images by a hand-written model, workers on an 8-regular graph, with peak memory. Threads: how many
-//! gradients a second come out of eight workers, one of whom takes ten times as long.
+//! `cargo bench -p upwash` prints three tables.
+//!
+//! - Rounds: softmax regression on synthetic images with a hand-written model, workers on an 8-regular graph, with peak
+//!   memory.
+//! - Threads: gradients per second of eight workers, one of which takes ten times as long.
+//! - Mixing: eight workers on L1, plus a server for algorithms that need one. `part of copy` compares D-PSGD with
+//!   copying memory: mixing counts one read of every value of X and U and one write of every value of X; copying counts
+//!   one read and one write per value. Both use all cores. The copy is 256 MB, far larger than any cache. Small models
+//!   are partly mixed within the cache and can exceed 100 %.
 
 use rayon::prelude::*;
 use std::hint::black_box;
@@ -24,18 +26,18 @@ use upwash::model::{Layout, Slot};
 use upwash::run::{ControlFlow, Event, Progress, run};
 use upwash_testkit::row_plans;
 
-const CENTRED: [&str; 4] = ["easgd", "parameter-server", "async-easgd", "downpour"];
+const WITH_SERVER: [&str; 4] = ["easgd", "parameter-server", "async-easgd", "downpour"];
 
 fn main() {
-    // The most memory that a process has held is kept for good: small things come first.
+    // The peak memory of a process never decreases, so small benchmarks come first.
     rounds();
     slow_worker();
     mixing();
 }
 
 fn prepare(config: &str) -> Experiment {
-    let config = Config::parse(config, &[]).expect("a configuration");
-    Experiment::prepare(config, &DataPaths::default()).expect("an experiment")
+    let config = Config::parse(config, &[]).expect("valid configuration");
+    Experiment::prepare(config, &DataPaths::default()).expect("valid experiment")
 }
 
 fn mixing() {
@@ -46,9 +48,9 @@ fn mixing() {
         let mut base = None;
         let registry = Registry::standard();
         let mut names: Vec<&str> = registry.iter().map(|known| known.name).collect();
-        names.sort_by_key(|name| *name != "dpsgd"); // it comes first: the others are beside it
+        names.sort_by_key(|name| *name != "dpsgd"); // D-PSGD comes first: the others are relative to it
         for name in names {
-            let graph = if CENTRED.contains(&name) { "star:9" } else { "paper:L1" };
+            let graph = if WITH_SERVER.contains(&name) { "star:9" } else { "paper:L1" };
             let text = format!("[algorithm]\nname = \"{name}\"\n[graph]\ntopology = \"{graph}\"\n");
             let Some((time, exchanges)) = mixing_time(&prepare(&text), parameters) else {
                 continue;
@@ -67,44 +69,43 @@ fn mixing() {
     }
 }
 
-/// All exchanges of a round in which everyone talks; a meeting for every worker where there are no
-/// rounds.
+/// The time of all exchanges of a round in which all workers communicate or, for an asynchronous algorithm, of one
+/// pairwise update per worker.
 fn mixing_time(experiment: &Experiment, parameters: usize) -> Option<(Duration, usize)> {
     let workers = experiment.workers();
     let state_vectors = experiment.method.state_vectors().len();
     let buffer = |value: f32| vec![vec![value; parameters]; workers];
     let (mut models, steps) = (buffer(0.5), buffer(0.001));
-    let mut kept: Vec<Vec<Vec<f32>>> = (0..state_vectors).map(|_| buffer(0.25)).collect();
-    let all = all_parts(experiment);
+    let mut buffers: Vec<Vec<Vec<f32>>> = (0..state_vectors).map(|_| buffer(0.25)).collect();
+    let all = all_plans(experiment);
     let all: Vec<Vec<RowPlan>> = all.iter().map(|plans| row_plans(plans)).collect();
     let time = fastest(|| {
-        for parts in &all {
+        for plans in &all {
             let mut rows: Vec<Option<WorkerVectors<'_>>> = Vec::new();
-            let mut state_vectors: Vec<_> = kept.iter_mut().map(|extra| extra.iter_mut()).collect();
+            let mut state_vectors: Vec<_> = buffers.iter_mut().map(|rows| rows.iter_mut()).collect();
             for (model, step) in models.iter_mut().zip(&steps) {
                 let state_vectors = state_vectors.iter_mut().filter_map(Iterator::next);
                 let state_vectors = state_vectors.map(|row| &mut row[..]).collect();
                 rows.push(Some(WorkerVectors { model, step, state_vectors }));
             }
-            let here = parts.iter().filter_map(|part| rows[part.row.0].take());
-            exchange(here.collect(), &[], parts, MixOptions::default());
+            let rows = plans.iter().filter_map(|plan| rows[plan.row.0].take());
+            exchange(rows.collect(), &[], plans, MixOptions::default());
         }
     });
     Some((time, all.len()))
 }
 
-fn all_parts(experiment: &Experiment) -> Vec<Vec<WorkerPlan>> {
+fn all_plans(experiment: &Experiment) -> Vec<Vec<WorkerPlan>> {
     let workers = experiment.workers();
     match &experiment.method {
         Method::Synchronous(algorithm) => {
-            // A round in which as much as possible happens.
+            // The round with the most exchanges.
             let round = (0..200u64)
                 .max_by_key(|k| algorithm.exchanges(*k).len() * 100_000 - *k as usize)
                 .map(|k| experiment.schedule.round(k))
-                .expect("rounds");
-            let report =
-                |i: usize| WorkerStats { loss: Some((i * 5 % 8) as f64), degree: round.degree(i), scalar: 1.0 };
-            let reports: Vec<WorkerStats> = (0..workers).map(report).collect();
+                .expect("at least one round");
+            let stats = |i: usize| WorkerStats { loss: Some((i * 5 % 8) as f64), degree: round.degree(i), scalar: 1.0 };
+            let stats: Vec<WorkerStats> = (0..workers).map(stats).collect();
             let context = |exchange| ExchangeContext {
                 exchange,
                 momentum: 0.9,
@@ -112,11 +113,11 @@ fn all_parts(experiment: &Experiment) -> Vec<Vec<WorkerPlan>> {
                 ..ExchangeContext::new(&round, 0.1)
             };
             let exchanges = algorithm.exchanges(round.index()).into_iter().enumerate();
-            exchanges.map(|(index, kind)| kind.parts(&**algorithm, &context(index), &reports)).collect()
+            exchanges.map(|(index, kind)| kind.plans(&**algorithm, &context(index), &stats)).collect()
         }
         Method::Asynchronous(algorithm) => {
-            let meeting = |worker: usize| {
-                let turn = upwash::algorithm::AsyncStep {
+            let update = |worker: usize| {
+                let step = upwash::algorithm::AsyncStep {
                     worker,
                     step: 0,
                     neighbors: experiment.graph.neighbors(worker),
@@ -125,17 +126,17 @@ fn all_parts(experiment: &Experiment) -> Vec<Vec<WorkerPlan>> {
                     scalar: 1.0,
                     seed: 1,
                 };
-                let partner = algorithm.partner(&turn).map(|partner| (partner, 1.0));
-                let mut parts = algorithm.update(&turn, partner).plans;
-                parts.sort_by_key(|part| part.worker);
-                parts
+                let partner = algorithm.partner(&step).map(|partner| (partner, 1.0));
+                let mut plans = algorithm.update(&step, partner).plans;
+                plans.sort_by_key(|plan| plan.worker);
+                plans
             };
-            experiment.training_workers().into_iter().map(meeting).collect()
+            experiment.training_workers().into_iter().map(update).collect()
         }
     }
 }
 
-/// Softmax regression by hand: small enough that everything around the gradient is seen.
+/// Hand-written softmax regression: so small that the cost of everything around the gradient is visible.
 struct Softmax {
     layout: Layout,
     inputs: usize,
@@ -198,13 +199,13 @@ impl Model for Softmax {
 }
 
 fn rounds() {
-    println!("\nrounds of softmax regression (640 parameters, batch 8), links 8 a worker");
+    println!("\nrounds of softmax regression (640 parameters, batch 8), 8 links per worker");
     println!("algorithm      workers   rounds/s   us a worker   peak MB");
     for workers in [8, 64, 512, 4096] {
         for name in ["dpsgd", "al-dsgd", "ad-psgd"] {
             let images = 8 * workers;
             let links = if workers == 8 { "complete:8".into() } else { format!("regular:{workers},degree=8,seed=1") };
-            // Without rounds there are no weights.
+            // Asynchronous algorithms have no mixing weights.
             let weights = match name {
                 "ad-psgd" => "",
                 _ => "weights = \"metropolis\"\n",
@@ -215,11 +216,11 @@ fn rounds() {
                  [training]\nepochs = 1000000\nbatch_size = 8\ntest_every = 1000000\nmomentum = 0.0\n"
             );
             let experiment = prepare(&config);
-            let mut fleet = experiment.cpu_engine(Arc::new(Softmax::new(64)));
+            let mut engine = experiment.cpu_engine(Arc::new(Softmax::new(64)));
             let (mut began, mut count) = (None, 0u32);
             let mut clock = |event: &Event| {
                 if let Event::Round { .. } = event {
-                    // The first rounds warm up.
+                    // The first rounds are a warm-up.
                     count += 1;
                     if count == 3 {
                         began = Some(Instant::now());
@@ -228,7 +229,7 @@ fn rounds() {
                 let long = began.is_some_and(|began| began.elapsed() > Duration::from_secs(1));
                 if long { ControlFlow::Stop } else { ControlFlow::Continue }
             };
-            run(&experiment, &mut fleet, Progress::start(workers), &mut clock).expect("a run");
+            run(&experiment, &mut engine, Progress::start(workers), &mut clock).expect("successful run");
             let seconds = began.map_or(1.0, |began| began.elapsed().as_secs_f64());
             let rate = f64::from(count.saturating_sub(3).max(1)) / seconds;
             println!(
@@ -240,10 +241,11 @@ fn rounds() {
     }
 }
 
-/// Gradients a second of eight workers, in rounds and on threads, all alike or one slowed ten times.
+/// Gradients per second of eight workers, in rounds and on threads, with equal workers or with one slowed down ten
+/// times.
 fn slow_worker() {
-    println!("\neight workers of softmax regression (30,720 parameters, batch 32), gradients a second");
-    println!("                               all alike  one 10 x slower  part that is left");
+    println!("\neight workers of softmax regression (30,720 parameters, batch 32), gradients per second");
+    println!("                               all equal  one 10 x slower      relative rate");
     for (what, algorithm) in [
         ("dpsgd, in rounds", "name = \"dpsgd\""),
         ("all-reduce, in rounds", "name = \"all-reduce\""),
@@ -258,7 +260,7 @@ fn slow_worker() {
                  {threads}[clock]\n{slow}"
             );
             let experiment = prepare(&config);
-            let mut fleet = experiment.cpu_engine(Arc::new(Softmax::new(3 * 32 * 32)));
+            let mut engine = experiment.cpu_engine(Arc::new(Softmax::new(3 * 32 * 32)));
             let (mut began, mut count) = (None, 0u32);
             let mut clock = |event: &Event| {
                 if let Event::Round { .. } = event {
@@ -268,8 +270,8 @@ fn slow_worker() {
                 let long = began.is_some_and(|(began, _)| began.elapsed() > Duration::from_secs(3));
                 if long { ControlFlow::Stop } else { ControlFlow::Continue }
             };
-            run(&experiment, &mut fleet, Progress::start(8), &mut clock).expect("a run");
-            let (began, first) = began.expect("a round");
+            run(&experiment, &mut engine, Progress::start(8), &mut clock).expect("successful run");
+            let (began, first) = began.expect("at least one round");
             f64::from(8 * (count - first)) / began.elapsed().as_secs_f64()
         });
         println!("{what:<28} {:>11.0} {:>16.0} {:>17.0} %", rates[0], rates[1], 100.0 * rates[1] / rates[0]);
@@ -283,7 +285,7 @@ fn peak_megabytes() -> f64 {
     kilobytes.unwrap_or(f64::NAN) / 1e3
 }
 
-/// Bytes read and written a second by a plain copy of `count` numbers on all cores.
+/// Bytes per second that a plain copy of `count` values reads and writes on all cores.
 fn copy_bandwidth(count: usize) -> f64 {
     let from = vec![1.0f32; count];
     let mut to = vec![0.0f32; count];
@@ -295,7 +297,7 @@ fn copy_bandwidth(count: usize) -> f64 {
     (2 * count * size_of::<f32>()) as f64 / time.as_secs_f64()
 }
 
-/// The shortest of many runs, after one to warm up.
+/// The shortest time of many runs, after a warm-up run.
 fn fastest(mut work: impl FnMut()) -> Duration {
     work();
     let began = Instant::now();

@@ -1,19 +1,19 @@
-//! The numbers of a message: this process's own, or where several processes see them.
+//! Buffers for the values of a message: owned by this process, or in memory shared with other processes.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Buffer that a transport has lent: in memory that other processes see as well, say.
+/// A buffer that a transport provides, for example in memory shared with other processes.
 pub trait SharedBuffer: Any + Send + Sync {
-    /// The numbers.
+    /// The values.
     fn values(&self) -> &[f32];
 
-    /// The numbers, for who fills them in before they are sent; none where they have been.
+    /// The values for writing. `None` if the buffer is read-only, as it is once it has been sent.
     fn values_mut(&mut self) -> Option<&mut [f32]>;
 }
 
-/// The numbers of a message.
+/// The values of a message.
 ///
 /// ```
 /// use upwash::transport::Buffer;
@@ -21,39 +21,39 @@ pub trait SharedBuffer: Any + Send + Sync {
 /// assert_eq!(numbers.len(), 2);
 /// assert_eq!(numbers.into_vec(), [1.0, 2.0]);
 /// ```
-pub struct Buffer(Kept);
+pub struct Buffer(Storage);
 
-enum Kept {
-    Own(Vec<f32>),
-    SharedBuffer(Box<dyn SharedBuffer>),
+enum Storage {
+    Owned(Vec<f32>),
+    Shared(Box<dyn SharedBuffer>),
 }
 
 impl Buffer {
-    /// What a transport lends.
-    pub fn lent(numbers: impl SharedBuffer) -> Self {
-        Self(Kept::SharedBuffer(Box::new(numbers)))
+    /// Wraps a buffer that a transport provides.
+    pub fn shared(buffer: impl SharedBuffer) -> Self {
+        Self(Storage::Shared(Box::new(buffer)))
     }
 
-    /// What was lent, if it is of this kind.
-    pub fn as_lent<L: SharedBuffer>(&self) -> Option<&L> {
+    /// The buffer that a transport provided, if it is of type `L`.
+    pub fn as_shared<L: SharedBuffer>(&self) -> Option<&L> {
         match &self.0 {
-            Kept::Own(_) => None,
-            Kept::SharedBuffer(lent) => (&**lent as &dyn Any).downcast_ref(),
+            Storage::Owned(_) => None,
+            Storage::Shared(shared) => (&**shared as &dyn Any).downcast_ref(),
         }
     }
 
-    /// As a vector of this process's own; copied only if it is not one.
+    /// Converts into a vector. Copies the values only if they are in a shared buffer.
     pub fn into_vec(self) -> Vec<f32> {
         match self.0 {
-            Kept::Own(numbers) => numbers,
-            Kept::SharedBuffer(lent) => lent.values().to_vec(),
+            Storage::Owned(values) => values,
+            Storage::Shared(shared) => shared.values().to_vec(),
         }
     }
 }
 
 impl From<Vec<f32>> for Buffer {
-    fn from(numbers: Vec<f32>) -> Self {
-        Self(Kept::Own(numbers))
+    fn from(values: Vec<f32>) -> Self {
+        Self(Storage::Owned(values))
     }
 }
 
@@ -68,23 +68,23 @@ impl Deref for Buffer {
 
     fn deref(&self) -> &[f32] {
         match &self.0 {
-            Kept::Own(numbers) => numbers,
-            Kept::SharedBuffer(lent) => lent.values(),
+            Storage::Owned(values) => values,
+            Storage::Shared(shared) => shared.values(),
         }
     }
 }
 
-/// What was lent and sent already is copied first.
+/// Copies the values first if they are in a read-only shared buffer.
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [f32] {
-        if let Kept::SharedBuffer(lent) = &mut self.0
-            && lent.values_mut().is_none()
+        if let Storage::Shared(shared) = &mut self.0
+            && shared.values_mut().is_none()
         {
-            self.0 = Kept::Own(lent.values().to_vec());
+            self.0 = Storage::Owned(shared.values().to_vec());
         }
         match &mut self.0 {
-            Kept::Own(numbers) => numbers,
-            Kept::SharedBuffer(lent) => lent.values_mut().unwrap_or_default(),
+            Storage::Owned(values) => values,
+            Storage::Shared(shared) => shared.values_mut().unwrap_or_default(),
         }
     }
 }
@@ -107,72 +107,72 @@ impl std::fmt::Debug for Buffer {
     }
 }
 
-/// Vectors that are used again: new memory costs as much as sending what is in it.
+/// A pool of reusable vectors. Allocating new memory costs as much as sending its contents.
 ///
 /// ```
 /// let pool = upwash::transport::Pool::new(2);
 /// let mut page = pool.allocate(3);
 /// page.copy_from_slice(&[1.0, 2.0, 3.0]);
 /// drop(page);
-/// assert_eq!(pool.allocate(3).to_vec(), [1.0, 2.0, 3.0]); // as it was left
+/// assert_eq!(pool.allocate(3).to_vec(), [1.0, 2.0, 3.0]); // not cleared
 /// assert_eq!(pool.allocate(2).to_vec(), [0.0, 0.0]);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Pool {
     spare: Arc<Mutex<Vec<Vec<f32>>>>,
-    most: usize,
+    capacity: usize,
 }
 
 impl Pool {
-    /// Keeps at most so many that are not in use.
-    pub fn new(most: usize) -> Self {
-        Self { spare: Arc::default(), most }
+    /// Creates a pool that keeps at most `capacity` unused vectors.
+    pub fn new(capacity: usize) -> Self {
+        Self { spare: Arc::default(), capacity }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Vec<f32>>> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of this length that was used before, if there is one.
+    /// Takes an unused vector of this length from the pool, if there is one.
     pub fn spare(&self, length: usize) -> Option<Vec<f32>> {
         let mut spare = self.lock();
-        let place = spare.iter().position(|page| page.len() == length)?;
-        Some(spare.swap_remove(place))
+        let index = spare.iter().position(|vector| vector.len() == length)?;
+        Some(spare.swap_remove(index))
     }
 
-    /// These numbers; when nobody needs them any more, their memory is used again.
-    pub fn lend(&self, numbers: Vec<f32>) -> Buffer {
-        Buffer::lent(Pooled { numbers, pool: self.clone() })
+    /// Wraps `values` in a buffer that returns its memory to the pool when it is dropped.
+    pub fn wrap(&self, values: Vec<f32>) -> Buffer {
+        Buffer::shared(Pooled { values, pool: self.clone() })
     }
 
-    /// Room for so many numbers, whatever is in it.
+    /// Allocates a buffer of `length` values with unspecified contents.
     pub fn allocate(&self, length: usize) -> Buffer {
-        self.lend(self.spare(length).unwrap_or_else(|| vec![0.0; length]))
+        self.wrap(self.spare(length).unwrap_or_else(|| vec![0.0; length]))
     }
 }
 
 struct Pooled {
-    numbers: Vec<f32>,
+    values: Vec<f32>,
     pool: Pool,
 }
 
 impl SharedBuffer for Pooled {
     fn values(&self) -> &[f32] {
-        &self.numbers
+        &self.values
     }
 
     fn values_mut(&mut self) -> Option<&mut [f32]> {
-        Some(&mut self.numbers)
+        Some(&mut self.values)
     }
 }
 
 impl Drop for Pooled {
     fn drop(&mut self) {
         let mut spare = self.pool.lock();
-        // What is longest unused goes: lengths may have changed.
-        if spare.len() >= self.pool.most {
+        // Evict the oldest vector: the lengths in use may have changed.
+        if spare.len() >= self.pool.capacity {
             spare.remove(0);
         }
-        spare.push(std::mem::take(&mut self.numbers));
+        spare.push(std::mem::take(&mut self.values));
     }
 }

@@ -1,9 +1,8 @@
-//! Compressing a vector before it is sent.
+//! Compression of vectors before they are sent.
 
 use upwash_topology::random::Stream;
 
-/// How a vector is made smaller. What arrives is the vector's nearest (or a random) neighbor among
-/// those that need few bytes.
+/// How a vector is compressed. The receiver gets the nearest (or a random) vector among those that need few bytes.
 ///
 /// ```
 /// use upwash::compress::Compression;
@@ -13,45 +12,45 @@ use upwash_topology::random::Stream;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     None,
-    /// This part of the numbers, the largest ones.
+    /// Sends this fraction of the entries: those with the largest magnitude.
     TopK(f64),
-    /// This part of the numbers, drawn at random; sender and receivers draw the same.
+    /// Sends this fraction of the entries, drawn at random. Sender and receivers draw the same indices.
     RandomK(f64),
-    /// A sign for each number, and their mean size.
+    /// Sends the sign of each entry and the mean magnitude.
     Sign,
-    /// A byte for each number, and the largest size.
+    /// Sends one byte per entry and the largest magnitude.
     EightBit,
 }
 
 impl Compression {
-    /// Replaces a vector by what arrives of it. `draw` is what a random choice depends on.
+    /// Replaces a vector by the vector that receivers get. `draw` identifies the draw of a random compressor.
     pub fn apply(self, vector: &mut [f32], draw: &[u64]) {
         let count = vector.len();
         match self {
             Self::None => {}
-            Self::TopK(part) => {
-                let kept = kept(part, count);
+            Self::TopK(fraction) => {
+                let kept = kept(fraction, count);
                 if kept == count {
                     return;
                 }
-                // NaN is the largest of all: it must not be hidden.
+                // By its bits, NaN is larger than every number: compression must not hide it.
                 let mut sizes: Vec<u32> = vector.iter().map(|x| x.abs().to_bits()).collect();
-                let (_, &mut least, _) = sizes.select_nth_unstable(count - kept);
-                let above = vector.iter().filter(|x| x.abs().to_bits() > least).count();
+                let (_, &mut threshold, _) = sizes.select_nth_unstable(count - kept);
+                let above = vector.iter().filter(|x| x.abs().to_bits() > threshold).count();
                 let mut ties = kept - above;
                 for x in vector {
                     let size = x.abs().to_bits();
-                    if size < least || size == least && ties == 0 {
+                    if size < threshold || size == threshold && ties == 0 {
                         *x = 0.0;
-                    } else if size == least {
+                    } else if size == threshold {
                         ties -= 1;
                     }
                 }
             }
-            Self::RandomK(part) => {
-                let draw = Draw::new(part, count, draw);
+            Self::RandomK(fraction) => {
+                let draw = Draw::new(fraction, count, draw);
                 let cut = |(index, x): (usize, &mut f32)| {
                     if !draw.has(index) {
                         *x = 0.0;
@@ -66,7 +65,7 @@ impl Compression {
                 vector.iter_mut().for_each(sign);
             }
             Self::EightBit => {
-                // fold with `max` would pass over NaN.
+                // A fold with `f32::max` would skip NaN.
                 let largest = vector.iter().map(|x| x.abs().to_bits()).max().unwrap_or(0);
                 let scale = f32::from_bits(largest) / 127.0;
                 if scale != 0.0 {
@@ -77,26 +76,26 @@ impl Compression {
         }
     }
 
-    /// Bytes of a vector of `count` numbers as it would travel.
+    /// The size in bytes of a compressed vector of `count` entries on the wire.
     ///
     /// ```
     /// # use upwash::compress::Compression;
     /// assert_eq!(Compression::None.bytes(1000), 4000);
-    /// assert_eq!(Compression::TopK(0.01).bytes(1000), 80); // ten numbers and their places
-    /// assert_eq!(Compression::RandomK(0.01).bytes(1000), 48); // ten numbers and what was drawn
+    /// assert_eq!(Compression::TopK(0.01).bytes(1000), 80); // ten values and their indices
+    /// assert_eq!(Compression::RandomK(0.01).bytes(1000), 48); // ten values and the draw
     /// assert_eq!(Compression::Sign.bytes(1000), 129);
     /// assert_eq!(Compression::EightBit.bytes(1000), 1004);
     /// ```
     pub fn bytes(self, count: usize) -> u64 {
         let bytes = match self {
             Self::None => 4 * count,
-            // Places as numbers, or as a bit for every place: whatever is shorter.
-            Self::TopK(part) => {
-                let kept = kept(part, count);
-                let places = (4 * kept).min(count.div_ceil(8));
-                (4 * kept + places).min(4 * count)
+            // Indices as integers or as a bit mask, whichever is shorter.
+            Self::TopK(fraction) => {
+                let kept = kept(fraction, count);
+                let indices = (4 * kept).min(count.div_ceil(8));
+                (4 * kept + indices).min(4 * count)
             }
-            Self::RandomK(part) => (4 * kept(part, count) + 8).min(4 * count),
+            Self::RandomK(fraction) => (4 * kept(fraction, count) + 8).min(4 * count),
             Self::Sign => count.div_ceil(8) + 4,
             Self::EightBit => count + 4,
         };
@@ -104,31 +103,31 @@ impl Compression {
     }
 }
 
-/// How many of `count` numbers a part is: at least one.
-pub fn kept(part: f64, count: usize) -> usize {
-    ((part * count as f64).round() as usize).clamp(count.min(1), count)
+/// The number of entries that a fraction of `count` entries keeps: at least one.
+pub fn kept(fraction: f64, count: usize) -> usize {
+    ((fraction * count as f64).round() as usize).clamp(count.min(1), count)
 }
 
-/// A random choice of places that can be asked place by place: those i for which offset + i x stride
-/// (modulo the number of places, to which the stride has no common divisor) is below the number that
-/// is chosen. Every place is chosen equally often.
+/// A random subset of indices that can be tested index by index. It contains the indices i for which
+/// offset + i x stride, modulo the number of indices, is below the number of chosen ones. The stride is coprime to the
+/// number of indices. Every index is chosen equally often.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw {
-    /// How many places there are.
+    /// The number of indices.
     pub count: u64,
-    /// How many are chosen.
+    /// The number of chosen indices.
     pub chosen: u64,
-    /// Where it starts.
+    /// The offset.
     pub offset: u64,
-    /// From place to place.
+    /// The stride.
     pub stride: u64,
 }
 
 impl Draw {
-    /// A part of `count` places.
-    pub fn new(part: f64, count: usize, draw: &[u64]) -> Self {
+    /// Draws a fraction of `count` indices. The result depends on `draw` only.
+    pub fn new(fraction: f64, count: usize, draw: &[u64]) -> Self {
         let mut stream = Stream::new(0, "random part", draw);
-        let chosen = kept(part, count) as u64;
+        let chosen = kept(fraction, count) as u64;
         let offset = stream.below(count.max(1)) as u64;
         let stride = loop {
             let stride = stream.below(count.max(1)) as u64;
@@ -139,9 +138,9 @@ impl Draw {
         Self { count: count as u64, chosen, offset, stride }
     }
 
-    /// Whether a place is chosen.
-    pub fn has(&self, place: usize) -> bool {
-        (self.offset + place as u64 * self.stride) % self.count < self.chosen
+    /// Whether an index is chosen.
+    pub fn has(&self, index: usize) -> bool {
+        (self.offset + index as u64 * self.stride) % self.count < self.chosen
     }
 }
 
@@ -163,15 +162,15 @@ mod tests {
     }
 
     fn error(compression: Compression, vector: &[f32], draw: u64) -> f64 {
-        let mut arrived = vector.to_vec();
-        compression.apply(&mut arrived, &[draw]);
-        let rest: Vec<f32> = vector.iter().zip(&arrived).map(|(a, b)| a - b).collect();
+        let mut received = vector.to_vec();
+        compression.apply(&mut received, &[draw]);
+        let rest: Vec<f32> = vector.iter().zip(&received).map(|(a, b)| a - b).collect();
         squares(&rest) / squares(vector)
     }
 
-    /// What CHOCO's theory asks of a compressor: less than all is lost, by a known part.
+    /// CHOCO's theory requires that a compressor loses less than the whole vector, by a known factor.
     #[test]
-    fn what_is_lost_is_bounded() {
+    fn compression_error_is_bounded() {
         let all = vector(1000, 0);
         assert_eq!(error(Compression::None, &all, 0), 0.0);
         assert!(error(Compression::TopK(0.1), &all, 0) < 0.9);
@@ -180,19 +179,19 @@ mod tests {
         let one: f64 = all.iter().map(|x| f64::from(x.abs())).sum();
         let known = 1.0 - one * one / (1000.0 * squares(&all));
         assert!((error(Compression::Sign, &all, 0) - known).abs() < 1e-6);
-        // 1 - k/d in the mean over draws.
+        // 1 - k/d on average over draws.
         let mean: f64 = (0..2000).map(|draw| error(Compression::RandomK(0.1), &all, draw)).sum::<f64>() / 2000.0;
         assert!((mean - 0.9).abs() < 0.01, "{mean}");
     }
 
     #[test]
-    fn a_part_has_just_so_many_numbers() {
+    fn top_k_and_random_k_keep_exactly_k_entries() {
         for count in [1, 2, 7, 64, 1000] {
             for part in [0.001, 0.1, 0.5, 1.0] {
                 for compression in [Compression::TopK(part), Compression::RandomK(part)] {
-                    let mut arrived = vec![1.0; count]; // all alike: ties everywhere
-                    compression.apply(&mut arrived, &[5]);
-                    let left = arrived.iter().filter(|x| **x != 0.0).count();
+                    let mut received = vec![1.0; count]; // all equal: ties everywhere
+                    compression.apply(&mut received, &[5]);
+                    let left = received.iter().filter(|x| **x != 0.0).count();
                     assert_eq!(left, kept(part, count), "{compression:?} of {count}");
                 }
             }
@@ -200,17 +199,17 @@ mod tests {
         let mut chosen = [0; 10];
         for draw in 0..10_000 {
             let draw = Draw::new(0.3, 10, &[draw]);
-            (0..10).for_each(|place| chosen[place] += i32::from(draw.has(place)));
+            (0..10).for_each(|index| chosen[index] += i32::from(draw.has(index)));
         }
         assert!(chosen.iter().all(|n| (2800..3200).contains(n)), "{chosen:?}");
     }
 
     #[test]
-    fn a_lost_number_is_not_hidden() {
+    fn compression_does_not_hide_nan() {
         for compression in [Compression::TopK(0.25), Compression::Sign, Compression::EightBit] {
-            let mut arrived = [1.0, f32::NAN, 2.0, 3.0];
-            compression.apply(&mut arrived, &[]);
-            assert!(arrived.iter().any(|x| x.is_nan()), "{compression:?}");
+            let mut received = [1.0, f32::NAN, 2.0, 3.0];
+            compression.apply(&mut received, &[]);
+            assert!(received.iter().any(|x| x.is_nan()), "{compression:?}");
         }
     }
 }

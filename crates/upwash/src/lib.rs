@@ -1,7 +1,7 @@
-//! Decentralized training: many workers that exchange models with their neighbors in a graph, and no server.
+//! Decentralized training: many workers exchange models with their neighbors in a graph, without a central server.
 //!
-//! A run is a configuration (data, model, graph, algorithm) and an engine that computes gradients. [`Trainer`] puts them
-//! together:
+//! A run needs a configuration (data, model, graph, algorithm) and an engine that computes gradients. [`Trainer`]
+//! combines them:
 //!
 //! ```
 //! use upwash::{Config, Trainer};
@@ -17,9 +17,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What you can bring yourself, each with a short example in the repository:
+//! You can supply your own components. Each has a short example in the repository:
 //!
-//! | your own | implement | give it to | example |
+//! | component | implement | pass it to | example |
 //! |---|---|---|---|
 //! | model | [`Model`]: a gradient on flat vectors | [`Trainer::model`] | `own_model.rs` |
 //! | data | a [`Dataset`] in memory | [`Trainer::dataset`] | `own_dataset.rs` |
@@ -27,7 +27,7 @@
 //! | optimizer | [`Optimizer`]: a direction from a gradient | [`Trainer::optimizer`] | `own_optimizer.rs` |
 //! | training loop | drive a [`Node`] round by round | [`ExternalEngine`] | `own_loop.rs` |
 //!
-//! Whatever happens in a run is an [`Event`]; what it comes to is a [`Summary`].
+//! A run reports its progress as [`Event`]s and its result as a [`Summary`].
 
 mod buffer;
 mod gossip;

@@ -1,9 +1,9 @@
-//! The loss, the same for every engine on the CPU.
+//! The loss function of the CPU engines.
 
 use crate::engine::Score;
 
-/// Softmax cross-entropy of logits (a row of `classes` for each label): the score, and the slope of
-/// the mean loss with respect to each logit.
+/// Computes the softmax cross-entropy of logits (one row of `classes` values per label). Returns the score and the
+/// gradient of the mean loss with respect to the logits.
 ///
 /// ```
 /// let (score, slope) = upwash::loss::cross_entropy(&[0.0, 0.0], &[1], 2);
@@ -12,9 +12,9 @@ use crate::engine::Score;
 /// ```
 ///
 /// # Panics
-/// If a label is not below `classes` or there are not as many rows as labels.
+/// If a label is not below `classes`, or the number of rows differs from the number of labels.
 pub fn cross_entropy(logits: &[f32], labels: &[u8], classes: usize) -> (Score, Vec<f32>) {
-    assert_eq!(logits.len(), labels.len() * classes, "a row of logits for every label");
+    assert_eq!(logits.len(), labels.len() * classes, "there must be one row of logits per label");
     let examples = labels.len();
     let (mut loss, mut correct) = (0.0f64, 0);
     let mut slope = Vec::with_capacity(logits.len());
@@ -23,7 +23,7 @@ pub fn cross_entropy(logits: &[f32], labels: &[u8], classes: usize) -> (Score, V
         let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let total: f32 = row.iter().map(|x| (x - largest).exp()).sum();
         loss += f64::from(total.ln() + largest - row[label]);
-        // The first of equals wins, as argmax has it; a model of NaN is right about nothing.
+        // Ties go to the first class, as with argmax. NaN logits are never correct.
         correct += usize::from(row.iter().position(|&x| x == largest) == Some(label));
         for (class, x) in row.iter().enumerate() {
             let target = if class == label { 1.0 } else { 0.0 };

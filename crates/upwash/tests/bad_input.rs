@@ -21,13 +21,13 @@ fn invalid_algorithm_options_are_rejected() {
     for (config, expected) in [
         ("name = \"dspgd\"", "algorithm.name = \"dspgd\": one of al-dsgd"),
         ("name = \"dspgd\"", "did you mean `dpsgd`?"),
-        ("name = \"dpsgd\"\nbudget = 0.5", "algorithm.budget = 0.5: no option of dpsgd"),
+        ("name = \"dpsgd\"\nbudget = 0.5", "algorithm.budget = 0.5: not an option of dpsgd"),
         ("name = \"all-reduce\"\nperiod = 2", "all-reduce has no options"),
         ("lambdabest = 0.1", "did you mean `lambda_best`?"),
         ("base = \"dpsdg\"", "algorithm.base = \"dpsdg\": one of"),
         ("variant = \"released\"\nlambda_best = 0.9", "at most 1 for `released`"),
-        ("w_best = 0.7\nw_degree = 0.7", "algorithm.w_best = 0.7: with w_degree at most 1"),
-        ("w_best = -0.1", "algorithm.w_best = -0.1: a number from 0 on"),
+        ("w_best = 0.7\nw_degree = 0.7", "algorithm.w_best = 0.7: the sum of w_best and w_degree must be at most 1"),
+        ("w_best = -0.1", "algorithm.w_best = -0.1: a number of at least 0"),
         ("w_best = \"a lot\"", "algorithm.w_best = \"a lot\": a number"),
         ("base = \"matcha\"\nbudget = 0.0", "algorithm.budget = 0.0: a number from"),
         ("variant = \"released\"\noverlap = true", "algorithm.overlap = true: false"),
@@ -39,7 +39,7 @@ fn invalid_algorithm_options_are_rejected() {
         ("name = \"slowmo\"\nslow_period = 0", "algorithm.slow_period = 0"),
         ("name = \"downpour\"\nstaleness = 0", "algorithm.staleness = 0"),
         ("name = \"lsgd\"\ngroups = 0", "algorithm.groups = 0"),
-        ("name = \"slowmo\"\nbase = \"slowmo\"", "another algorithm than slowmo itself"),
+        ("name = \"slowmo\"\nbase = \"slowmo\"", "any synchronous algorithm except slowmo itself"),
         ("name = \"slowmo\"\nbase = \"ad-psgd\"", "a synchronous algorithm"),
     ] {
         let found = rejection(&format!("[algorithm]\n{config}\n"));

@@ -1,11 +1,11 @@
-//! The update rules against exact trajectories: four workers on a path, one parameter each,
-//! F_i(x) = a_i (x - b_i)^2 / 2 with exact gradients. Values were computed with exact fractions.
+//! Checks the update rules against exact trajectories: four workers on a path, one parameter each,
+//! F_i(x) = a_i (x - b_i)^2 / 2 with exact gradients. The expected values were computed with exact fractions.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::Machine;
+use common::Simulation;
 use upwash::algorithm::{
     AlDsgd, Algorithm, Dpsgd, Exchange, ExchangeContext, LeaderCoefficients, LocalView, Variant, WorkerStats,
 };
@@ -23,12 +23,12 @@ fn path() -> Schedule {
     Schedule::fixed(&path, &Weights::Optimal).unwrap()
 }
 
-/// One round in double precision, by the plans' definition.
+/// One round of the reference implementation, in double precision.
 fn step(algorithm: &dyn Algorithm, round: &Round, x: &[f64], u: &[f64], losses: &[f64]) -> Vec<f64> {
-    let mut machine = Machine::new(algorithm, x);
-    machine.u = u.to_vec();
-    machine.exchange(algorithm, round, RATE, losses);
-    machine.x
+    let mut simulation = Simulation::new(algorithm, x);
+    simulation.u = u.to_vec();
+    simulation.exchange(algorithm, round, RATE, losses);
+    simulation.x
 }
 
 fn trajectory(algorithm: &dyn Algorithm, rounds: usize) -> Vec<Vec<f64>> {
@@ -79,7 +79,7 @@ fn dpsgd_combines_then_adapts() {
 }
 
 #[test]
-fn al_dsgd_as_written() {
+fn written_variant_matches_exact_trajectory() {
     check(
         &al_dsgd(Variant::Written),
         &[
@@ -92,7 +92,7 @@ fn al_dsgd_as_written() {
 }
 
 #[test]
-fn al_dsgd_as_released() {
+fn released_variant_matches_exact_trajectory() {
     check(
         &al_dsgd(Variant::Released),
         &[
@@ -103,32 +103,32 @@ fn al_dsgd_as_released() {
     );
 }
 
-/// With one matching up, everyone has one link: no neighbor is better connected, and the pull towards the
-/// best-connected one, which is half of the method, is a pull towards oneself.
+/// With one matching up, every worker has one link. No neighbor is better connected, so the pull towards the
+/// best-connected one, which is half of the method, is a pull of each worker towards itself.
 #[test]
-fn released_over_the_released_baseline_nobody_follows_a_better_connected_one() {
+fn released_links_leave_no_better_connected_leader() {
     let l1 = "paper:L1".parse::<GraphSpec>().unwrap().build().unwrap();
     let schedule = Schedule::released_flags(&l1).unwrap();
     let algorithm = al_dsgd(Variant::Released);
     for index in 0..4 {
         let round = schedule.round(index);
-        let report = |worker: usize| WorkerStats {
+        let stats = |worker: usize| WorkerStats {
             loss: Some(1.0 / (1 + worker) as f64),
             degree: round.degree(worker),
             scalar: 1.0,
         };
-        let reports: Vec<WorkerStats> = (0..8).map(report).collect();
-        let parts = Exchange::Neighbors.parts(&algorithm, &ExchangeContext::new(&round, RATE), &reports);
-        let led = parts.iter().filter(|part| part.plan.leaders.is_some());
+        let stats: Vec<WorkerStats> = (0..8).map(stats).collect();
+        let plans = Exchange::Neighbors.plans(&algorithm, &ExchangeContext::new(&round, RATE), &stats);
+        let led = plans.iter().filter(|plan| plan.plan.leaders.is_some());
         assert!(led.clone().count() >= 4);
-        for part in led {
-            assert_eq!(part.plan.leaders.unwrap()[1], part.worker);
+        for plan in led {
+            assert_eq!(plan.plan.leaders.unwrap()[1], plan.worker);
         }
     }
 }
 
 #[test]
-fn al_dsgd_sound() {
+fn sound_variant_matches_exact_trajectory() {
     check(
         &al_dsgd(Variant::Sound),
         &[
@@ -141,14 +141,14 @@ fn al_dsgd_sound() {
 }
 
 #[test]
-fn without_pull_al_dsgd_is_its_base() {
+fn al_dsgd_without_pull_equals_its_base() {
     let none = LeaderCoefficients { w_best: 0.0, w_degree: 0.0, lambda_best: 0.0, lambda_degree: 0.0 };
     for variant in [Variant::Sound, Variant::Released] {
         let mut led = al_dsgd(variant);
         led.pull = none;
         assert_eq!(trajectory(&led, 10), trajectory(&Dpsgd::default(), 10));
     }
-    // `written` then is A = W, C = diag W: the inner workers of the path do not learn at all.
+    // `written` is then A = W, C = diag W: the inner workers of the path do not learn at all.
     let mut written = al_dsgd(Variant::Written);
     written.pull = none;
     let first = &trajectory(&written, 1)[1];
@@ -157,7 +157,7 @@ fn without_pull_al_dsgd_is_its_base() {
 }
 
 #[test]
-fn a_worker_without_neighbors_takes_a_plain_step() {
+fn worker_without_neighbors_takes_a_plain_step() {
     let round = Schedule::one_peer_exponential(1).round(0);
     for variant in [Variant::Sound, Variant::Written, Variant::Released] {
         let x = step(&al_dsgd(variant), &round, &[3.0], &[0.5], &[1.0]);
@@ -166,23 +166,23 @@ fn a_worker_without_neighbors_takes_a_plain_step() {
 }
 
 #[test]
-fn before_any_loss_is_known_everyone_is_its_own_best() {
+fn each_worker_is_its_own_best_until_losses_are_known() {
     let round = path().round(0);
-    let blank = |degree| WorkerStats { loss: None, degree, scalar: 1.0 };
+    let unknown = |degree| WorkerStats { loss: None, degree, scalar: 1.0 };
     let view = LocalView {
         worker: 1,
         context: ExchangeContext::new(&round, 0.0),
-        own: blank(2),
-        received: &[(0, blank(1)), (2, blank(2))],
+        own: unknown(2),
+        received: &[(0, unknown(1)), (2, unknown(2))],
     };
     let plan = AlDsgd::new(Box::new(Dpsgd { overlap: true, ..Default::default() }), Variant::Sound).plan(&view);
-    // W_11 = 0, so that all of its own weight is w_best and w_degree: worker 1 wins the tie with 2.
+    // W_11 = 0, so its own weight is w_best + w_degree: worker 1 wins the tie with worker 2.
     assert!((plan.assignments[0].messages[1].1 - 0.2).abs() < 1e-12, "{plan:?}");
 }
 
 /// One round of `overlap`, worked by hand: A = Z over the lazy W, C = I.
 #[test]
-fn al_dsgd_that_overlaps() {
+fn al_dsgd_with_overlap_matches_a_round_by_hand() {
     let base = Dpsgd { overlap: true, lazy: true, ..Default::default() };
     let sound = AlDsgd::new(Box::new(base), Variant::Sound);
     assert!(sound.exchanges(0) == [Exchange::Early]);
@@ -196,9 +196,9 @@ fn al_dsgd_that_overlaps() {
     assert!(written.exchanges(0) == [Exchange::Early]);
 }
 
-/// The kernel in single precision, over many columns, against the definition in double.
+/// Compares the single-precision kernel, over many columns, with the reference implementation in double precision.
 #[test]
-fn the_kernel_mixes_as_the_plans_say() {
+fn kernel_matches_the_reference_implementation() {
     let width = 40_003; // several blocks, the last one short
     for algorithm in [&al_dsgd(Variant::Sound) as &dyn Algorithm, &al_dsgd(Variant::Written), &Dpsgd::default()] {
         let value = |seed: usize, i: usize| ((i * 7919 + seed * 104_729) % 1000) as f64 / 500.0 - 1.0;
@@ -207,13 +207,13 @@ fn the_kernel_mixes_as_the_plans_say() {
         let before = models.clone();
         let losses = [0.3, 0.1, 0.4, 0.2];
         let round = path().round(0);
-        let report = |i: usize| WorkerStats { loss: Some(losses[i]), degree: round.degree(i), scalar: 1.0 };
-        let reports = [0, 1, 2, 3].map(report);
+        let stats = |i: usize| WorkerStats { loss: Some(losses[i]), degree: round.degree(i), scalar: 1.0 };
+        let stats = [0, 1, 2, 3].map(stats);
         let context = ExchangeContext::new(&round, RATE);
-        let parts = Exchange::Neighbors.parts(algorithm, &context, &reports);
+        let plans = Exchange::Neighbors.plans(algorithm, &context, &stats);
         let rows = models.chunks_mut(width).zip(updates.chunks(width));
         let rows = rows.map(|(model, step)| WorkerVectors { model, step, state_vectors: vec![] });
-        exchange(rows.collect(), &[], &row_plans(&parts), MixOptions::default());
+        exchange(rows.collect(), &[], &row_plans(&plans), MixOptions::default());
         for column in (0..width).step_by(997) {
             let pick =
                 |buffer: &[f32]| -> Vec<f64> { (0..4).map(|row| f64::from(buffer[row * width + column])).collect() };

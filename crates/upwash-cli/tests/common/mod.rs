@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use upwash_testkit::program::Program;
 
-pub use upwash_testkit::program::ended;
+pub use upwash_testkit::program::wait_with_timeout;
 
 const UPWASH: Program = Program::new(env!("CARGO_BIN_EXE_upwash"));
 
@@ -48,7 +48,7 @@ pub fn mpirun(folder: &Path, ranks: usize, arguments: &[&str]) -> Command {
 
 /// Runs it to its end, but not for ever.
 pub fn finish(mut command: Command) -> Output {
-    ended(command.spawn().expect("mpirun: install openmpi-bin"))
+    wait_with_timeout(command.spawn().expect("mpirun: install openmpi-bin"))
 }
 
 pub fn summary(folder: &Path) -> Value {

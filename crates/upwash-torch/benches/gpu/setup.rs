@@ -64,5 +64,5 @@ pub(crate) fn parts_of(algorithm: &dyn Algorithm, experiment: &Experiment) -> Ve
     let up = experiment.schedule.round(0);
     let report = |i: usize| WorkerStats { loss: Some(i as f64), degree: up.degree(i), scalar: 1.0 };
     let reports: Vec<WorkerStats> = (0..experiment.workers()).map(report).collect();
-    Exchange::Neighbors.parts(algorithm, &ExchangeContext::new(&up, 0.1), &reports)
+    Exchange::Neighbors.plans(algorithm, &ExchangeContext::new(&up, 0.1), &reports)
 }

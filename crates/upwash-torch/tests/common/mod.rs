@@ -83,7 +83,7 @@ pub fn compare(experiment: &Experiment, rounds: u64, first: &mut dyn Engine, sec
                 server: experiment.server,
                 ..ExchangeContext::new(&up, rate)
             };
-            let parts = exchange.parts(algorithm, &context, &reports);
+            let parts = exchange.plans(algorithm, &context, &reports);
             let options = MixOptions {
                 server: experiment.server.map(RowIndex),
                 round,

@@ -1,4 +1,4 @@
-//! AD-PSGD: whoever has a gradient averages with a random neighbor.
+//! AD-PSGD: a worker with a new gradient averages with a random neighbor.
 
 use super::{
     Assignment, AsyncStep, Asynchronous, Definition, Method, Outgoing, PairwiseUpdate, Plan, Vector, WorkerPlan,
@@ -6,13 +6,13 @@ use super::{
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "ad-psgd",
-    about: "whoever has a gradient averages its model with a random neighbor's, and steps",
+    about: "a worker with a new gradient averages its model with that of a random neighbor, then steps",
     paper: "Lian et al. 2018, Asynchronous Decentralized Parallel SGD",
     build: |_| Ok(Method::Asynchronous(Box::new(AdPsgd))),
 };
 
-/// x_i' = (x_i + x_j)/2 - u_i and x_j' = (x_i + x_j)/2, at once. A update takes both models in the
-/// order of their numbers, so that no ring of workers can wait for each other, on any graph.
+/// x_i' = (x_i + x_j)/2 - u_i and x_j' = (x_i + x_j)/2, at once. An update locks both models in the order of their
+/// indices, so workers cannot deadlock on any graph.
 #[derive(Clone, Copy, Debug)]
 pub struct AdPsgd;
 
@@ -30,9 +30,9 @@ impl Asynchronous for AdPsgd {
         let mean = Assignment::mixed(Vector::Model, both);
         let mut stepped = mean.clone();
         stepped.add_own(Vector::Step, -1.0);
-        let part =
+        let plan =
             |worker, plan: Assignment| WorkerPlan { worker, messages: vec![Outgoing::model()], plan: Plan::from(plan) };
-        PairwiseUpdate { plans: vec![part(step.worker, stepped), part(partner, mean)] }
+        PairwiseUpdate { plans: vec![plan(step.worker, stepped), plan(partner, mean)] }
     }
 
     fn display_name(&self) -> String {

@@ -1,4 +1,4 @@
-//! AL-DSGD (He, Wang, Choromanska 2024) over any base: its plan, and a pull towards two leaders.
+//! AL-DSGD (He, Wang, Choromanska 2024): the plan of a base algorithm, plus pulls towards two leaders.
 
 use super::{
     Algorithm, Definition, Exchange, LeaderCoefficients, LeaderScope, LocalView, Method, Options, Outgoing, Plan,
@@ -8,12 +8,13 @@ use crate::config::ConfigError;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "al-dsgd",
-    about: "any base, and a pull towards the best and the best-connected neighbor",
+    about: "any base, with pulls towards the best and the best-connected neighbor",
     paper: "He, Wang, Choromanska 2024, Adjacent Leader Decentralized SGD",
     build,
 };
 
-/// The decorator.
+/// AL-DSGD as a decorator of a base algorithm.
+///
 /// ```
 /// use upwash::algorithm::{AlDsgd, Dpsgd, Variant};
 /// let over_dpsgd = AlDsgd::new(Box::new(Dpsgd::default()), Variant::Released);
@@ -21,24 +22,24 @@ pub(super) const DEFINITION: Definition = Definition {
 /// ```
 #[derive(Debug)]
 pub struct AlDsgd {
-    /// The algorithm that is led.
+    /// The base algorithm.
     pub base: Box<dyn Algorithm>,
-    /// The rule.
+    /// The rule of the pulls.
     pub variant: Variant,
-    /// The strength.
+    /// The strengths of the pulls.
     pub pull: LeaderCoefficients,
-    /// The candidates.
+    /// Which workers can lead.
     pub scope: LeaderScope,
 }
 
 impl AlDsgd {
-    /// With the variant's default strength, and every worker a candidate of its own.
+    /// Uses the default coefficients of the variant. Every worker is a candidate for its own leader.
     pub fn new(base: Box<dyn Algorithm>, variant: Variant) -> Self {
         Self { base, variant, pull: LeaderCoefficients::default_of(variant), scope: LeaderScope::default() }
     }
 
-    /// Whether nobody sees whose model is what in this exchange.
-    fn is_blind(&self, view: &LocalView<'_>) -> bool {
+    /// Whether workers do not see individual models in this exchange.
+    fn hides_models(&self, view: &LocalView<'_>) -> bool {
         let exchanges = self.base.exchanges(view.context.round.index());
         !matches!(exchanges[view.context.exchange], Exchange::Neighbors | Exchange::Early)
     }
@@ -52,7 +53,7 @@ impl Algorithm for AlDsgd {
     fn messages(&self, view: &LocalView<'_>) -> Vec<Outgoing> {
         match self.variant {
             Variant::Sound => self.base.messages(view),
-            _ if self.is_blind(view) => self.base.messages(view),
+            _ if self.hides_models(view) => self.base.messages(view),
             Variant::Written => vec![Outgoing::model()],
             Variant::Released => vec![Outgoing::stepped()],
         }
@@ -60,7 +61,7 @@ impl Algorithm for AlDsgd {
 
     fn plan(&self, view: &LocalView<'_>) -> Plan {
         let mut plan = self.base.plan(view);
-        if self.is_blind(view) || view.received.is_empty() && self.variant == Variant::Sound {
+        if self.hides_models(view) || view.received.is_empty() && self.variant == Variant::Sound {
             return plan;
         }
         if view.received.is_empty() {
@@ -88,10 +89,10 @@ impl Algorithm for AlDsgd {
 }
 
 fn build(options: &mut Options<'_>) -> Result<Method, ConfigError> {
-    let rule = "sound; written: the paper to the letter; released: the authors' code and graphs";
+    let rule = "sound; written: the paper's Algorithm 1, literally; released: the authors' code and graphs";
     let variant = options.choice("variant", &Variant::ALL, rule)?;
     let base = options.base("dpsgd")?;
-    if let Some((key, must)) = variant.refuses(&*base) {
+    if let Some((key, must)) = variant.conflict(&*base) {
         return Err(options.refuse(key, must));
     }
     Ok(Method::Synchronous(Box::new(AlDsgd {

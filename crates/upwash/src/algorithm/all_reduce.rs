@@ -1,15 +1,15 @@
-//! All-reduce SGD: what PyTorch's DistributedDataParallel does.
+//! All-reduce SGD, as in PyTorch's DistributedDataParallel.
 
 use super::{Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Plan, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "all-reduce",
-    about: "everyone steps along the mean of all gradients (DistributedDataParallel)",
+    about: "every worker steps along the mean of all gradients (DistributedDataParallel)",
     paper: "folklore; ring all-reduce: Patarasuk and Yuan 2009",
     build: |_| Ok(Method::Synchronous(Box::new(AllReduce))),
 };
 
-/// X' = J (X - U): from equal starts the models stay equal, and each steps along the mean gradient.
+/// X' = J (X - U). From equal starts, the models stay equal and each steps along the mean gradient.
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, AllReduce};

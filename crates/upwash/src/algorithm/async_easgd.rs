@@ -1,10 +1,10 @@
-//! Asynchronous EASGD: every worker meets the server when it is ready to.
+//! Asynchronous EASGD: each worker exchanges with the server when it is ready.
 
 use super::{AsyncStep, Asynchronous, Definition, Easgd, Method, Outgoing, PairwiseUpdate, Vector, WorkerPlan};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "async-easgd",
-    about: "EASGD without a barrier: a worker and the server pull at each other when it is ready",
+    about: "EASGD without a barrier: a worker that is ready and the server pull each other",
     paper: "Zhang, Choromanska, LeCun 2015, Deep Learning with Elastic Averaging SGD",
     build: |options| Ok(Method::Asynchronous(Box::new(AsyncEasgd(Easgd::read(options)?)))),
 };
@@ -15,23 +15,23 @@ pub struct AsyncEasgd(pub Easgd);
 
 impl Asynchronous for AsyncEasgd {
     fn partner(&self, step: &AsyncStep<'_>) -> Option<usize> {
-        let meets = (step.step + 1).is_multiple_of(self.0.period);
-        step.server.filter(|_| meets)
+        let is_due = (step.step + 1).is_multiple_of(self.0.period);
+        step.server.filter(|_| is_due)
     }
 
     fn update(&self, step: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> PairwiseUpdate {
         let Some((server, _)) = partner else {
             return PairwiseUpdate::alone(step.worker);
         };
-        let part = |worker, model: super::Assignment| WorkerPlan {
+        let plan = |worker, model: super::Assignment| WorkerPlan {
             worker,
             messages: vec![Outgoing::of([(Vector::Model, 1.0)])],
             plan: model.into(),
         };
         PairwiseUpdate {
             plans: vec![
-                part(step.worker, self.0.worker(step.worker, server, step.training)),
-                part(server, self.0.server(server, &[step.worker], step.training)),
+                plan(step.worker, self.0.worker(step.worker, server, step.training)),
+                plan(server, self.0.server(server, &[step.worker], step.training)),
             ],
         }
     }

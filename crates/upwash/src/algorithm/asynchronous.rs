@@ -1,41 +1,41 @@
-//! Algorithms without rounds: a worker that has a gradient meets one other, and nobody waits for all.
+//! Algorithms without rounds: a worker with a new gradient exchanges messages with one other, and never waits for all.
 
 use super::{Outgoing, Plan, WorkerPlan};
 use upwash_topology::random::Stream;
 
-/// A worker whose gradient is there.
+/// A worker that has just computed a gradient.
 #[derive(Clone, Copy, Debug)]
 pub struct AsyncStep<'a> {
-    /// Who.
+    /// The worker.
     pub worker: usize,
-    /// Its gradients so far, without this one.
+    /// The number of gradients that it computed before this one.
     pub step: u64,
     /// Its neighbors in the graph.
     pub neighbors: &'a [usize],
-    /// The worker that has no data but everyone's attention.
+    /// The server, if there is one: a worker without data that is linked with all others.
     pub server: Option<usize>,
-    /// How many workers have data.
+    /// The number of workers with data.
     pub training: usize,
-    /// The number that the algorithm keeps for it, 1 at first.
+    /// The scalar that the algorithm keeps for the worker. It starts at 1.
     pub scalar: f64,
-    /// What all random choices depend on.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
 impl AsyncStep<'_> {
-    /// Random numbers for this step.
+    /// The random stream of this step.
     pub fn random(&self) -> Stream {
         Stream::new(self.seed, "meeting", &[self.worker as u64, self.step])
     }
 
-    /// One of its neighbors, each as likely as any other.
+    /// One of the worker's neighbors, drawn uniformly.
     pub fn random_neighbor(&self) -> Option<usize> {
         let count = self.neighbors.len();
         (count > 0).then(|| self.neighbors[self.random().below(count)])
     }
 }
 
-/// What two workers that meet send each other.
+/// Which messages the two workers of a pairwise update send.
 ///
 /// ```
 /// use upwash::algorithm::{AdPsgd, Asynchronous, PairExchange};
@@ -43,28 +43,28 @@ impl AsyncStep<'_> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PairExchange {
-    /// Both send at the same time.
+    /// Both workers send at the same time.
     Swap,
-    /// The worker sends, and then gets an answer.
+    /// The worker sends, then receives a reply.
     PushAndPull,
-    /// The worker sends, and goes on.
+    /// The worker sends and does not wait.
     Push,
 }
 
-/// What happens when two workers meet, or one is alone: both rows at once.
+/// An update of two workers at once, or of one worker alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PairwiseUpdate {
-    /// Of the worker whose step it is, and of whom it meets.
+    /// The plan of the worker whose step this is, then that of its partner, if any.
     pub plans: Vec<WorkerPlan>,
 }
 
 impl PairwiseUpdate {
-    /// How many messages travel.
+    /// The number of messages that are sent.
     pub fn messages(&self, exchange: PairExchange) -> u64 {
         Self::message_count(self.plans.len(), exchange)
     }
 
-    /// How many messages travel in an exchange between so many workers.
+    /// The number of messages that an update of `workers` workers sends.
     pub(crate) fn message_count(workers: usize, exchange: PairExchange) -> u64 {
         match (workers, exchange) {
             (0 | 1, _) => 0,
@@ -73,38 +73,37 @@ impl PairwiseUpdate {
         }
     }
 
-    /// The worker keeps to itself: x' = x - u. Its message, if anyone takes it, is its stepped model.
+    /// The worker takes its step alone: x' = x - u. Its message, if a partner uses it, is its stepped model.
     pub fn alone(worker: usize) -> Self {
         let plan = WorkerPlan { worker, messages: vec![Outgoing::stepped()], plan: Plan::alone() };
         Self { plans: vec![plan] }
     }
 }
 
-/// An asynchronous algorithm. What it says is carried out in virtual time or on threads; only the two
-/// workers of a update are held up by it.
+/// An asynchronous algorithm. It runs in virtual time or on threads. An update blocks only the workers that it updates.
 pub trait Asynchronous: std::fmt::Debug + Send + Sync {
-    /// Whom the worker meets.
+    /// The partner of the worker in this step, if any.
     fn partner(&self, step: &AsyncStep<'_>) -> Option<usize>;
 
-    /// What becomes of both; the partner comes with its number.
+    /// The update of the worker and its partner, which is given with its scalar.
     fn update(&self, step: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> PairwiseUpdate;
 
-    /// What two that meet send each other.
+    /// Which messages the two workers of an update send.
     fn pair_exchange(&self) -> PairExchange {
         PairExchange::Swap
     }
 
-    /// By how many gradients a worker may be ahead of the slowest one; it waits when it would be more.
+    /// The number of gradients by which a worker may be ahead of the slowest one. It waits rather than exceed it.
     fn staleness(&self) -> Option<u64> {
         None
     }
 
-    /// Whether it needs a worker that has no data but is linked with all others.
+    /// Whether it needs a server: a worker without data that is linked with all others.
     fn has_server(&self) -> bool {
         false
     }
 
-    /// The algorithm in words.
+    /// A readable name.
     fn display_name(&self) -> String {
         format!("{self:?}")
     }

@@ -8,12 +8,12 @@ use crate::config::ConfigError;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "choco",
-    about: "D-PSGD that sends compressed differences to public copies of the models",
+    about: "D-PSGD that sends compressed differences from public copies of the models",
     paper: "Koloskova, Stich, Jaggi 2019, Decentralized SGD with Compressed Communication",
     build: |options| Ok(Method::Synchronous(Box::new(Choco::read(options)?))),
 };
 
-/// With a public copy c_i of every model: c_i' = c_i + Q(y_i - c_i), which is what travels, and
+/// Every model has a public copy c_i. Workers send Q(y_i - c_i). Then c_i' = c_i + Q(y_i - c_i) and
 /// x_i' = y_i + step (sum W_ij c_j' - c_i').
 ///
 /// ```
@@ -23,9 +23,9 @@ pub(super) const DEFINITION: Definition = Definition {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Choco {
-    /// Q.
+    /// The compression Q.
     pub compression: Compression,
-    /// How far models move towards the copies' average.
+    /// The fraction of the way that models move towards the average of the copies.
     pub step: f64,
 }
 
@@ -33,8 +33,8 @@ const COPY: usize = 0;
 
 impl Choco {
     fn read(options: &mut Options<'_>) -> Result<Self, ConfigError> {
-        let about = "how differences are sent: top-k, random-k, sign, eight-bit or none";
-        let part = "the part of the numbers that top-k and random-k send";
+        let about = "how differences are compressed: top-k, random-k, sign, eight-bit or none";
+        let part = "the fraction of the entries that top-k and random-k send";
         let part = options.number("part", 0.1, 0.0..=1.0, part)?;
         let kinds = [
             ("top-k", Compression::TopK(part)),
@@ -44,15 +44,15 @@ impl Choco {
             ("none", Compression::None),
         ];
         let compression = options.choice("compressor", &kinds, about)?;
-        // The rougher what arrives, the smaller the steps that it is good for: half of what still
-        // learned the digits on L1, or less.
+        // Coarser compression needs smaller steps. The defaults are at most half of the largest step that still learned
+        // the digits on L1.
         let default = match compression {
             Compression::TopK(part) => (1.25 * part).clamp(1e-3, 1.0),
             Compression::RandomK(part) => (0.25 * part).clamp(1e-3, 1.0),
             Compression::Sign => 0.25,
             Compression::EightBit | Compression::None => 1.0,
         };
-        let about = "how far models move towards the average of the copies";
+        let about = "the fraction of the way that models move towards the average of the copies";
         let step = options.number("consensus_step", default, 1e-9..=1.0, about)?;
         Ok(Self { compression, step })
     }

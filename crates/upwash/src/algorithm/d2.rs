@@ -1,4 +1,4 @@
-//! D2: D-PSGD without the bias that unlike data give it.
+//! D2: D-PSGD without the bias from heterogeneous data.
 
 use super::{
     Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan, Preflight, StateVector, Vector,
@@ -6,22 +6,22 @@ use super::{
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "d2",
-    about: "D-PSGD that corrects for how workers' gradients differ, exact where their data do",
+    about: "D-PSGD with a correction for differences between the workers' gradients; exact for heterogeneous data",
     paper: "Tang et al. 2018, D2: Decentralized Training over Decentralized Data",
     build: |options| {
-        let lazy = options.flag("lazy", true, "(I + W)/2 for W, whose eigenvalues are never negative")?;
+        let lazy = options.flag("lazy", true, "use (I + W)/2, whose eigenvalues are never negative, instead of W")?;
         Ok(Method::Synchronous(Box::new(D2 { lazy })))
     },
 };
 
 /// Z = X - U + gamma C, X' = W Z, C' = C + (X' - Z) / gamma.
 ///
-/// C is what worker's gradients differ by, as far as it is known: at the optimum it is each one's gradient
-/// there, and U - gamma C is 0. With a rate that stays the same this is the published X' = W (2 X -
-/// X_before - U + U_before). Written so, a change of the rate scales what is corrected along with the step,
-/// and the mean of C stays 0 but for rounding, because its changes are differences between neighbors: the
-/// published form integrates every rounding error of the mean twice. While a rate grows, as in a warm-up, what models
-/// differ by at the start grows with it for a few rounds before it is mixed away.
+/// C estimates how the workers' gradients differ. At the optimum it is each worker's gradient there, and U - gamma C is
+/// 0. At a constant rate this is the published X' = W (2 X - X_before - U + U_before). In this form, a change of the
+/// rate scales the correction along with the step. The mean of C stays 0 up to rounding, because its changes are
+/// differences between neighbors; the published form integrates every rounding error of the mean twice. While the rate
+/// grows, as in a warm-up, the initial differences between models grow with it for a few rounds before mixing removes
+/// them.
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, D2};
@@ -29,7 +29,7 @@ pub(super) const DEFINITION: Definition = Definition {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct D2 {
-    /// (I + W)/2 for W.
+    /// Whether to use (I + W)/2 instead of W.
     pub lazy: bool,
 }
 
@@ -45,7 +45,7 @@ impl Algorithm for D2 {
     fn plan(&self, view: &LocalView<'_>) -> Plan {
         let row = view.weights(self.lazy);
         let model = Assignment::mixed(Vector::Model, row.clone());
-        // Without a step there is nothing to learn about gradients.
+        // Without a step there is no information about gradients.
         if view.context.rate == 0.0 {
             return model.into();
         }
@@ -68,13 +68,13 @@ impl Algorithm for D2 {
         let first = preflight.schedule.round(0);
         let changes = (1..64).any(|k| preflight.schedule.round(k).mixing() != first.mixing());
         if changes {
-            return Err("algorithm.name = \"d2\" needs the same links in every round: leave \
-                        graph.links and graph.copies out"
+            return Err("algorithm.name = \"d2\" needs the same links in every round: remove graph.links and \
+                        graph.copies"
                 .into());
         }
         let mixing = if self.lazy { first.mixing().lazy() } else { first.mixing().clone() };
         if !mixing.is_symmetric() {
-            return Err("graph.links and graph.weights: D2 needs a symmetric W; leave both out".into());
+            return Err("graph.links and graph.weights: D2 needs a symmetric W; remove both".into());
         }
         let smallest = mixing.smallest_eigenvalue();
         if smallest > -1.0 / 3.0 {
@@ -82,7 +82,7 @@ impl Algorithm for D2 {
         }
         let (key, remedy) = match self.lazy {
             false => ("algorithm.lazy = false", "set it to true"),
-            true => ("graph.weights", "leave it out, or set it to \"metropolis\""),
+            true => ("graph.weights", "remove it, or set it to \"metropolis\""),
         };
         Err(format!(
             "{key}: D2 diverges unless W's smallest eigenvalue is above -1/3, and here it is \

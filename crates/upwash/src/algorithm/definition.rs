@@ -1,19 +1,19 @@
-//! Algorithms by name.
+//! The registry of algorithms.
 
 use super::options::one_of;
 use super::{Algorithm, Asynchronous, OptionInfo, Options};
 use crate::config::{ConfigError, GraphConfig};
 
-/// What a definition makes.
+/// An algorithm of either kind, as a definition builds it.
 #[derive(Debug)]
 pub enum Method {
-    /// Rounds in step.
+    /// All workers run in synchronous rounds.
     Synchronous(Box<dyn Algorithm>),
-    /// Workers that never wait for all.
+    /// Workers never wait for all others.
     Asynchronous(Box<dyn Asynchronous>),
 }
 
-/// An algorithm's name, what is known of it, and how it is made from its options.
+/// The name, description and constructor of an algorithm.
 ///
 /// ```
 /// use upwash::algorithm::Registry;
@@ -22,13 +22,13 @@ pub enum Method {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Definition {
-    /// What `algorithm.name` calls it.
+    /// The value of `algorithm.name` that selects it.
     pub name: &'static str,
     /// What it does, in one line.
     pub about: &'static str,
-    /// Where it comes from.
+    /// The paper that introduced it.
     pub paper: &'static str,
-    /// Reads its options and makes it.
+    /// Reads the options and builds the algorithm.
     pub build: fn(&mut Options<'_>) -> Result<Method, ConfigError>,
 }
 
@@ -45,7 +45,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// All that are built in.
+    /// All built-in algorithms.
     ///
     /// ```
     /// # use upwash::algorithm::Registry;
@@ -76,7 +76,7 @@ impl Registry {
         Self { definitions }
     }
 
-    /// With one more, which takes the place of one of the same name.
+    /// Adds a definition, replacing any definition of the same name.
     ///
     /// ```
     /// # use upwash::algorithm::Registry;
@@ -91,7 +91,7 @@ impl Registry {
         self
     }
 
-    /// The one of this name.
+    /// The definition of this name, if there is one.
     ///
     /// ```
     /// # use upwash::algorithm::Registry;
@@ -101,7 +101,7 @@ impl Registry {
         self.iter().find(|definition| definition.name == name)
     }
 
-    /// All of them.
+    /// All definitions.
     ///
     /// ```
     /// # use upwash::algorithm::Registry;
@@ -111,7 +111,7 @@ impl Registry {
         self.definitions.iter()
     }
 
-    /// Makes the algorithm of this name with these options; says which options there were to read.
+    /// Builds the algorithm of this name with these options. Also returns the options that the algorithm has.
     pub fn build(
         &self,
         name: &str,
@@ -132,7 +132,7 @@ impl Registry {
             let must = match read.is_empty() {
                 true => format!("{name} has no options"),
                 false => format!(
-                    "no option of {name}, whose options are {}",
+                    "not an option of {name}; its options are {}",
                     one_of(Some(key), read.iter().map(|option| option.key)).replacen("one of ", "", 1)
                 ),
             };
@@ -142,9 +142,9 @@ impl Registry {
     }
 }
 
-/// What both kinds have in common.
+/// Properties that both kinds have.
 impl Method {
-    /// In words.
+    /// A readable name.
     pub fn display_name(&self) -> String {
         match self {
             Self::Synchronous(algorithm) => algorithm.display_name(),
@@ -160,7 +160,7 @@ impl Method {
         }
     }
 
-    /// Whether workers start alike unless the configuration says otherwise.
+    /// Whether all workers start from the same model by default.
     pub fn starts_equal(&self) -> bool {
         match self {
             Self::Synchronous(algorithm) => algorithm.starts_equal(),
@@ -168,7 +168,7 @@ impl Method {
         }
     }
 
-    /// The vectors that it keeps for every worker.
+    /// The state vectors that it keeps for every worker.
     pub fn state_vectors(&self) -> Vec<super::StateVector> {
         match self {
             Self::Synchronous(algorithm) => algorithm.state_vectors(),
@@ -176,7 +176,7 @@ impl Method {
         }
     }
 
-    /// Which links it wants.
+    /// The links that it uses.
     pub fn links(&self) -> super::Links {
         match self {
             Self::Synchronous(algorithm) => algorithm.links(),
@@ -184,7 +184,7 @@ impl Method {
         }
     }
 
-    /// The algorithm, if its rounds are in step.
+    /// The synchronous algorithm, if it is one.
     pub fn synchronous(&self) -> Option<&dyn Algorithm> {
         match self {
             Self::Synchronous(algorithm) => Some(&**algorithm),

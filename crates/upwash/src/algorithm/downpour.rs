@@ -1,4 +1,4 @@
-//! A parameter server without a barrier, after Downpour SGD, with bounded staleness.
+//! An asynchronous parameter server with bounded staleness, after Downpour SGD.
 
 use super::{
     Assignment, AsyncStep, Asynchronous, Definition, Method, Outgoing, PairExchange, PairwiseUpdate, Vector, WorkerPlan,
@@ -6,25 +6,25 @@ use super::{
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "downpour",
-    about: "everyone pushes its step to the server and takes the server's model, when it is ready",
+    about: "each worker, when it is ready, pushes its step to the server and takes the server's model",
     paper: "Dean et al. 2012, Large Scale Distributed Deep Networks; staleness: Ho et al. 2013",
     build: |options| {
-        let about = "by how many gradients a worker may be ahead of the slowest";
+        let about = "the number of gradients by which a worker may be ahead of the slowest";
         let staleness = options.count("staleness", 8, about)?;
-        let about = "a push counts 1/workers, so that one of each is a step along the mean";
+        let about = "scale each push by 1/workers, so that one push of each worker is a step along the mean";
         let averaged = options.flag("averaged", true, about)?;
         let downpour = Downpour { staleness, averaged };
         Ok(Method::Asynchronous(Box::new(downpour)))
     },
 };
 
-/// c' = c - p u_i and x_i' = c', with p = 1/workers or 1. A worker that would be more than `staleness`
-/// gradients ahead of the slowest one waits for it.
+/// c' = c - p u_i and x_i' = c', with p = 1/workers or 1. A worker that would be more than `staleness` gradients ahead
+/// of the slowest worker waits for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Downpour {
-    /// By how many gradients a worker may be ahead.
+    /// The number of gradients by which a worker may be ahead of the slowest.
     pub staleness: u64,
-    /// Whether a push counts 1/workers.
+    /// Whether each push is scaled by 1/workers.
     pub averaged: bool,
 }
 

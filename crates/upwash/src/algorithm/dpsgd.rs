@@ -1,4 +1,4 @@
-//! D-PSGD: a step, and a weighted average with the neighbors.
+//! D-PSGD: a local step and a weighted average with the neighbors.
 
 use super::{
     Algorithm, Assignment, Definition, Exchange, LocalView, Method, Options, Outgoing, Plan, Preflight, Variant, Vector,
@@ -8,7 +8,7 @@ use upwash_topology::Weights;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "dpsgd",
-    about: "a step, then a weighted average with the neighbors",
+    about: "a local step, then a weighted average with the neighbors",
     paper: "Lian et al. 2017, Can Decentralized Algorithms Outperform Centralized Algorithms?",
     build: |options| Ok(Method::Synchronous(Box::new(Dpsgd::read(options)?))),
 };
@@ -23,13 +23,13 @@ pub(super) const DEFINITION: Definition = Definition {
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dpsgd {
-    /// Combine, then adapt: neighbors' models from before their step, so that the exchange runs
-    /// while the gradient is computed.
+    /// Combine, then adapt: uses the neighbors' models before their step, so that the exchange runs while the gradient
+    /// is computed.
     pub overlap: bool,
-    /// (I + W)/2 for W. Without it, combining first diverges as soon as the rate times the loss's
-    /// curvature passes 1 plus W's smallest eigenvalue.
+    /// Whether to use (I + W)/2 instead of W. Without it, `overlap` diverges as soon as the rate times the curvature of
+    /// the loss exceeds 1 plus the smallest eigenvalue of W.
     pub lazy: bool,
-    /// The released code's links.
+    /// Whether to use the links of the released code.
     pub released: bool,
     /// Whether W can have eigenvalues near -1.
     pub risky: bool,
@@ -39,10 +39,10 @@ impl Dpsgd {
     pub(super) fn read(options: &mut Options<'_>) -> Result<Self, ConfigError> {
         let about = "released: the links of the authors' code; sound and written: all links";
         let variant = options.choice("variant", &Variant::ALL, about)?;
-        let about = "exchange models from before the step, while the gradient is computed";
+        let about = "exchange models before the step, while the gradient is computed";
         let overlap = options.flag("overlap", false, about)?;
         let risky = overlap && options.graph.weights != Weights::Metropolis;
-        let lazy = options.flag("lazy", risky, "(I + W)/2 for W")?;
+        let lazy = options.flag("lazy", risky, "use (I + W)/2 instead of W")?;
         Ok(Self { overlap, lazy, released: variant == Variant::Released, risky: risky && !lazy })
     }
 }
@@ -78,8 +78,8 @@ impl Algorithm for Dpsgd {
     }
 
     fn warnings(&self, _: &Preflight<'_>) -> Vec<String> {
-        let risk = "overlap with weights that are not lazy diverges easily (W has eigenvalues near \
-                    -1). Leave algorithm.lazy out, or set graph.weights = \"metropolis\".";
+        let risk = "algorithm.overlap without algorithm.lazy easily diverges, because W has eigenvalues near -1. \
+                    Remove algorithm.lazy, or set graph.weights = \"metropolis\".";
         self.risky.then(|| risk.into()).into_iter().collect()
     }
 }

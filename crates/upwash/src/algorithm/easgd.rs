@@ -1,11 +1,11 @@
-//! Elastic averaging: workers and a server pull at each other.
+//! Elastic averaging SGD: workers and a server pull each other.
 
 use super::{Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Options, Outgoing, Plan, Vector};
 use crate::config::ConfigError;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "easgd",
-    about: "every worker is pulled towards a server that moves with their mean",
+    about: "every worker is pulled towards a server, which moves towards the mean of the workers",
     paper: "Zhang, Choromanska, LeCun 2015, Deep Learning with Elastic Averaging SGD",
     build: |options| Ok(Method::Synchronous(Box::new(Easgd::read(options)?))),
 };
@@ -19,9 +19,9 @@ pub(super) const DEFINITION: Definition = Definition {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Easgd {
-    /// The server's moving rate; 0 is independent workers.
+    /// The server's moving rate. 0 makes the workers independent.
     pub beta: f64,
-    /// Rounds from one exchange to the next.
+    /// The number of rounds between exchanges.
     pub period: u64,
 }
 
@@ -29,11 +29,11 @@ impl Easgd {
     pub(super) fn read(options: &mut Options<'_>) -> Result<Self, ConfigError> {
         let about = "the server's moving rate; each worker moves beta / workers towards it";
         let beta = options.number("beta", 0.9, 0.0..=1.0, about)?;
-        let period = options.count("period", 1, "steps from one exchange to the next")?;
+        let period = options.count("period", 1, "the number of steps between exchanges")?;
         Ok(Self { beta, period })
     }
 
-    /// The new model of a worker, one of `workers`: x - u + alpha (c - x).
+    /// The new model of one of `workers` workers: x - u + alpha (c - x).
     pub(super) fn worker(self, worker: usize, server: usize, workers: usize) -> Assignment {
         let alpha = self.beta / workers as f64;
         let mut model = Assignment::of(Vector::Model, Outgoing::stepped().content);
@@ -42,11 +42,11 @@ impl Easgd {
         model
     }
 
-    /// The server's, after hearing some of its `workers`: c + alpha times the sum of (x - c).
-    pub(super) fn server(self, server: usize, heard: &[usize], workers: usize) -> Assignment {
+    /// The new model of the server after messages from some of `workers` workers: c + alpha times the sum of (x - c).
+    pub(super) fn server(self, server: usize, senders: &[usize], workers: usize) -> Assignment {
         let alpha = self.beta / workers as f64;
         let mut model = Assignment::of(Vector::Model, [(Vector::Model, 1.0)]);
-        for &worker in heard {
+        for &worker in senders {
             model.add(worker, alpha);
             model.add(server, -alpha);
         }
@@ -61,12 +61,12 @@ impl Algorithm for Easgd {
 
     fn plan(&self, view: &LocalView<'_>) -> Plan {
         let (workers, server) = (view.context.workers() - 1, view.context.server);
-        let heard: Vec<usize> = view.received.iter().map(|(sender, _)| *sender).collect();
-        match heard[..] {
+        let senders: Vec<usize> = view.received.iter().map(|(sender, _)| *sender).collect();
+        match senders[..] {
             [] if server == Some(view.worker) => Plan::default(),
             [] => Plan::alone(),
-            _ if server == Some(view.worker) => self.server(view.worker, &heard, workers).into(),
-            _ => self.worker(view.worker, heard[0], workers).into(),
+            _ if server == Some(view.worker) => self.server(view.worker, &senders, workers).into(),
+            _ => self.worker(view.worker, senders[0], workers).into(),
         }
     }
 

@@ -1,8 +1,8 @@
-//! Who talks to whom in an exchange, and everyone's part in it.
+//! Which workers communicate in an exchange, and the plan of each worker.
 
 use super::{Algorithm, ExchangeContext, LocalView, WorkerPlan, WorkerStats};
 
-/// Who talks to whom in an exchange.
+/// Which workers communicate in an exchange.
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, AllReduce, Exchange};
@@ -11,67 +11,67 @@ use super::{Algorithm, ExchangeContext, LocalView, WorkerPlan, WorkerStats};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Exchange {
-    /// Everyone sends to its neighbors in the graph in force.
+    /// Every worker sends to its neighbors in the graph of this round.
     Neighbors,
-    /// The same, but messages leave before the round's gradient is known, so that the exchange runs
-    /// while it is computed; the loss in them is the last round's.
+    /// Like `Neighbors`, but messages leave before the round's gradient is known, so that the exchange runs while the
+    /// gradient is computed. They carry the loss of the previous round.
     Early,
-    /// Everyone's messages are averaged: an all-reduce. Nobody sees whose message was what.
+    /// An all-reduce: workers get the mean of all messages and do not see the individual ones.
     Mean,
-    /// Every worker's stats go to all others; of the messages, only those travel that plans use.
+    /// Every worker's stats go to all others. Only the messages that plans use are sent.
     Chosen,
-    /// Everyone sends to the server, and the server to everyone.
+    /// Every worker sends to the server, and the server sends to every worker.
     Server,
-    /// Everyone sends to the server.
-    ToCentre,
-    /// The server sends to everyone.
-    FromCentre,
+    /// Every worker sends to the server.
+    ToServer,
+    /// The server sends to every worker.
+    FromServer,
     /// Nothing is sent.
     Nothing,
 }
 
 impl Exchange {
-    /// Whom a worker hears, in increasing order.
+    /// The workers that a worker receives messages from, in increasing order.
     ///
     /// ```
     /// # use upwash::algorithm::{Exchange, ExchangeContext};
     /// let round = upwash_topology::Schedule::one_peer_exponential(4).round(0);
     /// let context = ExchangeContext { server: Some(0), ..ExchangeContext::new(&round, 0.1) };
     /// assert_eq!(Exchange::Neighbors.senders(1, &context).collect::<Vec<_>>(), [0]);
-    /// assert_eq!(Exchange::ToCentre.senders(0, &context).collect::<Vec<_>>(), [1, 2, 3]);
+    /// assert_eq!(Exchange::ToServer.senders(0, &context).collect::<Vec<_>>(), [1, 2, 3]);
     /// ```
     pub fn senders<'a>(self, worker: usize, context: &ExchangeContext<'a>) -> Box<dyn Iterator<Item = usize> + 'a> {
         let others = (0..context.workers()).filter(move |&other| other != worker);
-        let is_centre = context.server == Some(worker);
+        let is_server = context.server == Some(worker);
         match self {
             Self::Neighbors | Self::Early => Box::new(context.round.senders(worker)),
             Self::Chosen => Box::new(others),
-            Self::Server | Self::ToCentre if is_centre => Box::new(others),
-            Self::Server | Self::FromCentre if !is_centre => Box::new(context.server.into_iter()),
+            Self::Server | Self::ToServer if is_server => Box::new(others),
+            Self::Server | Self::FromServer if !is_server => Box::new(context.server.into_iter()),
             _ => Box::new(std::iter::empty()),
         }
     }
 
-    /// Everyone's part, each from what it knows.
+    /// The plan of every worker, each computed from what that worker knows.
     ///
     /// ```
     /// # use upwash::algorithm::{Dpsgd, Exchange, WorkerStats, ExchangeContext};
     /// let round = upwash_topology::Schedule::one_peer_exponential(4).round(0);
     /// let stats = WorkerStats { loss: Some(1.0), degree: 1, scalar: 1.0 };
-    /// let parts = Exchange::Neighbors.parts(&Dpsgd::default(), &ExchangeContext::new(&round, 0.1), &[stats; 4]);
-    /// assert_eq!(parts[1].plan.assignments[0].messages, [(0, 0.5), (1, 0.5)]);
+    /// let plans = Exchange::Neighbors.plans(&Dpsgd::default(), &ExchangeContext::new(&round, 0.1), &[stats; 4]);
+    /// assert_eq!(plans[1].plan.assignments[0].messages, [(0, 0.5), (1, 0.5)]);
     /// ```
-    pub fn parts(
+    pub fn plans(
         self,
         algorithm: &dyn Algorithm,
         context: &ExchangeContext<'_>,
         stats: &[WorkerStats],
     ) -> Vec<WorkerPlan> {
-        self.parts_of(0..stats.len(), algorithm, context, stats)
+        self.plans_of(0..stats.len(), algorithm, context, stats)
     }
 
-    /// The parts of some workers; of the stats, theirs and those of whom they hear are read.
-    pub(crate) fn parts_of(
+    /// The plans of some workers. Reads only their stats and those of their senders.
+    pub(crate) fn plans_of(
         self,
         workers: std::ops::Range<usize>,
         algorithm: &dyn Algorithm,
@@ -79,7 +79,7 @@ impl Exchange {
         stats: &[WorkerStats],
     ) -> Vec<WorkerPlan> {
         let mut received = Vec::new();
-        let part = |worker: usize| {
+        let plan = |worker: usize| {
             let alone = LocalView { worker, context: *context, own: stats[worker], received: &[] };
             let messages = algorithm.messages(&alone);
             received.clear();
@@ -88,30 +88,30 @@ impl Exchange {
             let plan = algorithm.plan(&LocalView { received: &received, ..alone });
             WorkerPlan { worker, messages, plan }
         };
-        workers.map(part).collect()
+        workers.map(plan).collect()
     }
 
-    /// What any vector can be averaged with that must not get a negative weight: for each worker,
-    /// Metropolis weights from how many each hears, or the mean of all that have data.
+    /// Weights for averaging vectors that must not get a negative weight. For each worker: Metropolis weights from the
+    /// numbers of senders or, for an all-reduce, equal weights of all workers with data.
     pub(crate) fn safe_weights(self, context: &ExchangeContext<'_>) -> Vec<Vec<(usize, f64)>> {
         let workers = context.workers();
         let counted = || (0..workers).filter(|worker| Some(*worker) != context.server);
         let degree = |worker| self.senders(worker, context).count();
         let degrees: Vec<usize> = (0..workers).map(degree).collect();
-        let part = 1.0 / counted().count().max(1) as f64;
+        let equal = 1.0 / counted().count().max(1) as f64;
         let row = |worker: usize| {
             if self == Self::Mean {
-                return counted().map(|sender| (sender, part)).collect();
+                return counted().map(|sender| (sender, equal)).collect();
             }
             let (mut own, mut row) = (1.0, Vec::new());
             for sender in self.senders(worker, context) {
-                let most = degrees[sender].max(degrees[worker]);
-                let weight = 1.0 / (1 + most) as f64;
+                let largest = degrees[sender].max(degrees[worker]);
+                let weight = 1.0 / (1 + largest) as f64;
                 own -= weight;
                 row.push((sender, weight));
             }
-            let place = row.partition_point(|entry: &(usize, f64)| entry.0 < worker);
-            row.insert(place, (worker, own));
+            let index = row.partition_point(|entry: &(usize, f64)| entry.0 < worker);
+            row.insert(index, (worker, own));
             row
         };
         (0..workers).map(row).collect()
@@ -124,15 +124,15 @@ mod tests {
     use upwash_topology::Schedule;
 
     #[test]
-    fn safe_weights_are_metropolis_s() {
+    fn safe_weights_are_metropolis_weights() {
         let round = Schedule::directed(4, &[(3, 0), (0, 1), (1, 3), (2, 3)]).unwrap().round(0);
         let context = ExchangeContext { server: Some(2), ..ExchangeContext::new(&round, 0.1) };
         let rows = Exchange::Neighbors.safe_weights(&context);
-        assert_eq!(rows[0], [(0, 1.0 - 1.0 / 3.0), (3, 1.0 / 3.0)]); // worker 3 hears two
+        assert_eq!(rows[0], [(0, 1.0 - 1.0 / 3.0), (3, 1.0 / 3.0)]); // worker 3 has two senders
         assert_eq!(rows[1], [(0, 0.5), (1, 0.5)]);
-        let part = 1.0 / 3.0;
-        assert_eq!(Exchange::Mean.safe_weights(&context)[1], [(0, part), (1, part), (3, part)]);
-        // The server hears three, the others it.
+        let third = 1.0 / 3.0;
+        assert_eq!(Exchange::Mean.safe_weights(&context)[1], [(0, third), (1, third), (3, third)]);
+        // The server has three senders, and each worker has one: the server.
         let server = Exchange::Server.safe_weights(&context);
         assert_eq!(server[2], [(0, 0.25), (1, 0.25), (2, 0.25), (3, 0.25)]);
         assert_eq!(server[0], [(0, 0.75), (2, 0.25)]);

@@ -1,14 +1,14 @@
-//! Gossip-PGA: D-PSGD, and an exact average every so many rounds.
+//! Gossip-PGA: D-PSGD with a periodic exact average.
 
 use super::{Algorithm, Assignment, Definition, Dpsgd, Exchange, LocalView, Method, Plan, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "gossip-pga",
-    about: "D-PSGD, and an all-reduce of the models every so many rounds",
+    about: "D-PSGD with a periodic all-reduce of the models",
     paper: "Chen et al. 2021, Accelerating Gossip SGD with Periodic Global Averaging",
     build: |options| {
-        let period = options.count("period", 16, "rounds from one exact average to the next")?;
-        let lazy = options.flag("lazy", false, "(I + W)/2 for W")?;
+        let period = options.count("period", 16, "the number of rounds between exact averages")?;
+        let lazy = options.flag("lazy", false, "use (I + W)/2 instead of W")?;
         let base = Dpsgd { lazy, ..Default::default() };
         Ok(Method::Synchronous(Box::new(GossipPga { period, base })))
     },
@@ -23,9 +23,9 @@ pub(super) const DEFINITION: Definition = Definition {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct GossipPga {
-    /// Rounds from one exact average to the next.
+    /// The number of rounds between exact averages.
     pub period: u64,
-    /// What is done in the others.
+    /// The algorithm of all other rounds.
     pub base: Dpsgd,
 }
 

@@ -1,19 +1,19 @@
-//! Gradient tracking: every worker follows an estimate of the mean gradient of all.
+//! Gradient tracking: every worker follows an estimate of the mean gradient of all workers.
 
 use super::{Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan, StateVector, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "gradient-tracking",
-    about: "everyone steps along a running estimate of the mean gradient; two messages a round",
+    about: "every worker steps along a running estimate of the mean gradient; two messages per round",
     paper: "Di Lorenzo and Scutari 2016, NEXT; Nedic et al. 2017, DIGing",
     build: |options| {
-        let lazy = options.flag("lazy", false, "(I + W)/2 for W")?;
+        let lazy = options.flag("lazy", false, "use (I + W)/2 instead of W")?;
         Ok(Method::Synchronous(Box::new(GradientTracking { lazy })))
     },
 };
 
-/// With gradients G = U / gamma: S = T + G - G_before, X' = W (X - gamma S), T' = W S. The mean of S is the
-/// mean of G in every round, whatever becomes of the rate.
+/// With gradients G = U / gamma: S = T + G - G_before, X' = W (X - gamma S), T' = W S. In every round the mean of S is
+/// the mean of G, also when the rate changes.
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, GradientTracking};
@@ -21,7 +21,7 @@ pub(super) const DEFINITION: Definition = Definition {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct GradientTracking {
-    /// (I + W)/2 for W.
+    /// Whether to use (I + W)/2 instead of W.
     pub lazy: bool,
 }
 
@@ -32,7 +32,7 @@ impl Algorithm for GradientTracking {
     fn messages(&self, view: &LocalView<'_>) -> Vec<Outgoing> {
         let rate = view.context.rate;
         if rate == 0.0 {
-            // There is no step, and so no gradient to be had from it: both averages go on.
+            // Without a step the gradient is unknown. Both averages continue.
             return vec![Outgoing::model(), Outgoing::of([(TRACKED, 1.0)])];
         }
         let mut model = Outgoing::stepped();

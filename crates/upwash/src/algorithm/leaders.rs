@@ -1,11 +1,11 @@
-//! Whom AL-DSGD follows, and how strongly.
+//! The leaders of AL-DSGD: how they are chosen and how strongly they pull.
 
 use super::{Algorithm, Assignment, Exchange, LocalView, Options, Preflight, Vector, WorkerStats};
 use crate::config::ConfigError;
 use std::cmp::Ordering;
 
-/// How strong the pulls are. `best` is for the neighbor of the lowest loss, `degree` for the one
-/// with the most links.
+/// The strengths of the pulls. `best` refers to the neighbor with the lowest loss, `degree` to the neighbor with the
+/// most links.
 ///
 /// ```
 /// use upwash::algorithm::{LeaderCoefficients, Variant};
@@ -14,18 +14,18 @@ use std::cmp::Ordering;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LeaderCoefficients {
-    /// w_N: extra weight of the best when averaging.
+    /// w_N: extra weight of the best neighbor in the average.
     pub w_best: f64,
-    /// w_T: extra weight of the best-connected when averaging.
+    /// w_T: extra weight of the best-connected neighbor in the average.
     pub w_degree: f64,
-    /// lambda_N: corrective force towards the best (times the learning rate, but for `released`).
+    /// lambda_N: corrective force towards the best neighbor (times the learning rate, except in `released`).
     pub lambda_best: f64,
-    /// lambda_T: corrective force towards the best-connected.
+    /// lambda_T: corrective force towards the best-connected neighbor.
     pub lambda_degree: f64,
 }
 
 impl LeaderCoefficients {
-    /// 0.1 each, as in the paper; for `released` the four numbers of the authors' code.
+    /// 0.1 each, as in the paper; for `released`, the four values of the authors' code.
     ///
     /// ```
     /// # use upwash::algorithm::{LeaderCoefficients, Variant};
@@ -39,7 +39,7 @@ impl LeaderCoefficients {
     }
 }
 
-/// Which of the three rules that go by the name of AL-DSGD.
+/// The three rules that are called AL-DSGD.
 ///
 /// ```
 /// use upwash::algorithm::Variant;
@@ -48,17 +48,17 @@ impl LeaderCoefficients {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
-    /// The paper's idea with the local step whole: step, exchange, average, pull.
+    /// The paper's idea, with the full local step: step, exchange, average, pull.
     #[default]
     Sound,
-    /// The paper's Algorithm 1 to the letter. It scales worker i's step by (1 - w) W_ii, so that a
-    /// worker whose own weight is negative climbs its own loss.
+    /// The paper's Algorithm 1, literally. It scales worker i's step by (1 - w) W_ii, so a worker with a negative own
+    /// weight ascends its own loss.
     Written,
-    /// The rule of the code that the authors released.
+    /// The rule in the code that the authors released.
     Released,
 }
 
-/// Who can be a worker's leader.
+/// Which workers can lead a worker.
 ///
 /// ```
 /// use upwash::algorithm::LeaderScope;
@@ -67,15 +67,15 @@ pub enum Variant {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LeaderScope {
-    /// Those whose models the worker gets, and the worker itself (the paper's Figure 3).
+    /// The senders of the models that the worker receives, and the worker itself (the paper's Figure 3).
     #[default]
     Closed,
-    /// Those whose models the worker gets.
+    /// The senders of the models that the worker receives.
     NeighborsOnly,
 }
 
 impl LeaderCoefficients {
-    /// The variant's, but for what is given.
+    /// Reads the coefficients. The defaults are those of the variant.
     pub(super) fn read(options: &mut Options<'_>, variant: Variant) -> Result<Self, ConfigError> {
         let default = Self::default_of(variant);
         let any = 0.0..=f64::MAX;
@@ -99,12 +99,14 @@ impl LeaderCoefficients {
         };
         if pull.w_best + pull.w_degree > 1.0 {
             let sum = pull.w_best + pull.w_degree;
-            return Err(options.refuse("w_best", format!("with w_degree at most 1, not {sum}")));
+            return Err(
+                options.refuse("w_best", format!("the sum of w_best and w_degree must be at most 1, not {sum}"))
+            );
         }
         let forces = pull.lambda_best + pull.lambda_degree;
         if variant == Variant::Released && forces > 1.0 {
-            let must = "with lambda_degree at most 1 for `released`, whose forces are parts of the \
-                        whole way";
+            let must = "the sum of lambda_best and lambda_degree must be at most 1 for `released`, whose forces are \
+                        fractions of the distance to a leader";
             return Err(options.refuse("lambda_best", must));
         }
         Ok(pull)
@@ -112,7 +114,7 @@ impl LeaderCoefficients {
 }
 
 impl LeaderCoefficients {
-    /// Pulls a worker's new model towards its best and its best-connected neighbor.
+    /// Adds the pulls towards the best and the best-connected neighbor to a worker's new model.
     pub(super) fn apply(
         self,
         variant: Variant,
@@ -128,8 +130,8 @@ impl LeaderCoefficients {
             //      - gamma lambda_N (y_i - y_N) - gamma lambda_T (y_i - y_T)
             Variant::Sound => {
                 let (force_best, force_degree) = (rate * lambda_best, rate * lambda_degree);
-                // Where models go a part of the way from where they are towards the average, the
-                // average is led. And where messages are of before the step, the step is whole.
+                // If models move only part of the way towards the average, the pulls apply to the average. If messages
+                // are models before the step, the step stays unscaled.
                 let step = base.consensus_step();
                 let (part, kept) = (step.unwrap_or(1.0), step.unwrap_or(0.0));
                 let own = std::mem::take(&mut model.own);
@@ -152,7 +154,7 @@ impl LeaderCoefficients {
                 model.add(view.worker, -force_best - force_degree);
                 model.own = vec![(Vector::Step, -own)];
             }
-            // b  = (1 - c1 - c2) a + c1 y_best + c2 y_degree, a the base's average
+            // b  = (1 - c1 - c2) a + c1 y_best + c2 y_degree, where a is the base's average
             // x' = b - p1 (b - y_best) - p2 (b - y_degree)
             Variant::Released => {
                 let kept = 1.0 - lambda_best - lambda_degree;
@@ -165,7 +167,7 @@ impl LeaderCoefficients {
 }
 
 impl Variant {
-    /// As a configuration spells it.
+    /// Its name in a configuration.
     ///
     /// ```
     /// assert_eq!(upwash::algorithm::Variant::Sound.name(), "sound");
@@ -178,33 +180,33 @@ impl Variant {
         }
     }
 
-    /// What stands in the way of leading this base: the option, and what it must be.
-    pub(super) fn refuses(self, base: &dyn Algorithm) -> Option<(&'static str, &'static str)> {
+    /// The option that is incompatible with this base, if any, and what it must be.
+    pub(super) fn conflict(self, base: &dyn Algorithm) -> Option<(&'static str, &'static str)> {
         if !base.supports_leaders() {
             let must = "an algorithm whose workers see their neighbors' models and may be pulled \
                         towards one of them: dpsgd, matcha, gossip-pga, choco or qg-momentum";
             return Some(("base", must));
         }
         if self != Self::Sound && !base.state_vectors().is_empty() {
-            return Some(("variant", "sound, over a base that keeps more than the model"));
+            return Some(("variant", "sound, the only variant for a base that keeps state vectors"));
         }
         let early = base.exchanges(0).contains(&Exchange::Early);
         let must = "false: the released code exchanges after the step";
         (self == Self::Released && early).then_some(("overlap", must))
     }
 
-    /// What a user should know of it on this graph.
+    /// A warning for the user about this variant on this graph.
     pub(super) fn warning(self, preflight: &Preflight<'_>) -> Option<String> {
-        let weak = preflight.weak;
-        (self == Self::Written && !weak.is_empty()).then(|| {
+        let workers = preflight.nonpositive_self_weight;
+        (self == Self::Written && !workers.is_empty()).then(|| {
             format!(
-                "workers {weak:?} weigh their own model 0 or less, and the written rule scales steps by \
-                 that weight: they will not descend. Set graph.weights = \"metropolis\"."
+                "workers {workers:?} weigh their own model 0 or less, and the written rule scales their steps by \
+                 that weight, so they will not descend. Set graph.weights = \"metropolis\"."
             )
         })
     }
 
-    /// All, with their names, for [`Options::choice`](super::Options::choice).
+    /// All variants with their names, for [`Options::choice`](super::Options::choice).
     pub(super) const ALL: [(&'static str, Self); 3] =
         [("sound", Self::Sound), ("written", Self::Written), ("released", Self::Released)];
 }
@@ -212,12 +214,12 @@ impl Variant {
 impl LeaderScope {
     pub(super) fn read(options: &mut Options<'_>) -> Result<Self, ConfigError> {
         let choices = [("closed", Self::Closed), ("neighbors-only", Self::NeighborsOnly)];
-        let about = "who can lead: closed (the worker itself too) or neighbors-only";
+        let about = "which workers can lead: closed (the worker itself too) or neighbors-only";
         options.choice("leaders", &choices, about)
     }
 
-    /// The best and the best-connected candidate. Where a loss is not known yet, every worker is
-    /// its own best. Ties go to the lowest index; for `released`, to the worker itself first.
+    /// The best and the best-connected candidate. While a loss is unknown, every worker is its own best. Ties go to the
+    /// lowest index; for `released`, to the worker itself first.
     pub(super) fn leaders(self, view: &LocalView<'_>, variant: Variant) -> (usize, usize) {
         let own = (view.worker, view.own);
         let own = (self == Self::Closed).then_some(own);

@@ -1,13 +1,13 @@
-//! Local SGD, also known as FedAvg: steps alone, then an exact average.
+//! Local SGD, also known as FedAvg: local steps, then an exact average.
 
 use super::{Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Plan, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "local-sgd",
-    about: "so many steps alone, then an all-reduce of the models (FedAvg with everyone there)",
+    about: "a period of local steps, then an all-reduce of the models (FedAvg with full participation)",
     paper: "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks; Stich 2019",
     build: |options| {
-        let period = options.count("period", 8, "H, the local steps from one average to the next")?;
+        let period = options.count("period", 8, "H, the number of local steps between averages")?;
         Ok(Method::Synchronous(Box::new(LocalSgd { period })))
     },
 };
@@ -20,7 +20,7 @@ pub(super) const DEFINITION: Definition = Definition {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct LocalSgd {
-    /// Local steps from one average to the next.
+    /// The number of local steps between averages.
     pub period: u64,
 }
 

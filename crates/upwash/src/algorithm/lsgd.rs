@@ -1,28 +1,33 @@
-//! Leader SGD: groups of workers, pulled towards their group's best and the best of all.
+//! Leader SGD: workers in groups, pulled towards the best worker of their group and the best of all.
 
 use super::{Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Outgoing, Plan, Preflight, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "lsgd",
-    about: "everyone is pulled towards the best worker of its group and the best of all",
+    about: "every worker is pulled towards the best worker of its group and the best of all",
     paper: "Teng et al. 2019, Leader Stochastic Gradient Descent for Distributed Training",
     build: |options| {
         let any = 0.0..=1.0;
         let lsgd = Lsgd {
-            groups: options.count("groups", 2, "how many groups, each with a leader")? as usize,
-            local: options.number("pull_local", 0.1, any.clone(), "towards the group's leader")?,
-            global: options.number("pull_global", 0.1, any, "towards the leader of all")?,
-            period: options.count("period", 4, "rounds from one pull to the next")?,
+            groups: options.count("groups", 2, "the number of groups, each with a leader")? as usize,
+            local: options.number(
+                "pull_local",
+                0.1,
+                any.clone(),
+                "the strength of the pull towards the leader of the group",
+            )?,
+            global: options.number("pull_global", 0.1, any, "the strength of the pull towards the leader of all")?,
+            period: options.count("period", 4, "the number of rounds between pulls")?,
         };
         if lsgd.local + lsgd.global > 1.0 {
-            return Err(options.refuse("pull_local", "with pull_global at most 1"));
+            return Err(options.refuse("pull_local", "the sum of pull_local and pull_global must be at most 1"));
         }
         Ok(Method::Synchronous(Box::new(lsgd)))
     },
 };
 
-/// x_i' = x_i - u_i - l (x_i - x_leader of the group) - g (x_i - x_leader of all), every `period`-th
-/// round. A leader is who has the lowest loss on its batch. Groups are of consecutive workers.
+/// x_i' = x_i - u_i - l (x_i - x_leader of the group) - g (x_i - x_leader of all), every `period`-th round. A leader is
+/// the worker with the lowest loss on its batch. Groups consist of consecutive workers.
 ///
 /// ```
 /// use upwash::algorithm::Lsgd;
@@ -31,13 +36,13 @@ pub(super) const DEFINITION: Definition = Definition {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Lsgd {
-    /// How many groups.
+    /// The number of groups.
     pub groups: usize,
-    /// LeaderCoefficients towards the group's leader.
+    /// The strength of the pull towards the leader of the group.
     pub local: f64,
-    /// LeaderCoefficients towards the leader of all.
+    /// The strength of the pull towards the leader of all workers.
     pub global: f64,
-    /// Rounds from one pull to the next.
+    /// The number of rounds between pulls.
     pub period: u64,
 }
 
@@ -64,9 +69,9 @@ impl Algorithm for Lsgd {
         }
         let group = |worker| self.group(worker, view.context.workers());
         let all = || view.received.iter().copied().chain([(view.worker, view.own)]);
-        let best = |here: &dyn Fn(usize) -> bool| {
-            let known = all().filter(|(worker, _)| here(*worker));
-            known.min_by(|a, b| a.1.by_loss(&b.1).then(a.0.cmp(&b.0))).map_or(view.worker, |(worker, _)| worker)
+        let best = |is_candidate: &dyn Fn(usize) -> bool| {
+            let candidates = all().filter(|(worker, _)| is_candidate(*worker));
+            candidates.min_by(|a, b| a.1.by_loss(&b.1).then(a.0.cmp(&b.0))).map_or(view.worker, |(worker, _)| worker)
         };
         let of_group = best(&|worker| group(worker) == group(view.worker));
         let mut model = Assignment::of(Vector::Model, Outgoing::stepped().content);
@@ -90,10 +95,11 @@ impl Algorithm for Lsgd {
 
     fn check(&self, preflight: &Preflight<'_>) -> Result<(), String> {
         let workers = preflight.graph.nodes();
-        // Two is what it is if nothing is said, for one worker too.
+        // The default of two groups is allowed for a single worker, too.
         match self.groups > workers.max(2) {
             true => Err(format!(
-                "algorithm.groups = {}: there are {workers} workers, and each is in one group",
+                "algorithm.groups = {}: there are only {workers} workers, and each is in one group; set it to at most \
+                 {workers}",
                 self.groups
             )),
             false => Ok(()),

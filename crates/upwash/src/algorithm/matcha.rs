@@ -1,20 +1,20 @@
-//! MATCHA: D-PSGD over a few of the graph's matchings, drawn in every round.
+//! MATCHA: D-PSGD over matchings of the graph that are drawn in every round.
 
 use super::{Algorithm, Definition, Dpsgd, Links, LocalView, Method, Plan};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "matcha",
-    about: "D-PSGD over matchings that are drawn so that important links are up more often",
+    about: "D-PSGD over randomly drawn matchings; important links are up more often",
     paper: "Wang et al. 2019, MATCHA: Speeding Up Decentralized SGD via Matching Decomposition",
     build: |options| {
-        let about = "the part of the links in an average round";
+        let about = "the fraction of the links that is up in an average round";
         let budget = options.number("budget", 0.5, 1e-9..=1.0, about)?;
         let base = Dpsgd::read(options)?;
         Ok(Method::Synchronous(Box::new(MatchaSgd { budget, base })))
     },
 };
 
-/// The schedule draws; the rest is D-PSGD's.
+/// The schedule draws the matchings. The rest is D-PSGD.
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, MatchaSgd};
@@ -22,9 +22,9 @@ pub(super) const DEFINITION: Definition = Definition {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct MatchaSgd {
-    /// The part of the links in an average round.
+    /// The fraction of the links that is up in an average round.
     pub budget: f64,
-    /// What is done over them.
+    /// The algorithm that runs over these links.
     pub base: Dpsgd,
 }
 

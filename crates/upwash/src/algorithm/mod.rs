@@ -1,14 +1,14 @@
-//! Algorithms as rounds.
+//! Training algorithms, described exchange by exchange.
 //!
-//! Stack the workers' models as the rows of X, and their local steps (learning rate times the
-//! optimizer's direction) as U. A round of most synchronous algorithms is X' = A X - C U, with small
-//! sparse A and C that change from round to round; some keep a few more vectors for every worker. An
-//! [`Algorithm`] says what each worker sends and what its vectors become: short sums, with numbers as
-//! weights. It never touches a tensor, a thread or a socket, and it computes worker i's row from what
-//! worker i knows (the schedule, and the messages that it got), so that it runs unchanged in one
-//! process and over a network. An [`Asynchronous`] algorithm says the same for two workers that meet.
+//! Stack the workers' models as the rows of X and their local steps (learning rate times the optimizer's direction) as
+//! the rows of U. A round of most synchronous algorithms is X' = A X - C U, with small sparse A and C that change from
+//! round to round. Some algorithms keep additional state vectors for every worker. An [`Algorithm`] defines what each
+//! worker sends and what its vectors become, as short weighted sums. It never touches a tensor, a thread or a socket.
+//! It computes row i from what worker i knows (the schedule and the messages it has received), so it runs unchanged in
+//! one process and over a network. An [`Asynchronous`] algorithm defines the same for the two workers of a pairwise
+//! update.
 //!
-//! Both are made from a configuration by a [`Definition`] in a [`Registry`].
+//! A [`Definition`] in a [`Registry`] builds either kind from a configuration.
 
 mod asynchronous;
 mod definition;
@@ -67,7 +67,7 @@ pub use slowmo::SlowMo;
 
 use upwash_topology::{Graph, Round, Schedule};
 
-/// What a message says of its sender beside the vector.
+/// What a message tells about its sender, besides the vector.
 ///
 /// ```
 /// use upwash::algorithm::WorkerStats;
@@ -76,17 +76,17 @@ use upwash_topology::{Graph, Round, Schedule};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerStats {
-    /// The sender's loss on its batch: of this round, or of the one before where the message leaves
-    /// before the gradient; none where there was no such round, or for a server.
+    /// The sender's loss on its batch: of this round, or of the previous one if the message leaves before the gradient
+    /// is computed. `None` if there was no such round, and for a server.
     pub loss: Option<f64>,
-    /// How many links of the sender are up in this round.
+    /// The number of the sender's links that are up in this round.
     pub degree: usize,
-    /// A number that the algorithm keeps for every worker, 1 at first: push-sum's weight.
+    /// A scalar that the algorithm keeps for every worker, such as the push-sum weight. It starts at 1.
     pub scalar: f64,
 }
 
 impl WorkerStats {
-    /// The lower loss comes first; one that is not known comes last.
+    /// Orders by loss, lowest first. An unknown loss comes last.
     ///
     /// ```
     /// # use upwash::algorithm::WorkerStats;
@@ -99,7 +99,7 @@ impl WorkerStats {
     }
 }
 
-/// What is the same for all workers in an exchange.
+/// The context of an exchange that all workers share.
 ///
 /// ```
 /// use upwash::algorithm::ExchangeContext;
@@ -109,17 +109,17 @@ impl WorkerStats {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ExchangeContext<'a> {
-    /// The links and weights in force.
+    /// The links that are up and their mixing weights.
     pub round: &'a Round,
-    /// Which of the round's exchanges this is, from 0.
+    /// The index of this exchange in its round, from 0.
     pub exchange: usize,
-    /// gamma, the learning rate of this round.
+    /// The learning rate of this round, gamma.
     pub rate: f64,
-    /// That of the round before; in the first round, the same.
+    /// The learning rate of the previous round. In the first round it equals `rate`.
     pub previous_rate: f64,
-    /// The momentum that was asked for.
+    /// The configured momentum.
     pub momentum: f64,
-    /// The worker that has no data but everyone's attention.
+    /// The server, if there is one: a worker without data that is linked with all others.
     pub server: Option<usize>,
 }
 
@@ -135,7 +135,7 @@ impl<'a> ExchangeContext<'a> {
         Self { round, exchange: 0, rate, previous_rate: rate, momentum: 0.0, server: None }
     }
 
-    /// How many workers there are, a server included.
+    /// The number of workers, including a server.
     ///
     /// ```
     /// # use upwash::algorithm::ExchangeContext;
@@ -147,7 +147,7 @@ impl<'a> ExchangeContext<'a> {
     }
 }
 
-/// What worker `worker` knows when it mixes.
+/// What a worker knows when it mixes.
 ///
 /// ```
 /// use upwash::algorithm::{WorkerStats, ExchangeContext, LocalView};
@@ -162,18 +162,18 @@ impl<'a> ExchangeContext<'a> {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct LocalView<'a> {
-    /// Who mixes.
+    /// The worker.
     pub worker: usize,
-    /// What is the same for all.
+    /// The context that all workers share.
     pub context: ExchangeContext<'a>,
-    /// Its own stats, as it sent them.
+    /// The worker's stats, as it sent them.
     pub own: WorkerStats,
-    /// The stats of the messages that it got, by sender, in increasing order.
+    /// The sender and stats of each received message, in increasing order of senders.
     pub received: &'a [(usize, WorkerStats)],
 }
 
 impl LocalView<'_> {
-    /// Row i of W, the mixing matrix in force, or of (I + W)/2 where it is to be lazy.
+    /// This worker's row of the mixing matrix W of the round, or of (I + W)/2 if `lazy`.
     ///
     /// ```
     /// # use upwash::algorithm::{WorkerStats, ExchangeContext, LocalView};
@@ -196,7 +196,7 @@ impl LocalView<'_> {
     }
 }
 
-/// Which links an algorithm wants.
+/// The links that an algorithm uses.
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, Links, MatchaSgd};
@@ -205,33 +205,33 @@ impl LocalView<'_> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Links {
-    /// Those of the configured graph, as configured.
+    /// The links of the configured graph, as configured.
     Configured,
-    /// The configured graph's matchings, drawn by MATCHA.
+    /// Matchings of the configured graph, drawn by MATCHA.
     Matcha {
-        /// The part of the links in an average round.
+        /// The fraction of the links that is up in an average round.
         budget: f64,
     },
-    /// None: it does not go by a graph.
+    /// No links: the algorithm does not use a graph.
     None,
 }
 
-/// What an algorithm can be checked against before the first round.
+/// What an algorithm is checked against before the first round.
 #[derive(Clone, Copy, Debug)]
 pub struct Preflight<'a> {
-    /// The graph as it is configured.
+    /// The configured graph.
     pub graph: &'a Graph,
-    /// Which links are up when.
+    /// Which links are up in which round.
     pub schedule: &'a Schedule,
-    /// Who weighs its own model 0 or less in some round.
-    pub weak: &'a [usize],
-    /// Every (sender, receiver) that there is in some round.
+    /// The workers that weigh their own model 0 or less in some round.
+    pub nonpositive_self_weight: &'a [usize],
+    /// Every (sender, receiver) pair that is linked in some round.
     pub links: &'a [(usize, usize)],
 }
 
 impl Preflight<'_> {
-    /// Two workers of whom the second never hears of the first, however long it takes.
-    pub fn unreached(&self) -> Option<(usize, usize)> {
+    /// A (sender, receiver) pair such that nothing the sender sends ever reaches the receiver, not even indirectly.
+    pub fn unreachable_pair(&self) -> Option<(usize, usize)> {
         let nodes = self.graph.nodes();
         let reach = |flip: bool| {
             let mut next = vec![vec![]; nodes];
@@ -252,8 +252,8 @@ impl Preflight<'_> {
     }
 }
 
-/// A synchronous algorithm. Only [`plan`](Self::plan) must be given: everyone then sends its stepped
-/// model to its neighbors in every round.
+/// A synchronous algorithm. Only [`plan`](Self::plan) is required. By default, every worker sends its stepped model to
+/// its neighbors in every round.
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, Assignment, Plan, Vector, LocalView};
@@ -272,15 +272,15 @@ impl Preflight<'_> {
 /// }
 /// ```
 pub trait Algorithm: std::fmt::Debug + Send + Sync {
-    /// What worker `view.worker`'s vectors become in this exchange.
+    /// The new values of the vectors of worker `view.worker` in this exchange.
     fn plan(&self, view: &LocalView<'_>) -> Plan;
 
-    /// The algorithm that this one is built upon: what is not given here is as there.
+    /// The algorithm that this one wraps, if any. Most provided methods delegate to it.
     fn base(&self) -> Option<&dyn Algorithm> {
         None
     }
 
-    /// What worker `view.worker` sends; nothing has been received yet.
+    /// The messages that worker `view.worker` sends. Nothing has been received yet.
     fn messages(&self, view: &LocalView<'_>) -> Vec<Outgoing> {
         match self.base() {
             Some(base) => base.messages(view),
@@ -288,7 +288,7 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
         }
     }
 
-    /// The exchanges of round `round`, one after the other; the gradients come before the first.
+    /// The exchanges of round `round`, in order. Gradients are computed before the first.
     fn exchanges(&self, round: u64) -> Vec<Exchange> {
         match self.base() {
             Some(base) => base.exchanges(round),
@@ -296,7 +296,7 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
         }
     }
 
-    /// The vectors that it keeps for every worker.
+    /// The state vectors that it keeps for every worker.
     fn state_vectors(&self) -> Vec<StateVector> {
         match self.base() {
             Some(base) => base.state_vectors(),
@@ -304,7 +304,7 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
         }
     }
 
-    /// Which links it wants.
+    /// The links that it uses.
     fn links(&self) -> Links {
         match self.base() {
             Some(base) => base.links(),
@@ -312,50 +312,49 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
         }
     }
 
-    /// The algorithm in words, with what sets it apart from others of its kind.
+    /// A readable name, with the options that distinguish this instance.
     fn display_name(&self) -> String {
         format!("{self:?}")
     }
 
-    /// Whether it needs a worker that has no data but is linked with all others.
+    /// Whether it needs a server: a worker without data that is linked with all others.
     fn has_server(&self) -> bool {
         self.base().is_some_and(|base| base.has_server())
     }
 
-    /// Whether links that go one way, with weights that are no average, are no harm to it.
+    /// Whether it supports directed links, whose weights need not preserve the average.
     fn supports_directed(&self) -> bool {
         self.base().is_some_and(|base| base.supports_directed())
     }
 
-    /// Whether AL-DSGD can lead it: everyone sees its neighbors' models, and a pull towards one of
-    /// them breaks nothing.
+    /// Whether AL-DSGD can wrap it: workers see their neighbors' models, and a pull towards one of them breaks no
+    /// invariant.
     fn supports_leaders(&self) -> bool {
         false
     }
 
-    /// Where a model stays and goes a part of the way towards the average, x' = y + step (W c - c) as
-    /// CHOCO does, that part.
+    /// The consensus step size, if models move only part of the way towards the average: x' = y + step (W c - c), as in
+    /// CHOCO.
     fn consensus_step(&self) -> Option<f64> {
         None
     }
 
-    /// Whether workers start alike unless the configuration says otherwise.
+    /// Whether all workers start from the same model by default.
     fn starts_equal(&self) -> bool {
         self.base().is_some_and(|base| base.starts_equal())
     }
 
-    /// Whether the configured momentum is its own, and not the optimizer's.
+    /// Whether the algorithm applies the configured momentum itself, instead of the optimizer.
     fn owns_momentum(&self) -> bool {
         self.base().is_some_and(|base| base.owns_momentum())
     }
 
-    /// Whether the graphs, orders and links of the code released with the AL-DSGD paper go with it,
-    /// unless others are given.
+    /// Whether it uses the graphs, orders and links of the code released with the AL-DSGD paper by default.
     fn is_released(&self) -> bool {
         self.base().is_some_and(|base| base.is_released())
     }
 
-    /// What makes it impossible on this graph, with the remedy.
+    /// Checks that it can run on this graph. The error names the remedy.
     fn check(&self, preflight: &Preflight<'_>) -> Result<(), String> {
         match self.base() {
             Some(base) => base.check(preflight),
@@ -363,7 +362,7 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
         }
     }
 
-    /// What a user should know of it on this graph.
+    /// Warnings for the user about this algorithm on this graph.
     fn warnings(&self, preflight: &Preflight<'_>) -> Vec<String> {
         match self.base() {
             Some(base) => base.warnings(preflight),

@@ -1,14 +1,14 @@
-//! An algorithm's own part of the configuration.
+//! The options of an algorithm: its keys in the table `[algorithm]` of the configuration.
 
 use super::{Algorithm, Method, Registry};
 use crate::config::{ConfigError, GraphConfig};
 use toml::Value;
 
-/// The options that were given, as an algorithm's [`Definition`](super::Definition) reads them. What
-/// it reads is all it has: anything else in the table is refused.
+/// The options in the configuration, as an algorithm's [`Definition`](super::Definition) reads them. A key that the
+/// definition does not read is an error.
 pub struct Options<'a> {
     given: &'a toml::Table,
-    /// The graph's part of the configuration.
+    /// The configuration of the graph.
     pub graph: &'a GraphConfig,
     registry: &'a Registry,
     read: Vec<OptionInfo>,
@@ -19,33 +19,33 @@ pub struct Options<'a> {
 pub struct OptionInfo {
     /// Its key in `[algorithm]`.
     pub key: &'static str,
-    /// What it says.
+    /// What it means.
     pub about: &'static str,
-    /// Its value if it is not given.
+    /// Its default value.
     pub default: Value,
-    /// Its value.
+    /// The configured value, or the default.
     pub value: Value,
 }
 
 impl<'a> Options<'a> {
-    /// Of a table.
+    /// The options in the table `given`.
     pub(super) fn new(given: &'a toml::Table, graph: &'a GraphConfig, registry: &'a Registry) -> Self {
         let read = vec![];
         Self { given, graph, registry, read }
     }
 
-    /// What was read, in order.
+    /// The options that were read, in order.
     pub(super) fn into_read(self) -> Vec<OptionInfo> {
         self.read
     }
 
-    /// The keys that nobody read.
+    /// The keys that were not read.
     pub(super) fn unread(&self) -> impl Iterator<Item = &'a String> {
         let known = |key: &str| self.read.iter().any(|option| option.key == key);
         self.given.keys().filter(move |key| !known(key))
     }
 
-    /// A number in a range, as `options.number("budget", 0.5, 0.0..=1.0, "the part ...")`.
+    /// Reads a number in a range, for example `options.number("budget", 0.5, 0.0..=1.0, "the part ...")`.
     pub fn number(
         &mut self,
         key: &'static str,
@@ -57,12 +57,12 @@ impl<'a> Options<'a> {
         let number = value.as_float().or(value.as_integer().map(|n| n as f64));
         match number {
             Some(number) if range.contains(&number) => Ok(number),
-            _ if *range.end() == f64::MAX => Err(wrong(key, &value, format!("a number from {} on", range.start()))),
+            _ if *range.end() == f64::MAX => Err(wrong(key, &value, format!("a number of at least {}", range.start()))),
             _ => Err(wrong(key, &value, format!("a number from {} to {}", range.start(), range.end()))),
         }
     }
 
-    /// A whole number of at least 1.
+    /// Reads an integer of at least 1.
     pub fn count(&mut self, key: &'static str, default: u64, about: &'static str) -> Result<u64, ConfigError> {
         let value = self.value(key, (default as i64).into(), about);
         match value.as_integer() {
@@ -71,14 +71,14 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Yes or no.
+    /// Reads a boolean.
     pub fn flag(&mut self, key: &'static str, default: bool, about: &'static str) -> Result<bool, ConfigError> {
         let value = self.value(key, default.into(), about);
         let wrong = || wrong(key, &value, "true or false".into());
         value.as_bool().ok_or_else(wrong)
     }
 
-    /// One of some words; the first is the default.
+    /// Reads one of several names. The first is the default.
     pub fn choice<T: Copy>(
         &mut self,
         key: &'static str,
@@ -93,13 +93,13 @@ impl<'a> Options<'a> {
         })
     }
 
-    /// The synchronous algorithm below this one, by the option `base`. Where this one is itself the base of
-    /// another, the option is the other's, and the default is what is below this one.
+    /// Builds the synchronous algorithm that this one wraps, named by the option `base`. If this algorithm is itself
+    /// the base of another, the option belongs to the other and this one wraps the default.
     pub fn base(&mut self, default: &'static str) -> Result<Box<dyn Algorithm>, ConfigError> {
         let is_taken = self.read.iter().any(|option| option.key == "base");
         let value = match is_taken {
             true => default.into(),
-            false => self.value("base", default.into(), "the algorithm below it"),
+            false => self.value("base", default.into(), "the algorithm that this one wraps"),
         };
         let (registry, name) = (self.registry, value.as_str().unwrap_or(""));
         let base = registry.find(name).ok_or_else(|| {
@@ -112,10 +112,10 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// The value of a key; it is read from here on.
+    /// The value of a key, which counts as read from now on.
     fn value(&mut self, key: &'static str, default: Value, about: &'static str) -> Value {
         let value = self.given.get(key).unwrap_or(&default).clone();
-        // Numbers may be written without a point.
+        // A number may be written without a decimal point.
         let value = match (&default, value) {
             (Value::Float(_), Value::Integer(whole)) => Value::Float(whole as f64),
             (_, value) => value,
@@ -126,7 +126,7 @@ impl<'a> Options<'a> {
         value
     }
 
-    /// Refuses an option's value for what others say.
+    /// An error for the value of an option that conflicts with other options.
     pub fn refuse(&self, key: &'static str, must: impl Into<String>) -> ConfigError {
         let read = self.read.iter().find(|option| option.key == key);
         let value = read.map_or(Value::String("none".into()), |option| option.value.clone());
@@ -134,16 +134,16 @@ impl<'a> Options<'a> {
     }
 }
 
-/// "one of ...", and the nearest where there is one near.
+/// "one of ...", with a suggestion if one of the names is similar.
 pub(super) fn one_of<'n>(given: Option<&str>, names: impl Iterator<Item = &'n str>) -> String {
     let names: Vec<&str> = names.collect();
     let distance = |name: &&&str| strsim::damerau_levenshtein(name, given.unwrap_or(""));
     let nearest = names.iter().min_by_key(distance);
-    let meant = match nearest.filter(|name| distance(name) <= 3) {
+    let suggestion = match nearest.filter(|name| distance(name) <= 3) {
         Some(name) => format!("; did you mean `{name}`?"),
         None => String::new(),
     };
-    format!("one of {}{meant}", names.join(", "))
+    format!("one of {}{suggestion}", names.join(", "))
 }
 
 fn wrong(key: &str, value: &Value, must: String) -> ConfigError {

@@ -4,16 +4,16 @@ use super::{Algorithm, Assignment, Definition, Exchange, Links, LocalView, Metho
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "parameter-server",
-    about: "everyone sends its step to the server and gets the server's model back",
+    about: "every worker sends its step to the server and gets the server's model back",
     paper: "Li et al. 2014, Scaling Distributed Machine Learning with the Parameter Server",
     build: |_| Ok(Method::Synchronous(Box::new(ParameterServer))),
 };
 
-/// c' = c - mean of all u_i; then x_i' = c'.
+/// First c' = c - mean of all u_i, then x_i' = c'.
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, Exchange, ParameterServer};
-/// assert_eq!(ParameterServer.exchanges(0), [Exchange::ToCentre, Exchange::FromCentre]);
+/// assert_eq!(ParameterServer.exchanges(0), [Exchange::ToServer, Exchange::FromServer]);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ParameterServer;
@@ -28,7 +28,7 @@ impl Algorithm for ParameterServer {
     }
 
     fn plan(&self, view: &LocalView<'_>) -> Plan {
-        // Who receives nothing in this exchange waits.
+        // A worker that receives nothing in this exchange does not change.
         if view.received.is_empty() {
             return Plan::default();
         }
@@ -36,15 +36,15 @@ impl Algorithm for ParameterServer {
             let server = view.received[0].0;
             return Assignment::mixed(Vector::Model, vec![(server, 1.0)]).into();
         }
-        let part = -1.0 / view.received.len() as f64;
-        let steps = view.received.iter().map(|(sender, _)| (*sender, part));
+        let weight = -1.0 / view.received.len() as f64;
+        let steps = view.received.iter().map(|(sender, _)| (*sender, weight));
         let mut model = Assignment::mixed(Vector::Model, steps.collect());
         model.add_own(Vector::Model, 1.0);
         model.into()
     }
 
     fn exchanges(&self, _: u64) -> Vec<Exchange> {
-        vec![Exchange::ToCentre, Exchange::FromCentre]
+        vec![Exchange::ToServer, Exchange::FromServer]
     }
 
     fn links(&self) -> Links {

@@ -1,4 +1,4 @@
-//! What a worker sends, and what its vectors become: small combinations of vectors.
+//! Plans: what a worker sends and what its vectors become, as short linear combinations of vectors.
 
 use crate::compress::Compression;
 use crate::ids::WorkerId;
@@ -11,15 +11,15 @@ use crate::ids::WorkerId;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vector {
-    /// x, its model: where its gradients are taken.
+    /// x, the worker's model: where its gradients are evaluated.
     Model,
-    /// u, its local step: the learning rate times the optimizer's direction at x.
+    /// u, the worker's local step: the learning rate times the optimizer's direction at x.
     Step,
-    /// One of the algorithm's [extra](super::Algorithm::state_vectors) ones, by its number.
+    /// One of the algorithm's [state vectors](super::Algorithm::state_vectors), by index.
     State(usize),
 }
 
-/// A vector that an algorithm keeps for every worker beside the model.
+/// A vector that an algorithm keeps for every worker besides the model.
 ///
 /// ```
 /// use upwash::algorithm::{StateVector, InitialValue};
@@ -28,13 +28,13 @@ pub enum Vector {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateVector {
-    /// What it is called in checkpoints.
+    /// Its name in checkpoints.
     pub name: &'static str,
-    /// What it is before the first round.
+    /// Its value before the first round.
     pub start: InitialValue,
 }
 
-/// What an extra vector is before the first round.
+/// The value of a state vector before the first round.
 ///
 /// ```
 /// assert_ne!(upwash::algorithm::InitialValue::Zero, upwash::algorithm::InitialValue::Model);
@@ -43,14 +43,14 @@ pub struct StateVector {
 pub enum InitialValue {
     /// Zero.
     Zero,
-    /// The worker's starting model: the vector is a place that models have been at.
+    /// The worker's starting model, for a vector that remembers a former position of the model.
     Model,
 }
 
-/// A combination of a worker's own vectors.
+/// A linear combination of a worker's own vectors.
 pub type Combination = Vec<(Vector, f64)>;
 
-/// A vector that a worker sends to its neighbors, made of its own ones.
+/// A message that a worker sends: a combination of its own vectors.
 ///
 /// ```
 /// use upwash::algorithm::Outgoing;
@@ -58,11 +58,11 @@ pub type Combination = Vec<(Vector, f64)>;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outgoing {
-    /// What is sent.
+    /// The vector that is sent.
     pub content: Combination,
-    /// Where it is sent compressed: the extra vector that everyone who hears this worker has a copy
-    /// of. What travels is the compressed difference between the content and the copy, and what is
-    /// received is the copy with that added.
+    /// For a compressed message: the index of the state vector that is the public copy, which every receiver also
+    /// keeps, and the compression. The worker sends the compressed difference between the content and the copy.
+    /// Receivers add it to the copy and use the result.
     pub public_copy: Option<(usize, Compression)>,
 }
 
@@ -77,7 +77,7 @@ impl Outgoing {
         Self::of([(Vector::Model, 1.0)])
     }
 
-    /// y = x - u, the model after it.
+    /// y = x - u, the model after the local step.
     ///
     /// ```
     /// # use upwash::algorithm::Outgoing;
@@ -87,7 +87,7 @@ impl Outgoing {
         Self::of([(Vector::Model, 1.0), (Vector::Step, -1.0)])
     }
 
-    /// Any combination.
+    /// Any combination of the worker's vectors.
     ///
     /// ```
     /// # use upwash::algorithm::{Outgoing, Vector};
@@ -99,7 +99,7 @@ impl Outgoing {
     }
 }
 
-/// One vector's new value: a sum of own vectors, of messages, and of the mean of everyone's message.
+/// The new value of one vector: a weighted sum of own vectors, of messages, and of the mean of all workers' messages.
 ///
 /// ```
 /// use upwash::algorithm::{Assignment, Vector};
@@ -108,21 +108,21 @@ impl Outgoing {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assignment<S = WorkerId> {
-    /// Which vector.
+    /// The vector that gets the value.
     pub target: Vector,
     /// Own vectors and their weights.
     pub own: Combination,
-    /// (sender, weight) of its message `number`, in increasing order of the sender; the worker's own
-    /// message can be one of them. Algorithms name workers, engines rows.
+    /// (sender, weight) of each message, in increasing order of senders. The worker's own message can be among them.
+    /// Senders are workers in algorithms and rows in engines.
     pub messages: Vec<(S, f64)>,
-    /// Which of the senders' messages.
+    /// Which of each sender's messages is used.
     pub message_index: usize,
-    /// Weight of the mean of everyone's message: what an all-reduce gives.
+    /// The weight of the mean of all workers' messages, as an all-reduce computes it.
     pub mean: f64,
 }
 
 impl<S: Copy + Ord> Assignment<S> {
-    /// From own vectors alone.
+    /// A combination of own vectors only.
     ///
     /// ```
     /// # use upwash::algorithm::{Assignment, Vector};
@@ -133,7 +133,7 @@ impl<S: Copy + Ord> Assignment<S> {
         Self { target, own: own.into(), messages: vec![], message_index: 0, mean: 0.0 }
     }
 
-    /// From the first message of some senders.
+    /// A weighted sum of the first messages of some senders.
     ///
     /// ```
     /// # use upwash::algorithm::{Assignment, Vector};
@@ -144,7 +144,7 @@ impl<S: Copy + Ord> Assignment<S> {
         Self { messages, ..Self::of(target, []) }
     }
 
-    /// The mean of everyone's message `number`.
+    /// The mean of all workers' messages with index `message_index`.
     ///
     /// ```
     /// # use upwash::algorithm::{Assignment, Vector};
@@ -155,7 +155,7 @@ impl<S: Copy + Ord> Assignment<S> {
         Self { mean: 1.0, message_index, ..Self::of(target, []) }
     }
 
-    /// Multiplies every weight.
+    /// Multiplies every weight by a factor.
     ///
     /// ```
     /// # use upwash::algorithm::{Assignment, Vector};
@@ -181,7 +181,7 @@ impl<S: Copy + Ord> Assignment<S> {
     pub fn add(&mut self, sender: S, weight: f64) {
         match self.messages.binary_search_by_key(&sender, |entry| entry.0) {
             Ok(found) => self.messages[found].1 += weight,
-            Err(place) => self.messages.insert(place, (sender, weight)),
+            Err(index) => self.messages.insert(index, (sender, weight)),
         }
     }
 
@@ -200,8 +200,8 @@ impl<S: Copy + Ord> Assignment<S> {
         }
     }
 
-    /// The sum of the messages that `worker` hears, as differences from its own message, or from the
-    /// first one where its own is not among them; none where there are no messages.
+    /// The sum of the messages, written as differences from the message of `worker`, or from the first message with a
+    /// nonzero weight if that of `worker` is not among them. `None` if there are no messages.
     ///
     /// ```
     /// # use upwash::algorithm::{Assignment, Vector};
@@ -232,10 +232,10 @@ impl<S: Copy + Ord> Assignment<S> {
 /// A weighted sum of messages, written as differences from one of them, the reference r:
 /// `weight` m_r + sum_j w_j (m_j - m_r), where `weight` is the sum of all weights.
 ///
-/// Weights that sum to 1 do not when each is rounded to single precision. In this form a row of a mixing
-/// matrix counts the reference exactly once, and workers that weigh each other alike exchange exactly
-/// opposite differences: rounding a weight neither grows nor moves the mean of all models, however many
-/// rounds it is repeated for.
+/// Weights that sum to 1 no longer do so after each is rounded to single precision. In this form a row of a mixing
+/// matrix counts the reference exactly once, and two workers with the same weight for each other exchange exactly
+/// opposite differences. Rounding a weight therefore neither scales nor moves the mean of all models, in any number of
+/// rounds.
 ///
 /// ```
 /// use upwash::algorithm::{Assignment, Differences, Vector};
@@ -246,16 +246,16 @@ impl<S: Copy + Ord> Assignment<S> {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Differences<S = WorkerId> {
-    /// The sender that the others are compared with.
+    /// The sender of the reference message.
     pub reference: S,
-    /// What its message counts by itself.
+    /// The weight of the reference message itself.
     pub weight: f64,
     /// (sender, weight) of the difference between its message and the reference.
     pub others: Vec<(S, f64)>,
 }
 
 impl<S: Copy + PartialEq> Differences<S> {
-    /// The sum of these messages, relative to that of `reference`, which is one of them.
+    /// The sum of these messages, relative to the message of `reference`, which is one of the senders.
     ///
     /// ```
     /// # use upwash::algorithm::Differences;
@@ -265,14 +265,14 @@ impl<S: Copy + PartialEq> Differences<S> {
     pub fn from(reference: S, messages: &[(S, f64)]) -> Self {
         let sum: f64 = messages.iter().map(|entry| entry.1).sum();
         let size: f64 = messages.iter().map(|entry| entry.1.abs()).sum();
-        // A sum that is whole but for rounding is whole.
-        let whole = (sum - sum.round()).abs() <= 1e-12 * size;
+        // A sum that is an integer up to rounding counts as that integer.
+        let is_integer = (sum - sum.round()).abs() <= 1e-12 * size;
         let others = messages.iter().filter(|e| e.0 != reference && e.1 != 0.0);
-        Self { reference, weight: if whole { sum.round() } else { sum }, others: others.copied().collect() }
+        Self { reference, weight: if is_integer { sum.round() } else { sum }, others: others.copied().collect() }
     }
 }
 
-/// What becomes of a worker's vectors in an exchange: assignments, carried out in order.
+/// The new values of a worker's vectors in an exchange: assignments, carried out in order.
 ///
 /// ```
 /// use upwash::algorithm::{Assignment, Plan, Vector};
@@ -282,16 +282,16 @@ impl<S: Copy + PartialEq> Differences<S> {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan<S = WorkerId> {
-    /// In their order: one may use what an earlier one made.
+    /// The assignments in order. Each may use the results of earlier ones.
     pub assignments: Vec<Assignment<S>>,
-    /// The worker's new [number](super::WorkerStats::number), where it changes.
+    /// The worker's new [scalar](super::WorkerStats::scalar), if it changes.
     pub scalar: Option<f64>,
-    /// Whom the worker follows, for those who watch: its best neighbor and its best-connected one, or
-    /// the leaders of its group and of all.
+    /// The leaders of the worker, for events and observers: its best and its best-connected neighbor, or the leaders of
+    /// its group and of all workers.
     pub leaders: Option<[WorkerId; 2]>,
 }
 
-/// Nothing changes.
+/// A plan that changes nothing.
 impl<S> Default for Plan<S> {
     fn default() -> Self {
         Self { assignments: vec![], scalar: None, leaders: None }
@@ -312,7 +312,7 @@ impl<S, const N: usize> From<[Assignment<S>; N]> for Plan<S> {
 }
 
 impl<S: Copy + Ord> Plan<S> {
-    /// The worker keeps to itself: x' = x - u.
+    /// The worker takes its step alone: x' = x - u.
     ///
     /// ```
     /// # use upwash::algorithm::Plan;
@@ -323,8 +323,7 @@ impl<S: Copy + Ord> Plan<S> {
         Assignment::of(Vector::Model, Outgoing::stepped().content).into()
     }
 
-    /// The assignment that makes the model, for what is added to it. A plan that has none gets one
-    /// that leaves the model as it is.
+    /// The last assignment of the model, for modification. If there is none, adds one that leaves the model unchanged.
     ///
     /// ```
     /// # use upwash::algorithm::Plan;
@@ -335,8 +334,8 @@ impl<S: Copy + Ord> Plan<S> {
         let index = match self.assignments.iter().rposition(found) {
             Some(index) => index,
             None => {
-                let same = Assignment::of(Vector::Model, [(Vector::Model, 1.0)]);
-                self.assignments.push(same);
+                let unchanged = Assignment::of(Vector::Model, [(Vector::Model, 1.0)]);
+                self.assignments.push(unchanged);
                 self.assignments.len() - 1
             }
         };
@@ -344,7 +343,7 @@ impl<S: Copy + Ord> Plan<S> {
     }
 }
 
-/// A worker's part in an exchange.
+/// The messages and the plan of one worker in an exchange.
 ///
 /// ```
 /// use upwash::algorithm::{Outgoing, WorkerPlan, Plan};
@@ -353,10 +352,10 @@ impl<S: Copy + Ord> Plan<S> {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerPlan {
-    /// Whose.
+    /// The worker.
     pub worker: WorkerId,
-    /// What it sends.
+    /// The messages that it sends.
     pub messages: Vec<Outgoing>,
-    /// What its vectors become.
+    /// The new values of its vectors.
     pub plan: Plan,
 }

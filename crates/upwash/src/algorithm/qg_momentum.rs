@@ -1,4 +1,4 @@
-//! Quasi-global momentum: momentum along the way that the models went together.
+//! Quasi-global momentum: momentum along the common direction of the mixed models.
 
 use super::{Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan, StateVector, Vector};
 
@@ -7,7 +7,7 @@ pub(super) const DEFINITION: Definition = Definition {
     about: "D-PSGD whose momentum follows the mixed models, not the local gradients",
     paper: "Lin et al. 2021, Quasi-Global Momentum (QG-DSGDm)",
     build: |options| {
-        let lazy = options.flag("lazy", false, "(I + W)/2 for W")?;
+        let lazy = options.flag("lazy", false, "use (I + W)/2 instead of W")?;
         Ok(Method::Synchronous(Box::new(QgMomentum { lazy })))
     },
 };
@@ -21,7 +21,7 @@ pub(super) const DEFINITION: Definition = Definition {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct QgMomentum {
-    /// (I + W)/2 for W.
+    /// Whether to use (I + W)/2 instead of W.
     pub lazy: bool,
 }
 

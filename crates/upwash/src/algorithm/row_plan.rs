@@ -1,24 +1,24 @@
-//! Plans by the rows of an engine, in which engines carry them out.
+//! Plans in terms of engine rows, as engines carry them out.
 
 use super::{Assignment, Outgoing, Plan, WorkerPlan};
 use crate::ids::{RowIndex, WorkerId};
 
 impl WorkerPlan {
-    /// The same by rows of an engine.
+    /// Converts worker IDs to rows of an engine.
     pub fn at_rows<E>(self, row_of: impl Fn(WorkerId) -> Result<RowIndex, E>) -> Result<RowPlan, E> {
         let Plan { assignments, scalar, leaders } = self.plan;
-        let assignment = |sum: Assignment| {
-            let messages = sum.messages.into_iter();
+        let convert = |assignment: Assignment| {
+            let messages = assignment.messages.into_iter();
             let messages = messages.map(|(sender, weight)| Ok((row_of(sender)?, weight)));
             Ok(Assignment {
-                target: sum.target,
-                own: sum.own,
+                target: assignment.target,
+                own: assignment.own,
                 messages: messages.collect::<Result<_, E>>()?,
-                message_index: sum.message_index,
-                mean: sum.mean,
+                message_index: assignment.message_index,
+                mean: assignment.mean,
             })
         };
-        let assignments = assignments.into_iter().map(assignment);
+        let assignments = assignments.into_iter().map(convert);
         Ok(RowPlan {
             row: row_of(self.worker)?,
             messages: self.messages,
@@ -26,7 +26,7 @@ impl WorkerPlan {
         })
     }
 
-    /// The same where all workers are rows of one engine.
+    /// Converts worker IDs to rows of an engine that holds all workers.
     pub fn in_one_process(self) -> RowPlan {
         let row_of = |worker| Ok::<_, std::convert::Infallible>(RowIndex(worker));
         match self.at_rows(row_of) {
@@ -35,13 +35,13 @@ impl WorkerPlan {
     }
 }
 
-/// A row's part in an exchange, as an engine carries it out.
+/// The plan of one row in an exchange, as an engine carries it out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowPlan {
-    /// Whose.
+    /// The row.
     pub row: RowIndex,
-    /// What it sends.
+    /// The messages that it sends.
     pub messages: Vec<Outgoing>,
-    /// What its vectors become.
+    /// The new values of its vectors.
     pub plan: Plan<RowIndex>,
 }

@@ -1,17 +1,17 @@
-//! Stochastic gradient push: averaging over links that go one way.
+//! Stochastic gradient push: averaging over directed links.
 
 use super::{Algorithm, Assignment, Definition, LocalView, Method, Outgoing, Plan, Preflight, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "sgp",
-    about: "push-sum: exact averages over directed links, by a weight that travels along",
+    about: "push-sum: exact averages over directed links, with a weight that is sent along",
     paper: "Assran et al. 2019, Stochastic Gradient Push for Distributed Deep Learning",
     build: |_| Ok(Method::Synchronous(Box::new(Sgp))),
 };
 
-/// Sender j gives 1/(1 + receivers) of its sum s_j and weight w_j to each receiver and to itself, and
-/// gradients are taken at z = s / w. In options of z, which is the model here: with y_j = z_j - u_j / w_j,
-/// w'_i = sum P_ij w_j and z'_i = sum P_ij w_j / w'_i y_j.
+/// Sender j gives 1/(1 + receivers) of its sum s_j and weight w_j to each receiver and to itself. Gradients are
+/// evaluated at z = s / w, which is the model here. In terms of z, with y_j = z_j - u_j / w_j: w'_i = sum P_ij w_j and
+/// z'_i = sum P_ij w_j / w'_i y_j.
 ///
 /// ```
 /// use upwash::algorithm::{Algorithm, Sgp};
@@ -45,11 +45,11 @@ impl Algorithm for Sgp {
     }
 
     fn check(&self, preflight: &Preflight<'_>) -> Result<(), String> {
-        match preflight.unreached() {
+        match preflight.unreachable_pair() {
             None => Ok(()),
             Some((from, to)) => Err(format!(
                 "algorithm.name = \"sgp\": nothing that worker {from} sends ever reaches worker {to}, \
-                 so that push-sum has no average: add links to graph.directed_edges (or graph.topology)"
+                 so push-sum has no average: add links to graph.directed_edges (or graph.topology)"
             )),
         }
     }

@@ -1,4 +1,4 @@
-//! SlowMo: a slow momentum around any synchronous base.
+//! SlowMo: slow momentum on top of any synchronous algorithm.
 
 use super::{
     Algorithm, Assignment, Combination, Definition, Exchange, InitialValue, LocalView, Method, Outgoing, Plan,
@@ -7,29 +7,29 @@ use super::{
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "slowmo",
-    about: "any base; every so many rounds an exact average and a step with slow momentum",
+    about: "any base, with a periodic exact average and a step with slow momentum",
     paper: "Wang et al. 2020, SlowMo: Improving Communication-Efficient Distributed SGD",
     build: |options| {
         let base = options.base("local-sgd")?;
-        if base.state_vectors().iter().any(|extra| extra.name == "anchor") {
-            return Err(options.refuse("base", "another algorithm than slowmo itself"));
+        if base.state_vectors().iter().any(|vector| vector.name == "anchor") {
+            return Err(options.refuse("base", "any synchronous algorithm except slowmo itself"));
         }
         Ok(Method::Synchronous(Box::new(SlowMo {
             base,
-            rate: options.number("slow_rate", 1.0, 1e-9..=f64::MAX, "alpha, the slow rate")?,
-            momentum: options.number("slow_momentum", 0.5, 0.0..=0.999, "beta, its momentum")?,
-            period: options.count("slow_period", 8, "tau, rounds from slow step to slow step")?,
+            rate: options.number("slow_rate", 1.0, 1e-9..=f64::MAX, "alpha, the slow learning rate")?,
+            momentum: options.number("slow_momentum", 0.5, 0.0..=0.999, "beta, the slow momentum")?,
+            period: options.count("slow_period", 8, "tau, the number of rounds between slow steps")?,
         })))
     },
 };
 
-/// After every `period` rounds of the base: v is where the models would be, in the mean of all, had every step
-/// been taken with the rate gamma of now. The slow momentum s' = beta s + (a - v) / gamma, and the model
-/// a - alpha gamma s', which is the next anchor a.
+/// SlowMo takes a slow step after every `period` rounds of the base. Let a be the anchor, gamma the current rate, and v
+/// the mean model that would result if every step since the anchor had been taken with the rate gamma. The slow
+/// momentum becomes s' = beta s + (a - v) / gamma. The model becomes a - alpha gamma s', which is also the next anchor.
 ///
-/// While the rate stays, v is the mean model. For when it does not, a reference b, at first the anchor, is kept
-/// such that (b - x) / gamma is the sum of all steps since, each divided by its own rate; v is the mean of
-/// a - (b - x). Only where the rate changes must b move.
+/// While the rate is constant, v is the mean model. For changing rates, each worker keeps a reference b, initially the
+/// anchor, such that (b - x) / gamma is the sum of all steps since the anchor, each divided by its own rate. Then v is
+/// the mean of a - (b - x). Only a change of the rate moves b.
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub struct SlowMo {
@@ -46,21 +46,21 @@ impl SlowMo {
         (round + 1).is_multiple_of(self.period) && view.context.exchange == last
     }
 
-    /// Whether the base averages all models anyway: then that is the slow step's average.
+    /// Whether the base averages all models in this round. The slow step then uses that average.
     fn base_averages(&self, round: u64) -> bool {
         self.base.exchanges(round) == [Exchange::Mean]
     }
 }
 
 impl SlowMo {
-    /// The anchor, the slow momentum and the reference.
+    /// The state vectors: the anchor, the slow momentum and the reference.
     fn vectors(&self) -> [Vector; 3] {
         let first = self.base.state_vectors().len();
         [first, first + 1, first + 2].map(Vector::State)
     }
 
-    /// b in this exchange. Where the rate has just changed, b' = x + (gamma / gamma_before) (b - x), so
-    /// that what was gone with the old rate keeps its part of d; a rate of 0 goes nowhere.
+    /// The reference b in this exchange. After a change of the rate it is b' = x + (gamma / gamma_before) (b - x),
+    /// which keeps (b - x) / gamma unchanged. With a rate of 0 there are no steps to rescale.
     fn reference(&self, view: &LocalView<'_>) -> Combination {
         let [_, _, reference] = self.vectors();
         let (rate, before) = (view.context.rate, view.context.previous_rate);
@@ -74,13 +74,13 @@ impl SlowMo {
 
     fn slow_step(&self, view: &LocalView<'_>) -> Vec<Assignment> {
         let ([anchor, slow, reference], model) = (self.vectors(), Vector::Model);
-        // What the base remembers as a place of the model moves with the model.
+        // State vectors of the base that store a position of the model move with the model.
         let state_vectors = self.base.state_vectors();
-        let is_place = |index: &usize| state_vectors[*index].start == InitialValue::Model;
-        let places = (0..state_vectors.len()).filter(is_place).map(Vector::State);
-        let places: Vec<Vector> = places.collect();
-        let moved = |place: &Vector, weight| Assignment::of(*place, [(*place, 1.0), (model, weight)]);
-        let mut all: Vec<Assignment> = places.iter().map(|place| moved(place, -1.0)).collect();
+        let is_position = |index: &usize| state_vectors[*index].start == InitialValue::Model;
+        let positions = (0..state_vectors.len()).filter(is_position).map(Vector::State);
+        let positions: Vec<Vector> = positions.collect();
+        let moved = |position: &Vector, weight| Assignment::of(*position, [(*position, 1.0), (model, weight)]);
+        let mut all: Vec<Assignment> = positions.iter().map(|position| moved(position, -1.0)).collect();
         let rate = view.context.rate;
         all.push(Assignment::averaged(model, 0));
         if rate > 0.0 {
@@ -92,7 +92,7 @@ impl SlowMo {
         }
         all.push(Assignment::of(anchor, [(model, 1.0)]));
         all.push(Assignment::of(reference, [(model, 1.0)]));
-        all.extend(places.iter().map(|place| moved(place, 1.0)));
+        all.extend(positions.iter().map(|position| moved(position, 1.0)));
         all
     }
 }
@@ -108,18 +108,18 @@ impl Algorithm for SlowMo {
         }
         let message = match self.base_averages(view.context.round.index()) {
             true => self.base.messages(view).swap_remove(0),
-            // Where models have weights (push-sum), their mean has them too; the weights' mean is 1.
+            // Models with push-sum weights are averaged with these weights, whose mean is 1.
             false => Outgoing::of([(Vector::Model, view.own.scalar)]),
         };
         if view.context.rate == 0.0 {
             return vec![message];
         }
-        // a - b comes first: while the rate stays it is exactly 0.
+        // a - b comes first: while the rate is constant, it is exactly 0.
         let [anchor, ..] = self.vectors();
         let reference = self.reference(view);
         let reference = reference.into_iter().map(|(vector, weight)| (vector, -weight));
-        let gone = [(anchor, 1.0)].into_iter().chain(reference);
-        vec![Outgoing::of(gone.chain(message.content).collect::<Vec<_>>())]
+        let offset = [(anchor, 1.0)].into_iter().chain(reference);
+        vec![Outgoing::of(offset.chain(message.content).collect::<Vec<_>>())]
     }
 
     fn plan(&self, view: &LocalView<'_>) -> Plan {
@@ -144,11 +144,11 @@ impl Algorithm for SlowMo {
     }
 
     fn state_vectors(&self) -> Vec<StateVector> {
-        let extra = |name, start| StateVector { name, start };
+        let vector = |name, start| StateVector { name, start };
         let mut state_vectors = self.base.state_vectors();
-        state_vectors.push(extra("anchor", InitialValue::Model));
-        state_vectors.push(extra("slow momentum", InitialValue::Zero));
-        state_vectors.push(extra("period reference", InitialValue::Model));
+        state_vectors.push(vector("anchor", InitialValue::Model));
+        state_vectors.push(vector("slow momentum", InitialValue::Zero));
+        state_vectors.push(vector("period reference", InitialValue::Model));
         state_vectors
     }
 

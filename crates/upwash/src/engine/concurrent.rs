@@ -1,4 +1,4 @@
-//! Workers that run on threads of their own: what each needs for its gradients, and which rows are its own.
+//! Workers on separate threads: what each needs to compute gradients, and its rows of the engine.
 
 use super::mixing::WorkerVectors;
 use super::{Engine, GradientTask, Model, Score, Split};
@@ -7,32 +7,32 @@ use crate::optimizer::{Optimizer, StepContext};
 use rayon::prelude::*;
 use std::sync::Arc;
 
-/// Examples that a model is scored on at a time.
-const SCORED_AT_ONCE: usize = 256;
+/// The number of examples that a model is scored on at a time.
+const SCORE_BATCH: usize = 256;
 
-/// An engine whose workers can be on threads of their own.
+/// An engine whose workers can run on separate threads.
 pub trait ConcurrentEngine: Engine {
-    /// Every worker's vectors for itself.
+    /// Splits the engine into the vectors of each worker.
     fn split(&mut self) -> ConcurrentWorkers<'_>;
 }
 
-/// What all workers have in common.
+/// What all workers of an engine share.
 pub struct EngineContext {
     pub(super) model: Arc<dyn Model>,
     pub(super) data: Arc<Dataset>,
     pub(super) sampler: Sampler,
     pub(super) optimizer: Arc<dyn Optimizer>,
-    /// How many times as long each worker shall take; as long as it takes where there is none.
+    /// Workers that are slowed down, each with its factor.
     pub(super) slow: Vec<(usize, f64)>,
 }
 
-/// One worker's rows.
+/// The rows of one worker.
 pub struct WorkerSlices<'a> {
     /// Its model.
     pub model: &'a mut [f32],
     /// Its running statistics.
     pub statistics: &'a mut [f32],
-    /// The algorithm's vectors.
+    /// The algorithm's state vectors.
     pub state_vectors: Vec<&'a mut [f32]>,
     /// Its step.
     pub update: &'a mut [f32],
@@ -40,11 +40,11 @@ pub struct WorkerSlices<'a> {
     pub optimizer_state: Vec<&'a mut [f32]>,
 }
 
-/// An engine taken apart, for workers on threads of their own.
+/// An engine split into its workers, for separate threads.
 pub struct ConcurrentWorkers<'a> {
-    /// What all have in common.
+    /// What all workers share.
     pub shared: &'a EngineContext,
-    /// Everyone's rows.
+    /// The rows of each worker.
     pub workers: Vec<WorkerSlices<'a>>,
 }
 
@@ -54,7 +54,7 @@ impl EngineContext {
         self.optimizer.state_vectors()
     }
 
-    /// A worker's gradient at `parameters` on one of its batches, made into its step.
+    /// Computes a worker's gradient at `parameters` on one of its batches and turns it into the worker's step.
     pub fn gradient(
         &self,
         worker: usize,
@@ -77,19 +77,19 @@ impl EngineContext {
         score
     }
 
-    /// Scores a model on some images, in parallel over pieces of fixed size. A piece becomes numbers
-    /// where it is scored: a whole test set as numbers can be larger than all models.
+    /// Scores a model on some images, in parallel over batches of fixed size. Images are converted to floats batch by
+    /// batch: a whole test set of floats can be larger than all models.
     fn score(&self, parameters: &[f32], statistics: &[f32], images: &Images, indices: &[u32]) -> Score {
-        let piece = |part: &[u32]| {
-            let picks = part.iter().map(|&image| Pick::whole(image));
+        let score = |indices: &[u32]| {
+            let picks = indices.iter().map(|&image| Pick::whole(image));
             let batch = self.data.scaling.batch(images, picks);
             self.model.score(parameters, statistics, &batch)
         };
-        let scores: Vec<Score> = indices.par_chunks(SCORED_AT_ONCE).map(piece).collect();
+        let scores: Vec<Score> = indices.par_chunks(SCORE_BATCH).map(score).collect();
         scores.into_iter().fold(Score::default(), Score::join)
     }
 
-    /// How a model does on the test set, or on a worker's own share.
+    /// Scores a model on the test set or on a worker's own shard.
     pub fn score_split(&self, worker: usize, split: Split, parameters: &[f32], statistics: &[f32]) -> Score {
         match split {
             Split::Test => {
@@ -103,8 +103,8 @@ impl EngineContext {
         }
     }
 
-    /// The mean over [some batches](Sampler::estimation_batches) out of the images of this worker and all
-    /// who are with it.
+    /// Estimates the statistics of a model: the mean over [some batches](Sampler::estimation_batches) of the images of
+    /// this worker and of all workers in the same run.
     pub(crate) fn estimate_statistics(&self, worker: usize, parameters: &[f32]) -> Vec<f32> {
         let mut statistics = self.model.start_statistics();
         if statistics.is_empty() {

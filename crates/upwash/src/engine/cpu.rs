@@ -1,4 +1,4 @@
-//! The CPU engine: every replica in one flat buffer, workers in parallel, each on one thread.
+//! The CPU engine: all replicas in flat buffers, workers in parallel, each on one thread.
 
 use super::concurrent::{ConcurrentEngine, ConcurrentWorkers, EngineContext, WorkerSlices};
 use super::mixing::{MixOptions, RemoteRow, exchange, mix_statistics};
@@ -11,53 +11,52 @@ use crate::model::{Layout, Replica};
 use rayon::prelude::*;
 use std::sync::Arc;
 
-/// A network as the engine sees it: functions of flat vectors. One value serves all workers, from
-/// several threads.
+/// A network as the engine sees it: functions of flat vectors. All workers share one value, from several threads.
 pub trait Model: Send + Sync {
-    /// Its name in the configuration of a run.
+    /// The model's name in the configuration of a run.
     fn name(&self) -> String {
         let name = std::any::type_name::<Self>();
         let name = name.split('<').next().unwrap_or_default();
         name.rsplit("::").next().unwrap_or_default().to_owned()
     }
 
-    /// Which tensor is where in its vectors.
+    /// The layout of the tensors in its flat vectors.
     fn layout(&self) -> &Layout;
 
-    /// Starting parameters of a worker.
+    /// The starting parameters of a worker.
     fn start(&self, seed: u64, worker: u64) -> Vec<f32>;
 
-    /// Starting statistics.
+    /// The starting statistics.
     fn start_statistics(&self) -> Vec<f32>;
 
-    /// The mean loss over a batch and its gradient, in training mode: statistics move a tenth of
-    /// the way to the batch's.
+    /// Computes the mean loss over a batch and its gradient, in training mode: running statistics move a tenth of the
+    /// way to those of the batch.
     fn gradient(&self, parameters: &[f32], statistics: &mut [f32], batch: &Batch, gradient: &mut [f32]) -> Score;
 
-    /// How a model with these statistics does on a batch.
+    /// Scores the model with these statistics on a batch.
     fn score(&self, parameters: &[f32], statistics: &[f32], batch: &Batch) -> Score;
 
-    /// The batch's own statistics, for estimating a model's anew.
+    /// The statistics of one batch, for estimating the statistics of a model anew.
     fn batch_statistics(&self, parameters: &[f32], batch: &Batch) -> Vec<f32>;
 }
 
 /// All replicas of this process, on the CPU.
 pub struct CpuEngine {
     shared: EngineContext,
-    /// A row for each worker in each of these.
+    /// The models: one row per worker, as in the other buffers.
     models: Vec<f32>,
     updates: Vec<f32>,
     statistics: Vec<f32>,
-    /// The optimizer's vectors, by name.
+    /// The optimizer's state vectors, by name.
     optimizer_state: Vec<(&'static str, Vec<f32>)>,
-    /// The algorithm's vectors, by name.
+    /// The algorithm's state vectors, by name.
     state_vectors: Vec<(String, Vec<f32>)>,
     /// Whether steps are in flight between rounds.
     keeps_updates: bool,
 }
 
 impl CpuEngine {
-    /// A replica of `model` for each of the spec.
+    /// Creates a replica of `model` for each worker of `spec`.
     pub fn new(model: Arc<dyn Model>, spec: &EngineSpec) -> Self {
         let workers = spec.starts.len();
         let width = model.layout().parameter_count();
@@ -101,21 +100,21 @@ impl CpuEngine {
         rows.iter().map(model).collect()
     }
 
-    /// What the engine holds and a checkpoint keeps: updates only where they are in flight.
-    fn kept(&mut self) -> Vec<(String, &mut Vec<f32>)> {
-        let mut kept = vec![("models".to_string(), &mut self.models)];
+    /// The arrays that a checkpoint stores. It stores updates only if they are in flight between rounds.
+    fn checkpointed(&mut self) -> Vec<(String, &mut Vec<f32>)> {
+        let mut arrays = vec![("models".to_string(), &mut self.models)];
         let optimizer_state = self.optimizer_state.iter_mut();
-        kept.extend(optimizer_state.map(|(name, array)| (name.to_string(), array)));
-        kept.push(("statistics".into(), &mut self.statistics));
+        arrays.extend(optimizer_state.map(|(name, array)| (name.to_string(), array)));
+        arrays.push(("statistics".into(), &mut self.statistics));
         if self.keeps_updates {
-            kept.push(("updates".into(), &mut self.updates));
+            arrays.push(("updates".into(), &mut self.updates));
         }
         let state_vectors = self.state_vectors.iter_mut();
-        kept.extend(state_vectors.map(|(name, array)| (name.clone(), array)));
-        kept
+        arrays.extend(state_vectors.map(|(name, array)| (name.clone(), array)));
+        arrays
     }
 
-    /// The rows of some workers, which come in increasing order.
+    /// The rows of some workers, given in increasing order.
     fn slices_of(&mut self, workers: &[usize]) -> (&EngineContext, Vec<WorkerSlices<'_>>) {
         let all = self.workers();
         let state_vectors = self.state_vectors.iter_mut();
@@ -176,7 +175,7 @@ impl Engine for CpuEngine {
     ) -> Result<(), EngineError> {
         let taking_part: Vec<usize> = plans.iter().map(|plan| plan.row.0).collect();
         let remote = (self.workers()..).zip(&remote_rows);
-        let remote = remote.map(|(row, remote)| remote.part(RowIndex(row)));
+        let remote = remote.map(|(row, remote)| remote.row_plan(RowIndex(row)));
         let plans: Vec<RowPlan> = plans.iter().cloned().chain(remote).collect();
         let (_, slices) = self.slices_of(&taking_part);
         let rows = slices.into_iter().map(WorkerSlices::into_row).collect();
@@ -235,14 +234,14 @@ impl Engine for CpuEngine {
     }
 
     fn state(&mut self) -> Result<State, EngineError> {
-        let kept = self.kept().into_iter();
-        Ok(kept.map(|(name, array)| (name, array.clone())).collect())
+        let arrays = self.checkpointed().into_iter();
+        Ok(arrays.map(|(name, array)| (name, array.clone())).collect())
     }
 
     fn restore(&mut self, state: &State) -> Result<(), EngineError> {
-        for (name, array) in self.kept() {
-            let numbers = saved(state, &name, array.len())?;
-            array.copy_from_slice(numbers);
+        for (name, array) in self.checkpointed() {
+            let values = saved(state, &name, array.len())?;
+            array.copy_from_slice(values);
         }
         Ok(())
     }
@@ -258,8 +257,8 @@ impl Engine for CpuEngine {
 
 impl ConcurrentEngine for CpuEngine {
     fn split(&mut self) -> ConcurrentWorkers<'_> {
-        let everyone: Vec<usize> = (0..self.workers()).collect();
-        let (shared, workers) = self.slices_of(&everyone);
+        let all: Vec<usize> = (0..self.workers()).collect();
+        let (shared, workers) = self.slices_of(&all);
         ConcurrentWorkers { shared, workers }
     }
 }
@@ -287,7 +286,7 @@ pub(crate) fn consensus_distance(vectors: &[&[f32]]) -> f64 {
     (total / vectors.len() as f64).sqrt()
 }
 
-/// Some of a buffer's `count` rows, in increasing order; the rows of an empty buffer are empty.
+/// The chosen ones of a buffer's `count` rows, in increasing order. The rows of an empty buffer are empty.
 fn rows<'a>(mut buffer: &'a mut [f32], count: usize, chosen: &[usize]) -> Vec<&'a mut [f32]> {
     let width = buffer.len() / count;
     let mut passed = 0;

@@ -1,4 +1,4 @@
-//! The engine of a training loop that is somebody else's: its rows are borrowed, and a step is what the loop has changed.
+//! The engine for an external training loop: it borrows the loop's vectors, and a step is the loop's change of a model.
 
 use super::cpu::{average, consensus_distance};
 use super::mixing::{MixOptions, RemoteRow, WorkerVectors, exchange, mix_statistics};
@@ -7,24 +7,24 @@ use crate::algorithm::{InitialValue, Outgoing, RowPlan};
 use crate::ids::RowIndex;
 use crate::model::{Layout, Replica};
 
-/// What is kept between the rounds of somebody else's training loop: steps, and the algorithm's state vectors.
+/// The state between rounds of an external training loop: steps and the algorithm's state vectors.
 ///
-/// The loop [attaches](Self::attach) its vectors for every call of a [`Node`](crate::Node):
+/// The loop [attaches](Self::attach) its vectors for every call to a [`Node`](crate::Node):
 ///
 /// 1. `node.begin_round(&mut external.attach(models, statistics)?)`, which may replace the models;
 /// 2. [`before_step`](ExternalEngine::before_step), then the loop's own gradients and steps, in place;
 /// 3. [`after_step`](ExternalEngine::after_step), then `node.finish_round(...)` with the losses before the step.
 ///
-/// Steps are differences of models, so that a run agrees with the built-in loop to rounding, not to the bit.
+/// Steps are differences of models, so a run agrees with the built-in loop up to rounding, not bit for bit.
 pub struct ExternalState {
     layout: Layout,
     /// The models before the step, then the steps.
     updates: Vec<Vec<f32>>,
-    /// The algorithm's vectors, by name: a row for each worker.
+    /// The algorithm's state vectors, by name: one row per worker.
     state_vectors: Vec<(String, Vec<Vec<f32>>)>,
 }
 
-/// A training loop's vectors, for as long as a node needs them.
+/// An engine that borrows the vectors of a training loop.
 pub struct ExternalEngine<'a> {
     models: Vec<&'a mut [f32]>,
     statistics: Vec<&'a mut [f32]>,
@@ -32,7 +32,7 @@ pub struct ExternalEngine<'a> {
 }
 
 impl ExternalState {
-    /// For the workers of `spec`, whose models start as given.
+    /// Creates the state for the workers of `spec`, which start with these models.
     pub fn new(spec: &EngineSpec, layout: Layout, models: &[&[f32]]) -> Self {
         let width = layout.parameter_count();
         let rows = |starts: &[InitialValue]| {
@@ -50,7 +50,7 @@ impl ExternalState {
         }
     }
 
-    /// The engine over these vectors of the loop: each worker's model, and its batch-norm statistics, if there are any.
+    /// Creates an engine that borrows each worker's model and batch-norm statistics, if the model has any.
     pub fn attach<'a>(
         &'a mut self,
         models: Vec<&'a mut [f32]>,
@@ -62,7 +62,8 @@ impl ExternalState {
             |rows: &[&mut [f32]], width: usize| rows.len() == workers && rows.iter().all(|row| row.len() == width);
         if !fits(&models, width) || (count > 0 && !fits(&statistics, count)) {
             return Err(EngineError::Mismatch(format!(
-                "{workers} workers need a model of {width} numbers and {count} statistics each"
+                "{workers} workers need a model of {width} values and {count} statistics each: attach one row per \
+                 worker"
             )));
         }
         Ok(ExternalEngine { models, statistics, state: self })
@@ -70,14 +71,14 @@ impl ExternalState {
 }
 
 impl ExternalEngine<'_> {
-    /// The models as they are now are those before the step.
+    /// Saves the current models as those before the step.
     pub fn before_step(&mut self) {
         for (before, model) in self.state.updates.iter_mut().zip(&self.models) {
             before.copy_from_slice(model);
         }
     }
 
-    /// Takes each worker's step, the model before less the model after, and makes the model the one before again.
+    /// Computes each worker's step, the model before minus the model after, and restores the model before the step.
     pub fn after_step(&mut self) {
         for (update, model) in self.state.updates.iter_mut().zip(&mut self.models) {
             for (before, after) in update.iter_mut().zip(model.iter_mut()) {
@@ -97,12 +98,12 @@ impl ExternalEngine<'_> {
         }
     }
 
-    fn some(&self, rows: &[RowIndex]) -> Vec<&[f32]> {
+    fn models_of(&self, rows: &[RowIndex]) -> Vec<&[f32]> {
         rows.iter().map(|&row| &*self.models[row.0]).collect()
     }
 
     fn unsupported<T>(what: &str) -> Result<T, EngineError> {
-        let text = format!("{what} is the training loop's own affair, not the engine's");
+        let text = format!("the external training loop must do {what} itself: its engine cannot");
         Err(EngineError::Unsupported(text))
     }
 }
@@ -121,7 +122,7 @@ impl Engine for ExternalEngine<'_> {
     }
 
     fn step(&mut self, _: &[Option<GradientTask>]) -> Result<Vec<Option<Score>>, EngineError> {
-        Self::unsupported("a gradient")
+        Self::unsupported("gradient computation")
     }
 
     fn exchange(
@@ -144,7 +145,7 @@ impl Engine for ExternalEngine<'_> {
         let rows = rows.map(|(_, ((model, step), state_vectors))| WorkerVectors { model, step, state_vectors });
         let remote = (workers..).zip(&remote_rows);
         let mut plans = plans.to_vec();
-        plans.extend(remote.map(|(row, remote)| remote.part(RowIndex(row))));
+        plans.extend(remote.map(|(row, remote)| remote.row_plan(RowIndex(row))));
         exchange(rows.collect(), &remote_rows, &plans, options);
         Ok(())
     }
@@ -166,7 +167,7 @@ impl Engine for ExternalEngine<'_> {
         weights: &[Vec<(RowIndex, f64)>],
         remote_rows: Vec<Vec<f32>>,
     ) -> Result<(), EngineError> {
-        // A loop whose model has none need not attach any.
+        // A loop whose model has no statistics need not attach any.
         if !self.statistics.is_empty() {
             let rows = self.statistics.iter_mut().map(|row| &mut **row).collect();
             mix_statistics(rows, weights, remote_rows);
@@ -186,7 +187,7 @@ impl Engine for ExternalEngine<'_> {
     fn average(&mut self, rows: &[RowIndex]) -> Result<Replica, EngineError> {
         let statistics = rows.iter().filter_map(|&row| self.statistics.get(row.0));
         let statistics: Vec<&[f32]> = statistics.map(|row| &**row).collect();
-        Ok(Replica { parameters: average(&self.some(rows)), statistics: average(&statistics) })
+        Ok(Replica { parameters: average(&self.models_of(rows)), statistics: average(&statistics) })
     }
 
     fn estimated(&mut self, row: RowIndex, parameters: Vec<f32>) -> Result<Replica, EngineError> {
@@ -199,7 +200,7 @@ impl Engine for ExternalEngine<'_> {
     }
 
     fn consensus_distance(&mut self, rows: &[RowIndex]) -> Result<f64, EngineError> {
-        Ok(consensus_distance(&self.some(rows)))
+        Ok(consensus_distance(&self.models_of(rows)))
     }
 
     fn state(&mut self) -> Result<State, EngineError> {

@@ -1,10 +1,9 @@
-//! Exchanges on the CPU: everyone's assignments in one pass over memory.
+//! Exchanges on the CPU: the assignments of all workers in one pass over memory.
 //!
-//! The vectors are walked in blocks of columns that fit into the cache: a block's messages are formed,
-//! every row's sums are taken from them, and the block is written back. Each number of X and U is read
-//! from memory once and each of X written once, which is the least that can be done. Every column is
-//! summed in the order of the plan, so that the result does not depend on the number of threads.
-//! Only compression needs a pass of its own: it looks at a whole vector.
+//! The pass processes blocks of columns that fit into the cache: it forms the messages of a block, computes the sums of
+//! every row from them, and writes the block back. Each value of X and U is read from memory once and each value of X
+//! is written once, which is the minimum. Every column is summed in the order of the plan, so the result does not
+//! depend on the number of threads. Only compression needs a separate pass, because it looks at a whole vector.
 
 mod program;
 
@@ -14,32 +13,32 @@ use crate::ids::RowIndex;
 use program::Program;
 use rayon::prelude::*;
 
-/// Bytes of a block's models, updates and messages together: about half of a core's L2 cache.
+/// The size in bytes of a block's models, updates and messages together: about half of a core's L2 cache.
 const BLOCK_BYTES: usize = 192 * 1024;
 
-/// A worker's vectors.
+/// The vectors of a worker.
 #[derive(Debug)]
 pub struct WorkerVectors<'a> {
-    /// x.
+    /// The model x.
     pub model: &'a mut [f32],
-    /// u; may be empty where no message or plan names it.
+    /// The step u. May be empty if no message or plan names it.
     pub step: &'a [f32],
-    /// The algorithm's extra vectors.
+    /// The algorithm's state vectors.
     pub state_vectors: Vec<&'a mut [f32]>,
 }
 
-/// What an exchange depends on beside its parts.
+/// The options of an exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct MixOptions {
-    /// Who does not count in a mean of all.
+    /// The row of the server, which does not count in a mean of all workers.
     pub server: Option<RowIndex>,
-    /// The round: what random compression depends on, beside the worker's number in its experiment ...
+    /// The round. Random compression depends on it and on the worker's ID in its experiment.
     pub round: u64,
-    /// ... which is its number here and so much more (or less, where several experiments share an engine).
+    /// The worker ID of a row minus its index. Negative if several experiments share an engine.
     pub worker_offset: isize,
-    /// Keep to the calling thread.
+    /// Whether to use only the calling thread.
     pub single_threaded: bool,
-    /// No other exchange of the same round follows, which could name the same steps.
+    /// Whether this is the last exchange of the round, so that no later one can use the same steps.
     pub is_last: bool,
 }
 
@@ -50,11 +49,11 @@ impl Default for MixOptions {
     }
 }
 
-/// Carries out an exchange between these workers: a row for each part, but for the last parts, which are
-/// the remote_rows'. All rows and messages are of the same length.
+/// Carries out an exchange. There is one plan for each of `rows`, then one for each of `remote_rows`. All rows and
+/// messages have the same length.
 ///
 /// # Panics
-/// If rows and parts do not fit together, or a part names a worker that has none.
+/// If the number of plans differs from the number of rows, or a plan names a sender that has no plan.
 ///
 /// ```
 /// use upwash::algorithm::{Assignment, Outgoing, RowPlan, Vector};
@@ -70,23 +69,23 @@ impl Default for MixOptions {
 /// exchange(rows, &[], &[part(0), part(1)], Default::default());
 /// assert_eq!((a, b), ([2.0], [2.0])); // the mean of 2 - 1 and 4 - 1
 /// ```
-pub fn exchange(mut rows: Vec<WorkerVectors<'_>>, remote_rows: &[RemoteRow], parts: &[RowPlan], options: MixOptions) {
+pub fn exchange(mut rows: Vec<WorkerVectors<'_>>, remote_rows: &[RemoteRow], plans: &[RowPlan], options: MixOptions) {
     let all = rows.len() + remote_rows.len();
-    assert_eq!(all, parts.len(), "a row or a remote for every part");
+    assert_eq!(all, plans.len(), "there must be one plan for each row and remote row");
     let width = rows.first().map_or(0, |row| row.model.len());
     if width == 0 {
         return;
     }
-    compress(&mut rows, parts, options);
-    let program = Program::new(parts, remote_rows, options.server);
+    compress(&mut rows, plans, options);
+    let program = Program::new(plans, remote_rows, options.server);
     let block = (BLOCK_BYTES / (3 * rows.len().max(program.messages.len()) * size_of::<f32>())).clamp(16, 16 * 1024);
-    // One thread: this one, which need not wake another.
-    let alone = options.single_threaded || rayon::current_num_threads() == 1;
-    if alone || width <= block {
+    // A single thread is the calling one: no other needs to wake up.
+    let single = options.single_threaded || rayon::current_num_threads() == 1;
+    if single || width <= block {
         program.run(&mut rows, 0, block);
         return;
     }
-    // The same columns of every row, as one task's own.
+    // Each task gets the same columns of every row.
     let tasks = (8 * rayon::current_num_threads()).min(width.div_ceil(block));
     let piece = width.div_ceil(tasks).next_multiple_of(16);
     let mut pieces: Vec<Vec<WorkerVectors<'_>>> = Vec::with_capacity(tasks);
@@ -95,36 +94,36 @@ pub fn exchange(mut rows: Vec<WorkerVectors<'_>>, remote_rows: &[RemoteRow], par
         pieces.push(std::mem::replace(&mut rows, rest));
     }
     pieces.push(rows);
-    pieces.par_iter_mut().enumerate().for_each(|(number, rows)| program.run(rows, number * piece, block));
+    pieces.par_iter_mut().enumerate().for_each(|(index, rows)| program.run(rows, index * piece, block));
 }
 
 impl MixOptions {
-    /// What a random choice for a row depends on.
+    /// Identifies the random draw for a row.
     pub fn draw(&self, row: RowIndex) -> [u64; 2] {
         [row.0.wrapping_add_signed(self.worker_offset) as u64, self.round]
     }
 }
 
-/// Messages of a worker that is in another process, for those here who hear it.
+/// The messages of a worker in another process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RemoteRow {
-    /// Its messages as they arrived.
+    /// The messages as received.
     pub messages: Vec<Buffer>,
 }
 
 impl RemoteRow {
-    /// Its part in an exchange as this row: it is heard, and nothing becomes of it here.
-    pub fn part(&self, row: RowIndex) -> RowPlan {
+    /// The plan of this remote row at index `row`: it only provides messages, and none of its vectors change.
+    pub fn row_plan(&self, row: RowIndex) -> RowPlan {
         RowPlan {
             row,
-            // What they are made of is not known here, and not needed.
+            // Their contents are not known here, and not needed.
             messages: vec![Outgoing::of([]); self.messages.len()],
             plan: Plan::default(),
         }
     }
 }
 
-/// Replaces rows of statistics by weighted sums of them and of remote ones, which are numbered behind them.
+/// Replaces rows of statistics by weighted sums of these rows and of remote rows, whose indices follow.
 pub(super) fn mix_statistics(rows: Vec<&mut [f32]>, weights: &[Vec<(RowIndex, f64)>], remote_rows: Vec<Vec<f32>>) {
     let plan = |(row, messages): (usize, &Vec<(RowIndex, f64)>)| RowPlan {
         row: RowIndex(row),
@@ -135,22 +134,21 @@ pub(super) fn mix_statistics(rows: Vec<&mut [f32]>, weights: &[Vec<(RowIndex, f6
     let remote_rows: Vec<RemoteRow> = remote_rows.into_iter().map(remote).collect();
     let mut plans: Vec<RowPlan> = weights.iter().enumerate().map(plan).collect();
     let remote = (rows.len()..).zip(&remote_rows);
-    plans.extend(remote.map(|(row, remote)| remote.part(RowIndex(row))));
+    plans.extend(remote.map(|(row, remote)| remote.row_plan(RowIndex(row))));
     let vectors = |model| WorkerVectors { model, step: &[], state_vectors: vec![] };
     let rows = rows.into_iter().map(vectors).collect();
     exchange(rows, &remote_rows, &plans, MixOptions::default());
 }
 
 impl<'a> WorkerVectors<'a> {
-    /// What a message of this row would be on its way: its content, or the compressed difference from
-    /// the public copy.
+    /// A message of this row as it is sent: its content, or the compressed difference from the public copy.
     pub fn outgoing(&self, message: &Outgoing, draw: &[u64]) -> Vec<f32> {
         let mut content = vec![0.0; self.model.len()];
         self.write_outgoing(message, draw, &mut content);
         content
     }
 
-    /// Writes [that](Self::outgoing) to a place of the same length.
+    /// Writes a [message](Self::outgoing) to a slice of the same length.
     pub fn write_outgoing(&self, message: &Outgoing, draw: &[u64], content: &mut [f32]) {
         combine_own(content, &message.content, self, 0);
         if let Some((copy, compression)) = message.public_copy {
@@ -160,7 +158,7 @@ impl<'a> WorkerVectors<'a> {
         }
     }
 
-    /// Some columns of one of its vectors.
+    /// A range of columns of one of the vectors.
     fn own(&self, vector: Vector, from: usize, length: usize) -> &[f32] {
         match vector {
             Vector::Model => &self.model[from..from + length],
@@ -169,7 +167,7 @@ impl<'a> WorkerVectors<'a> {
         }
     }
 
-    /// Cuts the row at a column; the columns from there on are the result.
+    /// Splits the row at a column and returns the columns from there on.
     fn split_off(&mut self, column: usize) -> Self {
         let cut = |slice: &mut &'a mut [f32]| {
             let (head, tail) = std::mem::take(slice).split_at_mut(column);
@@ -184,25 +182,25 @@ impl<'a> WorkerVectors<'a> {
     }
 }
 
-/// Brings the public copies up to date: adds what arrives of the difference to them.
-fn compress(rows: &mut [WorkerVectors<'_>], parts: &[RowPlan], options: MixOptions) {
-    let update = |(row, part): (&mut WorkerVectors<'_>, &RowPlan)| {
-        for message in &part.messages {
+/// Updates the public copies: adds the compressed differences to them.
+fn compress(rows: &mut [WorkerVectors<'_>], plans: &[RowPlan], options: MixOptions) {
+    let update = |(row, plan): (&mut WorkerVectors<'_>, &RowPlan)| {
+        for message in &plan.messages {
             let Some((copy, _)) = message.public_copy else {
                 continue;
             };
-            let difference = row.outgoing(message, &options.draw(part.row));
+            let difference = row.outgoing(message, &options.draw(plan.row));
             let copy = &mut *row.state_vectors[copy];
             copy.iter_mut().zip(difference).for_each(|(c, d)| *c += d);
         }
     };
-    let compresses = |part: &RowPlan| part.messages.iter().any(|m| m.public_copy.is_some());
-    if parts.iter().any(compresses) {
-        rows.par_iter_mut().zip(parts).for_each(update);
+    let compresses = |plan: &RowPlan| plan.messages.iter().any(|m| m.public_copy.is_some());
+    if plans.iter().any(compresses) {
+        rows.par_iter_mut().zip(plans).for_each(update);
     }
 }
 
-/// `sum` = a combination of a row's own vectors, from column `from` on.
+/// Sets `sum` to a combination of a row's own vectors, from column `from` on.
 fn combine_own(sum: &mut [f32], content: &[(Vector, f64)], row: &WorkerVectors<'_>, from: usize) {
     let length = sum.len();
     let vector = |vector: Vector| row.own(vector, from, length);

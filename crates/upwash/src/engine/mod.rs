@@ -1,4 +1,4 @@
-//! Engines: they own the replicas that live in this process.
+//! Engines: they own the replicas of the workers in this process and compute with them.
 
 mod concurrent;
 mod cpu;
@@ -20,24 +20,24 @@ use crate::ids::RowIndex;
 pub use crate::model::State;
 use crate::model::{Layout, Replica};
 
-/// How a model did on some examples.
+/// The score of a model on some examples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Score {
-    /// Mean loss an example.
+    /// The mean loss per example.
     pub loss: f64,
-    /// How many examples were classified correctly.
+    /// The number of examples that were classified correctly.
     pub correct: usize,
-    /// How many examples there were.
+    /// The number of examples.
     pub examples: usize,
 }
 
 impl Score {
-    /// The part that was classified correctly.
+    /// The fraction of examples that were classified correctly.
     pub fn accuracy(&self) -> f64 {
         self.correct as f64 / self.examples.max(1) as f64
     }
 
-    /// Two scores as one.
+    /// Combines the scores on two sets of examples.
     pub fn join(self, other: Self) -> Self {
         let examples = self.examples + other.examples;
         let sum = self.loss * self.examples as f64 + other.loss * other.examples as f64;
@@ -45,69 +45,69 @@ impl Score {
     }
 }
 
-/// Which examples a model is scored on.
+/// The examples that a model is scored on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
     /// The test set.
     Test,
-    /// A worker's own share of the training set.
+    /// A worker's own shard of the training set.
     LocalTrain,
 }
 
-/// Why an engine cannot do what it was asked for.
+/// Why an engine operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// The device that computes has failed, or has no memory left.
+    /// The device failed or is out of memory.
     #[error("{0}")]
     Device(String),
-    /// A saved state is not this engine's.
+    /// A saved state or attached vector does not fit this engine.
     #[error("{0}")]
     Mismatch(String),
-    /// This engine cannot do that at all.
+    /// This engine does not support the operation.
     #[error("{0}")]
     Unsupported(String),
     /// The thread that owns a shared engine has ended.
-    #[error("the engine that this run shares with others has ended")]
+    #[error("the thread that owns the shared engine has ended")]
     HostGone,
 }
 
-/// The array of this name in a state, if it has the expected length.
+/// Finds the array of this name in a saved state and checks its length.
 pub fn saved<'a>(state: &'a State, name: &str, expected: usize) -> Result<&'a [f32], EngineError> {
     let found = state.iter().find(|(saved, _)| saved == name);
-    let missing = || EngineError::Mismatch(format!("`{name}` is missing"));
+    let missing = || EngineError::Mismatch(format!("`{name}` is missing from the saved state"));
     let (_, saved) = found.ok_or_else(missing)?;
     if saved.len() != expected {
         let found = saved.len();
-        let what = format!("`{name}` has {found} numbers, not {expected}");
+        let what = format!("`{name}` has {found} values in the saved state, not {expected}");
         return Err(EngineError::Mismatch(what));
     }
     Ok(saved)
 }
 
-/// A worker's next gradient.
+/// A request to compute a worker's next gradient.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradientTask {
-    /// Which of its batches: in a synchronous algorithm, the round.
+    /// The index of the worker's batch: in a synchronous algorithm, the round.
     pub batch: u64,
     /// The learning rate.
     pub rate: f64,
 }
 
-/// All replicas of one process, a row for each of its workers.
+/// All replicas of one process: one row for each of its workers.
 pub trait Engine {
-    /// How many there are.
+    /// The number of workers.
     fn workers(&self) -> usize;
 
-    /// Which tensor of a model is where.
+    /// The layout of a model's tensors in its flat vector.
     fn layout(&self) -> &Layout;
 
-    /// Computes the gradients of the workers that have a task, and makes each of them a step u = rate x direction, which
-    /// is kept until the worker's next one. Returns how each of their models did on its batch, before the step.
+    /// Computes the gradients of the workers that have a task and turns each into a step u = rate x direction, which is
+    /// stored until the worker's next step. Returns the score of each of these models on its batch, before the step.
     fn step(&mut self, tasks: &[Option<GradientTask>]) -> Result<Vec<Option<Score>>, EngineError>;
 
-    /// Carries out an exchange between the plans' rows, which come in increasing order, and remote rows, which are
-    /// numbered from [`workers`](Self::workers) on.
+    /// Carries out an exchange. Plans come in increasing order of their rows. Indices of remote rows start at
+    /// [`workers`](Self::workers).
     fn exchange(
         &mut self,
         plans: &[RowPlan],
@@ -115,8 +115,8 @@ pub trait Engine {
         options: MixOptions,
     ) -> Result<(), EngineError>;
 
-    /// Writes what a worker's message is on its way to another process: its content, or the compressed
-    /// difference from its public copy.
+    /// Writes a worker's message as it is sent to another process: its content, or the compressed difference from its
+    /// public copy.
     fn write_outgoing(
         &mut self,
         row: RowIndex,
@@ -125,15 +125,15 @@ pub trait Engine {
         into: &mut [f32],
     ) -> Result<(), EngineError>;
 
-    /// The same as a vector.
+    /// Like [`write_outgoing`](Self::write_outgoing), but returns a new vector.
     fn outgoing(&mut self, row: RowIndex, message: &Outgoing, options: MixOptions) -> Result<Vec<f32>, EngineError> {
         let mut vector = vec![0.0; self.layout().parameter_count()];
         self.write_outgoing(row, message, options, &mut vector)?;
         Ok(vector)
     }
 
-    /// Replaces every worker's running statistics by a weighted sum: a list of weights for each worker. Remote rows'
-    /// statistics are numbered from [`workers`](Self::workers) on.
+    /// Replaces every worker's running statistics by a weighted sum, with one list of weights per worker. Indices of
+    /// remote rows start at [`workers`](Self::workers).
     fn mix_statistics(
         &mut self,
         weights: &[Vec<(RowIndex, f64)>],
@@ -143,33 +143,34 @@ pub trait Engine {
     /// A worker's running statistics.
     fn statistics(&mut self, row: RowIndex) -> Result<Vec<f32>, EngineError>;
 
-    /// Whether gradients, optimizer and data are somebody else's, so that models cannot be scored here.
+    /// Whether an external training loop owns gradients, optimizer and data, so that this engine cannot score models.
     fn is_external(&self) -> bool {
         false
     }
 
-    /// How a worker's model does.
+    /// Scores a worker's model.
     fn score(&mut self, row: RowIndex, split: Split) -> Result<Score, EngineError>;
 
     /// The average of some workers' models, with batch-norm statistics estimated for it.
     fn average(&mut self, rows: &[RowIndex]) -> Result<Replica, EngineError>;
 
-    /// A model that is no worker's, with statistics estimated for it on the data of `row` and all that are with it.
+    /// A replica of `parameters` that belongs to no worker. Its statistics are estimated on the data of the worker in
+    /// `row` and of all workers in the same run.
     fn estimated(&mut self, row: RowIndex, parameters: Vec<f32>) -> Result<Replica, EngineError>;
 
-    /// How a model does on the test set.
+    /// Scores a replica on the test set.
     fn score_replica(&mut self, replica: &Replica) -> Result<Score, EngineError>;
 
     /// The root mean square distance of some workers' models from their average.
     fn consensus_distance(&mut self, rows: &[RowIndex]) -> Result<f64, EngineError>;
 
-    /// All that must be kept for going on later, by name.
+    /// The state that must be saved to resume later: arrays by name.
     fn state(&mut self) -> Result<State, EngineError>;
 
-    /// Takes back what [`state`](Self::state) gave.
+    /// Restores a state that [`state`](Self::state) returned.
     fn restore(&mut self, state: &State) -> Result<(), EngineError>;
 
-    /// The engine as one whose workers can be on threads of their own, if it is one.
+    /// This engine as a [`ConcurrentEngine`], if its workers can run on separate threads.
     fn concurrent(&mut self) -> Option<&mut dyn ConcurrentEngine> {
         None
     }

@@ -1,8 +1,9 @@
-//! Several runs on one engine: each is on a thread of its own, and the gradients of all runs' rounds are computed at once.
+//! Several runs on one engine: each run has its own thread, and the gradients of all runs are computed together.
 //!
-//! The runs do not know of each other: each has an [`EngineShare`], an engine with its workers only. The thread that owns
-//! the engine does what they ask for. No run's plans name another's workers, so that a run that diverges touches no other;
-//! when it ends, the others go on without it. A failure of the engine reaches every run.
+//! The runs do not know about each other. Each has an [`EngineShare`], an engine with only its own workers. The thread
+//! that owns the engine handles their requests. The plans of a run never name workers of another run, so a run that
+//! diverges does not affect the others. When a run ends, the others continue. A failure of the engine reaches every
+//! run.
 
 use super::{Engine, EngineError, EngineSpec, GradientTask, MixOptions, RemoteRow, Score, Split, State, saved};
 use crate::algorithm::{Outgoing, RowPlan};
@@ -10,11 +11,11 @@ use crate::ids::RowIndex;
 use crate::model::{Layout, Replica};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// What a run asks of the engine's owner.
+/// A request of a run to the thread that owns the engine.
 enum Request {
-    /// Its gradients, together with all others.
+    /// Compute the run's gradients, together with those of all other runs.
     Step { run: usize, step: Step },
-    /// Anything else.
+    /// Call the engine.
     Call(Call),
     /// The run is over.
     End { run: usize },
@@ -23,29 +24,29 @@ enum Request {
 type Call = Box<dyn FnOnce(&mut dyn Engine) + Send>;
 type Scores = Result<Vec<Option<Score>>, EngineError>;
 
-/// A run's tasks, and where its scores go.
+/// The gradient tasks of a run, and the channel for its scores.
 struct Step {
     tasks: Vec<Option<GradientTask>>,
-    answer: Sender<Scores>,
+    reply: Sender<Scores>,
 }
 
-/// One run's workers of a shared engine.
+/// The workers of one run on a shared engine.
 pub struct EngineShare {
     run: usize,
     range: RowRange,
     layout: Layout,
-    /// The names of its arrays, in the engine's order.
+    /// The names of the run's arrays, in the engine's order.
     names: Vec<String>,
     host: Sender<Request>,
 }
 
-/// The engine owner's side.
+/// The side of the thread that owns the engine.
 pub struct EngineHost {
     requests: Receiver<Request>,
     runs: Vec<RowRange>,
 }
 
-/// A run's rows among those of all runs.
+/// The rows of one run among those of all runs.
 #[derive(Clone, Copy)]
 struct RowRange {
     first: usize,
@@ -54,7 +55,7 @@ struct RowRange {
 }
 
 impl RowRange {
-    /// Where these rows are in an array of all.
+    /// The range of these rows in a flat array of all rows.
     fn of_array(self, length: usize) -> std::ops::Range<usize> {
         let width = length / self.all;
         self.first * width..(self.first + self.workers) * width
@@ -64,7 +65,7 @@ impl RowRange {
         self.first..self.first + self.workers
     }
 
-    /// The shared engine's number of a row, or of a remote row, which come behind the workers of all runs.
+    /// The index in the shared engine of a row of this run. Remote rows come after the workers of all runs.
     fn shifted(self, row: RowIndex) -> RowIndex {
         RowIndex(match row.0 < self.workers {
             true => row.0 + self.first,
@@ -77,8 +78,8 @@ impl RowRange {
     }
 }
 
-/// A share for each run, in the order in which the engine has their workers, and the owner's
-/// side, whose [`serve`](EngineHost::serve) must run until all shares are gone.
+/// Creates a share for each run, in the order of their workers in the engine, and the host, whose
+/// [`serve`](EngineHost::serve) must run until all shares are dropped.
 pub fn share(specs: &[EngineSpec], layout: &Layout) -> (EngineHost, Vec<EngineShare>) {
     let (host, requests) = channel();
     let all = specs.iter().map(|spec| spec.starts.len());
@@ -104,7 +105,7 @@ pub fn share(specs: &[EngineSpec], layout: &Layout) -> (EngineHost, Vec<EngineSh
 }
 
 impl EngineHost {
-    /// Does what the runs ask for, until the last has ended.
+    /// Handles requests until the last run has ended.
     pub fn serve(self, engine: &mut dyn Engine) {
         let mut steps: Vec<Option<Step>> = self.runs.iter().map(|_| None).collect();
         let mut alive = vec![true; self.runs.len()];
@@ -115,14 +116,14 @@ impl EngineHost {
                 Ok(Request::End { run }) => alive[run] = false,
                 Err(_) => return,
             }
-            let waits = |run: usize| !alive[run] || steps[run].is_some();
-            if (0..steps.len()).all(waits) && steps.iter().any(Option::is_some) {
+            let is_ready = |run: usize| !alive[run] || steps[run].is_some();
+            if (0..steps.len()).all(is_ready) && steps.iter().any(Option::is_some) {
                 self.step(&mut steps, engine);
             }
         }
     }
 
-    /// The gradients of all runs, and every run's part of the scores.
+    /// Computes the gradients of all runs and sends each run its scores.
     fn step(&self, steps: &mut [Option<Step>], engine: &mut dyn Engine) {
         let mut tasks = vec![None; engine.workers()];
         for (range, step) in self.runs.iter().zip(&*steps) {
@@ -134,26 +135,26 @@ impl EngineHost {
         for (range, step) in self.runs.iter().zip(steps) {
             if let Some(step) = step.take() {
                 let own = scores.clone().map(|all| all[range.of_list()].to_vec());
-                // A run that has ended in the meantime does not want it.
-                let _ = step.answer.send(own);
+                // A run that has ended in the meantime does not receive its scores.
+                let _ = step.reply.send(own);
             }
         }
     }
 }
 
 impl EngineShare {
-    /// Has something done by the engine's owner, and waits for it.
+    /// Calls the engine on the thread that owns it and waits for the result.
     fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Engine) -> Result<T, EngineError> + Send + 'static,
     ) -> Result<T, EngineError> {
-        let (answer, answered) = channel();
-        let work = move |engine: &mut dyn Engine| drop(answer.send(work(engine)));
-        self.ask(Request::Call(Box::new(work)))?;
-        answered.recv().unwrap_or(Err(EngineError::HostGone))
+        let (reply, replies) = channel();
+        let work = move |engine: &mut dyn Engine| drop(reply.send(work(engine)));
+        self.send(Request::Call(Box::new(work)))?;
+        replies.recv().unwrap_or(Err(EngineError::HostGone))
     }
 
-    fn ask(&self, request: Request) -> Result<(), EngineError> {
+    fn send(&self, request: Request) -> Result<(), EngineError> {
         let sent = self.host.send(request);
         sent.map_err(|_| EngineError::HostGone)
     }
@@ -175,11 +176,11 @@ impl Engine for EngineShare {
     }
 
     fn step(&mut self, tasks: &[Option<GradientTask>]) -> Scores {
-        let (answer, answered) = channel();
+        let (reply, replies) = channel();
         let (run, tasks) = (self.run, tasks.to_vec());
-        let step = Step { tasks, answer };
-        self.ask(Request::Step { run, step })?;
-        answered.recv().unwrap_or(Err(EngineError::HostGone))
+        let step = Step { tasks, reply };
+        self.send(Request::Step { run, step })?;
+        replies.recv().unwrap_or(Err(EngineError::HostGone))
     }
 
     fn exchange(
@@ -196,7 +197,7 @@ impl Engine for EngineShare {
             senders.for_each(|entry| entry.0 = range.shifted(entry.0));
         }
         options.server = options.server.map(|server| range.shifted(server));
-        // What is drawn for a worker does not depend on where it is.
+        // Random draws for a worker must not depend on its position in the shared engine.
         options.worker_offset -= range.first as isize;
         self.call(move |engine| engine.exchange(&plans, remote_rows, options))
     }
@@ -270,7 +271,7 @@ impl Engine for EngineShare {
 
     fn restore(&mut self, state: &State) -> Result<(), EngineError> {
         let (names, state, range) = (self.names.clone(), state.clone(), self.range);
-        // At one go: others take up theirs at the same time.
+        // In a single call: other runs may restore their states at the same time.
         self.call(move |engine| {
             let mut whole = engine.state()?;
             for (name, (_, array)) in names.iter().zip(&mut whole) {

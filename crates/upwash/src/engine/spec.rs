@@ -1,4 +1,4 @@
-//! All workers that one engine holds: those of one experiment, or of several that share it.
+//! The specification of an engine's workers: those of one experiment, or of several that share the engine.
 
 use crate::algorithm::InitialValue;
 use crate::data::{Dataset, Sampler};
@@ -6,38 +6,38 @@ use crate::model::Network;
 use crate::optimizer::Optimizer;
 use std::sync::Arc;
 
-/// What an engine needs to know of its workers.
+/// What an engine needs to know about its workers.
 #[derive(Clone, Debug)]
 pub struct EngineSpec {
-    /// What is trained on.
+    /// The dataset.
     pub data: Arc<Dataset>,
-    /// What is trained.
+    /// The network.
     pub network: Network,
-    /// Who trains on what when; who has no images does not.
+    /// The batches of each worker. Workers without images do not train.
     pub sampler: Sampler,
     /// The optimizer.
     pub optimizer: Arc<dyn Optimizer>,
-    /// Each worker's starting weights: the seed, and whose they are.
+    /// Each worker's starting weights: the seed, and the worker whose weights the seed generates.
     pub starts: Vec<(u64, u64)>,
-    /// The vectors that algorithms keep.
+    /// The state vectors of the algorithm.
     pub state_vectors: Vec<StateRows>,
-    /// Whether steps are in flight between rounds, as they are where workers do not wait for all.
+    /// Whether steps are in flight between rounds, as in asynchronous algorithms.
     pub keeps_updates: bool,
-    /// Workers that shall take so many times as long: they sleep.
+    /// Workers that are slowed down by a factor: they sleep after each gradient.
     pub slow: Vec<(usize, f64)>,
 }
 
-/// A vector that an algorithm keeps for each worker.
+/// A state vector that an algorithm keeps for each worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateRows {
-    /// What it is called in checkpoints.
+    /// Its name in checkpoints.
     pub name: String,
-    /// What each worker's is before the first round.
+    /// Each worker's value before the first round.
     pub starts: Vec<InitialValue>,
 }
 
 impl EngineSpec {
-    /// The first few who have data, to try something out with.
+    /// Keeps only the first `count` workers with data, for a trial run.
     #[must_use]
     pub fn first(&self, count: usize) -> Self {
         let shares = &self.sampler.shards().images;
@@ -48,8 +48,7 @@ impl EngineSpec {
         few
     }
 
-    /// Some of them, who then have the numbers from 0 on, and are otherwise as they were: those of one
-    /// process, where others have the rest.
+    /// Keeps only some workers, for example those of one process. They are renumbered from 0 and otherwise unchanged.
     #[must_use]
     pub fn only(&self, workers: &[usize]) -> Self {
         let mut some = self.clone();
@@ -59,39 +58,39 @@ impl EngineSpec {
             state_vector.starts = workers.iter().map(|&worker| state_vector.starts[worker]).collect();
         }
         some.slow.clear();
-        for (slow, by) in &self.slow {
-            let place = workers.iter().position(|worker| worker == slow);
-            some.slow.extend(place.map(|place| (place, *by)));
+        for (slow, factor) in &self.slow {
+            let index = workers.iter().position(|worker| worker == slow);
+            some.slow.extend(index.map(|index| (index, *factor)));
         }
         some
     }
 
-    /// The workers of several runs, one after the other; says what they do not have in common.
+    /// Concatenates the workers of several runs. The error names what the runs must have in common but do not.
     pub fn join(specs: &[Self]) -> Result<Self, String> {
         let Some((first, others)) = specs.split_first() else {
-            return Err("there is nothing to run".into());
+            return Err("there are no runs to join".into());
         };
         if specs.iter().any(|spec| spec.keeps_updates) {
-            return Err("an algorithm without rounds cannot share an engine with others".into());
+            return Err("an asynchronous algorithm cannot share an engine with other runs: run it separately".into());
         }
         let mut spec = first.clone();
-        let alike = |what: &str, same: bool| match same {
+        let require_same = |what: &str, same: bool| match same {
             true => Ok(()),
             false => Err(format!("{what} must be the same in all configurations that run at the same time")),
         };
         for next in others {
-            alike("the model", next.network == spec.network)?;
-            alike("the data", next.data == spec.data)?;
-            alike("training.batch_size", next.sampler.batch_size() == spec.sampler.batch_size())?;
-            alike(
+            require_same("the model", next.network == spec.network)?;
+            require_same("the data", next.data == spec.data)?;
+            require_same("training.batch_size", next.sampler.batch_size() == spec.sampler.batch_size())?;
+            require_same(
                 "the optimizer (momentum, nesterov and weight_decay)",
                 format!("{:?}", next.optimizer) == format!("{:?}", spec.optimizer),
             )?;
             let workers = spec.starts.len();
             spec.sampler = spec.sampler.and(&next.sampler);
-            spec.slow.extend(next.slow.iter().map(|(i, by)| (workers + i, *by)));
+            spec.slow.extend(next.slow.iter().map(|(i, factor)| (workers + i, *factor)));
             spec.starts.extend(&next.starts);
-            // A slot is used by every run that keeps so many vectors; what others have there is 0.
+            // A slot is shared by all runs that keep at least that many state vectors. It is 0 for the others.
             for slot in 0..spec.state_vectors.len().max(next.state_vectors.len()) {
                 if slot == spec.state_vectors.len() {
                     spec.state_vectors

@@ -40,7 +40,7 @@ impl Gossip<'_> {
             stats[message.from] = message.stats;
         }
         let ExchangeJob { algorithm, exchange, context, .. } = job;
-        let plans = exchange.parts(*algorithm, context, stats);
+        let plans = exchange.plans(*algorithm, context, stats);
         let used = |(worker, plan): (usize, &WorkerPlan)| -> Vec<usize> {
             let used = plan.plan.assignments.iter().flat_map(|assignment| &assignment.messages);
             let others = used.map(|entry| entry.0).filter(|&from| from != worker);

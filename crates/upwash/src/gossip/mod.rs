@@ -85,7 +85,7 @@ impl Gossip<'_> {
     /// Computes each local worker's plan from what the worker knows.
     pub(crate) fn plans(&self, job: &ExchangeJob<'_>, inbox: &Inbox) -> Vec<WorkerPlan> {
         let (own, context) = (self.placement.own(), job.context_in(inbox));
-        job.exchange.parts_of(own, job.algorithm, &context, &inbox.stats)
+        job.exchange.plans_of(own, job.algorithm, &context, &inbox.stats)
     }
 
     /// Lets the engine carry out all plans at once, and mix batch-norm statistics if they are exchanged.

@@ -1,7 +1,7 @@
-//! Local optimizers, and learning rates.
+//! Local optimizers and learning rates.
 //!
-//! An [`Optimizer`] turns a worker's gradient into the direction of its step. It sees flat vectors only: its own state
-//! vectors are kept, saved and restored by the engine.
+//! An [`Optimizer`] turns a worker's gradient into the direction of its step. It sees flat vectors only. The engine
+//! stores, saves and restores its state vectors.
 
 mod schedule;
 mod sgd;
@@ -9,16 +9,16 @@ mod sgd;
 pub use schedule::{Decay, LearningRate};
 pub use sgd::Sgd;
 
-/// What is known about a step beside its vectors.
+/// The context of a step, apart from its vectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepContext {
-    /// The worker's steps before this one.
+    /// The number of steps that the worker took before this one.
     pub index: u64,
-    /// The learning rate, by which the engine multiplies the direction.
+    /// The learning rate. The engine multiplies the direction by it.
     pub learning_rate: f64,
 }
 
-/// A local optimizer: the worker's model becomes x - rate x direction.
+/// A local optimizer. The worker's model x becomes x - rate x direction.
 ///
 /// ```
 /// use upwash::optimizer::{Optimizer, StepContext};
@@ -34,22 +34,22 @@ pub struct StepContext {
 /// }
 /// ```
 pub trait Optimizer: std::fmt::Debug + Send + Sync {
-    /// Replaces a gradient by the direction of the step, and updates the worker's state vectors, which come in the order
-    /// of their names.
+    /// Replaces the gradient by the direction of the step and updates the worker's state vectors, which come in the
+    /// order of [`state_vectors`](Self::state_vectors).
     fn direction(&self, context: StepContext, parameters: &[f32], state: &mut [&mut [f32]], gradient: &mut [f32]);
 
-    /// The names, in checkpoints, of the vectors that it keeps for each worker. They are zero at first.
+    /// The names, in checkpoints, of each worker's state vectors. They start at zero.
     fn state_vectors(&self) -> Vec<&'static str> {
         vec![]
     }
 
-    /// Its name in the configuration of a run.
+    /// The optimizer's name in the configuration of a run.
     fn name(&self) -> String {
         let name = format!("{self:?}");
         name.split([' ', '{', '(']).next().unwrap_or_default().to_lowercase()
     }
 
-    /// The optimizer as SGD, if it is: engines on a GPU have a kernel for that one.
+    /// This optimizer as [`Sgd`], if it is one. GPU engines have a kernel for it.
     fn as_sgd(&self) -> Option<Sgd> {
         None
     }

@@ -1,4 +1,4 @@
-//! Learning rates.
+//! Learning rate schedules.
 
 /// The learning rate of each round.
 ///
@@ -13,31 +13,31 @@
 pub struct LearningRate {
     /// The rate after warm-up.
     pub start: f64,
-    /// It grows from 0 to `start` over so many epochs.
+    /// The number of epochs over which the rate grows from 0 to `start`.
     pub warmup_epochs: f64,
-    /// What becomes of it then.
+    /// How the rate falls after warm-up.
     pub decay: Decay,
 }
 
-/// How a learning rate falls.
+/// How a learning rate falls after warm-up.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Decay {
-    /// It does not.
+    /// It stays constant.
     Constant,
-    /// It is multiplied by `factor` at each of these epochs.
+    /// It is multiplied by `factor` at each epoch in `at`.
     Steps {
         /// The epochs.
         at: Vec<f64>,
         /// The factor.
         factor: f64,
     },
-    /// Along half a cosine to 0 at the last epoch.
+    /// It follows half a cosine and reaches 0 at the last epoch.
     Cosine,
 }
 
 impl LearningRate {
-    /// The rate after `epoch` epochs (with parts) of `epochs` in all.
+    /// The rate after `epoch` (possibly fractional) of `epochs` epochs.
     pub fn at(&self, epoch: f64, epochs: f64) -> f64 {
         if epoch < self.warmup_epochs {
             return self.start * epoch / self.warmup_epochs;
@@ -45,7 +45,7 @@ impl LearningRate {
         let factor = match &self.decay {
             Decay::Constant => 1.0,
             Decay::Steps { at, factor } => {
-                // Epochs are sums of rounds: forgive the last bit.
+                // Epochs are sums of rounds: tolerate rounding.
                 factor.powi(at.iter().filter(|&&step| epoch + 1e-9 >= step).count() as i32)
             }
             Decay::Cosine => {
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_warm_up_and_fall() {
+    fn rate_warms_up_and_decays() {
         let rate = |decay, warmup_epochs| LearningRate { start: 1.0, warmup_epochs, decay };
         assert_eq!(rate(Decay::Constant, 0.0).at(7.0, 10.0), 1.0);
         assert_eq!(rate(Decay::Constant, 4.0).at(1.0, 10.0), 0.25);

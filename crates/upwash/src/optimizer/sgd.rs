@@ -1,8 +1,8 @@
-//! Stochastic gradient descent with momentum, by PyTorch's conventions.
+//! Stochastic gradient descent with momentum, with PyTorch's conventions.
 
 use super::{Optimizer, StepContext};
 
-/// Momentum and weight decay.
+/// SGD with momentum and weight decay.
 ///
 /// ```
 /// use upwash::optimizer::{Optimizer, Sgd, StepContext};
@@ -13,11 +13,11 @@ use super::{Optimizer, StepContext};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sgd {
-    /// How much of the velocity is kept.
+    /// The factor that the velocity is multiplied by in every step.
     pub momentum: f64,
-    /// Look ahead along the velocity.
+    /// Whether to use Nesterov momentum.
     pub nesterov: bool,
-    /// What is added of the parameters to their gradient.
+    /// The factor times the parameters that is added to their gradient.
     pub weight_decay: f64,
 }
 
@@ -29,7 +29,7 @@ impl Optimizer for Sgd {
         }
     }
 
-    /// g + decay x, then v = momentum v + g, then v, or g + momentum v with Nesterov.
+    /// g = g + decay x, then v = momentum v + g. The direction is v, or g + momentum v with Nesterov.
     fn direction(&self, _: StepContext, parameters: &[f32], state: &mut [&mut [f32]], gradient: &mut [f32]) {
         let (momentum, decay) = (self.momentum as f32, self.weight_decay as f32);
         if decay != 0.0 {
@@ -55,9 +55,9 @@ impl Optimizer for Sgd {
 mod tests {
     use super::*;
 
-    /// torch.optim.SGD's documented steps worked by hand: x = [1, -2], gradients [0.5, 1], [0.25, -0.5].
+    /// The documented steps of torch.optim.SGD, worked by hand: x = [1, -2], gradients [0.5, 1], [0.25, -0.5].
     #[test]
-    fn two_steps_as_pytorch_takes_them() {
+    fn two_steps_match_pytorch() {
         let gradients = [[0.5f32, 1.0], [0.25, -0.5]];
         let run = |sgd: Sgd| {
             let (mut x, mut v) = ([1.0f32, -2.0], [0.0f32; 2]);

@@ -1,6 +1,6 @@
-//! Algorithms in double precision, by the definition of their plans: one number a worker.
+//! A reference implementation of plans in double precision: every vector is a single number.
 
-// Not every test file uses all of it.
+// Not every test file uses all items.
 #![allow(dead_code)]
 
 use upwash::algorithm::{
@@ -8,7 +8,7 @@ use upwash::algorithm::{
 };
 use upwash_topology::{Round, Schedule};
 
-/// Worker i has F_i(x) = a_i (x - b_i)^2 / 2, with exact gradients.
+/// Worker i minimizes F_i(x) = a_i (x - b_i)^2 / 2, with exact gradients.
 #[derive(Clone)]
 pub struct Quadratics {
     pub a: Vec<f64>,
@@ -24,34 +24,34 @@ impl Quadratics {
         self.a[i] * (x - self.b[i]).powi(2) / 2.0
     }
 
-    /// Where the sum of all is least.
+    /// The minimizer of the sum of all F_i.
     pub fn optimum(&self) -> f64 {
         let weighted: f64 = self.a.iter().zip(&self.b).map(|(a, b)| a * b).sum();
         weighted / self.a.iter().sum::<f64>()
     }
 }
 
-/// Everyone's vectors.
+/// The vectors of all workers.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct Simulation {
     pub x: Vec<f64>,
     pub u: Vec<f64>,
     pub state_vectors: Vec<Vec<f64>>,
     pub scalars: Vec<f64>,
     pub server: Option<usize>,
     pub momentum: f64,
-    /// The last round's rate.
+    /// The learning rate of the previous round.
     pub previous_rate: Option<f64>,
 }
 
-impl Machine {
+impl Simulation {
     pub fn new(algorithm: &dyn Algorithm, x: &[f64]) -> Self {
-        let extra = |start| match start {
+        let initial = |start| match start {
             InitialValue::Zero => vec![0.0; x.len()],
             InitialValue::Model => x.to_vec(),
         };
         let state_vectors = algorithm.state_vectors();
-        Self { state_vectors: state_vectors.iter().map(|e| extra(e.start)).collect(), ..Self::plain(x) }
+        Self { state_vectors: state_vectors.iter().map(|vector| initial(vector.start)).collect(), ..Self::plain(x) }
     }
 
     pub fn plain(x: &[f64]) -> Self {
@@ -79,8 +79,8 @@ impl Machine {
         content.iter().map(term).sum()
     }
 
-    /// What arrives of a message; compression of a single number is none.
-    fn arrives(&mut self, worker: usize, message: &Outgoing) -> f64 {
+    /// The value that receivers get of a message. Compression does not change a single number.
+    fn send(&mut self, worker: usize, message: &Outgoing) -> f64 {
         let value = self.sum(worker, &message.content);
         if let Some((copy, _)) = message.public_copy {
             self.state_vectors[copy][worker] = value;
@@ -88,62 +88,62 @@ impl Machine {
         value
     }
 
-    pub fn carry_out(&mut self, parts: &[WorkerPlan]) {
-        let sent: Vec<(usize, Vec<f64>)> = parts
+    pub fn carry_out(&mut self, plans: &[WorkerPlan]) {
+        let sent: Vec<(usize, Vec<f64>)> = plans
             .iter()
-            .map(|part| {
-                let all = part.messages.iter();
-                let all = all.map(|message| self.arrives(part.worker, message));
-                (part.worker, all.collect())
+            .map(|plan| {
+                let all = plan.messages.iter();
+                let all = all.map(|message| self.send(plan.worker, message));
+                (plan.worker, all.collect())
             })
             .collect();
-        let sent = |worker: usize, number: usize| {
+        let sent = |worker: usize, index: usize| {
             let found = sent.iter().find(|entry| entry.0 == worker);
-            found.unwrap_or_else(|| panic!("worker {worker} is not here")).1[number]
+            found.unwrap_or_else(|| panic!("worker {worker} has no plan")).1[index]
         };
-        for part in parts {
-            for assignment in &part.plan.assignments {
-                let heard = assignment.messages.iter();
-                let heard: f64 = heard.map(|&(j, w)| w * sent(j, assignment.message_index)).sum();
-                let counted = parts.iter().filter(|p| Some(p.worker) != self.server);
+        for plan in plans {
+            for assignment in &plan.plan.assignments {
+                let received = assignment.messages.iter();
+                let received: f64 = received.map(|&(j, w)| w * sent(j, assignment.message_index)).sum();
+                let counted = plans.iter().filter(|p| Some(p.worker) != self.server);
                 let all: Vec<f64> = match assignment.mean {
                     0.0 => vec![0.0],
                     _ => counted.map(|p| sent(p.worker, assignment.message_index)).collect(),
                 };
                 let mean = all.iter().sum::<f64>() / all.len() as f64;
-                let own = self.sum(part.worker, &assignment.own);
-                let value = own + heard + assignment.mean * mean;
+                let own = self.sum(plan.worker, &assignment.own);
+                let value = own + received + assignment.mean * mean;
                 match assignment.target {
-                    Vector::Model => self.x[part.worker] = value,
-                    Vector::State(k) => self.state_vectors[k][part.worker] = value,
-                    Vector::Step => panic!("steps are the optimizer's"),
+                    Vector::Model => self.x[plan.worker] = value,
+                    Vector::State(k) => self.state_vectors[k][plan.worker] = value,
+                    Vector::Step => panic!("algorithms do not assign steps"),
                 }
             }
-            if let Some(number) = part.plan.scalar {
-                self.scalars[part.worker] = number;
+            if let Some(scalar) = plan.plan.scalar {
+                self.scalars[plan.worker] = scalar;
             }
         }
     }
 
-    /// The exchanges of a round, with the steps u as they are.
-    pub fn exchange(&mut self, algorithm: &dyn Algorithm, up: &Round, rate: f64, losses: &[f64]) {
-        let degrees = up.receiver_counts();
-        for (index, exchange) in algorithm.exchanges(up.index()).into_iter().enumerate() {
-            let report = |i: usize| WorkerStats { loss: Some(losses[i]), degree: degrees[i], scalar: self.scalars[i] };
-            let reports: Vec<WorkerStats> = (0..self.x.len()).map(report).collect();
+    /// Carries out the exchanges of a round with the current steps u.
+    pub fn exchange(&mut self, algorithm: &dyn Algorithm, round: &Round, rate: f64, losses: &[f64]) {
+        let degrees = round.receiver_counts();
+        for (index, exchange) in algorithm.exchanges(round.index()).into_iter().enumerate() {
+            let stats = |i: usize| WorkerStats { loss: Some(losses[i]), degree: degrees[i], scalar: self.scalars[i] };
+            let stats: Vec<WorkerStats> = (0..self.x.len()).map(stats).collect();
             let context = ExchangeContext {
                 exchange: index,
                 momentum: self.momentum,
                 server: self.server,
                 previous_rate: self.previous_rate.unwrap_or(rate),
-                ..ExchangeContext::new(up, rate)
+                ..ExchangeContext::new(round, rate)
             };
-            self.carry_out(&exchange.parts(algorithm, &context, &reports));
+            self.carry_out(&exchange.plans(algorithm, &context, &stats));
         }
         self.previous_rate = Some(rate);
     }
 
-    /// A whole round on quadratics.
+    /// Carries out a whole round on quadratics.
     pub fn round(&mut self, algorithm: &dyn Algorithm, schedule: &Schedule, k: u64, rate: f64, problem: &Quadratics) {
         for i in 0..self.x.len() {
             let trains = Some(i) != self.server;
@@ -155,19 +155,19 @@ impl Machine {
         self.exchange(algorithm, &schedule.round(k), rate, &losses);
     }
 
-    /// One worker's turn of an asynchronous algorithm, with its step u as it is.
-    pub fn turn(&mut self, algorithm: &dyn Asynchronous, worker: usize, step: u64, graph: &[usize]) {
-        let turn = AsyncStep {
+    /// Carries out one step of a worker in an asynchronous algorithm, with its current step u.
+    pub fn async_step(&mut self, algorithm: &dyn Asynchronous, worker: usize, step: u64, neighbors: &[usize]) {
+        let step = AsyncStep {
             worker,
             step,
-            neighbors: graph,
+            neighbors,
             server: self.server,
             training: self.x.len() - usize::from(self.server.is_some()),
             scalar: self.scalars[worker],
             seed: 1,
         };
-        let partner = algorithm.partner(&turn);
+        let partner = algorithm.partner(&step);
         let partner = partner.map(|partner| (partner, self.scalars[partner]));
-        self.carry_out(&algorithm.update(&turn, partner).plans);
+        self.carry_out(&algorithm.update(&step, partner).plans);
     }
 }

@@ -1,96 +1,103 @@
-//! An exchange worked out for many columns: which messages are formed, and which sums are made of them.
+//! An exchange compiled for many columns: the messages to form, and the sums to compute from them.
 
 use super::{RemoteRow, WorkerVectors, add, combine_own};
 use crate::algorithm::{Outgoing, RowPlan, Vector};
 use crate::ids::RowIndex;
 
-/// An exchange in single precision, with places instead of numbers of workers.
+/// An exchange in single precision, with indices of messages instead of senders.
 pub(super) struct Program<'a> {
-    /// Each message that anyone reads.
+    /// The messages that some plan uses.
     pub(super) messages: Vec<Source<'a>>,
-    /// How many of them are formed here.
+    /// The number of messages that are formed here.
     formed: usize,
-    /// Which of them make a mean of all.
+    /// For each mean of all workers, the messages that it averages.
     means: Vec<Vec<usize>>,
+    /// The sums of each row.
     rows: Vec<Vec<Sum>>,
 }
 
 pub(super) enum Source<'a> {
-    /// A row's own vectors make it, in this place among those that are formed.
-    Formed { row: usize, content: Vec<(Vector, f64)>, place: usize },
-    /// It has come from elsewhere.
-    RemoteRow(&'a [f32]),
+    /// A combination of a row's own vectors, with its index among the formed messages.
+    Formed { row: usize, content: Vec<(Vector, f64)>, index: usize },
+    /// A message received from another process.
+    Remote(&'a [f32]),
 }
 
 struct Sum {
     target: Vector,
     own: Vec<(Vector, f32)>,
-    heard: Option<HeardSum>,
+    messages: Option<MessageSum>,
     mean: Option<(usize, f32)>,
 }
 
-/// [`Differences`](crate::algorithm::Differences) in single precision, with places instead of senders.
-struct HeardSum {
+/// [`Differences`](crate::algorithm::Differences) in single precision, with indices of messages instead of senders.
+struct MessageSum {
     reference: usize,
     weight: f32,
     others: Vec<(usize, f32)>,
 }
 
 impl<'a> Program<'a> {
-    pub(super) fn new(parts: &[RowPlan], remote_rows: &'a [RemoteRow], server: Option<RowIndex>) -> Self {
-        let largest = parts.iter().map(|part| part.row.0).max().unwrap_or(0);
+    pub(super) fn new(plans: &[RowPlan], remote_rows: &'a [RemoteRow], server: Option<RowIndex>) -> Self {
+        let largest = plans.iter().map(|plan| plan.row.0).max().unwrap_or(0);
         let mut rows = vec![usize::MAX; largest + 1];
-        for (row, part) in parts.iter().enumerate() {
-            rows[part.row.0] = row;
+        for (row, plan) in plans.iter().enumerate() {
+            rows[plan.row.0] = row;
         }
-        let numbers = parts.iter().map(|part| part.messages.len()).max();
-        let numbers = numbers.unwrap_or(0);
-        // Messages that nobody reads are not formed.
-        let mut places = vec![usize::MAX; parts.len() * numbers];
+        let per_row = plans.iter().map(|plan| plan.messages.len()).max();
+        let per_row = per_row.unwrap_or(0);
+        // Messages that no plan uses are not formed.
+        let mut indices = vec![usize::MAX; plans.len() * per_row];
         let (mut messages, mut formed) = (Vec::new(), 0);
-        let here = parts.len() - remote_rows.len();
-        let mut place = |row: usize, number: usize| {
-            let place = &mut places[row * numbers + number];
-            if *place == usize::MAX {
-                *place = messages.len();
-                messages.push(match row.checked_sub(here) {
-                    Some(remote) => Source::RemoteRow(&remote_rows[remote].messages[number]),
-                    None => Source::Formed { row, content: received(&parts[row].messages[number]), place: formed },
+        let local = plans.len() - remote_rows.len();
+        let mut index_of = |row: usize, message_index: usize| {
+            let index = &mut indices[row * per_row + message_index];
+            if *index == usize::MAX {
+                *index = messages.len();
+                messages.push(match row.checked_sub(local) {
+                    Some(remote) => Source::Remote(&remote_rows[remote].messages[message_index]),
+                    None => {
+                        Source::Formed { row, content: received(&plans[row].messages[message_index]), index: formed }
+                    }
                 });
-                formed += usize::from(row < here);
+                formed += usize::from(row < local);
             }
-            *place
+            *index
         };
         let mut means: Vec<Vec<usize>> = Vec::new();
-        let mut mean_of = vec![usize::MAX; numbers];
-        let mut programs = Vec::with_capacity(parts.len());
-        for part in parts {
-            let mut sums = Vec::with_capacity(part.plan.assignments.len());
-            for assignment in &part.plan.assignments {
-                let number = assignment.message_index;
-                let mut place_of = |sender: RowIndex| {
+        let mut mean_of = vec![usize::MAX; per_row];
+        let mut programs = Vec::with_capacity(plans.len());
+        for plan in plans {
+            let mut sums = Vec::with_capacity(plan.plan.assignments.len());
+            for assignment in &plan.plan.assignments {
+                let message_index = assignment.message_index;
+                let mut index_of_sender = |sender: RowIndex| {
                     let row = rows.get(sender.0).copied().unwrap_or(usize::MAX);
-                    assert!(row != usize::MAX, "{sender:?} is not here");
-                    place(row, number)
+                    assert!(row != usize::MAX, "no plan for {sender:?}, whose message is used");
+                    index_of(row, message_index)
                 };
-                let heard = assignment.differences(part.row).map(|sum| HeardSum {
-                    reference: place_of(sum.reference),
+                let messages = assignment.differences(plan.row).map(|sum| MessageSum {
+                    reference: index_of_sender(sum.reference),
                     weight: sum.weight as f32,
-                    others: sum.others.into_iter().map(|(sender, weight)| (place_of(sender), weight as f32)).collect(),
+                    others: sum
+                        .others
+                        .into_iter()
+                        .map(|(sender, weight)| (index_of_sender(sender), weight as f32))
+                        .collect(),
                 });
                 let mean = (assignment.mean != 0.0).then(|| {
-                    if mean_of[number] == usize::MAX {
-                        mean_of[number] = means.len();
-                        let counted = (0..parts.len()).filter(|&row| Some(parts[row].row) != server);
-                        means.push(counted.map(|row| place(row, number)).collect());
+                    if mean_of[message_index] == usize::MAX {
+                        mean_of[message_index] = means.len();
+                        let counted = (0..plans.len()).filter(|&row| Some(plans[row].row) != server);
+                        means.push(counted.map(|row| index_of(row, message_index)).collect());
                     }
-                    (mean_of[number], assignment.mean as f32)
+                    (mean_of[message_index], assignment.mean as f32)
                 });
                 let own = assignment.own.iter().filter(|entry| entry.1 != 0.0);
                 sums.push(Sum {
                     target: assignment.target,
                     own: own.map(|&(vector, weight)| (vector, weight as f32)).collect(),
-                    heard,
+                    messages,
                     mean,
                 });
             }
@@ -99,32 +106,32 @@ impl<'a> Program<'a> {
         Self { messages, formed, means, rows: programs }
     }
 
-    /// For rows that begin at this column.
+    /// Carries out the exchange on `rows`, whose first column is `column`, in blocks of `block` columns.
     pub(super) fn run(&self, rows: &mut [WorkerVectors<'_>], column: usize, block: usize) {
         let width = rows[0].model.len();
-        let places = self.formed + self.means.len();
-        let mut scratch = vec![0.0; places * block.min(width)];
+        let slots = self.formed + self.means.len();
+        let mut scratch = vec![0.0; slots * block.min(width)];
         for from in (0..width).step_by(block) {
             let length = block.min(width - from);
-            let scratch = &mut scratch[..places * length];
+            let scratch = &mut scratch[..slots * length];
             let (formed, means) = scratch.split_at_mut(self.formed * length);
             for message in &self.messages {
-                if let Source::Formed { row, content, place } = message {
-                    let sent = &mut formed[place * length..][..length];
+                if let Source::Formed { row, content, index } = message {
+                    let sent = &mut formed[index * length..][..length];
                     combine_own(sent, content, &rows[*row], from);
                 }
             }
             let message = |source: &Source<'a>| match source {
-                Source::Formed { place, .. } => &formed[place * length..][..length],
-                Source::RemoteRow(numbers) => &numbers[column + from..][..length],
+                Source::Formed { index, .. } => &formed[index * length..][..length],
+                Source::Remote(values) => &values[column + from..][..length],
             };
             let messages: Vec<&[f32]> = self.messages.iter().map(message).collect();
             for (mean, counted) in means.chunks_exact_mut(length).zip(&self.means) {
-                // Differences from the first: the mean of equals is what they are, to the bit.
+                // Sums differences from the first message: the mean of equal values is exact, bit for bit.
                 let (count, first) = (counted.len() as f32, messages[counted[0]]);
                 mean.fill(0.0);
-                for &place in &counted[1..] {
-                    let pairs = messages[place].iter().zip(first);
+                for &index in &counted[1..] {
+                    let pairs = messages[index].iter().zip(first);
                     let differences = mean.iter_mut().zip(pairs);
                     differences.for_each(|(sum, (x, f))| *sum += x - f);
                 }
@@ -140,7 +147,7 @@ impl<'a> Program<'a> {
     }
 }
 
-/// What arrives of a message: its content, or the public copy.
+/// What receivers get of a message: its content, or the public copy.
 fn received(message: &Outgoing) -> Vec<(Vector, f64)> {
     match message.public_copy {
         None => message.content.clone(),
@@ -150,26 +157,26 @@ fn received(message: &Outgoing) -> Vec<(Vector, f64)> {
 
 impl Sum {
     fn carry_out(&self, row: &mut WorkerVectors<'_>, from: usize, length: usize, messages: &[&[f32]], means: &[f32]) {
-        // The target is taken out of the row, so that the row's others can be read.
+        // Takes the target out of the row, so that the row's other vectors can be read.
         let whole = match self.target {
             Vector::Model => std::mem::take(&mut row.model),
             Vector::State(index) => std::mem::take(&mut row.state_vectors[index]),
-            Vector::Step => unreachable!("steps are the optimizer's"),
+            Vector::Step => unreachable!("algorithms do not assign steps"),
         };
         let target = &mut whole[from..from + length];
-        let mut begun = self.combine_own(target, row, from);
-        if let Some(heard) = &self.heard {
-            heard.accumulate(target, begun, messages);
-            begun = true;
+        let mut initialized = self.combine_own(target, row, from);
+        if let Some(sum) = &self.messages {
+            sum.accumulate(target, initialized, messages);
+            initialized = true;
         }
-        if let Some((place, weight)) = self.mean {
-            let mean = &means[place * length..][..length];
+        if let Some((index, weight)) = self.mean {
+            let mean = &means[index * length..][..length];
             let pairs = target.iter_mut().zip(mean);
-            match begun {
+            match initialized {
                 true => pairs.for_each(|(t, x)| *t += weight * x),
                 false => pairs.for_each(|(t, x)| *t = weight * x),
             }
-        } else if !begun {
+        } else if !initialized {
             target.fill(0.0);
         }
         match self.target {
@@ -179,7 +186,7 @@ impl Sum {
         }
     }
 
-    /// What the target is made of among the row's own vectors; whether that is anything.
+    /// Sets the target to the combination of the row's own vectors. Returns false if there are none.
     fn combine_own(&self, target: &mut [f32], row: &WorkerVectors<'_>, from: usize) -> bool {
         let itself = self.own.iter().find(|entry| entry.0 == self.target);
         match itself {
@@ -203,23 +210,23 @@ impl Sum {
     }
 }
 
-impl HeardSum {
-    /// Adds the sum to `target`, or puts it there where nothing has `begun`. Differences come first and
-    /// the reference last: what is small is summed while it is small.
-    fn accumulate(&self, target: &mut [f32], begun: bool, messages: &[&[f32]]) {
+impl MessageSum {
+    /// Adds the sum to `target`, or overwrites it if it is not `initialized`. Differences come first and the reference
+    /// last, so that small values are summed first.
+    fn accumulate(&self, target: &mut [f32], initialized: bool, messages: &[&[f32]]) {
         let (reference, weight) = (messages[self.reference], self.weight);
         let Some(last) = self.others.len().checked_sub(1) else {
             let pairs = target.iter_mut().zip(reference);
-            match begun {
+            match initialized {
                 true => pairs.for_each(|(t, r)| *t += weight * r),
                 false => pairs.for_each(|(t, r)| *t = weight * r),
             }
             return;
         };
-        // Two messages are taken at a time: half of the passes over the block.
-        for (number, pair) in self.others.chunks(2).enumerate() {
-            let ends = number == last / 2;
-            match (begun || number > 0, ends) {
+        // Two messages at a time, for half as many passes over the block.
+        for (index, pair) in self.others.chunks(2).enumerate() {
+            let is_last = index == last / 2;
+            match (initialized || index > 0, is_last) {
                 (false, true) => pass(target, reference, messages, pair, |_, d, r| weight * r + d),
                 (true, true) => pass(target, reference, messages, pair, |t, d, r| weight * r + (t + d)),
                 (false, false) => pass(target, reference, messages, pair, |_, d, _| d),
@@ -229,8 +236,8 @@ impl HeardSum {
     }
 }
 
-/// One pass over a block: `combine` of the target, the weighted differences of one message or two, and the
-/// reference.
+/// One pass over a block: sets the target to `combine` of the target, the weighted differences of one or two messages,
+/// and the reference.
 fn pass(
     target: &mut [f32],
     reference: &[f32],

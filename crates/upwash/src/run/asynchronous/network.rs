@@ -252,7 +252,7 @@ impl<'a> NetworkWorker<'a> {
         let mut row_plans = vec![row_plan];
         let remote = |(_, values)| RemoteRow { messages: vec![values] };
         let remote_rows: Vec<RemoteRow> = other.into_iter().map(remote).collect();
-        row_plans.extend(remote_rows.iter().map(|remote| remote.part(RowIndex(1))));
+        row_plans.extend(remote_rows.iter().map(|remote| remote.row_plan(RowIndex(1))));
         let options = MixOptions { single_threaded: true, ..Default::default() };
         exchange(rows, &remote_rows, &row_plans, options);
         (model, own.plan.scalar)
