@@ -175,16 +175,16 @@ fn bad_input_is_answered_with_the_place_and_the_remedy() {
         (file("loop.txt", b"0 1\n1 1\n"), "loop.txt, line 2: node 1 is linked to itself"),
         (file("twice.txt", b"0 1\n1 2\n1 0\n"), "twice.txt, line 3: nodes 0 and 1 are linked twice"),
         (file("word.txt", b"0 1\n1 two\n"), "word.txt, line 2: `two` is not a node number"),
-        (file("empty.txt", b"# nobody\n"), "empty.txt: there is no link in it"),
+        (file("empty.txt", b"# nobody\n"), "empty.txt: the file has no links"),
         (file("binary.txt", &[0xff, 0, 1]), "binary.txt: this is not a text file"),
         (file("range.txt", b"0 9\n") + ",nodes=4", "range.txt, line 1: node 9 is out of range"),
         (file("from1.txt", b"1 2\n2 3\n"), "no link has node 0"),
         ("file:nowhere.txt".into(), "cannot read nowhere.txt: No such file"),
         ("file:/dev/zero".into(), "/dev/zero: more than"),
         ("torus:1x8".into(), "a side of 1 is too short"),
-        ("wheel:8".into(), "no graph is called `wheel`"),
+        ("wheel:8".into(), "unknown kind `wheel`"),
         ("ring:eight".into(), "`eight` is not a number"),
-        ("ring:5000".into(), "5000 workers are too many to analyse"),
+        ("ring:5000".into(), "5000 workers are too many to analyze"),
     ];
     for (graph, said) in cases {
         let error = error(&["topology", "analyze", &graph]);
@@ -196,7 +196,7 @@ fn bad_input_is_answered_with_the_place_and_the_remedy() {
     assert!(word.contains("write a number above 0 and at most 1"), "{word}");
     for budget in ["0", "-0.5", "1.5", "nan"] {
         let error = error(&["topology", "optimize", "ring:8", "--budget", budget]);
-        assert!(error.contains("is not above 0 and at most 1"), "{budget}: {error}");
+        assert!(error.contains("must be above 0 and at most 1"), "{budget}: {error}");
     }
     for leaders in ["0.1", "0.6,0.6", "-0.1,0.1", "a,b"] {
         let error = error(&["topology", "analyze", "ring:8", "--leaders", leaders]);

@@ -1,6 +1,6 @@
-//! Coloring, spectra and MATCHA's probabilities at 8 to 1,024 workers.
+//! Benchmarks of edge coloring, spectra and MATCHA's probabilities for 8 to 1,024 workers.
 //!
-//! `cargo bench -p upwash-topology`; the same in Python: `benches/peers/peers.py`.
+//! Run them with `cargo bench -p upwash-topology`. `benches/peers/peers.py` measures the same in Python.
 
 use upwash_topology::{Graph, GraphSpec, Matcha, Spectrum};
 
@@ -10,7 +10,7 @@ fn main() {
     divan::main();
 }
 
-/// Some four links a worker, whatever the size.
+/// Draws a connected graph with about four times as many links as workers.
 fn graph(nodes: usize) -> Graph {
     let p = 7.8 / (nodes as f64 - 1.0).max(8.0);
     let spec = format!("erdos-renyi:{nodes},p={p},seed=1,connected").parse::<GraphSpec>();

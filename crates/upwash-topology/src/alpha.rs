@@ -1,14 +1,14 @@
-//! The alpha that minimises rho(alpha) = ||E[W'W] - J|| for W = I - alpha L, L random.
+//! Finds the alpha that minimizes rho(alpha) = ||E[W'W] - J|| for W = I - alpha L with a random L.
 //!
-//! With L-bar = E[L] and K = E[L'L], rho is the largest of v'(I - 2 alpha L-bar + alpha^2 K) v over
-//! unit vectors v that sum to 0: a maximum of convex parabolas in alpha, one for each v. The best
-//! alpha is found by collecting parabolas: minimise the maximum of those known, ask for the worst v
-//! there, add its parabola. It takes some five eigenvectors, where a golden section takes forty.
+//! With L-bar = E[L] and K = E[L'L], rho is the largest v'(I - 2 alpha L-bar + alpha^2 K) v over unit vectors v that
+//! sum to 0. It is thus a maximum of convex parabolas in alpha, one for each v. A cutting-plane method finds the best
+//! alpha: minimize the maximum of the parabolas known so far, find the worst v at that point, and add its parabola.
+//! This takes about five eigenvectors, where a golden-section search takes forty.
 
 use crate::spectrum::top_eigenvector;
 use faer::{Mat, MatRef};
 
-/// 1 - 2 alpha `linear` + alpha^2 `square`.
+/// The parabola 1 - 2 alpha `linear` + alpha^2 `square`.
 struct Parabola {
     linear: f64,
     square: f64,
@@ -20,14 +20,14 @@ impl Parabola {
     }
 }
 
-/// The best alpha and its rho, for the expected Laplacian and the expected squared Laplacian of one
-/// connected piece.
-pub(crate) fn minimise(mean: MatRef<'_, f64>, square: MatRef<'_, f64>) -> (f64, f64) {
+/// Returns the best alpha and its rho, given the expected Laplacian and the expected squared Laplacian of one connected
+/// component.
+pub(crate) fn minimize(mean: MatRef<'_, f64>, square: MatRef<'_, f64>) -> (f64, f64) {
     let n = mean.nrows();
     if n == 1 {
         return (0.0, 0.0);
     }
-    // Begin near the lowest point of the average parabola.
+    // Start near the minimum of the average parabola.
     let largest = (0..n).map(|i| square[(i, i)]).fold(0.0, f64::max);
     let mut alpha = mean.diagonal().column_vector().iter().sum::<f64>() / n as f64 / largest;
     let mut parabolas: Vec<Parabola> = Vec::new();
@@ -41,31 +41,31 @@ pub(crate) fn minimise(mean: MatRef<'_, f64>, square: MatRef<'_, f64>) -> (f64, 
         if rho < best.1 {
             best = (alpha, rho);
         }
-        parabolas.push(Parabola { linear: form(mean, &v), square: form(square, &v) });
-        let (next, bound) = lowest(&parabolas);
+        parabolas.push(Parabola { linear: quadratic_form(mean, &v), square: quadratic_form(square, &v) });
+        let (next, bound) = minimize_maximum(&parabolas);
         if best.1 - bound < 1e-12 {
             break;
         }
         alpha = next;
     }
-    (crate::spectrum::settle(best.0), best.1)
+    (crate::spectrum::round_to_12_decimals(best.0), best.1)
 }
 
-/// v'Mv.
-fn form(matrix: MatRef<'_, f64>, v: &[f64]) -> f64 {
+/// Returns v'Mv.
+fn quadratic_form(matrix: MatRef<'_, f64>, v: &[f64]) -> f64 {
     (0..v.len()).map(|j| v[j] * matrix.col(j).iter().zip(v).map(|(a, b)| a * b).sum::<f64>()).sum()
 }
 
-/// Where the maximum of the parabolas is lowest, and its value there. The maximum is convex and the
-/// minimum lies between the parabolas' own lowest points.
-fn lowest(parabolas: &[Parabola]) -> (f64, f64) {
-    let bottoms = parabolas.iter().map(|parabola| parabola.linear / parabola.square);
-    let (mut low, mut high) = bottoms.fold((f64::INFINITY, 0.0f64), |(low, high), x| (low.min(x), high.max(x)));
+/// Returns the point at which the maximum of the parabolas is smallest, and its value there. The maximum is convex, and
+/// its minimum lies between the minima of the individual parabolas.
+fn minimize_maximum(parabolas: &[Parabola]) -> (f64, f64) {
+    let minima = parabolas.iter().map(|parabola| parabola.linear / parabola.square);
+    let (mut low, mut high) = minima.fold((f64::INFINITY, 0.0f64), |(low, high), x| (low.min(x), high.max(x)));
     let highest = |x: f64| {
         let by_value = |a: &&Parabola, b: &&Parabola| a.at(x).total_cmp(&b.at(x));
         parabolas.iter().max_by(by_value).map(|p| (p.at(x), p.square * x - p.linear))
     };
-    // Bisection on the slope of the parabola that is highest.
+    // Bisect on the slope of the highest parabola.
     for _ in 0..200 {
         let middle = 0.5 * (low + high);
         match highest(middle) {

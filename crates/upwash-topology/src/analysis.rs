@@ -1,4 +1,4 @@
-//! All that is known of a graph, in one object: what `upwash topology analyze --json` prints.
+//! The complete analysis of a graph in one object, which `upwash topology analyze --json` prints.
 
 use crate::leaders::{LeaderWeights, Leaders};
 use crate::published::{Theorem1, step_limits};
@@ -7,7 +7,7 @@ use crate::worst::safe_total_weight;
 use crate::{Graph, Matcha, MatchaError, Matching, Mixing, Order, Rotation, RotationError, Schedule, Weights};
 use faer::Mat;
 
-/// What to look at beside the graph itself.
+/// The optional parts of an analysis.
 ///
 /// ```
 /// use upwash_topology::AnalysisOptions;
@@ -16,15 +16,15 @@ use faer::Mat;
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnalysisOptions {
-    /// MATCHA for this communication budget.
+    /// Analyze MATCHA with this budget, the expected fraction of matchings active in a round.
     pub budget: Option<f64>,
-    /// A rotation through this many copies.
+    /// Analyze a rotation through this many copies of the graph.
     pub rotate: Option<usize>,
-    /// AL-DSGD with these weights.
+    /// Analyze AL-DSGD with these leader weights.
     pub leaders: Option<LeaderWeights>,
 }
 
-/// Why a graph was not analysed.
+/// The reason why a graph cannot be analyzed.
 ///
 /// ```
 /// use upwash_topology::{Analysis, AnalysisOptions, GraphSpec};
@@ -36,23 +36,25 @@ pub struct AnalysisOptions {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnalysisError {
-    /// There is no MATCHA for it.
+    /// MATCHA cannot be solved for this graph and budget.
     #[error(transparent)]
     Matcha(#[from] MatchaError),
-    /// The rotation cannot be had.
+    /// The rotation is invalid.
     #[error(transparent)]
     Rotation(#[from] RotationError),
-    /// The spectra of so many workers would take too long.
-    #[error("{nodes} workers are too many to analyse: at most {MAX_NODES}, whose spectra take some minutes")]
+    /// The graph is too large: computing its spectra would take too long.
+    #[error(
+        "{nodes} workers are too many to analyze: at most {MAX_NODES} are supported, whose spectra take some minutes"
+    )]
     TooLarge {
-        /// How many there are.
+        /// The number of workers.
         nodes: usize,
     },
 }
 
 const MAX_NODES: usize = 4096;
 
-/// A graph's numbers.
+/// The analysis of a graph.
 ///
 /// ```
 /// use upwash_topology::{Analysis, AnalysisOptions, GraphSpec};
@@ -63,20 +65,20 @@ const MAX_NODES: usize = 4096;
 /// ```
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Analysis {
-    /// How many workers.
+    /// The number of workers.
     pub nodes: usize,
-    /// How many links.
+    /// The number of links.
     pub edges: usize,
-    /// Links of each worker.
+    /// The degree of each worker.
     pub degrees: Vec<usize>,
-    /// Whether everyone can reach everyone.
+    /// Whether the graph is connected.
     pub connected: bool,
-    /// The connected pieces, where there are several.
+    /// The connected components if there are several, otherwise empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pieces: Vec<Vec<usize>>,
-    /// The Laplacian's second smallest eigenvalue: 0 where the graph is not connected.
+    /// The second smallest eigenvalue of the Laplacian; 0 if the graph is not connected.
     pub lambda2: f64,
-    /// Its largest.
+    /// The largest eigenvalue of the Laplacian.
     pub lambda_max: f64,
     /// Matchings that cover the graph.
     pub matchings: Vec<Matching>,
@@ -86,18 +88,18 @@ pub struct Analysis {
     pub metropolis: Contraction,
     /// Averaging with equal weights for a worker and each of its neighbors.
     pub uniform: Contraction,
-    /// MATCHA, where a budget was given.
+    /// MATCHA, if a budget was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matcha: Option<MatchaAnalysis>,
-    /// Rotation, where it was asked for.
+    /// Rotation, if a number of copies was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rotation: Option<RotationAnalysis>,
-    /// AL-DSGD over the whole graph, where leaders' weights were given.
+    /// AL-DSGD over the whole graph, if leader weights were given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub al_dsgd: Option<LeaderAnalysis>,
 }
 
-/// How fast averaging makes workers agree.
+/// How fast averaging drives the workers to agreement.
 ///
 /// ```
 /// # use upwash_topology::{Analysis, AnalysisOptions, GraphSpec};
@@ -108,18 +110,16 @@ pub struct Analysis {
 /// ```
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Contraction {
-    /// The alpha of I - alpha L, where the weights have one (the largest piece's, where there are
-    /// several).
+    /// The alpha of I - alpha L, if the weights have one. If the graph has several components, that of the largest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f64>,
-    /// By how much a round shrinks the squared disagreement, at worst.
+    /// The worst-case factor by which a round shrinks the squared disagreement.
     pub rho: f64,
     /// 1 - sqrt(rho).
     pub spectral_gap: f64,
-    /// How many rounds shrink disagreement to a hundredth; none where it does not shrink.
+    /// The number of rounds that shrink disagreement to a hundredth, or `None` if it does not shrink.
     pub mixing_rounds: Option<u64>,
-    /// Workers whose own weight is not positive: the paper's Algorithm 1, to the letter, makes them
-    /// climb their own loss.
+    /// Workers whose own weight is not positive. The paper's Algorithm 1, as written, makes them climb their own loss.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub without_positive_diagonal: Vec<usize>,
 }
@@ -136,22 +136,22 @@ pub struct Contraction {
 /// ```
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct MatchaAnalysis {
-    /// The budget asked for.
+    /// The budget: the expected fraction of matchings active in a round.
     pub budget: f64,
-    /// How likely each matching is to be up.
+    /// The activation probability of each matching.
     pub probabilities: Vec<f64>,
-    /// lambda_2 of the expected Laplacian (the smallest of any piece).
+    /// lambda_2 of the expected Laplacian (the smallest over the connected components).
     pub lambda2: f64,
-    /// What lambda_2 cannot exceed: the proof that this is the optimum.
+    /// An upper bound on lambda_2 over all probabilities within the budget, which certifies the optimum.
     pub lambda2_upper_bound: f64,
-    /// Links that are up in an average round.
+    /// The expected number of links that are up in a round.
     pub expected_links: f64,
-    /// Its alpha and rho.
+    /// MATCHA's alpha and rho.
     #[serde(flatten)]
     pub contraction: Contraction,
     /// Theorem 1 of the AL-DSGD paper, as printed.
     pub published_theorem1: Theorem1,
-    /// AL-DSGD over MATCHA, with random losses.
+    /// AL-DSGD over MATCHA with random losses, if leader weights were given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub al_dsgd: Option<MatchaLeaders>,
 }
@@ -173,15 +173,15 @@ pub struct MatchaAnalysis {
 /// ```
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct MatchaLeaders {
-    /// rho on average over random losses and the matchings drawn.
+    /// rho in expectation over random losses and random matchings.
     pub rho_random: f64,
-    /// Whether all draws were taken into account, or a sample of them.
+    /// Whether `rho_random` covers all draws of matchings (`true`) or a sample of them (`false`).
     pub exact: bool,
-    /// w_best + w_degree below this is safe whatever the leaders.
+    /// A limit on w_best + w_degree below which averaging contracts for any leaders.
     pub w_safe: f64,
 }
 
-/// A rotation of the workers' places.
+/// A rotation of the workers over the nodes of the graph.
 ///
 /// ```
 /// # use upwash_topology::{Analysis, AnalysisOptions, GraphSpec};
@@ -193,17 +193,17 @@ pub struct MatchaLeaders {
 /// ```
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct RotationAnalysis {
-    /// Where each worker stands in each copy.
+    /// The node that each worker takes in each copy.
     pub relabelings: Vec<Vec<usize>>,
-    /// Each worker's degree, on average.
+    /// Each worker's degree, averaged over the copies.
     pub expected_degrees: Vec<f64>,
-    /// Their variance.
+    /// The variance of the expected degrees.
     pub degree_variance: f64,
     /// lambda_2 of the mean Laplacian.
     pub lambda2_mean: f64,
-    /// rho per round of a whole turn of plain averaging.
+    /// rho per round of plain averaging, over a full cycle through the copies.
     pub rho: f64,
-    /// The same with leaders and random losses.
+    /// rho per round of AL-DSGD with random losses, if leader weights were given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rho_random: Option<f64>,
 }
@@ -221,48 +221,47 @@ pub struct RotationAnalysis {
 /// ```
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct LeaderAnalysis {
-    /// The leaders' weights.
+    /// The leader weights.
     pub weights: LeaderWeights,
-    /// rho on average over random losses.
+    /// rho in expectation over random losses.
     pub rho_random: f64,
-    /// rho for the worst leaders (an upper bound where `rho_worst_exact` is false).
+    /// rho for the worst leaders (an upper bound if `rho_worst_exact` is false).
     pub rho_worst: f64,
     /// Whether every choice of leaders was tried.
     pub rho_worst_exact: bool,
-    /// Leaders found to have a large rho, the largest where it is exact,
+    /// The leaders with the largest rho found (the largest of all if `rho_worst_exact` is true).
     pub worst_leaders: Vec<usize>,
-    /// and that rho.
+    /// The rho of `worst_leaders`.
     pub rho_worst_found: f64,
-    /// w_best + w_degree below this is safe whatever the leaders.
+    /// A limit on w_best + w_degree below which averaging contracts for any leaders.
     pub w_safe: f64,
-    /// The part of the workers' steps that reaches what they agree on (`sound` and `released`).
+    /// The fraction of the workers' steps that reaches the consensus model, for the rules `sound` and `released`.
     pub step_factor: f64,
-    /// The same for the rule as `written`, which scales each step by (1 - w) W_ii.
+    /// The same for the rule `written`, which scales each step by (1 - w) W_ii.
     pub step_factor_written: f64,
-    /// How many equally influential workers these count for.
+    /// The number of equally influential workers that would average out as much noise, for `sound` and `released`.
     pub effective_workers: f64,
-    /// The same for the rule as `written`.
+    /// The same for the rule `written`.
     pub effective_workers_written: f64,
-    /// ||A'1 - 1||, root mean square: how unequally a round counts the workers.
+    /// ||A'1 - 1||, root mean square: how unequally a round weights the workers.
     pub mean_drift: f64,
-    /// How much each worker counts in what they agree on.
+    /// The weight of each worker in the consensus model.
     pub influence: Vec<f64>,
-    /// The largest gamma L that the paper's Theorem 2 allows, as printed; none where its rho is not
-    /// below 1.
+    /// The largest gamma L that the paper's Theorem 2 allows as printed, or `None` if rho is not below 1.
     pub published_step_limit: Option<f64>,
-    /// The same, as its proof needs it.
+    /// The largest gamma L for which the proof of Theorem 2 works, or `None` if rho is not below 1.
     pub published_step_limit_proved: Option<f64>,
     /// Theorem 1 of the paper, as printed, for D-PSGD.
     pub published_theorem1: Theorem1,
 }
 
 impl Analysis {
-    /// Analyses a graph.
+    /// Analyzes a graph.
     ///
     /// ```
     /// # use upwash_topology::{Analysis, AnalysisOptions, Graph};
-    /// let two_pieces = Graph::new(4, [(0, 1), (2, 3)])?;
-    /// let analysis = Analysis::of(&two_pieces, AnalysisOptions::default())?;
+    /// let two_components = Graph::new(4, [(0, 1), (2, 3)])?;
+    /// let analysis = Analysis::of(&two_components, AnalysisOptions::default())?;
     /// assert!(!analysis.connected);
     /// assert_eq!(analysis.dpsgd.rho, 1.0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -271,12 +270,12 @@ impl Analysis {
         if graph.nodes() > MAX_NODES {
             return Err(AnalysisError::TooLarge { nodes: graph.nodes() });
         }
-        let pieces = graph.pieces();
-        let connected = pieces.len() == 1;
+        let components = graph.components();
+        let connected = components.len() == 1;
         let spectrum = Spectrum::of(graph);
         let [optimal, metropolis, uniform] = [Weights::Optimal, Weights::Metropolis, Weights::Uniform]
             .map(|weights| weights.mixing(graph).expect("these weights fit every graph"));
-        let alpha = if connected { spectrum.best_alpha() } else { largest_alpha(&optimal, &pieces) };
+        let alpha = if connected { spectrum.best_alpha() } else { alpha_of_largest(&optimal, &components) };
         let contraction = |mixing: &Mixing, alpha| {
             let rho = if connected { mixing.contraction() } else { 1.0 };
             Contraction::new(alpha, rho, mixing.without_positive_diagonal())
@@ -297,20 +296,21 @@ impl Analysis {
             matcha: matcha.map(|matcha| MatchaAnalysis::new(&matcha, options.leaders)),
             rotation: rotation.map(|rotation| RotationAnalysis::new(graph, &rotation, options.leaders)),
             al_dsgd: options.leaders.map(|weights| LeaderAnalysis::new(graph, &optimal, weights, alpha)),
-            pieces: if connected { vec![] } else { pieces },
+            pieces: if connected { vec![] } else { components },
         })
     }
 }
 
-fn largest_alpha(mixing: &Mixing, pieces: &[Vec<usize>]) -> f64 {
-    let largest = pieces.iter().max_by_key(|piece| piece.len());
-    let worker = largest.and_then(|piece| piece.first()).copied().unwrap_or(0);
+/// Returns the alpha of the largest connected component, which is the weight of any of its links.
+fn alpha_of_largest(mixing: &Mixing, components: &[Vec<usize>]) -> f64 {
+    let largest = components.iter().max_by_key(|component| component.len());
+    let worker = largest.and_then(|component| component.first()).copied().unwrap_or(0);
     let link = mixing.row(worker).iter().find(|entry| entry.0 != worker);
     link.map_or(0.0, |entry| entry.1)
 }
 
 impl Contraction {
-    /// Of averaging of which rho alone is known.
+    /// Describes averaging of which only rho is known.
     ///
     /// ```
     /// use upwash_topology::Contraction;
@@ -323,7 +323,7 @@ impl Contraction {
 
     fn new(alpha: Option<f64>, rho: f64, without_positive_diagonal: Vec<usize>) -> Self {
         let mixing_rounds = match rho {
-            // Exact averages: one round, and no logarithm of 0.
+            // An exact average takes one round; rho.ln() would be infinite.
             rho if rho < 1e-12 => Some(1),
             rho if rho < 1.0 - 1e-12 => Some((1e-4f64.ln() / rho.ln()).ceil() as u64),
             _ => None,
@@ -350,33 +350,33 @@ impl MatchaAnalysis {
 }
 
 impl MatchaLeaders {
-    /// All sets of matchings are taken into account where that is quick, else some drawn rounds.
+    /// Sums over all sets of active matchings where that is affordable, otherwise over a sample of rounds.
     fn new(matcha: &Matcha, weights: LeaderWeights) -> Self {
         let nodes = matcha.graph().nodes();
-        let undecided: Vec<usize> = (0..matcha.matchings().len())
+        let uncertain: Vec<usize> = (0..matcha.matchings().len())
             .filter(|&j| (1e-9..1.0 - 1e-9).contains(&matcha.probabilities()[j]))
             .collect();
-        let centre = disagreement(nodes);
+        let projection = disagreement(nodes);
         let moment = |round: &crate::Round| {
-            let graph = Graph::new(nodes, round.links().iter().copied()).expect("part of a graph");
-            Leaders::new(&graph, round.mixing(), weights).second_moment(&centre)
+            let graph = Graph::new(nodes, round.links().iter().copied()).expect("links of a simple graph");
+            Leaders::new(&graph, round.mixing(), weights).second_moment(&projection)
         };
-        // A set costs some n^3 operations.
+        // Each set costs about n^3 operations.
         let affordable = 20_000_000_000 / (nodes * nodes * nodes) as u64;
-        let exact = undecided.len() <= 20 && 1 << undecided.len() <= affordable.min(1024);
+        let exact = uncertain.len() <= 20 && 1 << uncertain.len() <= affordable.min(1024);
         let mut sum = Mat::<f64>::zeros(nodes, nodes);
         if exact {
-            for set in 0..1u32 << undecided.len() {
+            for set in 0..1u32 << uncertain.len() {
                 let chosen = |bit: usize| set >> bit & 1 == 1;
-                let mut chance = 1.0;
-                let mut up: Vec<usize> =
+                let mut probability = 1.0;
+                let mut active: Vec<usize> =
                     (0..matcha.matchings().len()).filter(|&j| matcha.probabilities()[j] >= 1.0 - 1e-9).collect();
-                for (bit, &j) in undecided.iter().enumerate() {
+                for (bit, &j) in uncertain.iter().enumerate() {
                     let p = matcha.probabilities()[j];
-                    chance *= if chosen(bit) { p } else { 1.0 - p };
-                    up.extend(chosen(bit).then_some(j));
+                    probability *= if chosen(bit) { p } else { 1.0 - p };
+                    active.extend(chosen(bit).then_some(j));
                 }
-                sum += chance * moment(&Schedule::matcha_round(matcha, up));
+                sum += probability * moment(&Schedule::matcha_round(matcha, active));
             }
         } else {
             let schedule = Schedule::matcha(matcha, 0);
@@ -395,21 +395,21 @@ impl RotationAnalysis {
         let schedule = Schedule::fixed(graph, &Weights::Optimal)
             .and_then(|fixed| fixed.rotating(rotation.relabelings(), Order::default()))
             .expect("a rotation of this graph");
-        let turn = |weights: LeaderWeights| {
-            let copy = |(index, places): (usize, &Vec<usize>)| {
-                let graph = graph.relabelled(places).expect("a relabeling of this graph");
+        let rho_of_cycle = |weights: LeaderWeights| {
+            let copy = |(index, relabeling): (usize, &Vec<usize>)| {
+                let graph = graph.relabeled(relabeling).expect("a relabeling of this graph");
                 Leaders::new(&graph, schedule.round(index as u64).mixing(), weights)
             };
             let rounds: Vec<Leaders> = rotation.relabelings().iter().enumerate().map(copy).collect();
-            Leaders::contraction_of_turn(&rounds)
+            Leaders::contraction_of_cycle(&rounds)
         };
         Self {
             relabelings: rotation.relabelings().to_vec(),
             expected_degrees: rotation.expected_degrees().to_vec(),
             degree_variance: rotation.degree_variance(),
             lambda2_mean: rotation.lambda2_mean(),
-            rho: turn(LeaderWeights { best: 0.0, degree: 0.0 }),
-            rho_random: leaders.map(turn),
+            rho: rho_of_cycle(LeaderWeights { best: 0.0, degree: 0.0 }),
+            rho_random: leaders.map(rho_of_cycle),
         }
     }
 }
@@ -422,7 +422,7 @@ impl LeaderAnalysis {
         let sound = leaders.mean_shift_random();
         let written = sound.with_steps(&leaders.written_steps());
         let limits = step_limits(rho_random, alpha, weights.total());
-        let dpsgd = Matcha::solve(graph, 1.0).expect("1 is a budget");
+        let dpsgd = Matcha::solve(graph, 1.0).expect("a budget of 1 is valid for every graph");
         Self {
             weights,
             rho_random,

@@ -1,4 +1,4 @@
-//! Proper edge colorings: a graph split into matchings.
+//! Proper edge colorings, which split a graph into matchings.
 
 use crate::{Edge, Graph, Matching};
 use rustworkx_core::bipartite_coloring::bipartite_edge_color;
@@ -6,8 +6,8 @@ use rustworkx_core::coloring::misra_gries_edge_color;
 use rustworkx_core::dictmap::DictMap;
 use rustworkx_core::petgraph::graph::{EdgeIndex, UnGraph};
 
-/// Matchings that cover `graph`: as many as its largest degree where it is bipartite (König),
-/// otherwise at most one more (Misra and Gries). The largest matching comes first.
+/// Returns matchings that cover `graph`, the largest first. A bipartite graph needs as many as its largest degree
+/// (König); any other graph gets at most one more (Misra and Gries).
 pub(crate) fn color(graph: &Graph) -> Vec<Matching> {
     let mut petgraph = UnGraph::<(), ()>::with_capacity(graph.nodes(), graph.edges().len());
     for _ in 0..graph.nodes() {
@@ -29,14 +29,14 @@ pub(crate) fn color(graph: &Graph) -> Vec<Matching> {
     matchings
 }
 
-/// The complete graph's matchings as a round-robin tournament plays them: n - 1 for an even number
-/// of nodes, n for an odd one (in each, one node then stands aside). Both are the fewest possible.
+/// Returns the matchings of the complete graph by the round-robin tournament method: n - 1 for an even number of nodes,
+/// n for an odd number, where each matching leaves out one node. Both are the fewest possible.
 pub(crate) fn round_robin(nodes: usize) -> Vec<Matching> {
-    let seats = nodes + nodes % 2; // an odd tournament has an empty seat, the last one
-    let others = seats - 1;
+    let players = nodes + nodes % 2; // an odd number of nodes gets one dummy player, the last one
+    let others = players - 1;
     (0..others)
         .map(|round| {
-            let pairs = (1..seats / 2)
+            let pairs = (1..players / 2)
                 .map(|step| ((round + step) % others, (round + others - step) % others))
                 .chain([(round, others)]);
             let mut matching: Vec<Edge> =

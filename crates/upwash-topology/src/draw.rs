@@ -1,18 +1,18 @@
-//! Pictures of graphs, as SVG.
+//! Drawings of graphs, as SVG.
 
 use crate::{Graph, GraphError, layout};
 use std::fmt::Write;
 
-/// Okabe and Ito's colors, which color-blind people can tell apart, without black and yellow.
-const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
-/// Matchings beyond the sixth repeat the colors with another dash.
+/// The color-blind-safe palette of Okabe and Ito, without black and yellow.
+const COLORS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
+/// Dash patterns. Matchings beyond the sixth repeat the colors with another pattern.
 const DASHES: [&str; 4] = ["", "7 4", "2 4", "10 3 2 3"];
-/// Nodes of a smaller radius have no number in them.
-const SMALLEST_LABELLED: f64 = 8.0;
-/// Above this many matchings a legend is longer than the picture.
+/// The smallest radius of a node that is labeled with its worker's number.
+const SMALLEST_LABELED: f64 = 8.0;
+/// The largest number of matchings for which a legend is drawn.
 const MAX_LEGEND: usize = 12;
 
-/// The graph with its matchings in colors.
+/// Draws the graph as SVG, with its matchings in colors.
 ///
 /// ```
 /// use upwash_topology::{GraphSpec, draw};
@@ -26,7 +26,7 @@ pub fn draw(graph: &Graph, title: &str) -> String {
     picture(graph, title, &[labels])
 }
 
-/// Relabelled copies side by side: the same shape, the workers in other places.
+/// Draws relabeled copies of the graph side by side: same shape, different worker numbers.
 ///
 /// ```
 /// use upwash_topology::{GraphSpec, draw_rotation, paper_relabelings};
@@ -36,25 +36,25 @@ pub fn draw(graph: &Graph, title: &str) -> String {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn draw_rotation(graph: &Graph, title: &str, relabelings: &[Vec<usize>]) -> Result<String, GraphError> {
-    let worker_at = |places: &Vec<usize>| crate::graph::inverse(places, graph.nodes());
+    let worker_at = |relabeling: &Vec<usize>| crate::graph::inverse(relabeling, graph.nodes());
     let labels = relabelings.iter().map(worker_at).collect::<Result<Vec<_>, _>>()?;
     Ok(picture(graph, title, &labels))
 }
 
-/// One panel for each of `copies`, which say which worker stands at which node.
+/// Draws one panel for each of `copies`, which give the worker at each node.
 fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
     let n = graph.nodes();
     let matchings = graph.matchings();
-    let places = layout(graph);
-    // Large enough that the nodes nearest to each other do not touch, within reason.
-    let apart = nearest(&places);
-    let wanted = 2.4 * SMALLEST_LABELLED / apart.max(1e-3) + 68.0;
-    let panel = wanted.clamp(360.0, if n > 200 { 900.0 } else { 1200.0 });
+    let positions = layout(graph);
+    // Make the panel large enough that the closest nodes do not touch, within limits.
+    let closest = smallest_distance(&positions);
+    let ideal = 2.4 * SMALLEST_LABELED / closest.max(1e-3) + 68.0;
+    let panel = ideal.clamp(360.0, if n > 200 { 900.0 } else { 1200.0 });
     let (margin, header) = (34.0, 56.0);
     let columns = copies.len().min(4);
     let rows = copies.len().div_ceil(columns.max(1));
-    // A flat graph (a path) needs no square.
-    let from_middle = places.iter().map(|place| (place[1] - 0.5).abs());
+    // A flat graph (such as a path) does not need a square panel.
+    let from_middle = positions.iter().map(|position| (position[1] - 0.5).abs());
     let height_used = 2.0 * from_middle.fold(0.0, f64::max);
     let inner = panel - 2.0 * margin;
     let panel_height = (height_used * inner + 2.0 * margin).max(120.0);
@@ -63,7 +63,7 @@ fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
     let caption = if copies.len() > 1 { 22.0 } else { 0.0 };
     let width = panel * columns as f64;
     let height = header + rows as f64 * (panel_height + caption) + 20.0 * legend_rows as f64 + 16.0;
-    let radius = (0.4 * apart * inner).clamp(1.5, 15.0);
+    let radius = (0.4 * closest * inner).clamp(1.5, 15.0);
     let stroke = (radius / 5.0).clamp(0.6, 2.6);
 
     let mut svg = String::new();
@@ -85,7 +85,7 @@ fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
     for (index, workers) in copies.iter().enumerate() {
         let (row, column) = (index / columns, index % columns);
         let at = |node: usize| {
-            let [x, y] = places[node];
+            let [x, y] = positions[node];
             (
                 panel * column as f64 + margin + x * inner,
                 header + (panel_height + caption) * row as f64 + panel_height / 2.0 + (y - 0.5) * inner,
@@ -114,14 +114,14 @@ fn picture(graph: &Graph, title: &str, copies: &[Vec<usize>]) -> String {
     svg
 }
 
-/// A worker's node, with its number where there is room.
+/// Draws a node, with its worker's number if there is room.
 fn circle(out: &mut String, (x, y): (f64, f64), worker: usize, radius: f64, stroke: f64) {
     let _ = writeln!(
         out,
         r##"<circle cx="{x:.1}" cy="{y:.1}" r="{radius:.1}" fill="#ffffff" stroke="#222222" stroke-width="{:.1}"/>"##,
         stroke.min(1.6)
     );
-    if radius >= SMALLEST_LABELLED - 0.5 {
+    if radius >= SMALLEST_LABELED - 0.5 {
         let size = radius * if worker > 99 { 0.8 } else { 1.0 };
         let _ = writeln!(
             out,
@@ -154,8 +154,8 @@ fn legend(out: &mut String, matchings: &[Vec<crate::Edge>], top: f64, columns: u
 }
 
 fn line(out: &mut String, [x1, y1, x2, y2]: [f64; 4], matching: usize, stroke: f64) {
-    let color = COLOURS[matching % COLOURS.len()];
-    let dash = DASHES[matching / COLOURS.len() % DASHES.len()];
+    let color = COLORS[matching % COLORS.len()];
+    let dash = DASHES[matching / COLORS.len() % DASHES.len()];
     let dash = if dash.is_empty() { String::new() } else { format!(r#" stroke-dasharray="{dash}""#) };
     let _ = writeln!(
         out,
@@ -163,19 +163,20 @@ fn line(out: &mut String, [x1, y1, x2, y2]: [f64; 4], matching: usize, stroke: f
     );
 }
 
-/// `1 link`, `2 links`.
-fn count(n: usize, thing: &str) -> String {
-    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+/// Formats a count with its noun: `1 link`, `2 links`.
+fn count(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-/// The least distance between two nodes.
-fn nearest(places: &[[f64; 2]]) -> f64 {
-    let distance = |(i, j): (usize, usize)| (places[i][0] - places[j][0]).hypot(places[i][1] - places[j][1]);
-    let pairs = (0..places.len()).flat_map(|i| (0..i).map(move |j| (i, j)));
+/// Returns the smallest distance between two nodes.
+fn smallest_distance(positions: &[[f64; 2]]) -> f64 {
+    let distance =
+        |(i, j): (usize, usize)| (positions[i][0] - positions[j][0]).hypot(positions[i][1] - positions[j][1]);
+    let pairs = (0..positions.len()).flat_map(|i| (0..i).map(move |j| (i, j)));
     pairs.map(distance).fold(1.0, f64::min)
 }
 
-/// Text for SVG, which has no control characters.
+/// Escapes text for SVG and replaces control characters, which SVG does not allow.
 fn escape(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     plain.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")

@@ -1,14 +1,13 @@
-//! Graphs in text files.
+//! Parsers for graphs in text files.
 //!
-//! An edge list has a link a line, `u v`. A list of matchings has a matching a line, `u-v u-v ...`.
-//! In both, `#` begins a comment. Nodes are numbered from 0; every number up to the largest must
-//! occur, unless the number of nodes is given, because a file that counts from 1 would otherwise
-//! get a worker that talks to nobody.
+//! An edge list has one link per line, `u v`. A list of matchings has one matching per line, `u-v u-v ...`. In both,
+//! `#` starts a comment. Nodes are numbered from 0. Unless the number of nodes is given, every number up to the largest
+//! must occur: a file that counts from 1 would otherwise get an isolated worker 0.
 
 use crate::graph::{MAX_EDGES, MAX_NODES};
 use crate::{Edge, Graph, GraphError, Matching};
 
-/// What is wrong with a file, and in which line, counted from 1 (0: with the file as a whole).
+/// An error in a file, with its line counted from 1 (0 for the file as a whole).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub(crate) line: usize,
@@ -21,7 +20,7 @@ impl Problem {
     }
 }
 
-/// The lines that say something, numbered, without comments.
+/// Returns the nonempty lines with their numbers, without comments.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines()
         .enumerate()
@@ -29,7 +28,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .filter(|(_, line)| !line.is_empty())
 }
 
-/// A graph from lines of `u v`.
+/// Parses a graph from lines of `u v`.
 pub(crate) fn edges(text: &str, nodes: Option<usize>) -> Result<Graph, Problem> {
     let mut links = Links::new(nodes);
     let mut edges = Vec::new();
@@ -39,7 +38,7 @@ pub(crate) fn edges(text: &str, nodes: Option<usize>) -> Result<Graph, Problem> 
             return Err(Problem::at(
                 line,
                 format!(
-                    "expected two node numbers, found {} in `{}`: write a link a line, as `0 1`",
+                    "expected two node numbers, found {} in `{}`: write one link per line, such as `0 1`",
                     fields.len(),
                     shorten(content)
                 ),
@@ -50,7 +49,7 @@ pub(crate) fn edges(text: &str, nodes: Option<usize>) -> Result<Graph, Problem> 
     Graph::new(links.count()?, edges).map_err(|error| Problem::at(0, error.to_string()))
 }
 
-/// A graph from lines of `u-v u-v ...`, a matching each.
+/// Parses a graph from lines of `u-v u-v ...`, one matching per line.
 pub(crate) fn matchings(text: &str, nodes: Option<usize>) -> Result<Graph, Problem> {
     let mut links = Links::new(nodes);
     let mut matchings: Vec<Matching> = Vec::new();
@@ -60,7 +59,7 @@ pub(crate) fn matchings(text: &str, nodes: Option<usize>) -> Result<Graph, Probl
             Some((u, v)) => links.add(line, u, v),
             None => Err(Problem::at(
                 line,
-                format!("`{}` is not a link: write `0-1`, with blanks between links", shorten(pair)),
+                format!("`{}` is not a link: write `0-1`, with spaces between links", shorten(pair)),
             )),
         });
         matchings.push(matching.collect::<Result<_, _>>()?);
@@ -75,7 +74,7 @@ pub(crate) fn matchings(text: &str, nodes: Option<usize>) -> Result<Graph, Probl
     })
 }
 
-/// Checks links as they are read, so that an error can name its line.
+/// Validates links as they are read, so that an error can name the line.
 struct Links {
     nodes: Option<usize>,
     seen: std::collections::BTreeMap<Edge, usize>,
@@ -93,11 +92,11 @@ impl Links {
             return Err(Problem::at(line, GraphError::SelfLoop { node: u }.to_string()));
         }
         if let Some(first) = self.seen.insert(edge, line) {
-            let error = GraphError::DoubledEdge { u: edge.0, v: edge.1 };
+            let error = GraphError::DuplicateEdge { u: edge.0, v: edge.1 };
             return Err(Problem::at(line, format!("{error} (first in line {first})")));
         }
         if self.seen.len() > MAX_EDGES {
-            return Err(Problem::at(line, format!("more than {MAX_EDGES} links are too many")));
+            return Err(Problem::at(line, format!("too many links: at most {MAX_EDGES} are supported")));
         }
         Ok(edge)
     }
@@ -108,17 +107,18 @@ impl Links {
         })?;
         match self.nodes {
             Some(nodes) if node >= nodes => Err(Problem::at(line, GraphError::OutOfRange { node, nodes }.to_string())),
-            None if node >= MAX_NODES => {
-                Err(Problem::at(line, format!("node {node} is too large: at most {}", MAX_NODES - 1)))
-            }
+            None if node >= MAX_NODES => Err(Problem::at(
+                line,
+                format!("node number {node} is too large: at most {} is supported", MAX_NODES - 1),
+            )),
             _ => Ok(node),
         }
     }
 
-    /// How many nodes there are, once every link has been read.
+    /// Returns the number of nodes. Call it after every link has been read.
     fn count(&self) -> Result<usize, Problem> {
         if self.seen.is_empty() {
-            return Err(Problem::at(0, "there is no link in it: write one a line, as `0 1`"));
+            return Err(Problem::at(0, "the file has no links: write one link per line, such as `0 1`"));
         }
         if let Some(nodes) = self.nodes {
             return Ok(nodes);
@@ -129,12 +129,12 @@ impl Links {
             linked[u] = true;
             linked[v] = true;
         });
-        match linked.iter().position(|&yes| !yes) {
+        match linked.iter().position(|&is_linked| !is_linked) {
             Some(missing) => Err(Problem::at(
                 0,
                 format!(
                     "no link has node {missing}, but one has node {largest}: number the nodes from 0 \
-                     without gaps, or add `,nodes={}` if that worker is meant to stand alone",
+                     without gaps, or add `,nodes={}` if that worker is meant to be isolated",
                     largest + 1
                 ),
             )),
@@ -162,13 +162,13 @@ mod tests {
     }
 
     #[test]
-    fn reads_matchings_and_keeps_them() {
+    fn keeps_the_matchings_of_the_file() {
         let graph = matchings("0-1 3-2\n1-2 # bridge\n", None).unwrap();
         assert_eq!(graph.matchings(), [vec![(0, 1), (2, 3)], vec![(1, 2)]]);
     }
 
     #[test]
-    fn names_the_line_of_every_mistake() {
+    fn errors_name_the_line() {
         let cases: [(&str, usize, &str); 9] = [
             ("0 1\n1 1\n", 2, "linked to itself"),
             ("0 1\n\n1 0\n", 3, "linked twice: keep one of the two (first in line 1)"),
@@ -177,7 +177,7 @@ mod tests {
             ("0 1 0.5\n", 1, "found 3 in `0 1 0.5`"),
             ("0 99999999999999999999\n", 1, "is not a node number"),
             ("0 4294967295\n", 1, "too large"),
-            ("# nothing\n", 0, "no link in it"),
+            ("# nothing\n", 0, "the file has no links"),
             ("1 2\n2 3\n", 0, "no link has node 0"),
         ];
         for (text, line, message) in cases {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_may_stand_alone_when_the_number_of_nodes_is_given() {
+    fn isolated_workers_are_allowed_if_the_number_of_nodes_is_given() {
         assert_eq!(edges("1 2\n", Some(4)).unwrap().degrees(), [0, 1, 1, 0]);
     }
 }

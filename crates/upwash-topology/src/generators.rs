@@ -1,9 +1,9 @@
-//! The graphs that can be asked for by name, built.
+//! Generators for the graphs that a [`GraphSpec`](crate::GraphSpec) can name.
 //!
-//! The random ones draw from our own streams, not from rustworkx-core's generators: those may
-//! change with a version of `rand`, and a seed must name the same graph for ever.
+//! Random graphs draw from this crate's random streams and not from rustworkx-core's generators: those may change with
+//! a version of `rand`, but a seed must always give the same graph.
 //!
-//! [`GraphSpec::build`](crate::GraphSpec::build) checks sizes before it calls anything here.
+//! [`GraphSpec::build`](crate::GraphSpec::build) checks sizes before it calls these functions.
 
 use crate::coloring::round_robin;
 use crate::random::Stream;
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::f64::consts::{PI, TAU};
 
 pub(crate) fn ring(n: usize) -> Result<Graph, GraphError> {
-    // Two nodes have one link between them, not two.
+    // A ring of two nodes has one link, not two.
     let edges = (0..n).map(|i| (i, (i + 1) % n)).take(if n == 2 { 1 } else { n });
     Ok(Graph::new(n, edges)?.with_positions(circle(n)))
 }
@@ -40,13 +40,13 @@ pub(crate) fn torus(rows: usize, columns: usize) -> Result<Graph, GraphError> {
     lattice(rows, columns, true)
 }
 
-/// Node `r * columns + c` sits in row r and column c; `wrapped`, the far ends are linked too.
+/// Builds a grid in which node `r * columns + c` is in row r and column c. If `wrapped`, opposite sides are linked too.
 fn lattice(rows: usize, columns: usize, wrapped: bool) -> Result<Graph, GraphError> {
     let at = |r: usize, c: usize| r * columns + c;
     let mut edges = Vec::new();
     for r in 0..rows {
         for c in 0..columns {
-            // A side of 2 has no far end other than the next node.
+            // With a side of 2, the opposite node is already the next one.
             if c + 1 < columns || (wrapped && columns > 2) {
                 edges.push((at(r, c), at(r, (c + 1) % columns)));
             }
@@ -55,30 +55,30 @@ fn lattice(rows: usize, columns: usize, wrapped: bool) -> Result<Graph, GraphErr
             }
         }
     }
-    // A torus drawn as a square has its wrapping links on top of the others: bend the lattice.
+    // In a straight drawing of a torus, the wrapping links would lie on top of the others: bend the lattice.
     let bend = |i: usize, n: usize| {
         if wrapped { 0.22 * (PI * i as f64 / (n - 1) as f64).sin() } else { 0.0 }
     };
-    let place = |r: usize, c: usize| [c as f64 + bend(r, rows), r as f64 + bend(c, columns)];
-    let positions = (0..rows * columns).map(|i| place(i / columns, i % columns)).collect();
+    let position = |r: usize, c: usize| [c as f64 + bend(r, rows), r as f64 + bend(c, columns)];
+    let positions = (0..rows * columns).map(|i| position(i / columns, i % columns)).collect();
     Ok(Graph::new(rows * columns, edges)?.with_positions(positions))
 }
 
 pub(crate) fn hypercube(n: usize) -> Result<Graph, GraphError> {
     let dimensions = n.ilog2();
     let edges = (0..n).flat_map(|i| (0..dimensions).map(move |d| (i, i ^ (1 << d))));
-    // Every dimension has a direction and a length of its own, so that no two nodes coincide.
-    let place = |i: usize| {
+    // Give every dimension a different direction and length, so that no two nodes coincide.
+    let position = |i: usize| {
         (0..dimensions).filter(|d| i & (1 << d) != 0).fold([0.0, 0.0], |[x, y], d| {
             let angle = PI * f64::from(d) / f64::from(dimensions);
             let length = 1.3f64.powi(d as i32);
             [x + length * angle.cos(), y - length * angle.sin()]
         })
     };
-    Ok(Graph::new(n, edges.filter(|(u, v)| u < v))?.with_positions((0..n).map(place).collect()))
+    Ok(Graph::new(n, edges.filter(|(u, v)| u < v))?.with_positions((0..n).map(position).collect()))
 }
 
-/// Every node is linked to those 1, 2, 4, 8, ... places further round the circle.
+/// Links every node i to nodes i + 1, i + 2, i + 4, i + 8, ... (mod n).
 pub(crate) fn exponential(n: usize) -> Result<Graph, GraphError> {
     let mut edges: Vec<Edge> = Vec::new();
     let mut hop = 1;
@@ -91,18 +91,18 @@ pub(crate) fn exponential(n: usize) -> Result<Graph, GraphError> {
     Ok(Graph::new(n, edges)?.with_positions(circle(n)))
 }
 
-/// Every two nodes are linked with probability `p`.
+/// Links every pair of nodes with probability `p`.
 pub(crate) fn erdos_renyi(n: usize, p: f64, seed: u64) -> Result<Graph, GraphError> {
     let mut stream = Stream::new(seed, "erdos-renyi graph", &[]);
     Graph::new(n, pairs(n).filter(|_| stream.uniform() < p))
 }
 
-/// A random graph in which every node has the same degree. One with more links than it lacks is
-/// drawn as the complement of a sparse one.
+/// Draws a random graph in which every node has the same degree. A dense graph is drawn as the complement of a sparse
+/// one.
 pub(crate) fn regular(n: usize, degree: usize, seed: u64) -> Result<Graph, GraphError> {
     let mut stream = Stream::new(seed, "regular graph", &[]);
     let sparse = degree.min(n - 1 - degree);
-    // A sparse draw succeeds with a probability that does not fall with n: restarts are few.
+    // The probability that a sparse draw succeeds does not decrease with n, so restarts are few.
     let links = std::iter::repeat_with(|| draw_regular(n, sparse, &mut stream)).flatten().next();
     let links = links.unwrap_or_default();
     if sparse == degree {
@@ -111,8 +111,8 @@ pub(crate) fn regular(n: usize, degree: usize, seed: u64) -> Result<Graph, Graph
     Graph::new(n, pairs(n).filter(|pair| !links.contains(pair)))
 }
 
-/// Free ends are joined in a random order, those that cannot be are put back and tried again (Steger
-/// and Wormald); none where the ends left over are of nodes that are linked already.
+/// Joins free link ends in random order and retries those that cannot be joined (Steger and Wormald). Returns `None` if
+/// all remaining ends belong to nodes that are already linked.
 fn draw_regular(n: usize, degree: usize, stream: &mut Stream) -> Option<BTreeSet<Edge>> {
     let mut edges = BTreeSet::<Edge>::new();
     let mut free: Vec<usize> = (0..n).flat_map(|i| std::iter::repeat_n(i, degree)).collect();
@@ -135,24 +135,24 @@ fn draw_regular(n: usize, degree: usize, stream: &mut Stream) -> Option<BTreeSet
     Some(edges)
 }
 
-/// Nodes arrive one by one and link to `links` others, which they choose by their degree. The first
-/// `links + 1` nodes are a star.
+/// Adds nodes one by one and links each to `links` others, chosen with probability proportional to their degree. The
+/// first `links + 1` nodes form a star.
 pub(crate) fn barabasi_albert(n: usize, links: usize, seed: u64) -> Result<Graph, GraphError> {
     let mut stream = Stream::new(seed, "barabasi-albert graph", &[]);
     let mut edges: Vec<Edge> = (1..=links).map(|i| (0, i)).collect();
-    for arriving in links + 1..n {
+    for new in links + 1..n {
         let mut chosen = BTreeSet::new();
         while chosen.len() < links {
-            // A random end of a random link is a node, as likely as it has links.
+            // A random end of a random link is a node with probability proportional to its degree.
             let (u, v) = edges[stream.below(edges.len())];
             chosen.insert(if stream.below(2) == 0 { u } else { v });
         }
-        edges.extend(chosen.into_iter().map(|old| (old, arriving)));
+        edges.extend(chosen.into_iter().map(|old| (old, new)));
     }
     Graph::new(n, edges)
 }
 
-/// Nodes at random places in the unit square, linked where they are closer than `radius`.
+/// Puts nodes at random positions in the unit square and links those closer than `radius`.
 pub(crate) fn geometric(n: usize, radius: f64, seed: u64) -> Result<Graph, GraphError> {
     let mut stream = Stream::new(seed, "geometric graph", &[]);
     let positions: Vec<[f64; 2]> = (0..n).map(|_| [stream.uniform(), stream.uniform()]).collect();
@@ -167,7 +167,7 @@ fn pairs(n: usize) -> impl Iterator<Item = Edge> {
     (0..n).flat_map(move |u| (u + 1..n).map(move |v| (u, v)))
 }
 
-/// n places on a circle, the first at the top, clockwise (the y axis points down).
+/// Returns n positions on a circle, clockwise from the top (the y axis points down).
 pub(crate) fn circle(n: usize) -> Vec<[f64; 2]> {
     (0..n)
         .map(|i| {

@@ -1,21 +1,21 @@
-//! A simple undirected graph of workers, with the matchings it was given, if any.
+//! Simple undirected graphs of workers.
 
 use crate::coloring;
 use faer::Mat;
 use std::sync::OnceLock;
 
-/// A link between two workers, the smaller number first.
+/// A link between two workers, with the smaller number first.
 pub type Edge = (usize, usize);
 
-/// Links of which no two share a worker: they can all be used at the same time.
+/// Links of which no two share a worker, so that all can be used at the same time.
 pub type Matching = Vec<Edge>;
 
-/// The largest graph that is built; dense spectra of more workers would not fit into memory.
+/// The maximum number of nodes. Dense spectra of larger graphs would not fit into memory.
 pub(crate) const MAX_NODES: usize = 1 << 16;
-/// The most links that a graph may have.
+/// The maximum number of links.
 pub(crate) const MAX_EDGES: usize = 1 << 23;
 
-/// A simple undirected graph. Nodes are workers 0 to `nodes() - 1`.
+/// A simple undirected graph. Its nodes are workers 0 to `nodes() - 1`.
 ///
 /// ```
 /// use upwash_topology::Graph;
@@ -30,9 +30,11 @@ pub(crate) const MAX_EDGES: usize = 1 << 23;
 pub struct Graph {
     edges: Vec<Edge>,
     neighbors: Vec<Vec<usize>>,
+    /// The matchings that the graph was built from, if any.
     own_matchings: Option<Vec<Matching>>,
-    /// An edge coloring takes long for a large graph: it is made once, when first asked for.
+    /// The edge coloring, computed on first use because it is slow for large graphs.
     coloring: OnceLock<Vec<Matching>>,
+    /// Positions of the nodes in the plane, if the graph has a natural layout.
     positions: Option<Vec<[f64; 2]>>,
 }
 
@@ -43,7 +45,7 @@ impl PartialEq for Graph {
     }
 }
 
-/// Why links do not make a simple graph.
+/// The reason why links, matchings or a relabeling are invalid.
 ///
 /// ```
 /// use upwash_topology::{Graph, GraphError};
@@ -52,59 +54,61 @@ impl PartialEq for Graph {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
-    /// There is no worker at all.
+    /// The graph has no nodes.
     #[error("the graph has no nodes: give it at least one")]
     NoNodes,
-    /// More nodes or links than can be worked with.
-    #[error("a graph of {nodes} nodes and {edges} links is too large: at most {MAX_NODES} nodes and {MAX_EDGES} links")]
+    /// The graph has too many nodes or links.
+    #[error(
+        "a graph of {nodes} nodes and {edges} links is too large: at most {MAX_NODES} nodes and {MAX_EDGES} links are supported"
+    )]
     TooLarge {
-        /// How many nodes were asked for.
+        /// The number of nodes.
         nodes: usize,
-        /// How many links were asked for.
+        /// The number of links.
         edges: usize,
     },
-    /// A link from a node to itself.
+    /// A link leads from a node to itself.
     #[error("node {node} is linked to itself: remove the link (every worker keeps its own model anyway)")]
     SelfLoop {
         /// The node.
         node: usize,
     },
-    /// The same two nodes linked twice.
+    /// Two nodes are linked twice.
     #[error("nodes {u} and {v} are linked twice: keep one of the two")]
-    DoubledEdge {
-        /// The smaller end.
+    DuplicateEdge {
+        /// The smaller node (the sender of a directed link).
         u: usize,
-        /// The larger end.
+        /// The larger node (the receiver of a directed link).
         v: usize,
     },
-    /// A node number that is not below the number of nodes.
-    #[error("node {node} is out of range: with {nodes} nodes they are numbered 0 to {}", nodes.saturating_sub(1))]
+    /// A node number is not below the number of nodes.
+    #[error("node {node} is out of range: {nodes} nodes are numbered 0 to {}", nodes.saturating_sub(1))]
     OutOfRange {
-        /// The offending number.
+        /// The node number.
         node: usize,
-        /// How many nodes there are.
+        /// The number of nodes.
         nodes: usize,
     },
-    /// A matching in which a node has two links.
+    /// A node has two links in the same matching.
     #[error(
         "matching {matching} uses node {node} twice: links of a matching share no node, so move one of them to another matching"
     )]
     NotAMatching {
-        /// Which matching, counted from 0.
+        /// The index of the matching, counted from 0.
         matching: usize,
         /// The node that is used twice.
         node: usize,
     },
-    /// A relabeling that is not a permutation of the nodes.
-    #[error("a relabeling of {nodes} nodes must name each of 0 to {} exactly once", nodes.saturating_sub(1))]
+    /// The relabeling is not a permutation of the nodes.
+    #[error("a relabeling of {nodes} nodes must contain each of 0 to {} exactly once", nodes.saturating_sub(1))]
     NotAPermutation {
-        /// How many nodes there are.
+        /// The number of nodes.
         nodes: usize,
     },
 }
 
 impl Graph {
-    /// A graph from its links, in any order and either end first.
+    /// Creates a graph from its links, in any order and with either end first.
     ///
     /// ```
     /// # use upwash_topology::Graph;
@@ -131,7 +135,7 @@ impl Graph {
                 return Err(GraphError::SelfLoop { node: u });
             }
             if previous == Some((u, v)) {
-                return Err(GraphError::DoubledEdge { u, v });
+                return Err(GraphError::DuplicateEdge { u, v });
             }
             previous = Some((u, v));
             neighbors[u].push(v);
@@ -141,8 +145,8 @@ impl Graph {
         Ok(Self { edges, neighbors, own_matchings: None, coloring: OnceLock::new(), positions: None })
     }
 
-    /// A graph that comes with its own matchings; [`Graph::matchings`] returns them as they are,
-    /// less the empty ones.
+    /// Creates a graph from its matchings. [`Graph::matchings`] returns them unchanged, except that empty ones are
+    /// removed.
     ///
     /// ```
     /// # use upwash_topology::Graph;
@@ -167,7 +171,7 @@ impl Graph {
         Ok(graph)
     }
 
-    /// The same graph with a place in the plane for every node, which [`layout`](crate::layout()) keeps.
+    /// Attaches positions in the plane, which [`layout`](crate::layout()) keeps.
     pub(crate) fn with_positions(mut self, positions: Vec<[f64; 2]>) -> Self {
         debug_assert_eq!(positions.len(), self.nodes());
         self.positions = Some(positions);
@@ -178,7 +182,7 @@ impl Graph {
         self.positions.as_deref()
     }
 
-    /// How many workers there are.
+    /// Returns the number of workers.
     ///
     /// ```
     /// # use upwash_topology::Graph;
@@ -189,7 +193,7 @@ impl Graph {
         self.neighbors.len()
     }
 
-    /// The links, sorted, the smaller end first.
+    /// Returns the links, sorted, with the smaller end first.
     ///
     /// ```
     /// # use upwash_topology::Graph;
@@ -200,7 +204,7 @@ impl Graph {
         &self.edges
     }
 
-    /// The workers linked to worker `node`, in increasing order.
+    /// Returns the neighbors of worker `node`, in increasing order.
     ///
     /// # Panics
     /// If there is no such node.
@@ -214,15 +218,15 @@ impl Graph {
         &self.neighbors[node]
     }
 
-    /// Worker `node` and those linked to it, in increasing order.
+    /// Returns worker `node` and its neighbors, in increasing order.
     pub(crate) fn closed_neighborhood(&self, node: usize) -> Vec<usize> {
         let mut members = self.neighbors[node].clone();
-        let place = members.partition_point(|&other| other < node);
-        members.insert(place, node);
+        let index = members.partition_point(|&other| other < node);
+        members.insert(index, node);
         members
     }
 
-    /// How many links each worker has.
+    /// Returns the number of links of each worker.
     ///
     /// ```
     /// # use upwash_topology::Graph;
@@ -233,38 +237,38 @@ impl Graph {
         self.neighbors.iter().map(Vec::len).collect()
     }
 
-    /// The connected pieces, each in increasing order, by their smallest node.
+    /// Returns the connected components, sorted by their smallest node, each in increasing order.
     ///
     /// ```
     /// # use upwash_topology::Graph;
-    /// assert_eq!(Graph::new(4, [(0, 2)])?.pieces(), [vec![0, 2], vec![1], vec![3]]);
+    /// assert_eq!(Graph::new(4, [(0, 2)])?.components(), [vec![0, 2], vec![1], vec![3]]);
     /// # Ok::<(), upwash_topology::GraphError>(())
     /// ```
-    pub fn pieces(&self) -> Vec<Vec<usize>> {
+    pub fn components(&self) -> Vec<Vec<usize>> {
         let mut seen = vec![false; self.nodes()];
-        let mut pieces = Vec::new();
+        let mut components = Vec::new();
         for start in 0..self.nodes() {
             if seen[start] {
                 continue;
             }
             seen[start] = true;
-            let mut piece = vec![start];
+            let mut component = vec![start];
             let mut next = 0;
-            while let Some(&node) = piece.get(next) {
+            while let Some(&node) = component.get(next) {
                 next += 1;
                 for &neighbor in self.neighbors(node) {
                     if !std::mem::replace(&mut seen[neighbor], true) {
-                        piece.push(neighbor);
+                        component.push(neighbor);
                     }
                 }
             }
-            piece.sort_unstable();
-            pieces.push(piece);
+            component.sort_unstable();
+            components.push(component);
         }
-        pieces
+        components
     }
 
-    /// Whether every worker can reach every other.
+    /// Returns whether every worker can reach every other.
     ///
     /// ```
     /// # use upwash_topology::Graph;
@@ -272,12 +276,12 @@ impl Graph {
     /// # Ok::<(), upwash_topology::GraphError>(())
     /// ```
     pub fn is_connected(&self) -> bool {
-        self.pieces().len() == 1
+        self.components().len() == 1
     }
 
-    /// The graph split into matchings: its own where it came with some, otherwise a proper edge
-    /// coloring. Deterministic, and never more than the largest degree plus one (exactly the
-    /// largest degree where the graph is bipartite).
+    /// Returns matchings that together contain every link exactly once: those that the graph was created from,
+    /// otherwise a proper edge coloring. The coloring is deterministic and has at most one color more than the largest
+    /// degree (exactly the largest degree if the graph is bipartite).
     ///
     /// ```
     /// # use upwash_topology::GraphSpec;
@@ -292,17 +296,17 @@ impl Graph {
         }
     }
 
-    /// The same shape with the workers in other places: worker k goes to the place that worker
-    /// `places[k]` has here. Matchings and positions go along.
+    /// Returns the graph with its workers relabeled: worker k takes the position of node `relabeling[k]` of this graph.
+    /// Matchings and positions are relabeled as well.
     ///
     /// ```
     /// # use upwash_topology::Graph;
     /// let path = Graph::new(3, [(0, 1), (1, 2)])?;
-    /// assert_eq!(path.relabelled(&[1, 0, 2])?.degrees(), [2, 1, 1]);
+    /// assert_eq!(path.relabeled(&[1, 0, 2])?.degrees(), [2, 1, 1]);
     /// # Ok::<(), upwash_topology::GraphError>(())
     /// ```
-    pub fn relabelled(&self, places: &[usize]) -> Result<Self, GraphError> {
-        let worker_at = inverse(places, self.nodes())?;
+    pub fn relabeled(&self, relabeling: &[usize]) -> Result<Self, GraphError> {
+        let worker_at = inverse(relabeling, self.nodes())?;
         let moved = |&(u, v): &Edge| (worker_at[u], worker_at[v]);
         let mut graph = match &self.own_matchings {
             Some(own) => {
@@ -310,11 +314,11 @@ impl Graph {
             }
             None => Self::new(self.nodes(), self.edges.iter().map(moved))?,
         };
-        graph.positions = self.positions.as_ref().map(|here| places.iter().map(|&place| here[place]).collect());
+        graph.positions = self.positions.as_ref().map(|here| relabeling.iter().map(|&node| here[node]).collect());
         Ok(graph)
     }
 
-    /// The Laplacian: degrees on the diagonal, -1 for every link.
+    /// Returns the Laplacian: degrees on the diagonal, -1 for every link.
     ///
     /// ```
     /// # use upwash_topology::Graph;
@@ -327,7 +331,7 @@ impl Graph {
     }
 }
 
-/// The Laplacian of weighted links.
+/// Returns the Laplacian of weighted links.
 pub(crate) fn weighted_laplacian(nodes: usize, edges: impl IntoIterator<Item = (Edge, f64)>) -> Mat<f64> {
     let mut laplacian = Mat::zeros(nodes, nodes);
     edges.into_iter().for_each(|(edge, weight)| add_link(&mut laplacian, edge, weight));
@@ -342,16 +346,16 @@ pub(crate) fn add_link(laplacian: &mut Mat<f64>, (u, v): Edge, weight: f64) {
     laplacian[(v, u)] -= weight;
 }
 
-/// Who stands at each place, when worker k stands at `places[k]`.
-pub(crate) fn inverse(places: &[usize], nodes: usize) -> Result<Vec<usize>, GraphError> {
+/// Returns the inverse permutation: the worker at each node, when worker k takes node `relabeling[k]`.
+pub(crate) fn inverse(relabeling: &[usize], nodes: usize) -> Result<Vec<usize>, GraphError> {
     let mut worker_at = vec![usize::MAX; nodes];
-    for (worker, &place) in places.iter().enumerate() {
-        match worker_at.get_mut(place) {
+    for (worker, &node) in relabeling.iter().enumerate() {
+        match worker_at.get_mut(node) {
             Some(slot) if *slot == usize::MAX => *slot = worker,
             _ => return Err(GraphError::NotAPermutation { nodes }),
         }
     }
-    if places.len() != nodes {
+    if relabeling.len() != nodes {
         return Err(GraphError::NotAPermutation { nodes });
     }
     Ok(worker_at)

@@ -1,28 +1,28 @@
-//! Places in the plane for the nodes of a graph, so that a person can see its structure.
+//! Positions of a graph's nodes in the plane, for drawings.
 
 use crate::Graph;
 use crate::generators::circle;
 use crate::random::Stream;
 
-/// A place for every node, in the square from (0, 0) to (1, 1), y pointing down.
+/// Returns a position for every node in the square from (0, 0) to (1, 1), with the y axis pointing down.
 ///
-/// Graphs with a natural shape (rings, grids, hypercubes, random places) keep it. Others are laid
-/// out so that the distance on the page is near the distance in the graph (stress majorization).
+/// Graphs with a natural layout (rings, grids, hypercubes, random points) keep it. Others are laid out by stress
+/// majorization, so that distances in the drawing approximate distances in the graph.
 ///
 /// ```
 /// use upwash_topology::{GraphSpec, layout};
-/// let places = layout(&"grid:2x2".parse::<GraphSpec>()?.build()?);
-/// assert_eq!(places, [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]);
+/// let positions = layout(&"grid:2x2".parse::<GraphSpec>()?.build()?);
+/// assert_eq!(positions, [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]);
 /// # Ok::<(), upwash_topology::SpecError>(())
 /// ```
 pub fn layout(graph: &Graph) -> Vec<[f64; 2]> {
     match graph.positions() {
         Some(positions) => fitted(positions.to_vec()),
-        None => fitted(majorized(graph)),
+        None => fitted(best_of_several(graph)),
     }
 }
 
-/// Scaled and centred into the unit square, the proportions kept.
+/// Scales and centers the positions to fit the unit square, keeping their proportions.
 fn fitted(positions: Vec<[f64; 2]>) -> Vec<[f64; 2]> {
     let range = |axis: usize| {
         let values = positions.iter().map(|position| position[axis]);
@@ -40,8 +40,8 @@ fn fitted(positions: Vec<[f64; 2]>) -> Vec<[f64; 2]> {
     positions.into_iter().map(fit).collect()
 }
 
-/// The best of several layouts: few links that run through other nodes or cross, then low stress.
-fn majorized(graph: &Graph) -> Vec<[f64; 2]> {
+/// Returns the best of several layouts: the fewest crossings and links through other nodes, then the lowest stress.
+fn best_of_several(graph: &Graph) -> Vec<[f64; 2]> {
     let n = graph.nodes();
     let hops = distances(graph);
     let starts = if n <= 40 { 24 } else { 1 };
@@ -50,36 +50,37 @@ fn majorized(graph: &Graph) -> Vec<[f64; 2]> {
         if start > 0 {
             Stream::new(start, "layout", &[]).shuffle(&mut order);
         }
-        let places = settled(&hops, &order);
-        let flaws = if starts > 1 { flaws(graph, &places) } else { 0.0 };
-        (flaws, stress(&hops, &places), places)
+        let positions = minimize_stress(&hops, &order);
+        let flaws = if starts > 1 { flaws(graph, &positions) } else { 0.0 };
+        (flaws, stress(&hops, &positions), positions)
     };
     let by_quality = |a: &(f64, f64, _), b: &(f64, f64, _)| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1));
-    (0..starts).map(candidate).min_by(by_quality).map_or(vec![], |(_, _, places)| places)
+    (0..starts).map(candidate).min_by(by_quality).map_or(vec![], |(_, _, positions)| positions)
 }
 
-/// How much a link that runs through a node counts beside one that crosses another link.
+/// The penalty of a link that runs through a node, relative to that of two links that cross.
 const HIDDEN_LINK: f64 = 10.0;
 
-fn flaws(graph: &Graph, places: &[[f64; 2]]) -> f64 {
+/// Returns the weighted number of crossings and of links that run through other nodes.
+fn flaws(graph: &Graph, positions: &[[f64; 2]]) -> f64 {
     // Twice the signed area of the triangle abc.
-    let turn = |a: usize, b: usize, c: usize| {
-        let ([ax, ay], [bx, by], [cx, cy]) = (places[a], places[b], places[c]);
+    let area = |a: usize, b: usize, c: usize| {
+        let ([ax, ay], [bx, by], [cx, cy]) = (positions[a], positions[b], positions[c]);
         (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)
     };
     let mut flaws = 0.0;
     for (index, &(a, b)) in graph.edges().iter().enumerate() {
         for &(c, d) in &graph.edges()[..index] {
-            let apart = a != c && a != d && b != c && b != d;
-            let crossing = turn(a, b, c) * turn(a, b, d) < 0.0 && turn(c, d, a) * turn(c, d, b) < 0.0;
-            flaws += f64::from(u8::from(apart && crossing));
+            let disjoint = a != c && a != d && b != c && b != d;
+            let crossing = area(a, b, c) * area(a, b, d) < 0.0 && area(c, d, a) * area(c, d, b) < 0.0;
+            flaws += f64::from(u8::from(disjoint && crossing));
         }
-        let [dx, dy] = [0, 1].map(|axis| places[b][axis] - places[a][axis]);
+        let [dx, dy] = [0, 1].map(|axis| positions[b][axis] - positions[a][axis]);
         let length = dx.hypot(dy).max(1e-9);
         for node in (0..graph.nodes()).filter(|&node| node != a && node != b) {
-            let along = (places[node][0] - places[a][0]) * dx + (places[node][1] - places[a][1]) * dy;
+            let along = (positions[node][0] - positions[a][0]) * dx + (positions[node][1] - positions[a][1]) * dy;
             let beside = (0.0..length * length).contains(&along);
-            if beside && turn(a, b, node).abs() / length < 0.25 {
+            if beside && area(a, b, node).abs() / length < 0.25 {
                 flaws += HIDDEN_LINK;
             }
         }
@@ -87,46 +88,47 @@ fn flaws(graph: &Graph, places: &[[f64; 2]]) -> f64 {
     flaws
 }
 
-/// sum (|x_i - x_j| - d_ij)^2 / d_ij^2, d the number of hops.
-fn stress(hops: &[Vec<f64>], places: &[[f64; 2]]) -> f64 {
+/// Returns sum (|x_i - x_j| - d_ij)^2 / d_ij^2, where d is the number of hops.
+fn stress(hops: &[Vec<f64>], positions: &[[f64; 2]]) -> f64 {
     let pair = |i: usize, j: usize| {
-        let apart = (places[i][0] - places[j][0]).hypot(places[i][1] - places[j][1]);
-        (apart / hops[i][j] - 1.0).powi(2)
+        let distance = (positions[i][0] - positions[j][0]).hypot(positions[i][1] - positions[j][1]);
+        (distance / hops[i][j] - 1.0).powi(2)
     };
     (0..hops.len()).flat_map(|i| (0..i).map(move |j| (i, j))).map(|(i, j)| pair(i, j)).sum()
 }
 
-/// Lowers the stress by moving every node to where its distances to all others want it, from a
-/// circle in the given order. Pieces of a graph keep a distance of their own.
-fn settled(hops: &[Vec<f64>], order: &[usize]) -> Vec<[f64; 2]> {
+/// Minimizes the stress by repeatedly moving every node to the position that best matches its distances to all others.
+/// Starts from a circle in the given order.
+fn minimize_stress(hops: &[Vec<f64>], order: &[usize]) -> Vec<[f64; 2]> {
     let n = hops.len();
-    // Many steps for small graphs, where they show; few for large ones, where they cost.
+    // Many steps for small graphs, where they are visible; few for large ones, where they are expensive.
     let steps = (40_000_000 / (n * n + 1)).clamp(30, 300);
     let radius = hops.iter().flatten().copied().fold(0.0f64, f64::max) / 2.0;
     let circle = circle(n);
-    let mut places: Vec<[f64; 2]> = order.iter().map(|&k| circle[k].map(|x| x * radius)).collect();
+    let mut positions: Vec<[f64; 2]> = order.iter().map(|&k| circle[k].map(|x| x * radius)).collect();
     for _ in 0..steps {
         for i in 0..n {
             let (mut sum, mut total) = ([0.0, 0.0], 0.0);
             for j in (0..n).filter(|&j| j != i) {
                 let target = hops[i][j];
                 let weight = 1.0 / (target * target);
-                let apart = [0, 1].map(|axis| places[i][axis] - places[j][axis]);
-                let length = apart[0].hypot(apart[1]).max(1e-9);
+                let offset = [0, 1].map(|axis| positions[i][axis] - positions[j][axis]);
+                let length = offset[0].hypot(offset[1]).max(1e-9);
                 for axis in 0..2 {
-                    sum[axis] += weight * (places[j][axis] + target * apart[axis] / length);
+                    sum[axis] += weight * (positions[j][axis] + target * offset[axis] / length);
                 }
                 total += weight;
             }
             if total > 0.0 {
-                places[i] = sum.map(|x| x / total);
+                positions[i] = sum.map(|x| x / total);
             }
         }
     }
-    places
+    positions
 }
 
-/// Hops between all pairs; between pieces, a little more than the longest within any.
+/// Returns the hops between all pairs of nodes. Between connected components it is one more than the longest distance
+/// within any.
 fn distances(graph: &Graph) -> Vec<Vec<f64>> {
     let n = graph.nodes();
     let mut hops = vec![vec![f64::INFINITY; n]; n];

@@ -1,17 +1,17 @@
-//! How AL-DSGD mixes: base weights, plus a share of the best and of the best-connected neighbor.
+//! AL-DSGD's mixing matrix: base weights plus extra weight for the best and the best-connected neighbor.
 //!
-//! With W the base's matrix, N(i) worker i's best and T(i) its best-connected candidate (its
-//! neighbors and itself), and w = w_best + w_degree, row i of AL-DSGD's matrix is
+//! Let W be the base's mixing matrix and w = w_best + w_degree. Worker i's candidates are its neighbors and itself;
+//! N(i) is the best candidate and T(i) the best-connected one. Row i of AL-DSGD's matrix is then
 //!
 //! ```text
 //! A_i = (1 - w) W_i + w_best e_N(i) + w_degree e_T(i)
 //! ```
 //!
-//! The paper writes models as columns: its W~ is the transpose of A. What shrinks is the
-//! disagreement (I - J) X, by rho = ||E[A'(I - J) A]|| a round at worst. The paper's Theorem 1 also
-//! asks for ||E[A'A]|| < 1, which no such A can have (apply it to the all-ones vector) and no proof
-//! needs: because A 1 = 1, (I - J) A = (I - J) A (I - J), so that E||(I - J) A_n ... A_1 X||^2 is at
-//! most the product of the rho times ||(I - J) X||^2. No independence is needed for that.
+//! The paper writes models as columns: its W~ is the transpose of A. A round shrinks the squared norm of the
+//! disagreement (I - J) X by a factor of at most rho = ||E[A'(I - J) A]||. The paper's Theorem 1 also requires
+//! ||E[A'A]|| < 1, which no such A satisfies (apply it to the all-ones vector) and no proof needs: because A 1 = 1, (I
+//! - J) A = (I - J) A (I - J), so E||(I - J) A_n ... A_1 X||^2 is at most the product of the rho times ||(I - J) X||^2.
+//! This does not require independence.
 
 use crate::spectrum::{disagreement, norm};
 use crate::{Graph, Mixing};
@@ -33,7 +33,7 @@ pub struct LeaderWeights {
 }
 
 impl LeaderWeights {
-    /// Both together.
+    /// Returns w = w_best + w_degree.
     ///
     /// ```
     /// # use upwash_topology::LeaderWeights;
@@ -44,7 +44,7 @@ impl LeaderWeights {
     }
 }
 
-/// Two leaders' weights that cannot be.
+/// Text that is not a valid pair of leader weights.
 ///
 /// ```
 /// use upwash_topology::LeaderWeights;
@@ -52,9 +52,11 @@ impl LeaderWeights {
 /// assert!(error.to_string().contains("their sum at most 1"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not w_best,w_degree: write two numbers, as 0.1,0.1, both at least 0 and their sum at most 1")]
+#[error(
+    "invalid leader weights `{0}`: write w_best,w_degree as two numbers, such as 0.1,0.1, both at least 0 and their sum at most 1"
+)]
 pub struct LeaderWeightsError(
-    /// What was written.
+    /// The text.
     pub String,
 );
 
@@ -71,8 +73,7 @@ impl std::str::FromStr for LeaderWeights {
     }
 }
 
-/// AL-DSGD's averaging on one graph, with candidates as far as the neighbors, each worker itself
-/// included, and ties going to the lowest index.
+/// AL-DSGD's averaging on one graph. A worker's candidates are its neighbors and itself; ties go to the lowest index.
 ///
 /// ```
 /// use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
@@ -88,16 +89,16 @@ impl std::str::FromStr for LeaderWeights {
 pub struct Leaders {
     /// Each worker's candidates, in increasing order.
     candidates: Vec<Vec<usize>>,
-    pieces: Vec<Vec<usize>>,
+    components: Vec<Vec<usize>>,
     base: Mat<f64>,
     weights: LeaderWeights,
 }
 
 impl Leaders {
-    /// AL-DSGD over `base` on `graph`.
+    /// Creates AL-DSGD's averaging over the mixing matrix `base` of `graph`.
     ///
     /// # Panics
-    /// If the two differ in size.
+    /// If `graph` and `base` differ in size.
     ///
     /// ```
     /// # use upwash_topology::{Graph, LeaderWeights, Leaders, Weights};
@@ -108,9 +109,9 @@ impl Leaders {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(graph: &Graph, base: &Mixing, weights: LeaderWeights) -> Self {
-        assert_eq!(graph.nodes(), base.nodes(), "a mixing matrix of another graph");
+        assert_eq!(graph.nodes(), base.nodes(), "the graph and its mixing matrix differ in size");
         let candidates = (0..graph.nodes()).map(|i| graph.closed_neighborhood(i)).collect();
-        Self { candidates, pieces: graph.pieces(), base: base.to_dense(), weights }
+        Self { candidates, components: graph.components(), base: base.to_dense(), weights }
     }
 
     pub(crate) fn nodes(&self) -> usize {
@@ -121,8 +122,8 @@ impl Leaders {
         &self.candidates
     }
 
-    pub(crate) fn pieces(&self) -> &[Vec<usize>] {
-        &self.pieces
+    pub(crate) fn components(&self) -> &[Vec<usize>] {
+        &self.components
     }
 
     pub(crate) fn base(&self) -> &Mat<f64> {
@@ -133,7 +134,7 @@ impl Leaders {
         self.weights
     }
 
-    /// Each worker's best-connected candidate.
+    /// Returns each worker's best-connected candidate.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
@@ -148,10 +149,10 @@ impl Leaders {
         self.choose(|candidate| -links(candidate))
     }
 
-    /// Each worker's candidate of the lowest loss.
+    /// Returns each worker's candidate with the lowest loss.
     ///
     /// # Panics
-    /// If there are not as many losses as workers.
+    /// If the number of losses differs from the number of workers.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
@@ -162,7 +163,7 @@ impl Leaders {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn best_leaders(&self, losses: &[f64]) -> Vec<usize> {
-        assert_eq!(losses.len(), self.nodes(), "a loss for every worker");
+        assert_eq!(losses.len(), self.nodes(), "one loss per worker");
         self.choose(|candidate| losses[candidate])
     }
 
@@ -172,7 +173,7 @@ impl Leaders {
         self.candidates.iter().map(least).collect()
     }
 
-    /// A for given leaders.
+    /// Returns A for given leaders.
     ///
     /// ```
     /// # use upwash_topology::{Graph, LeaderWeights, Leaders, Weights};
@@ -192,7 +193,7 @@ impl Leaders {
         a
     }
 
-    /// rho for given leaders.
+    /// Returns rho for given leaders.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
@@ -209,7 +210,7 @@ impl Leaders {
         norm((a.transpose() * disagreement(self.nodes()) * &a).as_ref())
     }
 
-    /// rho when every order of the losses is as likely as any other: exact, at any size.
+    /// Returns rho when every order of the losses is equally likely. The result is exact for any number of workers.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
@@ -223,8 +224,8 @@ impl Leaders {
         norm(self.second_moment(&disagreement(self.nodes())).as_ref())
     }
 
-    /// rho per round of several rounds in turn, with new random losses in each:
-    /// ||E[A_1' ... A_n'(I - J) A_n ... A_1]||^(1/n).
+    /// Returns rho per round of a sequence of rounds with new random losses in each: ||E[A_1' ... A_n'(I - J) A_n ...
+    /// A_1]||^(1/n).
     ///
     /// # Panics
     /// If there are no rounds.
@@ -232,38 +233,38 @@ impl Leaders {
     /// ```
     /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
     /// let none = LeaderWeights { best: 0.0, degree: 0.0 };
-    /// let turn = ["paper:L1", "paper:L2", "paper:L3"].map(|name| {
+    /// let cycle = ["paper:L1", "paper:L2", "paper:L3"].map(|name| {
     ///     let graph = name.parse::<GraphSpec>().unwrap().build().unwrap();
     ///     Leaders::new(&graph, &Weights::Optimal.mixing(&graph).unwrap(), none)
     /// });
     /// // Rotation alone: 0.464 instead of 0.654.
-    /// assert!((Leaders::contraction_of_turn(&turn) - 0.464269).abs() < 1e-6);
+    /// assert!((Leaders::contraction_of_cycle(&cycle) - 0.464269).abs() < 1e-6);
     /// ```
-    pub fn contraction_of_turn(rounds: &[Self]) -> f64 {
+    pub fn contraction_of_cycle(rounds: &[Self]) -> f64 {
         let nodes = rounds.first().expect("at least one round").nodes();
         let last_to_first = rounds.iter().rev();
         let moment = last_to_first.fold(disagreement(nodes), |middle, round| round.second_moment(&middle));
         norm(moment.as_ref()).powf(1.0 / rounds.len() as f64)
     }
 
-    /// E[A' M A] over random losses. With A = B + w_best S, S the best leaders, it needs the
-    /// probabilities of pairs of leaders only: E[S' M S] sums M_ab P(N(a) = j, N(b) = l).
+    /// Returns E[A' M A] over random losses. With A = B + w_best S, where S selects the best leaders, it needs only the
+    /// probabilities of pairs of leaders: E[S' M S] sums M_ab P(N(a) = j, N(b) = l).
     pub(crate) fn second_moment(&self, middle: &Mat<f64>) -> Mat<f64> {
-        // As if all leaders were chosen independently, ...
+        // First treat all leaders as chosen independently.
         let expected = self.expected_matrix();
         let mut moment = expected.transpose() * middle * &expected;
-        // ... and what the pairs with common candidates add to that.
+        // Then add the correction for pairs of workers with common candidates.
         let square = self.weights.best * self.weights.best;
         for (a, b) in self.overlapping_pairs() {
             let (u, v) = (&self.candidates[a], &self.candidates[b]);
             let factor = square * middle[(a, b)];
             let independent = 1.0 / (u.len() * v.len()) as f64;
-            joint(u, v, |j, l, together| moment[(j, l)] += factor * (together - independent));
+            joint_probabilities(u, v, |j, l, joint| moment[(j, l)] += factor * (joint - independent));
         }
         moment
     }
 
-    /// Ordered pairs of workers that have a candidate in common, each with itself included.
+    /// Returns the ordered pairs of workers that share a candidate, including each worker with itself.
     fn overlapping_pairs(&self) -> Vec<(usize, usize)> {
         let reach = |a: usize| {
             let mut near: Vec<usize> =
@@ -275,7 +276,7 @@ impl Leaders {
         (0..self.nodes()).flat_map(reach).collect()
     }
 
-    /// E[A] over random losses.
+    /// Returns E[A] over random losses.
     pub(crate) fn expected_matrix(&self) -> Mat<f64> {
         let mut mean = (1.0 - self.weights.total()) * &self.base;
         for (i, leader) in self.degree_leaders().into_iter().enumerate() {
@@ -287,10 +288,9 @@ impl Leaders {
     }
 }
 
-/// P(j has the lowest loss in U and l the lowest in V) when all orders are equally likely, for all
-/// j in U and l in V. One of the two is the lowest of the union; it must not be a candidate of the
-/// other's.
-fn joint(u: &[usize], v: &[usize], mut visit: impl FnMut(usize, usize, f64)) {
+/// Visits P(j has the lowest loss in U and l the lowest in V), when all orders are equally likely, for all j in U and l
+/// in V. Unless j = l, one of the two is the lowest of the union, and that one must not be in the other's set.
+fn joint_probabilities(u: &[usize], v: &[usize], mut visit: impl FnMut(usize, usize, f64)) {
     let outside = |list: &[usize], other: &[usize]| -> Vec<bool> {
         list.iter().map(|member| other.binary_search(member).is_err()).collect()
     };

@@ -1,39 +1,39 @@
-//! What AL-DSGD does to the workers' average.
+//! How AL-DSGD shifts the workers' average.
 
 use crate::Leaders;
 use faer::Mat;
 use faer::linalg::solvers::Solve;
 
-/// How much each worker counts.
+/// The weight of each worker in the consensus model.
 ///
-/// Leaders with many followers count more than others, so that the workers come to agree not on
-/// their mean but on a weighted one, and training minimises a weighted objective: a bias that
-/// matters when the workers' data differ.
+/// Leaders with many followers weigh more than other workers. The workers therefore agree on a weighted mean rather
+/// than the plain mean, and training minimizes a weighted objective. This bias matters when the workers' data differ.
 ///
 /// ```
 /// use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
 /// let l1 = "paper:L1".parse::<GraphSpec>()?.build()?;
 /// let w = Weights::Optimal.mixing(&l1)?;
 /// let none = Leaders::new(&l1, &w, LeaderWeights { best: 0.0, degree: 0.0 }).mean_shift_random();
-/// assert!((none.effective_workers - 8.0).abs() < 1e-9); // plain averaging: all count the same
+/// assert!((none.effective_workers - 8.0).abs() < 1e-9); // plain averaging: all weigh the same
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct MeanShift {
-    /// How much each worker counts in what they come to agree on; sums to 1.
+    /// The weight of each worker in the consensus model; sums to 1.
     pub influence: Vec<f64>,
-    /// The part of a worker's step that reaches that agreement, sum of influence times c: c is 1
-    /// for `sound` and `released`, (1 - w) W_ii for `written`.
+    /// The fraction of the workers' steps that reaches the consensus model: the sum of influence times c, where c is 1
+    /// for `sound` and `released` and (1 - w) W_ii for `written`.
     pub step_factor: f64,
-    /// How many equally influential workers would average out as much noise.
+    /// The number of equally influential workers that would average out as much noise.
     pub effective_workers: f64,
-    /// ||A'1 - 1||, the root of its mean square where losses are random: one round moves the mean of
-    /// m models by at most 1/m of this times the norm of their disagreement.
+    /// ||A'1 - 1||, as root mean square if losses are random. One round moves the mean of m models by at most 1/m of
+    /// this times the norm of their disagreement.
     pub mean_drift: f64,
 }
 
 impl Leaders {
-    /// What random losses do to the mean, for the variants that keep the step whole.
+    /// Returns the shift of the mean under random losses, for the rules that do not scale the step (`sound` and
+    /// `released`).
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
@@ -41,21 +41,21 @@ impl Leaders {
     /// let w = Weights::Metropolis.mixing(&star)?;
     /// let shift = Leaders::new(&star, &w, LeaderWeights { best: 0.1, degree: 0.1 }).mean_shift_random();
     /// assert_eq!(shift.step_factor, 1.0);
-    /// assert!(shift.influence[0] > shift.influence[1]); // the middle counts more
+    /// assert!(shift.influence[0] > shift.influence[1]); // the center weighs more
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn mean_shift_random(&self) -> MeanShift {
         let n = self.nodes();
-        // E[A'J A] n is E[(A'1)(A'1)'], from which comes E||A'1 - 1||^2; and A 1 = 1.
+        // E[A'J A] n is E[(A'1)(A'1)'], and E||A'1 - 1||^2 follows from it, because A 1 = 1.
         let ones = Mat::from_fn(n, n, |_, _| 1.0);
         let sums = self.second_moment(&ones);
         let squared = sums.diagonal().column_vector().iter().sum::<f64>();
         let mean = self.expected_matrix();
         let mean_drift = (squared - n as f64).max(0.0).sqrt();
-        MeanShift::new(influence(&mean, self.pieces()), &vec![1.0; n], mean_drift)
+        MeanShift::new(influence(&mean, self.components()), &vec![1.0; n], mean_drift)
     }
 
-    /// What given leaders do to the mean; `steps` says how much of its step each worker keeps: 1
+    /// Returns the shift of the mean under given leaders. `steps` is the fraction of its step that each worker keeps: 1
     /// for `sound` and `released`, [`written_steps`](Self::written_steps) for `written`.
     ///
     /// ```
@@ -74,11 +74,11 @@ impl Leaders {
         let a = self.matrix(best, degree);
         let column = |j: usize| a.col(j).iter().sum::<f64>();
         let mean_drift = (0..self.nodes()).map(|j| (column(j) - 1.0).powi(2)).sum::<f64>().sqrt();
-        MeanShift::new(influence(&a, self.pieces()), steps, mean_drift)
+        MeanShift::new(influence(&a, self.components()), steps, mean_drift)
     }
 
-    /// What random losses do to the mean under the `written` rule, which scales each worker's step
-    /// by (1 - w) W_ii.
+    /// Returns the shift of the mean under random losses for the rule `written`, which scales each worker's step by (1
+    /// - w) W_ii.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
@@ -92,12 +92,12 @@ impl Leaders {
         self.mean_shift_random().with_steps(&self.written_steps())
     }
 
-    /// How much of its step each worker keeps under the `written` rule: (1 - w) W_ii.
+    /// Returns the fraction of its step that each worker keeps under the rule `written`: (1 - w) W_ii.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
     /// let path = "path:4".parse::<GraphSpec>()?.build()?;
-    /// let w = Weights::Optimal.mixing(&path)?; // its inner workers weigh themselves 0
+    /// let w = Weights::Optimal.mixing(&path)?; // its inner workers have own weight 0
     /// let leaders = Leaders::new(&path, &w, LeaderWeights { best: 0.1, degree: 0.1 });
     /// assert_eq!(leaders.written_steps(), [0.4, 0.0, 0.0, 0.4]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -116,10 +116,10 @@ impl MeanShift {
         Self { influence, step_factor, effective_workers, mean_drift }
     }
 
-    /// The same when worker i keeps `steps[i]` of its step.
+    /// Returns the same shift when worker i keeps the fraction `steps[i]` of its step.
     ///
     /// # Panics
-    /// If there are not as many steps as workers.
+    /// If the number of steps differs from the number of workers.
     ///
     /// ```
     /// # use upwash_topology::{Graph, LeaderWeights, Leaders, Weights};
@@ -130,25 +130,26 @@ impl MeanShift {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn with_steps(&self, steps: &[f64]) -> Self {
-        assert_eq!(steps.len(), self.influence.len(), "a step for every worker");
+        assert_eq!(steps.len(), self.influence.len(), "one step per worker");
         Self::new(self.influence.clone(), steps, self.mean_drift)
     }
 }
 
-/// The left eigenvector of A for its eigenvalue 1, summing to 1: what a frozen A converges to.
-/// Where the graph is in pieces, each counts as much as it has workers.
-fn influence(a: &Mat<f64>, pieces: &[Vec<usize>]) -> Vec<f64> {
+/// Returns the left eigenvector of A for the eigenvalue 1, scaled to sum to 1: the weights of the mean that repeated
+/// averaging with a fixed A converges to. Each connected component weighs in proportion to its number of workers.
+fn influence(a: &Mat<f64>, components: &[Vec<usize>]) -> Vec<f64> {
     let mut shares = vec![0.0; a.nrows()];
-    for piece in pieces {
-        let size = piece.len();
-        let part = Mat::from_fn(size, size, |i, j| a[(piece[i], piece[j])]);
-        for (&worker, share) in piece.iter().zip(stationary(&part)) {
+    for component in components {
+        let size = component.len();
+        let block = Mat::from_fn(size, size, |i, j| a[(component[i], component[j])]);
+        for (&worker, share) in component.iter().zip(stationary(&block)) {
             shares[worker] = share * size as f64 / a.nrows() as f64;
         }
     }
     shares
 }
 
+/// Returns the left eigenvector for the eigenvalue 1, scaled to sum to 1, of a matrix whose rows sum to 1.
 fn stationary(a: &Mat<f64>) -> Vec<f64> {
     let n = a.nrows();
     // (A' - I + 1 1'/n) pi = 1/n: the last term makes the system regular and pi sum to 1.
@@ -160,7 +161,8 @@ fn stationary(a: &Mat<f64>) -> Vec<f64> {
     if residual < 1e-9 && (found.iter().sum::<f64>() - 1.0).abs() < 1e-9 {
         return found;
     }
-    // Several groups that follow only among themselves (w near 1): what equal shares become.
+    // The eigenvector is not unique: several groups of workers follow only each other (w near 1). Take the limit that
+    // starts from equal shares.
     let half = |i: usize, j: usize| 0.5 * (a[(i, j)] + if i == j { 1.0 } else { 0.0 });
     let mut power = Mat::from_fn(n, n, half);
     (0..30).for_each(|_| power = &power * &power);

@@ -1,34 +1,35 @@
-//! A mixing matrix: what each worker takes from whom.
+//! Mixing matrices.
 
 use crate::spectrum::{contraction, eigenvalues};
 use crate::{Edge, Graph, GraphError};
 use faer::Mat;
 use std::sync::Arc;
 
-/// A sparse matrix over the workers; row i holds what worker i's next model is made of.
+/// A sparse mixing matrix. Row i holds the weights with which worker i combines the models into its next one.
 ///
-/// Every row sums to 1. The matrices that a [`Weights`](crate::Weights) makes from a graph are
-/// symmetric too, so that the workers' average is kept, except for `uniform` ones.
+/// Every row sums to 1. The matrices that [`Weights`](crate::Weights) builds from a graph also preserve the workers'
+/// average, because their columns sum to 1, except for `uniform` weights. All but `uniform` and custom ones are
+/// symmetric.
 ///
 /// ```
 /// use upwash_topology::{Graph, Weights};
 /// let w = Weights::Metropolis.mixing(&Graph::new(3, [(0, 1), (1, 2)])?)?;
-/// assert_eq!(w.row(0)[1], (1, 1.0 / 3.0)); // a third of its neighbor, the rest its own
+/// assert_eq!(w.row(0)[1], (1, 1.0 / 3.0)); // one third from its neighbor, the rest from itself
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixing {
-    /// Shared, because the rows of an average are all the same.
+    /// Reference-counted, because all rows of an average are the same.
     rows: Vec<Arc<[(usize, f64)]>>,
 }
 
 impl Mixing {
-    /// I - alpha L over `edges`, with an alpha for each node's piece of the graph.
+    /// Returns I - alpha L over `edges`, where `alpha` gives the value for a node's connected component.
     pub(crate) fn laplacian(nodes: usize, edges: &[Edge], alpha: impl Fn(usize) -> f64) -> Self {
         Self::symmetric(nodes, edges.iter().map(|&(u, v)| (u, v, alpha(u))))
     }
 
-    /// From the weight of every link; the diagonal is what is left to 1.
+    /// Builds a symmetric matrix from the weight of every link. The diagonal makes each row sum to 1.
     pub(crate) fn symmetric(nodes: usize, links: impl IntoIterator<Item = (usize, usize, f64)>) -> Self {
         let mut rows: Vec<Vec<(usize, f64)>> = (0..nodes).map(|i| vec![(i, 1.0)]).collect();
         for (u, v, weight) in links {
@@ -42,7 +43,7 @@ impl Mixing {
         Self::from_rows(rows)
     }
 
-    /// From rows whose columns are in order; the caller has checked them.
+    /// Builds a matrix from rows whose entries are sorted by column. The caller has validated them.
     pub(crate) fn from_rows(rows: Vec<Vec<(usize, f64)>>) -> Self {
         Self { rows: rows.into_iter().map(Arc::from).collect() }
     }
@@ -51,7 +52,7 @@ impl Mixing {
         self.rows[worker] = row.into();
     }
 
-    /// Everyone takes the average of all: J.
+    /// Returns J, the exact average: every worker takes the mean of all models.
     ///
     /// ```
     /// use upwash_topology::Mixing;
@@ -62,7 +63,7 @@ impl Mixing {
         Self { rows: vec![row; nodes] }
     }
 
-    /// How many workers there are.
+    /// Returns the number of workers.
     ///
     /// ```
     /// # use upwash_topology::Mixing;
@@ -72,7 +73,7 @@ impl Mixing {
         self.rows.len()
     }
 
-    /// Row i: (worker, weight) in increasing order of the worker.
+    /// Returns the row of `worker` as (worker, weight) pairs, in increasing order of the worker.
     ///
     /// # Panics
     /// If there is no such worker.
@@ -85,7 +86,7 @@ impl Mixing {
         &self.rows[worker]
     }
 
-    /// What worker `to` takes from worker `from`.
+    /// Returns the weight that worker `to` gives to the model of worker `from`.
     ///
     /// ```
     /// # use upwash_topology::Mixing;
@@ -96,7 +97,7 @@ impl Mixing {
         row.binary_search_by_key(&from, |entry| entry.0).map_or(0.0, |found| row[found].1)
     }
 
-    /// (I + W) / 2: no eigenvalue is negative any more, at the price of slower mixing.
+    /// Returns (I + W) / 2, which has no negative eigenvalues, at the price of slower mixing.
     ///
     /// ```
     /// # use upwash_topology::Mixing;
@@ -107,32 +108,32 @@ impl Mixing {
             let mut row: Vec<_> = row.iter().map(|&(j, weight)| (j, weight / 2.0)).collect();
             match row.binary_search_by_key(&i, |entry| entry.0) {
                 Ok(found) => row[found].1 += 0.5,
-                Err(place) => row.insert(place, (i, 0.5)),
+                Err(index) => row.insert(index, (i, 0.5)),
             }
             row
         };
         Self::from_rows(self.rows.iter().enumerate().map(half).collect())
     }
 
-    /// The same matrix when worker k stands at place `places[k]` of this one.
+    /// Returns the matrix with its workers relabeled: worker k gets row `relabeling[k]` of this matrix.
     ///
     /// ```
     /// # use upwash_topology::{Graph, Weights};
     /// let w = Weights::Metropolis.mixing(&Graph::new(3, [(0, 1)])?)?;
-    /// assert_eq!(w.relabelled(&[2, 0, 1])?.row(0), [(0, 1.0)]); // worker 0 stands alone now
+    /// assert_eq!(w.relabeled(&[2, 0, 1])?.row(0), [(0, 1.0)]); // worker 0 is now the isolated one
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn relabelled(&self, places: &[usize]) -> Result<Self, GraphError> {
-        let worker_at = crate::graph::inverse(places, self.nodes())?;
-        let moved = |&place: &usize| {
-            let mut row: Vec<_> = self.rows[place].iter().map(|&(j, weight)| (worker_at[j], weight)).collect();
+    pub fn relabeled(&self, relabeling: &[usize]) -> Result<Self, GraphError> {
+        let worker_at = crate::graph::inverse(relabeling, self.nodes())?;
+        let moved = |&node: &usize| {
+            let mut row: Vec<_> = self.rows[node].iter().map(|&(j, weight)| (worker_at[j], weight)).collect();
             row.sort_unstable_by_key(|entry| entry.0);
             row
         };
-        Ok(Self::from_rows(places.iter().map(moved).collect()))
+        Ok(Self::from_rows(relabeling.iter().map(moved).collect()))
     }
 
-    /// The whole matrix.
+    /// Returns the matrix in dense form.
     ///
     /// ```
     /// # use upwash_topology::Mixing;
@@ -148,8 +149,8 @@ impl Mixing {
         dense
     }
 
-    /// rho = ||W'(I - J) W||: by how much one round shrinks the squared disagreement, at worst. For
-    /// a doubly stochastic W that is ||W'W - J||. 1 where the graph is not connected.
+    /// Returns rho = ||W'(I - J) W||, the worst-case factor by which one round shrinks the squared disagreement. For a
+    /// doubly stochastic W it equals ||W'W - J||. It is 1 if the graph is not connected.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Weights};
@@ -161,7 +162,7 @@ impl Mixing {
         contraction(self.to_dense().as_ref())
     }
 
-    /// Whether everyone takes from everyone as much as it gives.
+    /// Returns whether the matrix is symmetric (within 1e-12).
     ///
     /// ```
     /// # use upwash_topology::{Mixing, Schedule};
@@ -176,7 +177,7 @@ impl Mixing {
         self.rows.iter().enumerate().all(entries)
     }
 
-    /// The smallest eigenvalue of a symmetric matrix: below -1/3 some methods diverge, near -1 mixing
+    /// Returns the smallest eigenvalue of a symmetric matrix. Below -1/3 some methods diverge; near -1 mixing
     /// overshoots.
     ///
     /// ```
@@ -190,7 +191,8 @@ impl Mixing {
         values.into_iter().fold(f64::INFINITY, f64::min)
     }
 
-    /// Workers whose own weight is not positive: an update scaled by it stands still or climbs.
+    /// Returns the workers whose own weight is not positive. A gradient step scaled by that weight stands still or
+    /// increases the loss.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Weights};
@@ -202,13 +204,13 @@ impl Mixing {
         (0..self.nodes()).filter(|&i| self.weight(i, i) <= 1e-12).collect()
     }
 
-    /// Whether the links of `graph` are all that it uses; else the first entry that is not one.
-    pub(crate) fn entry_off(&self, graph: &Graph) -> Option<(usize, usize)> {
+    /// Returns the first nonzero entry that is neither on the diagonal nor on a link of `graph`, if any.
+    pub(crate) fn entry_without_link(&self, graph: &Graph) -> Option<(usize, usize)> {
         self.rows.iter().enumerate().find_map(|(i, row)| {
-            let off = |&&(j, weight): &&(usize, f64)| {
+            let without_link = |&&(j, weight): &&(usize, f64)| {
                 weight != 0.0 && i != j && graph.neighbors(i).binary_search(&j).is_err()
             };
-            row.iter().find(off).map(|&(j, _)| (i, j))
+            row.iter().find(without_link).map(|&(j, _)| (i, j))
         })
     }
 }

@@ -1,16 +1,15 @@
-//! MATCHA's activation probabilities: maximise lambda_2(sum_j p_j L_j) over 0 <= p <= 1 and
-//! sum_j p_j <= cap.
+//! Solver for MATCHA's activation probabilities: maximize lambda_2(sum_j p_j L_j) over 0 <= p <= 1 and sum_j p_j <=
+//! cap.
 //!
-//! As a semidefinite program: maximise t subject to S = sum_j p_j L_j - t Q + P >= 0, where P
-//! projects onto what averaging cannot change (the constants, on each piece of the graph) and
-//! Q = I - P. Its dual asks for Y >= 0 on Q. Both are followed inwards together by the primal-dual
-//! method of Helmberg, Kojima and Monteiro. What makes it fast here is the shape of L_j, a sum of
-//! b b' with b = e_u - e_v over the links of a matching: an entry of the linear system,
-//! tr(L_i S^-1 L_j Y), is a sum over pairs of links of a product of two differences. A
-//! general-purpose solver has to treat S as n^2 unknowns; here there are as many as matchings.
+//! As a semidefinite program: maximize t subject to S = sum_j p_j L_j - t Q + P >= 0, where P projects onto the vectors
+//! that averaging cannot change (those constant on each connected component) and Q = I - P. The dual variable is a Y >=
+//! 0 on Q. The solver is the primal-dual interior-point method of Helmberg, Kojima and Monteiro. It is fast because of
+//! the structure of L_j, a sum of b b' with b = e_u - e_v over the links of a matching: an entry of the linear system,
+//! tr(L_i S^-1 L_j Y), is a sum over pairs of links of a product of two differences. A general-purpose solver treats S
+//! as n^2 unknowns; this one has only as many unknowns as there are matchings, plus one.
 //!
-//! Every iterate carries a proof of how good it is. S >= 0 shows lambda_2 >= t; and any Y >= 0 on Q,
-//! scaled to trace 1, shows that lambda_2(sum p_j L_j) <= sum p_j tr(L_j Y) for whatever p.
+//! Every iterate certifies its own quality. S >= 0 shows that lambda_2 >= t. Any Y >= 0 on Q, scaled to trace 1, shows
+//! that lambda_2(sum p_j L_j) <= sum p_j tr(L_j Y) for every p.
 
 use crate::Matching;
 use crate::graph::add_link;
@@ -18,54 +17,55 @@ use faer::linalg::solvers::{DenseSolveCore, Solve};
 use faer::{Mat, Side};
 use rayon::prelude::*;
 
-/// Stop when the optimum is known to be within this part of its value.
+/// The relative gap between the bounds on the optimum at which the solver stops.
 const TOLERANCE: f64 = 1e-8;
-/// A bound on the number of steps, above what is ever needed (10 to 50).
+/// The maximum number of steps. The solver needs 10 to 50.
 const MAX_STEPS: usize = 100;
 
-/// Probabilities, and a lambda_2 that none can exceed.
+/// The optimal probabilities, and an upper bound on lambda_2 over all feasible probabilities.
 pub(crate) struct Solution {
     pub(crate) probabilities: Vec<f64>,
     pub(crate) upper_bound: f64,
 }
 
-/// Maximises over the links of `matchings`, whose graph has the given connected `pieces`.
-/// `cap` is the most that the probabilities may sum to.
-pub(crate) fn maximise(matchings: &[Matching], pieces: &[Vec<usize>], cap: f64) -> Solution {
-    let problem = Problem::new(matchings, pieces, cap);
+/// Solves the problem for `matchings`, whose graph has the given connected `components`. The probabilities sum to at
+/// most `cap`.
+pub(crate) fn maximize(matchings: &[Matching], components: &[Vec<usize>], cap: f64) -> Solution {
+    let problem = Problem::new(matchings, components, cap);
     let mut point = problem.start();
     let mut upper_bound = problem.upper_bound(&point.y);
-    let mut centring = 0.3;
+    let mut centering = 0.3;
     for _ in 0..MAX_STEPS {
         if upper_bound - point.t <= TOLERANCE * upper_bound {
             break;
         }
-        let mu = centring * problem.complementarity(&point);
+        let mu = centering * problem.complementarity(&point);
         let Some(step) = problem.direction(&point, mu) else {
             break;
         };
-        // The longest steps that stay inside; primal and dual need not be equally long.
-        let primal = problem.longest(|length| problem.inside_primal(&point, &step, length));
-        let dual = problem.longest(|length| problem.inside_dual(&point, &step, length));
+        // The longest steps that stay in the interior. Primal and dual steps may differ in length.
+        let primal = problem.step_length(|length| problem.is_primal_feasible(&point, &step, length));
+        let dual = problem.step_length(|length| problem.is_dual_feasible(&point, &step, length));
         problem.advance(&mut point, &step, primal, dual);
         upper_bound = upper_bound.min(problem.upper_bound(&point.y));
-        // Long steps: the path is straight, so aim further along it.
-        centring = (1.0 - primal.min(dual)).powi(2).clamp(0.05, 0.7);
+        // Long steps mean that the central path is nearly straight, so aim further along it.
+        centering = (1.0 - primal.min(dual)).powi(2).clamp(0.05, 0.7);
         if primal.max(dual) < 1e-8 {
-            break; // the limit of double precision; the bound says how good the point is
+            break; // the limit of double precision; the upper bound tells how good the point is
         }
     }
     Solution { probabilities: point.bounds.iter().map(|bound| bound.p).collect(), upper_bound }
 }
 
 struct Problem {
-    /// Links with the number of their matching, matching by matching.
+    /// Links (u, v, index of their matching), ordered by matching.
     links: Vec<(usize, usize, usize)>,
     matchings: usize,
     cap: f64,
     /// The projection P.
     projection: Mat<f64>,
-    pieces: usize,
+    /// The number of connected components.
+    components: usize,
 }
 
 /// A probability with the multipliers of p >= 0 and p <= 1.
@@ -76,6 +76,7 @@ struct Bound {
     high: f64,
 }
 
+/// A primal-dual point, or a step between two.
 struct Point {
     bounds: Vec<Bound>,
     t: f64,
@@ -85,13 +86,13 @@ struct Point {
 }
 
 impl Problem {
-    fn new(matchings: &[Matching], pieces: &[Vec<usize>], cap: f64) -> Self {
-        let nodes = pieces.iter().map(Vec::len).sum();
+    fn new(matchings: &[Matching], components: &[Vec<usize>], cap: f64) -> Self {
+        let nodes = components.iter().map(Vec::len).sum();
         let mut projection = Mat::zeros(nodes, nodes);
-        for piece in pieces {
-            for &u in piece {
-                for &v in piece {
-                    projection[(u, v)] = 1.0 / piece.len() as f64;
+        for component in components {
+            for &u in component {
+                for &v in component {
+                    projection[(u, v)] = 1.0 / component.len() as f64;
                 }
             }
         }
@@ -100,7 +101,7 @@ impl Problem {
             .enumerate()
             .flat_map(|(j, matching)| matching.iter().map(move |&(u, v)| (u, v, j)))
             .collect();
-        Self { links, matchings: matchings.len(), cap, projection, pieces: pieces.len() }
+        Self { links, matchings: matchings.len(), cap, projection, components: components.len() }
     }
 
     fn nodes(&self) -> usize {
@@ -109,19 +110,19 @@ impl Problem {
 
     /// The dimension of Q.
     fn rank(&self) -> f64 {
-        (self.nodes() - self.pieces) as f64
+        (self.nodes() - self.components) as f64
     }
 
-    /// Equal probabilities, a little inside the budget; a t for which S is positive definite;
-    /// and the multipliers that make every product the same.
+    /// Returns the starting point: equal probabilities slightly within the budget, a t for which S is positive
+    /// definite, and multipliers for which all complementarity products are equal.
     fn start(&self) -> Point {
         let p = 0.95 * (self.cap / self.matchings as f64).min(1.0);
         let laplacian = self.combination(&vec![p; self.matchings], 0.0);
         let eigen = laplacian.self_adjoint_eigen(Side::Lower).expect("a finite symmetric matrix");
-        let t = 0.5 * eigen.S()[self.pieces];
+        let t = 0.5 * eigen.S()[self.components];
         // S^-1 on Q, and mu such that Y = mu S^-1 has trace 1.
         let inverse = |k: usize| {
-            if k < self.pieces { 0.0 } else { 1.0 / (eigen.S()[k] - t) }
+            if k < self.components { 0.0 } else { 1.0 / (eigen.S()[k] - t) }
         };
         let mu = 1.0 / (0..self.nodes()).map(inverse).sum::<f64>();
         let n = self.nodes();
@@ -132,7 +133,7 @@ impl Problem {
         Point { bounds: vec![bound; self.matchings], t, y, budget }
     }
 
-    /// sum_j p_j L_j - t Q.
+    /// Returns sum_j p_j L_j - t Q.
     fn combination(&self, p: &[f64], t: f64) -> Mat<f64> {
         let mut sum = t * &self.projection;
         for i in 0..self.nodes() {
@@ -144,26 +145,28 @@ impl Problem {
         sum
     }
 
+    /// Returns S.
     fn slack(&self, point: &Point) -> Mat<f64> {
         let p: Vec<f64> = point.bounds.iter().map(|bound| bound.p).collect();
         self.combination(&p, point.t) + &self.projection
     }
 
-    /// What is left of the budget.
-    fn left(&self, point: &Point) -> f64 {
+    /// Returns the unused part of the budget.
+    fn remaining(&self, point: &Point) -> f64 {
         self.cap - point.bounds.iter().map(|bound| bound.p).sum::<f64>()
     }
 
-    /// The mean product of a slack and its multiplier: 0 at the optimum.
+    /// Returns the mean product of a slack and its multiplier, which is 0 at the optimum.
     fn complementarity(&self, point: &Point) -> f64 {
         let of_bound = |bound: &Bound| bound.p * bound.low + (1.0 - bound.p) * bound.high;
         let scalars = point.bounds.iter().map(of_bound).sum::<f64>();
         let matrix = inner(&self.slack(point), &point.y); // Y P = 0
         let count = self.rank() + (2 * self.matchings + 1) as f64;
-        (matrix + scalars + self.left(point) * point.budget) / count
+        (matrix + scalars + self.remaining(point) * point.budget) / count
     }
 
-    /// The largest sum of p_j tr(L_j Y) / tr(Y): take the best matchings first.
+    /// Returns the largest sum of p_j tr(L_j Y) / tr(Y) over all feasible p, reached by taking the best matchings
+    /// first.
     fn upper_bound(&self, y: &Mat<f64>) -> f64 {
         let mut scores = vec![0.0; self.matchings];
         for &(u, v, j) in &self.links {
@@ -176,8 +179,8 @@ impl Problem {
         (first + rest) / y.diagonal().column_vector().iter().sum::<f64>()
     }
 
-    /// The step that would make every product of slack and multiplier `mu`, were it not for
-    /// curvature. Its duals are changes, its Y the change of Y.
+    /// Returns the Newton step that makes every product of slack and multiplier equal to `mu` to first order. All
+    /// fields of the result are changes. `None` if the step cannot be computed.
     fn direction(&self, point: &Point, mu: f64) -> Option<Point> {
         let m = self.matchings;
         let z = self.slack(point).llt(Side::Lower).ok()?.inverse();
@@ -200,7 +203,7 @@ impl Problem {
             })
             .collect();
 
-        let left = self.left(point);
+        let remaining = self.remaining(point);
         let mut system = Mat::<f64>::zeros(m + 1, m + 1);
         let mut right = Mat::<f64>::zeros(m + 1, 1);
         for (&(_, _, j), (trace, with_t, row)) in self.links.iter().zip(&per_link) {
@@ -210,18 +213,18 @@ impl Problem {
             row.iter().enumerate().for_each(|(k, value)| system[(j, k)] += value);
         }
         for (j, &Bound { p, low, high }) in point.bounds.iter().enumerate() {
-            right[(j, 0)] += mu * (1.0 / p - 1.0 / (1.0 - p) - 1.0 / left);
+            right[(j, 0)] += mu * (1.0 / p - 1.0 / (1.0 - p) - 1.0 / remaining);
             system[(j, j)] += low / p + high / (1.0 - p);
-            (0..m).for_each(|k| system[(j, k)] += point.budget / left);
+            (0..m).for_each(|k| system[(j, k)] += point.budget / remaining);
         }
-        // On P, Z is the identity and no part of the program.
-        let trace = z.diagonal().column_vector().iter().sum::<f64>() - self.pieces as f64;
+        // On P, Z is the identity, which is not part of the program.
+        let trace = z.diagonal().column_vector().iter().sum::<f64>() - self.components as f64;
         right[(m, 0)] = 1.0 - mu * trace;
         system[(m, m)] = inner(&z, y);
         let solution = system.partial_piv_lu().solve(&right);
         let (dp, dt): (Vec<f64>, f64) = ((0..m).map(|j| solution[(j, 0)]).collect(), solution[(m, 0)]);
 
-        // dY = mu Z - Y - (Z dS Y + Y dS Z) / 2, and the same in one dimension for the bounds.
+        // dY = mu Z - Y - (Z dS Y + Y dS Z) / 2, and its scalar counterpart for the bounds.
         let half = &z * (self.combination(&dp, dt) * y);
         let n = self.nodes();
         let dy = Mat::from_fn(n, n, |i, j| {
@@ -233,29 +236,29 @@ impl Problem {
             high: (mu + high * dp) / (1.0 - p) - high,
         };
         let bounds = point.bounds.iter().zip(&dp).map(change).collect();
-        let budget = (mu + point.budget * dp.iter().sum::<f64>()) / left - point.budget;
+        let budget = (mu + point.budget * dp.iter().sum::<f64>()) / remaining - point.budget;
         let finite = solution.col(0).iter().all(|x| x.is_finite());
         finite.then_some(Point { bounds, t: dt, y: dy, budget })
     }
 
-    fn inside_primal(&self, from: &Point, step: &Point, length: f64) -> bool {
+    fn is_primal_feasible(&self, from: &Point, step: &Point, length: f64) -> bool {
         let p: Vec<f64> = from.bounds.iter().zip(&step.bounds).map(|(x, d)| x.p + length * d.p).collect();
         p.iter().all(|&p| p > 0.0 && p < 1.0)
             && p.iter().sum::<f64>() < self.cap
             && (self.combination(&p, from.t + length * step.t) + &self.projection).llt(Side::Lower).is_ok()
     }
 
-    fn inside_dual(&self, from: &Point, step: &Point, length: f64) -> bool {
+    fn is_dual_feasible(&self, from: &Point, step: &Point, length: f64) -> bool {
         let positive = |(x, d): (&Bound, &Bound)| x.low + length * d.low > 0.0 && x.high + length * d.high > 0.0;
         from.bounds.iter().zip(&step.bounds).all(positive)
             && from.budget + length * step.budget > 0.0
             && (&from.y + length * &step.y + &self.projection).llt(Side::Lower).is_ok()
     }
 
-    /// A little less than the longest step up to 1 for which `inside` holds.
-    fn longest(&self, inside: impl Fn(f64) -> bool) -> f64 {
+    /// Returns a little less than the longest step length up to 1 that is feasible.
+    fn step_length(&self, is_feasible: impl Fn(f64) -> bool) -> f64 {
         let lengths = std::iter::successors(Some(1.0), |length| Some(length * 0.8));
-        let longest = lengths.take(100).find(|&length| inside(length));
+        let longest = lengths.take(100).find(|&length| is_feasible(length));
         longest.map_or(0.0, |length| if length == 1.0 { 0.99 } else { 0.9 * length })
     }
 
@@ -271,7 +274,7 @@ impl Problem {
     }
 }
 
-/// tr(A'B).
+/// Returns tr(A'B).
 fn inner(a: &Mat<f64>, b: &Mat<f64>) -> f64 {
     (0..a.ncols()).map(|j| a.col(j).iter().zip(b.col(j).iter()).map(|(x, y)| x * y).sum::<f64>()).sum()
 }

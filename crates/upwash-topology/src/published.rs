@@ -1,22 +1,22 @@
-//! The AL-DSGD paper's two theorems, evaluated as they are printed, and what is wrong with them.
+//! The AL-DSGD paper's two theorems, evaluated as printed, and their errors.
 //!
-//! They are here to be compared with what does hold ([`Leaders`](crate::Leaders)): none of the
-//! numbers of this module should be relied upon.
+//! The module exists for comparison with the correct results ([`Leaders`](crate::Leaders)). Do not rely on any of its
+//! numbers.
 
 use crate::Matcha;
 use crate::spectrum::{eigenvalues, norm};
 
-/// Theorem 1 as proved in the paper's appendix B: ranges of alpha, and of omega = 2 w_N = 2 w_T,
-/// for which averaging is said to contract.
+/// Theorem 1 as proved in the paper's appendix B. It gives ranges of alpha, and of omega = 2 w_N = 2 w_T, for which it
+/// claims that averaging contracts.
 ///
-/// What is wrong with it:
-/// - It also asks for ||E[W~ W~']|| < 1, which never holds: W~'s columns sum to 1, so that the norm
-///   is at least 1. (The condition is not needed either.)
-/// - Its k must exceed lambda_max^2 / (2 zeta), where zeta = ||sum p_j (1 - p_j) L_j||. With
-///   D-PSGD every p_j is 1, zeta is 0, and no k is large enough: the ranges are empty.
-/// - It takes |1 - alpha lambda_2| to be the largest |1 - alpha lambda|, which holds only for alpha
-///   up to 2 / (lambda_2 + lambda_max). Its own range can lie beyond.
-/// - lambda_max is printed as the smallest of the graphs' largest eigenvalues.
+/// Its errors:
+/// - It also requires ||E[W~ W~']|| < 1, which never holds: W~'s columns sum to 1, so the norm is at least 1. (The
+///   condition is not needed either.)
+/// - Its k must exceed lambda_max^2 / (2 zeta), where zeta = ||sum p_j (1 - p_j) L_j||. With D-PSGD every p_j is 1,
+///   zeta is 0, and no k is large enough: the ranges are empty.
+/// - It assumes that |1 - alpha lambda_2| is the largest |1 - alpha lambda|, which holds only for alpha up to 2 /
+///   (lambda_2 + lambda_max). The range that it gives can lie above that limit.
+/// - It prints lambda_max as the smallest of the graphs' largest eigenvalues.
 ///
 /// ```
 /// use upwash_topology::{GraphSpec, Matcha, published::Theorem1};
@@ -32,25 +32,25 @@ use crate::spectrum::{eigenvalues, norm};
 pub struct Theorem1 {
     /// lambda_2 of the expected Laplacian.
     pub lambda_min: f64,
-    /// Its largest eigenvalue.
+    /// The largest eigenvalue of the expected Laplacian.
     pub lambda_max: f64,
     /// ||sum p_j (1 - p_j) L_j||.
     pub zeta: f64,
-    /// The proof's k must be larger than this; the ranges below are for the smallest k.
+    /// The proof's k must be larger than this. The ranges below are for the smallest k.
     pub k_above: f64,
-    /// The open range of alpha; none where no k will do.
+    /// The open range of alpha, or `None` if no k is large enough.
     pub alpha: Option<(f64, f64)>,
-    /// w_N = w_T must be below this, for the smallest alpha of the range; 0 where it is empty.
+    /// The upper limit of w_N = w_T for the smallest alpha of the range, or 0 if the range is empty.
     pub w_best_below: f64,
-    /// The condition that the proof forgets: alpha at most this.
+    /// The largest alpha for which the proof holds, a condition that the theorem omits.
     pub alpha_limit: f64,
-    /// Whether the whole published range of alpha satisfies it.
+    /// Whether the whole published range of alpha is within `alpha_limit`.
     pub alpha_within_limit: bool,
 }
 
 impl Theorem1 {
-    /// Evaluates it for MATCHA on a graph (D-PSGD is budget 1). Relabelled copies have the same
-    /// eigenvalues, so that dynamic graphs change nothing.
+    /// Evaluates the theorem for MATCHA on a graph (D-PSGD is budget 1). Relabeled copies have the same eigenvalues, so
+    /// dynamic graphs give the same result.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Matcha, published::Theorem1};
@@ -91,11 +91,11 @@ impl Theorem1 {
 
 /// The constants of Theorem 2.
 ///
-/// Of the graph and the method: `rho` (Theorem 1), `alpha`, `omega`, `workers`. Of the training:
-/// `gamma`, `lambda` and `rounds`. Of the problem, by the paper's Assumption 1: `lipschitz` bounds how
-/// fast gradients change (L), `slope` how fast losses do (beta), `noise` the standard deviation of a
-/// stochastic gradient (sigma), `heterogeneity` how far local gradients are from the common one
-/// (zeta), `spread` how far a worker is from its leaders (Delta); `gap` is F(x_1) - F*.
+/// The graph and the method determine `rho` (Theorem 1), `alpha`, `omega` and `workers`; the training determines
+/// `gamma`, `lambda` and `rounds`. The remaining constants describe the problem, by the paper's Assumption 1.
+/// `lipschitz` bounds how fast gradients change (L), `slope` how fast losses change (beta), `noise` the standard
+/// deviation of a stochastic gradient (sigma), `heterogeneity` the distance of local gradients from the global gradient
+/// (zeta), and `spread` the distance of a worker from its leaders (Delta). `gap` is F(x_1) - F*.
 ///
 /// ```
 /// use upwash_topology::published::Theorem2;
@@ -104,10 +104,10 @@ impl Theorem1 {
 ///     lipschitz: 1.0, slope: 1.0, noise: 1.0, heterogeneity: 0.0, spread: 0.5, gap: 1.0,
 /// };
 /// assert!(theorem.step_is_small_enough());
-/// // With a fixed lambda, as in the experiments, the bound stays above 8 lambda beta Delta, however many
-/// // rounds there are ...
+/// // With a fixed lambda, as in the experiments, the bound stays above 8 lambda beta Delta for any
+/// // number of rounds.
 /// assert!(theorem.bound() > 8.0 * 0.1 * 1.0 * 0.5);
-/// // ... and with the theorem's own lambda = sqrt(m/K) it goes to 0.
+/// // With the theorem's lambda = sqrt(m/K) it goes to 0.
 /// let rate = (8.0 / theorem.rounds).sqrt();
 /// let gamma = rate / ((1.0 - theorem.omega) * (1.0 - theorem.alpha)).sqrt();
 /// assert!(Theorem2 { lambda: rate, gamma, ..theorem }.bound() < 0.01);
@@ -120,33 +120,34 @@ pub struct Theorem2 {
     pub alpha: f64,
     /// w_N + w_T.
     pub omega: f64,
-    /// m.
+    /// m: the number of workers.
     pub workers: usize,
     /// The learning rate.
     pub gamma: f64,
-    /// lambda_N + lambda_T, the pulls.
+    /// lambda_N + lambda_T, the coefficients of the pull toward the leaders.
     pub lambda: f64,
-    /// K.
+    /// K: the number of rounds.
     pub rounds: f64,
-    /// L: gradients are this Lipschitz.
+    /// L: the Lipschitz constant of the gradients.
     pub lipschitz: f64,
-    /// beta: losses are this Lipschitz.
+    /// beta: the Lipschitz constant of the losses.
     pub slope: f64,
-    /// sigma: the noise of a stochastic gradient.
+    /// sigma: the standard deviation of a stochastic gradient.
     pub noise: f64,
-    /// zeta: how far local gradients are from the common one.
+    /// zeta: the distance of local gradients from the global gradient.
     pub heterogeneity: f64,
-    /// Delta: how far workers are from their leaders.
+    /// Delta: the distance of workers from their leaders.
     pub spread: f64,
     /// F(x_1) - F*.
     pub gap: f64,
 }
 
-/// The largest gamma times L that Theorem 2 allows as printed, and what its own proof uses.
+/// Returns the largest gamma times L that Theorem 2 allows as printed, and the one that its proof uses. `None` if rho
+/// is not below 1 or (1 - alpha)(1 - omega) is not positive.
 ///
-/// The statement asks for (1 - alpha)(1 - omega) gamma L <= min(1, 1/sqrt(rho) - 1); the proof
-/// "recalls" a quarter of that. With the printed one its 1 / (1 - 2 D), D = 6 eta^2 L^2 rho /
-/// (1 - sqrt(rho))^2, can be negative, and nothing follows.
+/// The statement requires (1 - alpha)(1 - omega) gamma L <= min(1, 1/sqrt(rho) - 1), while the proof "recalls" a
+/// quarter of that. Under the printed condition the proof's 1 / (1 - 2 D), D = 6 eta^2 L^2 rho / (1 - sqrt(rho))^2, can
+/// be negative, and the proof fails.
 ///
 /// ```
 /// use upwash_topology::published::step_limits;
@@ -161,11 +162,11 @@ pub fn step_limits(rho: f64, alpha: f64, omega: f64) -> Option<(f64, f64)> {
 }
 
 impl Theorem2 {
-    /// eta = (1 - alpha)(1 - omega) gamma, the step that the average is said to take.
+    /// Returns eta = (1 - alpha)(1 - omega) gamma, which the paper takes to be the step of the workers' average.
     ///
-    /// Wrong twice: the diagonal of I - alpha L is 1 - alpha deg(i), which is 1 - alpha only where
-    /// every degree is 1; and W~ does not keep the average, so that the average's step is no plain
-    /// mean of the workers' steps.
+    /// The paper makes two errors here. The diagonal of I - alpha L is 1 - alpha deg(i), which is 1 - alpha only where
+    /// every degree is 1. And W~ does not preserve the average, so the step of the average is not the plain mean of the
+    /// workers' steps.
     ///
     /// ```
     /// # use upwash_topology::published::Theorem2;
@@ -177,7 +178,7 @@ impl Theorem2 {
         (1.0 - self.alpha) * (1.0 - self.omega) * self.gamma
     }
 
-    /// Whether gamma satisfies the condition as printed.
+    /// Returns whether gamma satisfies the condition as printed.
     ///
     /// ```
     /// # use upwash_topology::published::Theorem2;
@@ -190,11 +191,11 @@ impl Theorem2 {
         limits.is_some_and(|(printed, _)| self.gamma * self.lipschitz <= printed)
     }
 
-    /// The bound on the mean squared gradient over the rounds, as printed. Its parts: the start,
-    /// 8 gap / (eta K); the noise and the pull, 8 M / eta; the disagreement, the rest.
+    /// Returns the bound on the mean squared gradient over the rounds, as printed. It has three terms: the initial gap,
+    /// 8 gap / (eta K); noise and pull, 8 M / eta; and disagreement, the rest.
     ///
-    /// The part 8 lambda beta Delta of M / eta does not depend on gamma or K. It vanishes with lambda, which
-    /// the theorem sets to sqrt(m/K); the experiments keep it at 0.2.
+    /// The part 8 lambda beta Delta of 8 M / eta does not depend on gamma or K. It vanishes with lambda, which the
+    /// theorem sets to sqrt(m/K); the experiments keep lambda at 0.2.
     ///
     /// ```
     /// # use upwash_topology::published::Theorem2;

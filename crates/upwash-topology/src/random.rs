@@ -1,15 +1,14 @@
 //! Named, seeded random streams.
 //!
-//! Every random choice in Upwash comes from a stream named by a seed, a purpose and some numbers
-//! (a worker, a round), so that the choice made in round 10,000 needs no replay of the rounds
-//! before it and is the same on every machine. The values are part of the interface: the sampling
-//! below is written out rather than taken from `rand`, whose distributions may change between
-//! versions.
+//! Every random choice in Upwash comes from a stream identified by a seed, a purpose and some numbers (a worker, a
+//! round). The choice made in round 10,000 therefore needs no replay of the rounds before it and is the same on every
+//! machine. The values are part of the interface: this module implements the sampling itself instead of using `rand`,
+//! whose distributions may change between versions.
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-/// A stream of random numbers that depends on its name only.
+/// A stream of random numbers that depends only on its seed, purpose and ids.
 ///
 /// ```
 /// use upwash_topology::random::Stream;
@@ -25,7 +24,7 @@ use rand_pcg::Pcg64Mcg;
 pub struct Stream(Pcg64Mcg);
 
 impl Stream {
-    /// The stream for `purpose` under `seed`, further told apart by `ids`.
+    /// Creates the stream for `seed`, `purpose` and `ids`.
     ///
     /// ```
     /// use upwash_topology::random::Stream;
@@ -33,7 +32,7 @@ impl Stream {
     /// assert_ne!(first, Stream::new(1, "matcha", &[0]).below(1_000_000));
     /// ```
     pub fn new(seed: u64, purpose: &str, ids: &[u64]) -> Self {
-        let mut state = split_mix(seed ^ 0x5570_7761_7368_0001); // "Upwash", version 1 of the streams
+        let mut state = split_mix(seed ^ 0x5570_7761_7368_0001); // "Upwash", version 1 of the stream format
         for byte in purpose.bytes() {
             state = split_mix(state ^ u64::from(byte));
         }
@@ -47,7 +46,7 @@ impl Stream {
         Self(Pcg64Mcg::from_seed(bytes))
     }
 
-    /// A number in [0, 1), on a grid of 2^-53.
+    /// Draws a number uniformly from [0, 1), as a multiple of 2^-53.
     ///
     /// ```
     /// # use upwash_topology::random::Stream;
@@ -58,7 +57,7 @@ impl Stream {
         (self.0.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// A number in 0..n, every one as likely as the others.
+    /// Draws a number uniformly from 0..n.
     ///
     /// # Panics
     /// If `n` is 0.
@@ -68,9 +67,9 @@ impl Stream {
     /// assert!(Stream::new(1, "doc", &[]).below(6) < 6);
     /// ```
     pub fn below(&mut self, n: usize) -> usize {
-        assert!(n > 0, "cannot choose from nothing");
+        assert!(n > 0, "cannot draw from an empty range");
         let n = n as u64;
-        // Lemire's multiplication with rejection: exact, and one multiplication almost always.
+        // Lemire's multiplication with rejection: exactly uniform, and almost always one multiplication.
         loop {
             let product = u128::from(self.0.next_u64()) * u128::from(n);
             if (product as u64) >= n.wrapping_neg() % n {
@@ -79,7 +78,7 @@ impl Stream {
         }
     }
 
-    /// A number of mean 0 and variance 1 that is normally distributed (Box and Muller).
+    /// Draws from the normal distribution with mean 0 and variance 1 (Box and Muller).
     ///
     /// ```
     /// # use upwash_topology::random::Stream;
@@ -92,7 +91,7 @@ impl Stream {
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// A number that is Gamma-distributed with this shape and scale 1 (Marsaglia and Tsang).
+    /// Draws from the Gamma distribution with the given shape and scale 1 (Marsaglia and Tsang).
     ///
     /// # Panics
     /// If the shape is not above 0.
@@ -104,7 +103,7 @@ impl Stream {
     /// assert!((mean - 0.5).abs() < 0.05);
     /// ```
     pub fn gamma(&mut self, shape: f64) -> f64 {
-        assert!(shape > 0.0, "a Gamma distribution of shape {shape}");
+        assert!(shape > 0.0, "the shape of a Gamma distribution must be above 0, not {shape}");
         if shape < 1.0 {
             let boost = (1.0 - self.uniform()).powf(1.0 / shape);
             return boost * self.gamma(shape + 1.0);
@@ -120,8 +119,7 @@ impl Stream {
         }
     }
 
-    /// The logarithm of a Gamma variate, which stays a number where the variate itself is too small
-    /// for one.
+    /// Draws the logarithm of a Gamma variate, which is finite even if the variate itself underflows to 0.
     ///
     /// # Panics
     /// If the shape is not above 0.
@@ -139,7 +137,7 @@ impl Stream {
         self.gamma(shape).ln()
     }
 
-    /// Puts the items in a random order (Fisher and Yates).
+    /// Shuffles the items uniformly (Fisher and Yates).
     ///
     /// ```
     /// # use upwash_topology::random::Stream;
@@ -155,7 +153,7 @@ impl Stream {
     }
 }
 
-/// One step of SplitMix64: a bijection of the 64-bit numbers that scatters its argument.
+/// One step of SplitMix64, a bijection on the 64-bit numbers that mixes the bits of its argument.
 fn split_mix(x: u64) -> u64 {
     let z = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -167,23 +165,23 @@ fn split_mix(x: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Results of old runs must stay reproducible: these values never change.
+    /// These values must never change, so that results of old runs stay reproducible.
     #[test]
-    fn streams_are_stable() {
+    fn stream_values_never_change() {
         let mut stream = Stream::new(7, "matcha", &[3]);
         let values: Vec<usize> = (0..6).map(|_| stream.below(1000)).collect();
         assert_eq!(values, [325, 208, 101, 741, 830, 111]);
     }
 
     #[test]
-    fn split_mix_matches_its_published_test_vector() {
+    fn split_mix_matches_the_published_test_vector() {
         // The generator's first outputs from state 0 are split_mix of 0, gamma, 2 gamma, ...
         assert_eq!(split_mix(0), 0xE220_A839_7B1D_CDAF);
         assert_eq!(split_mix(0x9E37_79B9_7F4A_7C15), 0x6E78_9E6A_A1B9_65F4);
     }
 
     #[test]
-    fn uniform_fills_its_interval_evenly() {
+    fn uniform_is_uniform_on_the_unit_interval() {
         let mut stream = Stream::new(0, "test", &[]);
         let mut bins = [0u32; 10];
         for _ in 0..100_000 {
@@ -193,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn shuffles_reach_every_order_equally_often() {
+    fn shuffle_produces_all_orders_equally_often() {
         let mut counts = std::collections::BTreeMap::new();
         for round in 0..24_000 {
             let mut items = [0, 1, 2, 3];

@@ -1,11 +1,11 @@
-//! Rotation: the same graph with the workers in other places, so that nobody is always at its edge.
+//! Rotation: relabeled copies of one graph, so that no worker is always poorly connected.
 
 use crate::graph::{add_link, inverse};
 use crate::random::Stream;
 use crate::{Graph, GraphError};
 use faer::{Mat, Side};
 
-/// Relabelings of one graph, to be used in turn, and how well they balance it.
+/// Relabelings of one graph to use in turn, and measures of how well they balance it.
 ///
 /// ```
 /// use upwash_topology::{GraphSpec, Rotation, paper_relabelings};
@@ -24,7 +24,7 @@ pub struct Rotation {
     lambda2_mean: f64,
 }
 
-/// Why a rotation cannot be had.
+/// The reason why a rotation is invalid.
 ///
 /// ```
 /// use upwash_topology::{Graph, Rotation, RotationError};
@@ -35,33 +35,33 @@ pub struct Rotation {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RotationError {
-    /// No copies.
-    #[error("a rotation of 0 copies is none: ask for at least 1")]
+    /// The rotation has no copies.
+    #[error("a rotation needs at least 1 copy of the graph")]
     NoCopies,
-    /// So many copies that nothing would come of it.
-    #[error("a rotation of {0} copies is too long: ask for at most 1024")]
+    /// The rotation has too many copies.
+    #[error("a rotation of {0} copies is too long: use at most 1024")]
     TooMany(usize),
-    /// The relabeling is wrong.
+    /// A relabeling is invalid.
     #[error(transparent)]
     Relabeling(#[from] GraphError),
 }
 
 impl Rotation {
-    /// Measures given relabelings: in copy c, worker k stands at place `relabelings[c][k]`.
+    /// Measures given relabelings. In copy c, worker k takes node `relabelings[c][k]`.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Rotation};
     /// let star = "star:3".parse::<GraphSpec>()?.build()?;
-    /// let turn = Rotation::new(&star, vec![vec![0, 1, 2], vec![1, 0, 2], vec![2, 1, 0]])?;
-    /// assert_eq!(turn.degree_variance(), 0.0); // everyone is in the middle once
+    /// let rotation = Rotation::new(&star, vec![vec![0, 1, 2], vec![1, 0, 2], vec![2, 1, 0]])?;
+    /// assert_eq!(rotation.degree_variance(), 0.0); // every worker is the center once
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(graph: &Graph, relabelings: Vec<Vec<usize>>) -> Result<Self, RotationError> {
         if relabelings.is_empty() {
             return Err(RotationError::NoCopies);
         }
-        for places in &relabelings {
-            inverse(places, graph.nodes())?;
+        for relabeling in &relabelings {
+            inverse(relabeling, graph.nodes())?;
         }
         let search = Search { graph, degrees: graph.degrees() };
         let (lambda2_mean, _) = search.fiedler(&relabelings);
@@ -71,9 +71,8 @@ impl Rotation {
         Ok(Self { relabelings, expected_degrees, lambda2_mean })
     }
 
-    /// Finds `copies` relabelings (the first is the graph as it is) that give every worker as
-    /// nearly as possible the same expected degree and, among those, a large lambda_2 of the mean
-    /// Laplacian. Deterministic.
+    /// Finds `copies` relabelings that make the workers' expected degrees as equal as possible and, among those,
+    /// lambda_2 of the mean Laplacian large. The first relabeling is the identity. The search is deterministic.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Rotation};
@@ -93,7 +92,7 @@ impl Rotation {
         Self::new(graph, search.run(copies))
     }
 
-    /// Where each worker stands in each copy.
+    /// Returns the node that each worker takes in each copy.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Rotation};
@@ -105,7 +104,7 @@ impl Rotation {
         &self.relabelings
     }
 
-    /// Each worker's degree, on average over the copies.
+    /// Returns each worker's degree, averaged over the copies.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Rotation};
@@ -117,7 +116,7 @@ impl Rotation {
         &self.expected_degrees
     }
 
-    /// The variance of the expected degrees over the workers: 0 where all are alike.
+    /// Returns the variance of the expected degrees over the workers, which is 0 if all are equal.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Rotation, paper_relabelings};
@@ -132,8 +131,8 @@ impl Rotation {
         self.expected_degrees.iter().map(|degree| (degree - mean).powi(2)).sum::<f64>() / n
     }
 
-    /// lambda_2 of the mean of the copies' Laplacians: how well connected the workers are over a
-    /// whole turn.
+    /// Returns lambda_2 of the mean of the copies' Laplacians: how well connected the workers are over a full cycle
+    /// through the copies.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Rotation, paper_relabelings};
@@ -147,7 +146,7 @@ impl Rotation {
     }
 }
 
-/// The search for good relabelings: balanced starts, then exchanges that keep the balance.
+/// The search for good relabelings: balanced starts, then swaps that keep the balance.
 struct Search<'a> {
     graph: &'a Graph,
     degrees: Vec<usize>,
@@ -160,48 +159,48 @@ impl Search<'_> {
         if copies == 1 || m == 1 {
             return vec![identity; copies];
         }
-        // An eigenvector costs some m^3: spend about the same time on graphs of any size.
+        // An eigenvector costs about m^3 operations: spend about the same time on graphs of any size.
         let evaluations = (600_000_000 / (m * m * m + 20_000)).clamp(24, 6_000);
         let starts = (evaluations / 100).clamp(2, 40);
 
         let mut best: Option<(u64, f64, Vec<Vec<usize>>)> = None;
         for start in 0..starts {
             let mut stream = Stream::new(start as u64, "rotation", &[copies as u64]);
-            let mut places = self.balanced(copies, &mut stream);
-            let lambda2 = self.climb(&mut places, evaluations / starts, &mut stream);
-            let spread = self.spread(&self.degree_sums(&places));
+            let mut relabelings = self.balanced_start(copies, &mut stream);
+            let lambda2 = self.raise_lambda2(&mut relabelings, evaluations / starts, &mut stream);
+            let spread = self.spread(&self.degree_sums(&relabelings));
             let better =
                 best.as_ref().is_none_or(|(least, largest, _)| (spread, -lambda2) < (*least, -largest - 1e-12));
             if better {
-                best = Some((spread, lambda2, places));
+                best = Some((spread, lambda2, relabelings));
             }
         }
-        best.map_or(vec![identity; copies], |(_, _, places)| places)
+        best.map_or(vec![identity; copies], |(_, _, relabelings)| relabelings)
     }
 
-    /// Each copy puts those with few links so far where the links are; then exchanges repair what
-    /// that leaves uneven.
-    fn balanced(&self, copies: usize, stream: &mut Stream) -> Vec<Vec<usize>> {
+    /// Returns relabelings with balanced degrees. Each copy gives the workers with the fewest links so far the
+    /// best-connected nodes; random swaps then remove the remaining imbalance.
+    fn balanced_start(&self, copies: usize, stream: &mut Stream) -> Vec<Vec<usize>> {
         let m = self.graph.nodes();
         let mut relabelings = vec![(0..m).collect::<Vec<usize>>()];
         let mut sums = self.degrees.clone();
         for _ in 1..copies {
-            let mut places: Vec<usize> = (0..m).collect();
-            let mut workers = places.clone();
-            stream.shuffle(&mut places);
+            let mut nodes: Vec<usize> = (0..m).collect();
+            let mut workers = nodes.clone();
+            stream.shuffle(&mut nodes);
             stream.shuffle(&mut workers);
-            places.sort_by_key(|&place| std::cmp::Reverse(self.degrees[place]));
+            nodes.sort_by_key(|&node| std::cmp::Reverse(self.degrees[node]));
             workers.sort_by_key(|&worker| sums[worker]);
             let mut copy = vec![0; m];
-            for (&worker, &place) in workers.iter().zip(&places) {
-                copy[worker] = place;
-                sums[worker] += self.degrees[place];
+            for (&worker, &node) in workers.iter().zip(&nodes) {
+                copy[worker] = node;
+                sums[worker] += self.degrees[node];
             }
             relabelings.push(copy);
         }
-        // Random exchanges that do not make it worse; the plateaus between are wide.
+        // Accept random swaps that do not increase the imbalance, including neutral ones: plateaus are wide.
         for _ in 0..200 * m {
-            let (copy, a, b) = self.exchange(copies, stream);
+            let (copy, a, b) = self.random_swap(copies, stream);
             let shift = self.degrees[relabelings[copy][b]] as i64 - self.degrees[relabelings[copy][a]] as i64;
             let (x, y) = (sums[a] as i64, sums[b] as i64);
             if (x + shift).pow(2) + (y - shift).pow(2) <= x * x + y * y {
@@ -212,21 +211,21 @@ impl Search<'_> {
         relabelings
     }
 
-    /// Raises lambda_2 by exchanges that leave the spread of degrees as it is. The eigenvector says
-    /// which of some random ones capabilities most.
-    fn climb(&self, places: &mut [Vec<usize>], evaluations: usize, stream: &mut Stream) -> f64 {
+    /// Raises lambda_2 by swaps that do not change the spread of degrees, and returns it. The eigenvector tells which
+    /// of several random swaps is the most promising.
+    fn raise_lambda2(&self, relabelings: &mut [Vec<usize>], evaluations: usize, stream: &mut Stream) -> f64 {
         const CANDIDATES: usize = 24;
-        let mut sums = self.degree_sums(places);
-        let (mut lambda2, mut v) = self.fiedler(places);
-        let mut best = (lambda2, places.to_vec());
+        let mut sums = self.degree_sums(relabelings);
+        let (mut lambda2, mut v) = self.fiedler(relabelings);
+        let mut best = (lambda2, relabelings.to_vec());
         for step in 0..evaluations {
             let mut choice: Option<(f64, (usize, usize, usize))> = None;
             for _ in 0..CANDIDATES {
-                let swap @ (copy, a, b) = self.exchange(places.len(), stream);
-                let [from, to] = [a, b].map(|worker| self.degrees[places[copy][worker]] as i64);
+                let swap @ (copy, a, b) = self.random_swap(relabelings.len(), stream);
+                let [from, to] = [a, b].map(|worker| self.degrees[relabelings[copy][worker]] as i64);
                 let (x, y, shift) = (sums[a] as i64, sums[b] as i64, to - from);
                 if (x + shift).pow(2) + (y - shift).pow(2) == x * x + y * y {
-                    let gain = self.gain(&places[copy], a, b, &v);
+                    let gain = self.gain(&relabelings[copy], a, b, &v);
                     if choice.is_none_or(|(most, _)| gain > most) {
                         choice = Some((gain, swap));
                     }
@@ -235,55 +234,56 @@ impl Search<'_> {
             let Some((_, (copy, a, b))) = choice else {
                 continue;
             };
-            places[copy].swap(a, b);
-            let (new, eigenvector) = self.fiedler(places);
-            // Now and then a small step down, ever smaller: lambda_2 has many local maxima.
-            let patience = 0.1 * lambda2 * (1.0 - step as f64 / evaluations as f64);
-            if new > lambda2 - patience * stream.uniform().powi(2) {
+            relabelings[copy].swap(a, b);
+            let (new, eigenvector) = self.fiedler(relabelings);
+            // Accept small decreases too, ever smaller ones, because lambda_2 has many local maxima.
+            let tolerance = 0.1 * lambda2 * (1.0 - step as f64 / evaluations as f64);
+            if new > lambda2 - tolerance * stream.uniform().powi(2) {
                 (lambda2, v) = (new, eigenvector);
-                sums = self.degree_sums(places);
+                sums = self.degree_sums(relabelings);
                 if lambda2 > best.0 + 1e-12 {
-                    best = (lambda2, places.to_vec());
+                    best = (lambda2, relabelings.to_vec());
                 }
             } else {
-                places[copy].swap(a, b);
+                relabelings[copy].swap(a, b);
             }
         }
-        places.clone_from_slice(&best.1);
+        relabelings.clone_from_slice(&best.1);
         best.0
     }
 
-    /// Two workers to change places in one copy; never in the first, which stays as it is.
-    fn exchange(&self, copies: usize, stream: &mut Stream) -> (usize, usize, usize) {
+    /// Draws a copy and two workers to swap in it. It is never the first copy, which stays the identity.
+    fn random_swap(&self, copies: usize, stream: &mut Stream) -> (usize, usize, usize) {
         let m = self.graph.nodes();
         let a = stream.below(m);
         let b = (a + 1 + stream.below(m - 1)) % m;
         (1 + stream.below(copies - 1), a, b)
     }
 
-    /// How v'Lv changes when workers a and b change places in a copy.
-    fn gain(&self, places: &[usize], a: usize, b: usize, v: &[f64]) -> f64 {
-        let (at_a, at_b) = (places[a], places[b]);
+    /// Returns the change of v'Lv when workers a and b are swapped in a copy.
+    fn gain(&self, relabeling: &[usize], a: usize, b: usize, v: &[f64]) -> f64 {
+        let (at_a, at_b) = (relabeling[a], relabeling[b]);
         let mut value_at = vec![0.0; v.len()];
-        places.iter().zip(v).for_each(|(&place, &x)| value_at[place] = x);
-        let around = |place: usize, other: usize, x: f64| {
-            let neighbors = self.graph.neighbors(place).iter().filter(|&&next| next != other);
+        relabeling.iter().zip(v).for_each(|(&node, &x)| value_at[node] = x);
+        let around = |node: usize, other: usize, x: f64| {
+            let neighbors = self.graph.neighbors(node).iter().filter(|&&next| next != other);
             neighbors.map(|&next| (x - value_at[next]).powi(2)).sum::<f64>()
         };
         around(at_a, at_b, v[b]) + around(at_b, at_a, v[a]) - around(at_a, at_b, v[a]) - around(at_b, at_a, v[b])
     }
 
+    /// Returns the sum of each worker's degrees over the copies.
     fn degree_sums(&self, relabelings: &[Vec<usize>]) -> Vec<usize> {
-        let sum = |worker| relabelings.iter().map(|places| self.degrees[places[worker]]).sum();
+        let sum = |worker| relabelings.iter().map(|relabeling| self.degrees[relabeling[worker]]).sum();
         (0..self.graph.nodes()).map(sum).collect()
     }
 
-    /// The sum of squares: least where all are alike.
+    /// Returns the sum of squares, which is smallest if all sums are equal.
     fn spread(&self, sums: &[usize]) -> u64 {
         sums.iter().map(|&sum| (sum * sum) as u64).sum()
     }
 
-    /// lambda_2 of the mean Laplacian and its eigenvector.
+    /// Returns lambda_2 of the mean Laplacian and its eigenvector.
     fn fiedler(&self, relabelings: &[Vec<usize>]) -> (f64, Vec<f64>) {
         let m = self.graph.nodes();
         if m == 1 {
@@ -291,9 +291,9 @@ impl Search<'_> {
         }
         let share = 1.0 / relabelings.len() as f64;
         let mut mean = Mat::<f64>::zeros(m, m);
-        for places in relabelings {
+        for relabeling in relabelings {
             let mut worker_at = vec![0; m];
-            places.iter().enumerate().for_each(|(worker, &place)| worker_at[place] = worker);
+            relabeling.iter().enumerate().for_each(|(worker, &node)| worker_at[node] = worker);
             for &(u, v) in self.graph.edges() {
                 add_link(&mut mean, (worker_at[u], worker_at[v]), share);
             }

@@ -1,4 +1,4 @@
-//! Eigenvalues, and the quantities that are read off them.
+//! Eigenvalues, and quantities derived from them.
 
 use crate::Graph;
 use faer::{Mat, MatRef, Side};
@@ -18,7 +18,7 @@ pub struct Spectrum {
 }
 
 impl Spectrum {
-    /// Computes the spectrum. Dense: a graph of n nodes takes 8 n^2 bytes and some n^3 operations.
+    /// Computes the spectrum. The computation is dense: a graph of n nodes takes 8 n^2 bytes and about n^3 operations.
     ///
     /// ```
     /// # use upwash_topology::{Graph, Spectrum};
@@ -28,12 +28,12 @@ impl Spectrum {
     /// ```
     pub fn of(graph: &Graph) -> Self {
         let mut values = eigenvalues(graph.laplacian().as_ref());
-        // As many eigenvalues are 0 as there are pieces: say so exactly, not as 1e-16.
-        values[..graph.pieces().len()].fill(0.0);
+        // One eigenvalue per connected component is 0: make it exactly 0 instead of 1e-16.
+        values[..graph.components().len()].fill(0.0);
         Self { values }
     }
 
-    /// All eigenvalues, in increasing order; as many are exactly 0 as the graph has pieces.
+    /// Returns all eigenvalues, in increasing order. One per connected component is exactly 0.
     ///
     /// ```
     /// # use upwash_topology::{Graph, Spectrum};
@@ -44,7 +44,7 @@ impl Spectrum {
         &self.values
     }
 
-    /// The algebraic connectivity: 0 exactly where the graph is not connected (or has one node).
+    /// Returns the algebraic connectivity. It is exactly 0 if the graph is not connected (or has one node).
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Spectrum};
@@ -56,7 +56,7 @@ impl Spectrum {
         self.values.get(1).copied().unwrap_or(0.0)
     }
 
-    /// The largest eigenvalue.
+    /// Returns the largest eigenvalue.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Spectrum};
@@ -68,8 +68,8 @@ impl Spectrum {
         self.values.last().copied().unwrap_or(0.0)
     }
 
-    /// The alpha for which I - alpha L forgets disagreement fastest, 2 / (lambda_2 + lambda_max);
-    /// 0 where there is no link.
+    /// Returns the alpha for which I - alpha L shrinks disagreement fastest, 2 / (lambda_2 + lambda_max), or 0 if the
+    /// graph has no links.
     ///
     /// ```
     /// # use upwash_topology::{Graph, Spectrum};
@@ -78,28 +78,28 @@ impl Spectrum {
     /// ```
     pub fn best_alpha(&self) -> f64 {
         let smallest = self.values.iter().copied().find(|&value| value > 0.0);
-        smallest.map_or(0.0, |smallest| settle(2.0 / (smallest + self.lambda_max())))
+        smallest.map_or(0.0, |smallest| round_to_12_decimals(2.0 / (smallest + self.lambda_max())))
     }
 }
 
-/// Rounds to 12 decimals, so that machines whose last bits differ use the same number.
-pub(crate) fn settle(value: f64) -> f64 {
+/// Rounds to 12 decimals, so that machines whose results differ in the last bits use the same number.
+pub(crate) fn round_to_12_decimals(value: f64) -> f64 {
     (value * 1e12).round() / 1e12
 }
 
-/// The eigenvalues of a symmetric matrix, in increasing order.
+/// Returns the eigenvalues of a symmetric matrix, in increasing order.
 pub(crate) fn eigenvalues(matrix: MatRef<'_, f64>) -> Vec<f64> {
-    // Fails only for entries that are not finite, which no caller makes.
+    // Fails only for entries that are not finite, which no caller passes.
     matrix.self_adjoint_eigenvalues(Side::Lower).expect("a finite symmetric matrix")
 }
 
-/// The spectral norm of a symmetric matrix.
+/// Returns the spectral norm of a symmetric matrix.
 pub(crate) fn norm(matrix: MatRef<'_, f64>) -> f64 {
     let values = eigenvalues(matrix);
     values.iter().fold(0.0, |largest, value| value.abs().max(largest))
 }
 
-/// The largest eigenvalue of a symmetric matrix and a unit eigenvector of it.
+/// Returns the largest eigenvalue of a symmetric matrix and a unit eigenvector for it.
 pub(crate) fn top_eigenvector(matrix: MatRef<'_, f64>) -> (f64, Vec<f64>) {
     let eigen = matrix.self_adjoint_eigen(Side::Lower).expect("a finite symmetric matrix");
     let last = matrix.nrows() - 1;
@@ -107,20 +107,20 @@ pub(crate) fn top_eigenvector(matrix: MatRef<'_, f64>) -> (f64, Vec<f64>) {
     (eigen.S()[last], vector)
 }
 
-/// A with each column's mean taken off: (I - J) A.
-pub(crate) fn centred(matrix: MatRef<'_, f64>) -> Mat<f64> {
+/// Returns (I - J) A: A with the mean of each column subtracted.
+pub(crate) fn centered(matrix: MatRef<'_, f64>) -> Mat<f64> {
     let n = matrix.nrows() as f64;
     let means: Vec<f64> = (0..matrix.ncols()).map(|j| matrix.col(j).iter().sum::<f64>() / n).collect();
     Mat::from_fn(matrix.nrows(), matrix.ncols(), |i, j| matrix[(i, j)] - means[j])
 }
 
-/// ||A'(I - J) A||: by how much A shrinks the squared disagreement, at worst.
+/// Returns ||A'(I - J) A||, the worst-case factor by which A shrinks the squared disagreement.
 pub(crate) fn contraction(matrix: MatRef<'_, f64>) -> f64 {
-    let centred = centred(matrix);
-    norm((centred.transpose() * &centred).as_ref())
+    let centered = centered(matrix);
+    norm((centered.transpose() * &centered).as_ref())
 }
 
-/// I - J, the projection onto disagreement.
+/// Returns I - J, the projection onto the disagreement.
 pub(crate) fn disagreement(n: usize) -> Mat<f64> {
-    centred(Mat::<f64>::identity(n, n).as_ref())
+    centered(Mat::<f64>::identity(n, n).as_ref())
 }

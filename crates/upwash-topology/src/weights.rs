@@ -1,11 +1,11 @@
-//! Ways to give the links of a graph their weights.
+//! Mixing weights for the links of a graph.
 
 use crate::spectrum::Spectrum;
 use crate::{Graph, Mixing};
 use std::str::FromStr;
 
-/// How much a worker takes from each neighbor. Spelled `optimal`, `metropolis`, `uniform`,
-/// `alpha=0.3`; a matrix of the user's own is [`Weights::Given`].
+/// A rule that assigns mixing weights to the links of a graph. The text form is `optimal`, `metropolis`, `uniform` or
+/// `alpha=0.3`; a custom matrix is [`Weights::Given`].
 ///
 /// ```
 /// use upwash_topology::Weights;
@@ -16,23 +16,23 @@ use std::str::FromStr;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Weights {
-    /// W = I - alpha L with the alpha that mixes fastest, 2 / (lambda_2 + lambda_max); each piece of
-    /// a graph in several has its own. The diagonal can be negative.
+    /// W = I - alpha L with the alpha that mixes fastest, 2 / (lambda_2 + lambda_max). Each connected component has its
+    /// own alpha. The diagonal can be negative.
     #[default]
     Optimal,
     /// W = I - alpha L with this alpha.
     Alpha(f64),
-    /// W_ij = 1 / (1 + the larger degree of i and j): symmetric, never negative, and each worker
-    /// needs to know its neighbors' degrees only.
+    /// Metropolis-Hastings weights, W_ij = 1 / (1 + the larger degree of i and j). The matrix is symmetric and never
+    /// negative, and each worker needs to know only its neighbors' degrees.
     Metropolis,
-    /// Each worker takes the plain mean of itself and its neighbors. Symmetric only where all
-    /// degrees are equal: otherwise the workers' average drifts.
+    /// Each worker takes the plain mean of its own and its neighbors' models. The matrix is symmetric only where all
+    /// degrees are equal; otherwise the workers' average drifts.
     Uniform,
-    /// A matrix, row by row.
+    /// A custom matrix, row by row.
     Given(Vec<Vec<f64>>),
 }
 
-/// Why weights cannot be used.
+/// Weights that are invalid or do not fit the graph.
 ///
 /// ```
 /// use upwash_topology::{Graph, Weights};
@@ -44,75 +44,75 @@ pub enum Weights {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightError {
-    /// Not a spelling of weights.
-    #[error("weights `{text}` are unknown: write optimal, metropolis, uniform or alpha=NUMBER")]
+    /// The text does not name any weights.
+    #[error("unknown weights `{text}`: write optimal, metropolis, uniform or alpha=NUMBER")]
     Unknown {
-        /// What was written.
+        /// The text.
         text: String,
     },
-    /// An alpha that is not a positive number.
-    #[error("alpha={alpha} is not a number above 0")]
+    /// Alpha is not a positive finite number.
+    #[error("alpha={alpha} is out of range: alpha must be a finite number above 0")]
     Alpha {
-        /// The number.
+        /// The given value.
         alpha: f64,
     },
-    /// The matrix is not square or of another size than the graph.
+    /// The matrix is not square, or its size differs from that of the graph.
     #[error(
         "the weights have {rows} rows, and row {row} has {columns} numbers: a graph of {nodes} workers needs {nodes} rows of {nodes}"
     )]
     Shape {
-        /// How many rows there are.
+        /// The number of rows.
         rows: usize,
-        /// A row of the wrong length (or the last).
+        /// A row of the wrong length (or the last row).
         row: usize,
-        /// Its length.
+        /// The length of that row.
         columns: usize,
-        /// How many there should be.
+        /// The number of workers, which rows and columns must match.
         nodes: usize,
     },
-    /// An entry that is not a finite number.
+    /// An entry is not a finite number.
     #[error("weight ({row}, {column}) is {value}: every weight must be finite")]
     NotFinite {
-        /// Its row.
+        /// The row of the entry.
         row: usize,
-        /// Its column.
+        /// The column of the entry.
         column: usize,
-        /// The entry.
+        /// The value of the entry.
         value: f64,
     },
-    /// A row that does not sum to 1: models would grow or shrink.
+    /// A row does not sum to 1, so models would grow or shrink.
     #[error("row {row} of the weights sums to {sum}, not to 1")]
     RowSum {
         /// The row.
         row: usize,
-        /// Its sum.
+        /// The sum of the row.
         sum: f64,
     },
-    /// A column that does not sum to 1: the average would drift.
+    /// A column does not sum to 1, so the workers' average would drift.
     #[error("column {column} of the weights sums to {sum}, not to 1: the workers' average would drift")]
     ColumnSum {
         /// The column.
         column: usize,
-        /// Its sum.
+        /// The sum of the column.
         sum: f64,
     },
-    /// A weight between workers that are not linked.
+    /// A weight between two workers that are not linked is not 0.
     #[error(
-        "weight ({row}, {column}) is not 0, but the graph has no link between {row} and {column}: add the link or set it to 0"
+        "weight ({row}, {column}) is not 0, but the graph has no link between {row} and {column}: add the link or set the weight to 0"
     )]
     NoLink {
-        /// Its row.
+        /// The row of the weight.
         row: usize,
-        /// Its column.
+        /// The column of the weight.
         column: usize,
     },
 }
 
 impl Weights {
-    /// The mixing matrix of these weights on `graph`.
+    /// Returns the mixing matrix of these weights on `graph`.
     ///
-    /// A given matrix must have the graph's size, use the graph's links only, and have rows and
-    /// columns that sum to 1 (within 1e-9).
+    /// A custom matrix must have the size of the graph, use only the links of the graph, and have rows and columns that
+    /// sum to 1 (within 1e-9).
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Weights};
@@ -125,9 +125,9 @@ impl Weights {
         match self {
             Self::Optimal => {
                 let mut alpha = vec![0.0; nodes];
-                for piece in graph.pieces() {
-                    let best = Spectrum::of(&subgraph(graph, &piece)).best_alpha();
-                    piece.iter().for_each(|&node| alpha[node] = best);
+                for component in graph.components() {
+                    let best = Spectrum::of(&subgraph(graph, &component)).best_alpha();
+                    component.iter().for_each(|&node| alpha[node] = best);
                 }
                 Ok(Mixing::laplacian(nodes, edges, |node| alpha[node]))
             }
@@ -146,16 +146,17 @@ impl Weights {
                 };
                 Ok(Mixing::from_rows((0..nodes).map(row).collect()))
             }
-            Self::Given(matrix) => given(matrix, graph),
+            Self::Given(matrix) => custom(matrix, graph),
         }
     }
 }
 
-fn given(matrix: &[Vec<f64>], graph: &Graph) -> Result<Mixing, WeightError> {
+/// Validates a custom matrix and converts it to sparse form.
+fn custom(matrix: &[Vec<f64>], graph: &Graph) -> Result<Mixing, WeightError> {
     let nodes = graph.nodes();
-    let short = matrix.iter().position(|row| row.len() != nodes);
-    if matrix.len() != nodes || short.is_some() {
-        let row = short.unwrap_or(matrix.len().saturating_sub(1));
+    let wrong_length = matrix.iter().position(|row| row.len() != nodes);
+    if matrix.len() != nodes || wrong_length.is_some() {
+        let row = wrong_length.unwrap_or(matrix.len().saturating_sub(1));
         let columns = matrix.get(row).map_or(0, Vec::len);
         return Err(WeightError::Shape { rows: matrix.len(), row, columns, nodes });
     }
@@ -173,23 +174,23 @@ fn given(matrix: &[Vec<f64>], graph: &Graph) -> Result<Mixing, WeightError> {
     if let Some(column) = columns.iter().position(|sum| (sum - 1.0).abs() > 1e-9) {
         return Err(WeightError::ColumnSum { column, sum: columns[column] });
     }
-    // Zeros stay where there is a link: the link is up, whatever weight it has.
+    // Keep zeros where there is a link: the link is up whatever its weight.
     let row = |(i, entries): (usize, &Vec<f64>)| {
         let kept = |&(j, value): &(usize, f64)| value != 0.0 || i == j || graph.neighbors(i).binary_search(&j).is_ok();
         entries.iter().copied().enumerate().filter(kept).collect()
     };
     let mixing = Mixing::from_rows(matrix.iter().enumerate().map(row).collect());
-    match mixing.entry_off(graph) {
+    match mixing.entry_without_link(graph) {
         Some((row, column)) => Err(WeightError::NoLink { row, column }),
         None => Ok(mixing),
     }
 }
 
-/// The links within `piece`, its nodes numbered anew in their order.
-pub(crate) fn subgraph(graph: &Graph, piece: &[usize]) -> Graph {
-    let new = |node: usize| piece.binary_search(&node);
+/// Returns the subgraph induced by `component`, with its nodes renumbered from 0 in the same order.
+pub(crate) fn subgraph(graph: &Graph, component: &[usize]) -> Graph {
+    let new = |node: usize| component.binary_search(&node);
     let inside = graph.edges().iter().filter_map(|&(u, v)| Some((new(u).ok()?, new(v).ok()?)));
-    Graph::new(piece.len(), inside).expect("a piece of a simple graph is simple")
+    Graph::new(component.len(), inside).expect("a subgraph of a simple graph is simple")
 }
 
 impl std::fmt::Display for Weights {

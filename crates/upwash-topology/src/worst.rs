@@ -1,14 +1,14 @@
-//! The worst that leaders can do to contraction.
+//! Worst-case contraction over all choices of leaders.
 //!
-//! rho is convex in A, and A is a mixture of (1 - w) W + w S over the possible leader maps S: so
-//! nothing is worse than one leader map used for both kinds, with the whole weight w.
+//! rho is convex in A, and A is a convex combination of (1 - w) W + w S over the possible leader maps S. The worst case
+//! is therefore a single leader map that is used for both kinds of leader, with the whole weight w.
 
 use crate::Leaders;
 use crate::random::Stream;
-use crate::spectrum::{centred, contraction};
+use crate::spectrum::{centered, contraction};
 use faer::Mat;
 
-/// The largest rho over all choices of leaders, or as much as is known of it.
+/// The largest rho over all choices of leaders, or bounds on it.
 ///
 /// ```
 /// use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
@@ -20,25 +20,25 @@ use faer::Mat;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Worst {
-    /// No choice of leaders has a larger rho.
+pub struct WorstCase {
+    /// An upper bound on rho over all choices of leaders.
     pub bound: f64,
-    /// These leaders have this rho: equal to the bound where that is exact.
+    /// The largest rho found; equal to `bound` if `exact` is true.
     pub found: f64,
-    /// The leaders that reach `found`, for both kinds.
+    /// The leaders that reach `found`, used for both kinds.
     pub leaders: Vec<usize>,
-    /// Whether every choice was tried.
+    /// Whether every choice of leaders was tried.
     pub exact: bool,
 }
 
-/// As many leader maps are tried one by one.
+/// The largest number of leader maps that are enumerated.
 const MAX_MAPS: f64 = 100_000.0;
-/// In graphs of at most this many workers.
+/// The largest number of workers for which leader maps are enumerated.
 const MAX_NODES: usize = 12;
 
 impl Leaders {
-    /// rho at worst: exact for small graphs; for large ones a bound, and the worst leaders that a
-    /// search found.
+    /// Returns the worst-case rho. It is exact for small graphs; for large ones it is an upper bound, together with the
+    /// worst leaders found by a local search.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
@@ -48,19 +48,19 @@ impl Leaders {
     /// assert!(!worst.exact && worst.found <= worst.bound);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn contraction_worst(&self) -> Worst {
+    pub fn contraction_worst(&self) -> WorstCase {
         let maps: f64 = self.candidates().iter().map(|list| list.len() as f64).product();
         if maps <= MAX_MAPS && self.nodes() <= MAX_NODES {
-            let (found, leaders) = self.worst_by_trying();
-            return Worst { bound: found, found, leaders, exact: true };
+            let (found, leaders) = self.worst_by_enumeration();
+            return WorstCase { bound: found, found, leaders, exact: true };
         }
         let (found, leaders) = self.worst_by_search();
-        Worst { bound: self.worst_bound(), found, leaders, exact: false }
+        WorstCase { bound: self.worst_bound(), found, leaders, exact: false }
     }
 
-    /// w_best + w_degree below this is safe whatever the leaders: the w at which
-    /// [`contraction_worst`](Self::contraction_worst)'s bound for large graphs is 1,
-    /// (1 - sqrt(rho)) / (sqrt(d_max + 1) - sqrt(rho)) with the base's rho.
+    /// Returns a limit on w_best + w_degree below which averaging contracts for any leaders. It is the w at which the
+    /// bound of [`contraction_worst`](Self::contraction_worst) for large graphs reaches 1, (1 - sqrt(rho)) /
+    /// (sqrt(d_max + 1) - sqrt(rho)) with the base's rho.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, LeaderWeights, Leaders, Weights};
@@ -78,16 +78,16 @@ impl Leaders {
         self.candidates().iter().map(Vec::len).max().unwrap_or(1)
     }
 
-    /// ((1 - w) sqrt(rho) + w sqrt(d_max + 1))^2, by the triangle inequality: no leader has more
-    /// followers than candidates, so ||S||^2 <= d_max + 1.
+    /// Returns ((1 - w) sqrt(rho) + w sqrt(d_max + 1))^2. This bound follows from the triangle inequality: a leader has
+    /// at most as many followers as candidates, so ||S||^2 <= d_max + 1.
     fn worst_bound(&self) -> f64 {
         let w = self.weights().total();
         let rho = contraction(self.base().as_ref());
         ((1.0 - w) * rho.sqrt() + w * (self.most_candidates() as f64).sqrt()).powi(2)
     }
 
-    /// Counts through all leader maps like an odometer.
-    fn worst_by_trying(&self) -> (f64, Vec<usize>) {
+    /// Enumerates all leader maps, like the digits of an odometer.
+    fn worst_by_enumeration(&self) -> (f64, Vec<usize>) {
         let n = self.nodes();
         let mut digits = vec![0; n];
         let mut worst = (f64::NEG_INFINITY, vec![]);
@@ -97,17 +97,17 @@ impl Leaders {
             if rho > worst.0 + 1e-12 {
                 worst = (rho, leaders);
             }
-            let Some(place) = (0..n).find(|&i| digits[i] + 1 < self.candidates()[i].len()) else {
+            let Some(position) = (0..n).find(|&i| digits[i] + 1 < self.candidates()[i].len()) else {
                 return worst;
             };
-            digits[place] += 1;
-            digits[..place].fill(0);
+            digits[position] += 1;
+            digits[..position].fill(0);
         }
     }
 
-    /// Alternates between the direction that given leaders stretch most and the leaders that
-    /// stretch a given direction most; rho never falls on the way. Starts from following the best
-    /// connected, from following nobody, and from random leaders.
+    /// Local search: alternates between the direction that the current leaders stretch most and the leaders that
+    /// stretch that direction most. rho never decreases along the way. The search starts from the best-connected
+    /// leaders, from each worker leading itself, and from random leaders.
     fn worst_by_search(&self) -> (f64, Vec<usize>) {
         const RANDOM_STARTS: u64 = 8;
         let random = |start: u64| {
@@ -122,7 +122,7 @@ impl Leaders {
         for mut leaders in starts {
             let mut rho = f64::NEG_INFINITY;
             for _ in 0..20 {
-                let a = centred(self.matrix(&leaders, &leaders).as_ref());
+                let a = centered(self.matrix(&leaders, &leaders).as_ref());
                 let (value, right) = crate::spectrum::top_eigenvector((a.transpose() * &a).as_ref());
                 if value <= rho + 1e-12 {
                     break;
@@ -132,7 +132,7 @@ impl Leaders {
                     worst = (rho, leaders.clone());
                 }
                 let column = Mat::from_fn(self.nodes(), 1, |i, _| right[i]);
-                let left = &a * column; // already centred
+                let left = &a * column; // already centered
                 for (i, list) in self.candidates().iter().enumerate() {
                     let pull = |j: usize| left[(i, 0)] * right[j];
                     let strongest = list.iter().copied().max_by(|&a, &b| pull(a).total_cmp(&pull(b)));
@@ -144,6 +144,7 @@ impl Leaders {
     }
 }
 
+/// Returns the w at which ((1 - w) sqrt(rho) + w sqrt(`most_candidates`))^2 is 1.
 pub(crate) fn safe_total_weight(rho: f64, most_candidates: usize) -> f64 {
     let root = rho.sqrt();
     if root >= 1.0 {
@@ -156,16 +157,16 @@ pub(crate) fn safe_total_weight(rho: f64, most_candidates: usize) -> f64 {
 mod tests {
     use crate::{GraphSpec, LeaderWeights, Leaders, Weights};
 
-    /// Where every choice can be tried: the bound is above the worst, the search at most there.
+    /// On graphs small enough to enumerate, the bound is at least the worst case and the search at most.
     #[test]
-    fn bound_and_search_enclose_the_worst() {
+    fn bound_and_search_enclose_the_worst_case() {
         for spec in ["paper:L1", "ring:8", "star:6", "path:7", "complete:5", "paper:L2@7"] {
             let graph = spec.parse::<GraphSpec>().unwrap().build().unwrap();
             let base = Weights::Optimal.mixing(&graph).unwrap();
             for weight in [0.02, 0.1, 0.3] {
                 let weights = LeaderWeights { best: weight, degree: weight / 2.0 };
                 let leaders = Leaders::new(&graph, &base, weights);
-                let exact = leaders.worst_by_trying().0;
+                let exact = leaders.worst_by_enumeration().0;
                 let found = leaders.worst_by_search().0;
                 assert!(leaders.worst_bound() >= exact, "{spec} {weight}");
                 assert!(found <= exact + 1e-12 && found > 0.8 * exact, "{spec}: {found}, {exact}");

@@ -1,4 +1,4 @@
-//! The named graphs, their spelling, and what is said to those who misspell them.
+//! Tests of the named graphs, their syntax and their error messages.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ fn graph(spec: &str) -> Graph {
 }
 
 #[test]
-fn every_kind_has_the_shape_of_its_name() {
+fn every_kind_has_the_expected_shape() {
     for (spec, nodes, edges, degrees) in [
         ("ring:8", 8, 8, 2..=2),
         ("ring:2", 2, 1, 1..=1),
@@ -37,7 +37,7 @@ fn every_kind_has_the_shape_of_its_name() {
 }
 
 #[test]
-fn known_spectra() {
+fn spectra_match_closed_forms() {
     // Hypercube: 2k, with binomial multiplicities. Complete: n. Star: 0, 1, ..., 1, n.
     let values = |spec| Spectrum::of(&graph(spec)).values().to_vec();
     let close = |left: &[f64], right: &[f64]| {
@@ -50,8 +50,8 @@ fn known_spectra() {
 }
 
 #[test]
-fn as_few_matchings_as_can_be() {
-    // Bipartite graphs (König) and complete ones (a tournament); an odd ring needs three.
+fn number_of_matchings_is_minimal() {
+    // Bipartite graphs (König) and complete graphs (round-robin tournament); an odd ring needs three.
     for (spec, matchings) in [
         ("ring:8", 2),
         ("ring:7", 3),
@@ -67,7 +67,7 @@ fn as_few_matchings_as_can_be() {
 }
 
 #[test]
-fn a_seed_names_a_graph_for_ever() {
+fn graph_of_a_seed_never_changes() {
     assert_eq!(graph("erdos-renyi:8,p=0.3,seed=7").edges(), ERDOS_RENYI);
     assert_eq!(graph("regular:8,degree=3,seed=7").edges(), REGULAR);
     assert_eq!(graph("barabasi-albert:8,links=2,seed=7").edges(), BARABASI_ALBERT);
@@ -82,7 +82,7 @@ const BARABASI_ALBERT: &[(usize, usize)] =
 const GEOMETRIC: &[(usize, usize)] = &[(0, 5), (1, 2), (1, 6), (2, 6), (3, 4), (3, 5), (3, 6), (4, 6), (5, 7)];
 
 #[test]
-fn random_graphs_are_connected_where_asked() {
+fn random_graphs_are_connected_on_request() {
     assert!((0..20).any(|s| !graph(&format!("erdos-renyi:16,p=0.12,seed={s}")).is_connected()));
     for seed in 0..20 {
         assert!(graph(&format!("erdos-renyi:16,p=0.12,seed={seed},connected")).is_connected());
@@ -93,19 +93,19 @@ fn random_graphs_are_connected_where_asked() {
 }
 
 #[test]
-fn random_graphs_have_the_density_they_should() {
+fn random_graphs_have_the_expected_density() {
     let mean = |spec: &dyn Fn(u64) -> String| {
         (0..200).map(|seed| graph(&spec(seed)).edges().len()).sum::<usize>() as f64 / 200.0
     };
     let erdos = mean(&|seed| format!("erdos-renyi:20,p=0.3,seed={seed}"));
     assert!((erdos - 57.0).abs() < 2.0, "{erdos}"); // 190 pairs
-    // Every pair of a 3-regular graph on 6 nodes is as likely as any other: 9 links in 15 pairs.
+    // All pairs of a random 3-regular graph on 6 nodes are equally likely to be linked: 9 links in 15 pairs.
     let pair = (0..600).filter(|seed| graph(&format!("regular:6,degree=3,seed={seed}")).edges().contains(&(1, 4)));
     assert!((300..420).contains(&pair.count()));
 }
 
 #[test]
-fn spellings_survive_the_round_trip() {
+fn specifications_survive_the_round_trip() {
     for kind in GraphKind::all() {
         let spec: GraphSpec = kind.example.parse().unwrap();
         assert_eq!(spec.to_string(), kind.example);
@@ -119,27 +119,27 @@ fn spellings_survive_the_round_trip() {
 }
 
 #[test]
-fn misspellings_are_answered_with_what_to_write() {
-    for (spec, answer) in [
+fn invalid_specifications_have_helpful_messages() {
+    for (spec, message) in [
         ("rign:8", "did you mean `ring`?"),
-        ("", "no graph is called ``"),
+        ("", "unknown kind ``"),
         ("ring", "the size is missing"),
         ("ring:x", "`x` is not a number"),
         ("ring:-3", "`-3` is not a number"),
         ("ring:1", "at least 2"),
         ("ring:99999999", "too many"),
-        ("ring:8,seed=1", "`seed` is no option of it"),
-        ("torus:1x8", "a side of 1 is too short: at least 2"),
-        ("torus:16", "not rows x columns"),
+        ("ring:8,seed=1", "unknown option `seed`"),
+        ("torus:1x8", "a side of 1 is too short: use at least 2"),
+        ("torus:16", "not ROWSxCOLUMNS"),
         ("torus:1000x1000", "too many"),
         ("complete:60000", "links are too many"),
         ("hypercube:12", "the nearest are 8 or 16"),
         ("erdos-renyi:8", "`p=` is missing"),
-        ("erdos-renyi:8,p=0", "p=0 is not above 0"),
-        ("erdos-renyi:8,p=nan", "not above 0"),
+        ("erdos-renyi:8,p=0", "p=0 is out of range: p must be above 0"),
+        ("erdos-renyi:8,p=nan", "must be above 0"),
         ("erdos-renyi:8,p=0.3,p=0.4", "`p` is given twice"),
         ("erdos-renyi:8,p=0.3,connected=yes", "write `connected` alone"),
-        ("regular:7,degree=3", "make one even"),
+        ("regular:7,degree=3", "make one of the two numbers even"),
         ("regular:8,degree=8", "not between 1 and 7"),
         ("barabasi-albert:8,links=0", "not between 1 and 7"),
         ("paper:L4", "not `L4`"),
@@ -148,13 +148,13 @@ fn misspellings_are_answered_with_what_to_write() {
         ("file:x,nodes=0", "at least 1"),
     ] {
         let error = spec.parse::<GraphSpec>().unwrap_err().to_string();
-        assert!(error.contains(answer), "{spec}: {error}");
+        assert!(error.contains(message), "{spec}: {error}");
         assert!(error.contains(&format!("`{spec}`")), "{spec}: {error}");
     }
 }
 
 #[test]
-fn files_are_read_from_the_folder_given() {
+fn files_are_read_relative_to_the_given_folder() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
     write("good.txt", b"# square\n0 1\n1 2\n2 3\n3 0\n");
@@ -165,7 +165,7 @@ fn files_are_read_from_the_folder_given() {
     let build = |name: &str| format!("file:{name}").parse::<GraphSpec>().unwrap().located_in(folder.path()).build();
     assert_eq!(build("good.txt").unwrap().edges().len(), 4);
     assert_eq!(build("bom.txt").unwrap().edges().len(), 1);
-    for (name, answer) in [
+    for (name, message) in [
         ("good.txt,nodes=3", "good.txt, line 4: node 3 is out of range"),
         ("missing.txt", "cannot read"),
         ("binary.txt", "not a text file"),
@@ -174,12 +174,12 @@ fn files_are_read_from_the_folder_given() {
         (".", "cannot read"),
     ] {
         let error = build(name).unwrap_err().to_string();
-        assert!(error.contains(answer), "{name}: {error}");
+        assert!(error.contains(message), "{name}: {error}");
     }
 }
 
 #[test]
-fn graphs_made_in_code_are_checked_like_spelled_ones() {
+fn specifications_made_in_code_are_checked_like_parsed_ones() {
     for spec in [
         GraphSpec::Star(0),
         GraphSpec::Hypercube(0),
@@ -194,7 +194,7 @@ fn graphs_made_in_code_are_checked_like_spelled_ones() {
 }
 
 #[test]
-fn graphs_of_links_are_checked() {
+fn invalid_links_matchings_and_relabelings_are_rejected() {
     let error = |nodes, edges: &[(usize, usize)]| Graph::new(nodes, edges.iter().copied()).unwrap_err().to_string();
     assert!(error(0, &[]).contains("no nodes"));
     assert!(error(3, &[(1, 1)]).contains("node 1 is linked to itself"));
@@ -202,6 +202,6 @@ fn graphs_of_links_are_checked() {
     assert!(error(3, &[(0, 3)]).contains("node 3 is out of range"));
     let twice = Graph::from_matchings(3, [vec![(0, 1), (1, 2)]]).unwrap_err();
     assert!(twice.to_string().contains("matching 0 uses node 1 twice"));
-    assert!(Graph::new(3, []).unwrap().relabelled(&[0, 0, 1]).is_err());
-    assert!(Graph::new(3, []).unwrap().relabelled(&[0, 1]).is_err());
+    assert!(Graph::new(3, []).unwrap().relabeled(&[0, 0, 1]).is_err());
+    assert!(Graph::new(3, []).unwrap().relabeled(&[0, 1]).is_err());
 }

@@ -8,7 +8,7 @@ use upwash_topology::{
     Edge, Graph, LeaderWeights, Leaders, Matcha, Mixing, Order, Rotation, Schedule, Spectrum, Weights, layout,
 };
 
-/// Any simple graph of up to 12 nodes.
+/// Generates simple graphs of up to 11 nodes.
 fn graphs() -> impl Strategy<Value = Graph> {
     (1usize..12).prop_flat_map(|n| {
         let pairs: Vec<Edge> = (0..n).flat_map(|u| (u + 1..n).map(move |v| (u, v))).collect();
@@ -17,8 +17,8 @@ fn graphs() -> impl Strategy<Value = Graph> {
     })
 }
 
-/// A graph and an order of its nodes.
-fn relabelled_graphs() -> impl Strategy<Value = (Graph, Vec<usize>)> {
+/// Generates a graph and a permutation of its nodes.
+fn relabeled_graphs() -> impl Strategy<Value = (Graph, Vec<usize>)> {
     graphs().prop_flat_map(|graph| {
         let order: Vec<usize> = (0..graph.nodes()).collect();
         (Just(graph), Just(order).prop_shuffle())
@@ -49,7 +49,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn matchings_are_disjoint_cover_the_graph_and_are_few(graph in graphs()) {
+    fn matchings_are_disjoint_few_and_cover_the_graph(graph in graphs()) {
         let matchings = graph.matchings();
         matchings.iter().for_each(|matching| assert_matching(matching, graph.nodes()));
         let mut covered: Vec<Edge> = matchings.iter().flatten().copied().collect();
@@ -73,47 +73,47 @@ proptest! {
         }
         let metropolis = Weights::Metropolis.mixing(&graph).unwrap();
         prop_assert!(metropolis.without_positive_diagonal().is_empty());
-        // Averaging contracts exactly where the graph is connected.
+        // Averaging contracts if and only if the graph is connected.
         let rho = Weights::Optimal.mixing(&graph).unwrap().contraction();
         prop_assert_eq!(rho < 1.0 - 1e-9, graph.is_connected());
     }
 
     #[test]
-    fn relabeling_changes_names_and_nothing_else((graph, places) in relabelled_graphs()) {
-        let moved = graph.relabelled(&places).unwrap();
-        for (worker, &place) in places.iter().enumerate() {
-            prop_assert_eq!(moved.degrees()[worker], graph.degrees()[place]);
+    fn relabeling_preserves_degrees_spectra_and_weights((graph, relabeling) in relabeled_graphs()) {
+        let moved = graph.relabeled(&relabeling).unwrap();
+        for (worker, &node) in relabeling.iter().enumerate() {
+            prop_assert_eq!(moved.degrees()[worker], graph.degrees()[node]);
         }
         let (before, after) = (Spectrum::of(&graph), Spectrum::of(&moved));
         for (x, y) in before.values().iter().zip(after.values()) {
             prop_assert!((x - y).abs() < 1e-9);
         }
         let w = Weights::Metropolis.mixing(&graph).unwrap();
-        let apart = w.relabelled(&places).unwrap().to_dense()
+        let difference = w.relabeled(&relabeling).unwrap().to_dense()
             - Weights::Metropolis.mixing(&moved).unwrap().to_dense();
-        prop_assert!(apart.norm_max() < 1e-15);
+        prop_assert!(difference.norm_max() < 1e-15);
     }
 
     #[test]
-    fn every_schedule_mixes_soundly(graph in graphs(), seed: u64, round in 0u64..1_000_000) {
+    fn every_schedule_is_deterministic_and_doubly_stochastic(graph in graphs(), seed: u64, round in 0u64..1_000_000) {
         let fixed = Schedule::fixed(&graph, &Weights::Optimal).unwrap();
         let rotation = Rotation::new(&graph, vec![
             (0..graph.nodes()).collect(),
             (0..graph.nodes()).rev().collect(),
         ]).unwrap();
-        let turn = |schedule: &Schedule, order| {
+        let rotated = |schedule: &Schedule, order| {
             schedule.clone().rotating(rotation.relabelings(), order).unwrap()
         };
         let random = Schedule::random_matching(&graph, seed);
         let matcha = Matcha::solve(&graph, 0.4).unwrap();
         let drawn = Schedule::matcha(&matcha, seed);
         let schedules = [
-            turn(&drawn, Order::InTurn { start: 1 }),
+            rotated(&drawn, Order::InTurn { start: 1 }),
             Schedule::matcha_with(&matcha, Weights::Metropolis, seed).unwrap(),
             Schedule::released_flags(&graph).unwrap_or(drawn),
-            turn(&fixed, Order::InTurn { start: seed as usize % 7 }),
-            turn(&random, Order::Random { seed }),
-            turn(&Schedule::alternating(&graph), Order::Released { rounds_per_epoch: 49 }),
+            rotated(&fixed, Order::InTurn { start: seed as usize % 7 }),
+            rotated(&random, Order::Random { seed }),
+            rotated(&Schedule::alternating(&graph), Order::Released { rounds_per_epoch: 49 }),
             fixed.clone().averaging_every(3).unwrap(),
             Schedule::one_peer_exponential(graph.nodes()),
         ];
@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn leaders_keep_agreement_and_bounds_hold(
+    fn leaders_preserve_consensus_and_satisfy_their_bounds(
         graph in graphs(), best in 0.0..0.5f64, degree in 0.0..0.5f64, seed: u64,
     ) {
         let base = Weights::Metropolis.mixing(&graph).unwrap();
@@ -160,10 +160,10 @@ proptest! {
     }
 
     #[test]
-    fn layouts_are_inside_the_square(graph in graphs()) {
-        let places = layout(&graph);
-        prop_assert_eq!(places.len(), graph.nodes());
-        prop_assert!(places.iter().flatten().all(|x| (-1e-9..=1.0 + 1e-9).contains(x)));
+    fn layouts_are_inside_the_unit_square(graph in graphs()) {
+        let positions = layout(&graph);
+        prop_assert_eq!(positions.len(), graph.nodes());
+        prop_assert!(positions.iter().flatten().all(|x| (-1e-9..=1.0 + 1e-9).contains(x)));
     }
 }
 
@@ -171,13 +171,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn matcha_keeps_its_budget_and_proves_its_optimum(graph in graphs(), budget in 0.05..1.0f64) {
+    fn matcha_respects_the_budget_and_certifies_the_optimum(graph in graphs(), budget in 0.05..1.0f64) {
         let matcha = Matcha::solve(&graph, budget).unwrap();
         let p = matcha.probabilities();
         prop_assert!(p.iter().all(|p| (0.0..=1.0).contains(p)));
         prop_assert!(p.iter().sum::<f64>() <= budget * p.len() as f64 + 1e-9);
         prop_assert!(matcha.lambda2() <= matcha.upper_bound() + 1e-9);
-        // Probabilities are rounded to 1e-6 each.
+        // Each probability is rounded to 1e-6.
         prop_assert!(matcha.upper_bound() - matcha.lambda2() <= 2e-5 * p.len().max(1) as f64);
         let equal = budget * Spectrum::of(&graph).lambda2();
         prop_assert!(!graph.is_connected() || matcha.lambda2() >= equal - 1e-4);
@@ -185,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn rotations_never_do_worse_than_none(graph in graphs(), copies in 1usize..4) {
+    fn rotation_never_increases_the_degree_variance(graph in graphs(), copies in 1usize..4) {
         let (rotation, still) =
             (Rotation::balance(&graph, copies).unwrap(), Rotation::balance(&graph, 1).unwrap());
         prop_assert_eq!(rotation.relabelings().len(), copies);

@@ -1,4 +1,4 @@
-//! Against values computed independently of this crate (Jacobi eigenvalues, golden sections, exact
+//! Comparison with values computed independently of this crate (Jacobi eigenvalues, golden-section searches, exact
 //! fractions, enumeration of all orders of the losses).
 
 #![allow(clippy::unwrap_used)]
@@ -25,7 +25,7 @@ fn leaders(graph: &Graph, best: f64, degree: f64) -> Leaders {
 const INDEX: [f64; 8] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
 
 #[test]
-fn the_papers_graphs_have_their_published_links() {
+fn paper_graphs_have_the_published_links() {
     assert_eq!(graph("paper:L1").degrees(), [3, 5, 2, 4, 1, 2, 3, 4]);
     assert_eq!(graph("paper:L1").matchings().len(), 5);
     for (size, edges) in [(11, 10), (9, 9), (7, 7), (5, 5)] {
@@ -33,15 +33,15 @@ fn the_papers_graphs_have_their_published_links() {
             assert_eq!(graph(&format!("paper:L{which}@{size}")).edges().len(), edges);
         }
     }
-    // D = 5 leaves workers 4 and 7 alone.
-    assert_eq!(graph("paper:L1@5").pieces(), [vec![0, 1, 2, 3, 5, 6], vec![4], vec![7]]);
-    // L2: L1's link 0-1 is between the workers that stand at places 0 and 1, which are 3 and 4.
+    // With D = 5, workers 4 and 7 are isolated.
+    assert_eq!(graph("paper:L1@5").components(), [vec![0, 1, 2, 3, 5, 6], vec![4], vec![7]]);
+    // In L2, L1's link 0-1 is between the workers that take nodes 0 and 1, which are 3 and 4.
     assert!(graph("paper:L2").edges().contains(&(3, 4)));
     assert!(graph("paper:L3").edges().contains(&(3, 6)));
 }
 
 #[test]
-fn spectra_of_plain_averaging() {
+fn spectra_and_contraction_match_reference_values() {
     for (spec, lambda2, lambda_max, alpha, rho) in [
         ("paper:L1", 0.670023, 6.329977, 0.285714, 0.653777),
         ("ring:8", 0.585786, 4.0, 0.436130, 0.554311),
@@ -62,7 +62,7 @@ fn spectra_of_plain_averaging() {
 }
 
 #[test]
-fn the_optimal_alpha_on_l1_makes_three_diagonal_weights_negative() {
+fn optimal_alpha_on_l1_makes_three_diagonal_weights_negative() {
     let w = Weights::Optimal.mixing(&graph("paper:L1")).unwrap();
     let sevenths: Vec<f64> = (0..8).map(|i| (7.0 * w.weight(i, i)).round()).collect();
     assert_eq!(sevenths, [1.0, -3.0, 3.0, -1.0, 5.0, 3.0, 1.0, -1.0]);
@@ -71,7 +71,7 @@ fn the_optimal_alpha_on_l1_makes_three_diagonal_weights_negative() {
 }
 
 #[test]
-fn matcha_on_l1_and_the_ring() {
+fn matcha_on_l1_and_ring_matches_reference_values() {
     let l1 = graph("paper:L1");
     for (budget, lambda2, alpha, rho) in [
         (0.1, 0.112240, 0.562069, 0.936794),
@@ -94,35 +94,35 @@ fn matcha_on_l1_and_the_ring() {
     close(ring.rho(), 0.783905, 1e-6);
 }
 
-/// rho is a maximum over directions of parabolas in alpha; a dense scan must not find a lower one.
+/// rho is a maximum over directions of parabolas in alpha. A dense scan over alpha must not find a lower rho.
 #[test]
-fn no_other_alpha_is_better() {
+fn matcha_alpha_minimizes_rho() {
     let matcha = Matcha::solve(&graph("paper:L1"), 0.3).unwrap();
-    let schedule = |alpha: f64| {
-        // E[W'W] - J, summed over all sets of matchings.
+    let rho = |alpha: f64| {
+        // E[W'W] - J, summed over all sets of active matchings.
         let mut sum = Mat::<f64>::from_fn(8, 8, |_, _| -1.0 / 8.0);
         for set in 0..32u32 {
-            let up = |j: usize| set >> j & 1 == 1;
-            let chance: f64 = (0..5)
+            let is_active = |j: usize| set >> j & 1 == 1;
+            let probability: f64 = (0..5)
                 .map(|j| {
                     let p = matcha.probabilities()[j];
-                    if up(j) { p } else { 1.0 - p }
+                    if is_active(j) { p } else { 1.0 - p }
                 })
                 .product();
-            let links = (0..5).filter(|&j| up(j)).flat_map(|j| matcha.matchings()[j].clone());
+            let links = (0..5).filter(|&j| is_active(j)).flat_map(|j| matcha.matchings()[j].clone());
             let w = Mat::<f64>::identity(8, 8) - alpha * Graph::new(8, links).unwrap().laplacian();
-            sum += chance * (w.transpose() * &w);
+            sum += probability * (w.transpose() * &w);
         }
         *sum.self_adjoint_eigenvalues(faer::Side::Lower).unwrap().last().unwrap()
     };
-    close(schedule(matcha.alpha()), matcha.rho(), 1e-9);
+    close(rho(matcha.alpha()), matcha.rho(), 1e-9);
     for step in 1..200 {
-        assert!(schedule(step as f64 / 100.0) >= matcha.rho() - 1e-9);
+        assert!(rho(step as f64 / 100.0) >= matcha.rho() - 1e-9);
     }
 }
 
 #[test]
-fn contraction_with_leaders_on_l1() {
+fn contraction_with_leaders_on_l1_matches_reference_values() {
     let l1 = graph("paper:L1");
     close(leaders(&l1, 0.0, 0.0).contraction_random(), 0.653777182297, 1e-9);
     let al_dsgd = leaders(&l1, 0.1, 0.1);
@@ -137,23 +137,23 @@ fn contraction_with_leaders_on_l1() {
 }
 
 #[test]
-fn contraction_with_rotation() {
-    let turn = |names: &[&str], best, degree| {
+fn contraction_with_rotation_matches_reference_values() {
+    let rho = |names: &[&str], best, degree| {
         let rounds: Vec<Leaders> = names.iter().map(|name| leaders(&graph(name), best, degree)).collect();
-        Leaders::contraction_of_turn(&rounds)
+        Leaders::contraction_of_cycle(&rounds)
     };
     let three = ["paper:L1", "paper:L2", "paper:L3"];
-    close(turn(&three, 0.0, 0.0), 0.464268653084, 1e-9);
-    close(turn(&three, 0.1, 0.1), 0.412764993432, 1e-9);
-    close(turn(&three[..2], 0.0, 0.0), 0.5724, 1e-4);
+    close(rho(&three, 0.0, 0.0), 0.464268653084, 1e-9);
+    close(rho(&three, 0.1, 0.1), 0.412764993432, 1e-9);
+    close(rho(&three[..2], 0.0, 0.0), 0.5724, 1e-4);
 }
 
-/// The closed form over pairs against all orders of the losses of a small graph.
+/// Compares the closed form over pairs of leaders with an enumeration of all orders of the losses on a small graph.
 #[test]
-fn the_mean_over_random_losses_is_the_mean_over_all_orders() {
+fn mean_over_random_losses_equals_mean_over_all_orders() {
     let graph = Graph::new(5, [(0, 1), (1, 2), (2, 3), (1, 3), (3, 4)]).unwrap();
     let al_dsgd = leaders(&graph, 0.3, 0.05);
-    let centre = Mat::from_fn(5, 5, |i, j| if i == j { 0.8 } else { -0.2 });
+    let projection = Mat::from_fn(5, 5, |i, j| if i == j { 0.8 } else { -0.2 });
     let (mut sum, mut squared_drift, mut count) = (Mat::<f64>::zeros(5, 5), 0.0, 0.0);
     for number in 0..3125 {
         let losses: Vec<f64> = (0..5).map(|i| (number / 5usize.pow(i) % 5) as f64).collect();
@@ -162,7 +162,7 @@ fn the_mean_over_random_losses_is_the_mean_over_all_orders() {
         sorted.dedup();
         if sorted.len() == 5 {
             let a = al_dsgd.matrix(&al_dsgd.best_leaders(&losses), &al_dsgd.degree_leaders());
-            sum += a.transpose() * &centre * &a;
+            sum += a.transpose() * &projection * &a;
             let drift = |j: usize| a.col(j).iter().sum::<f64>() - 1.0;
             squared_drift += (0..5).map(|j| drift(j).powi(2)).sum::<f64>();
             count += 1.0;
@@ -176,7 +176,7 @@ fn the_mean_over_random_losses_is_the_mean_over_all_orders() {
 }
 
 #[test]
-fn leaders_move_the_mean() {
+fn leaders_shift_the_mean() {
     let al_dsgd = leaders(&graph("paper:L1"), 0.1, 0.1);
     let (best, degree) = (al_dsgd.best_leaders(&INDEX), al_dsgd.degree_leaders());
     let a = al_dsgd.matrix(&best, &degree);
@@ -192,10 +192,10 @@ fn leaders_move_the_mean() {
     (0..8).for_each(|i| close(x[(i, 0)], end, 1e-9));
 }
 
-/// Four workers on a path, F_i(x) = a_i (x - b_i)^2 / 2: as the step goes to 0, the paper's rule to
-/// the letter ends at 13/21, although the average objective is least at 7/10. Theorem 2 fails.
+/// Four workers on a path with F_i(x) = a_i (x - b_i)^2 / 2. As the step goes to 0, the paper's rule as written
+/// converges to 13/21, although the average objective is smallest at 7/10. Theorem 2 fails.
 #[test]
-fn the_written_rule_minimises_another_objective() {
+fn written_rule_minimizes_a_different_objective() {
     let (a, b) = ([1.0, 2.0, 3.0, 4.0], [1.0, -1.0, 2.0, 0.5]);
     let al_dsgd = leaders(&graph("path:4"), 0.1, 0.1);
     let minimum = |weights: &[f64]| {
@@ -216,12 +216,12 @@ fn the_written_rule_minimises_another_objective() {
 }
 
 #[test]
-fn theorem_1_as_printed() {
+fn theorem_1_as_printed_has_tiny_empty_or_divergent_ranges() {
     let l1 = graph("paper:L1");
     let matcha = Theorem1::of(&Matcha::solve(&l1, 0.5).unwrap());
     close(matcha.w_best_below, 0.0043, 5e-5);
     assert!(matcha.alpha_within_limit);
-    // At budget 0.9 its own range of alpha makes averaging diverge: |1 - alpha lambda_max| > 1.
+    // At budget 0.9 the range of alpha that the theorem gives makes averaging diverge: |1 - alpha lambda_max| > 1.
     let dense = Theorem1::of(&Matcha::solve(&l1, 0.9).unwrap());
     let (low, high) = dense.alpha.unwrap();
     close(low, 0.481, 1e-3);
@@ -231,9 +231,9 @@ fn theorem_1_as_printed() {
     assert_eq!((dpsgd.alpha, dpsgd.w_best_below, dpsgd.zeta), (None, 0.0, 0.0));
 }
 
-/// ||E[W~ W~']|| < 1, the theorem's second condition, cannot hold: 1'W~ = 1' makes it at least 1.
+/// ||E[W~ W~']|| < 1, the theorem's second condition, cannot hold, because 1'W~ = 1' makes the norm at least 1.
 #[test]
-fn the_second_condition_of_theorem_1_never_holds() {
+fn second_condition_of_theorem_1_never_holds() {
     for (best, degree) in [(0.0, 0.0), (0.1, 0.1), (0.001, 0.0)] {
         let al_dsgd = leaders(&graph("paper:L1"), best, degree);
         let a = al_dsgd.matrix(&al_dsgd.best_leaders(&INDEX), &al_dsgd.degree_leaders());
@@ -243,7 +243,7 @@ fn the_second_condition_of_theorem_1_never_holds() {
 }
 
 #[test]
-fn rotations_of_l1() {
+fn rotations_of_l1_match_reference_values() {
     let l1 = graph("paper:L1");
     for (n, variance, lambda2) in [(2, 0.125, 2.0), (3, 0.305556, 2.079861)] {
         let paper = Rotation::new(&l1, paper_relabelings()[..n].to_vec()).unwrap();
@@ -260,8 +260,8 @@ fn rotations_of_l1() {
 }
 
 #[test]
-fn a_graph_in_pieces_is_treated_piece_by_piece() {
-    // A pair (eigenvalues 0, 2), a triangle (0, 3, 3) and a worker alone.
+fn disconnected_graph_is_treated_component_by_component() {
+    // A pair (eigenvalues 0, 2), a triangle (0, 3, 3) and an isolated worker.
     let graph = Graph::new(6, [(0, 1), (2, 3), (3, 4), (2, 4)]).unwrap();
     let w = Weights::Optimal.mixing(&graph).unwrap();
     close(w.weight(0, 1), 0.5, 1e-12);
@@ -269,12 +269,12 @@ fn a_graph_in_pieces_is_treated_piece_by_piece() {
     assert_eq!(w.row(5), [(5, 1.0)]);
     let matcha = Matcha::solve(&graph, 0.5).unwrap();
     assert_eq!(matcha.rho(), 1.0);
-    // The optimum gives every piece the same lambda_2 or its matchings what is left over.
+    // The smallest lambda_2 over the components reaches its upper bound.
     assert!(matcha.lambda2() > 0.0 && matcha.lambda2() >= 0.9999 * matcha.upper_bound());
 }
 
 #[test]
-fn averaging_weights_are_what_they_are_called() {
+fn averaging_weights_match_their_definitions() {
     let star = graph("star:4");
     let metropolis = Weights::Metropolis.mixing(&star).unwrap();
     assert_eq!(metropolis.row(1), [(0, 0.25), (1, 0.75)]);
@@ -288,9 +288,9 @@ fn averaging_weights_are_what_they_are_called() {
     assert!(Mixing::average(4).contraction() < 1e-30);
 }
 
-/// Tiny budgets are budgets: everything scales with them.
+/// Probabilities scale with the budget, down to tiny budgets.
 #[test]
-fn a_tiny_budget_keeps_its_proportions() {
+fn probabilities_are_proportional_to_a_tiny_budget() {
     let (small, tiny) = (1e-3, 1e-9);
     let l1 = graph("paper:L1");
     let [small_p, tiny_p] = [small, tiny].map(|budget| Matcha::solve(&l1, budget).unwrap());
@@ -300,7 +300,7 @@ fn a_tiny_budget_keeps_its_proportions() {
     assert!(tiny_p.rho() < 1.0 && tiny_p.alpha() > 0.0);
 }
 
-/// AL-DSGD over MATCHA: all sets of matchings, and all orders of the losses, one by one.
+/// Compares AL-DSGD over MATCHA with an enumeration of all sets of matchings and all orders of the losses.
 #[test]
 fn leaders_over_matcha_are_averaged_over_draws_and_losses() {
     use upwash_topology::{Analysis, AnalysisOptions};
@@ -311,7 +311,7 @@ fn leaders_over_matcha_are_averaged_over_draws_and_losses() {
     assert!(found.exact);
 
     let matcha = Matcha::solve(&graph, 0.6).unwrap();
-    let centre = Mat::from_fn(4, 4, |i, j| if i == j { 0.75 } else { -0.25 });
+    let projection = Mat::from_fn(4, 4, |i, j| if i == j { 0.75 } else { -0.25 });
     let orders: Vec<Vec<f64>> = (0..256)
         .map(|number| (0..4).map(|i| (number >> (2 * i) & 3) as f64).collect::<Vec<f64>>())
         .filter(|losses| (0..4).all(|x| losses.contains(&f64::from(x))))
@@ -319,19 +319,19 @@ fn leaders_over_matcha_are_averaged_over_draws_and_losses() {
     assert_eq!(orders.len(), 24);
     let mut sum = Mat::<f64>::zeros(4, 4);
     for set in 0..1usize << matcha.matchings().len() {
-        let mut chance = 1.0;
+        let mut probability = 1.0;
         let mut links = vec![];
         for (j, (matching, p)) in matcha.matchings().iter().zip(matcha.probabilities()).enumerate() {
-            let up = set >> j & 1 == 1;
-            chance *= if up { *p } else { 1.0 - p };
-            links.extend(matching.iter().copied().filter(|_| up));
+            let is_active = set >> j & 1 == 1;
+            probability *= if is_active { *p } else { 1.0 - p };
+            links.extend(matching.iter().copied().filter(|_| is_active));
         }
         let active = Graph::new(4, links).unwrap();
         let w = Weights::Alpha(matcha.alpha()).mixing(&active).unwrap();
         let leaders = Leaders::new(&active, &w, weights);
         for losses in &orders {
             let a = leaders.matrix(&leaders.best_leaders(losses), &leaders.degree_leaders());
-            sum += chance / 24.0 * (a.transpose() * &centre * &a);
+            sum += probability / 24.0 * (a.transpose() * &projection * &a);
         }
     }
     let rho = *sum.self_adjoint_eigenvalues(faer::Side::Lower).unwrap().last().unwrap();
@@ -339,8 +339,8 @@ fn leaders_over_matcha_are_averaged_over_draws_and_losses() {
 }
 
 #[test]
-fn influence_counts_workers() {
-    // A star whose leaves all follow the middle: A' = [[1, w, w], ...] worked by hand.
+fn influence_matches_hand_computed_values() {
+    // A star whose leaves all follow the center: A' = [[1, w, w], ...], computed by hand.
     let star = graph("star:3");
     let w = Weights::Given(vec![vec![1.0, 0.0, 0.0], vec![0.0, 1.0, 0.0], vec![0.0, 0.0, 1.0]]);
     let base = w.mixing(&star).unwrap();
@@ -353,7 +353,7 @@ fn influence_counts_workers() {
     let written = leaders.mean_shift_random_written();
     close(written.step_factor, 0.5, 1e-12);
 
-    // Two hubs that follow themselves: what they agree on depends on where they start.
+    // Two hubs that follow themselves: the consensus depends on the initial models.
     let hubs = Graph::new(6, [(0, 1), (0, 2), (0, 3), (3, 4), (3, 5)]).unwrap();
     let base = Weights::Metropolis.mixing(&hubs).unwrap();
     let split = Leaders::new(&hubs, &base, LeaderWeights { best: 0.0, degree: 1.0 });
@@ -362,9 +362,9 @@ fn influence_counts_workers() {
     assert!(shift.influence.iter().all(|share| share.is_finite() && *share >= -1e-9));
 }
 
-/// The printed bound of Theorem 2, term by term, by hand.
+/// Computes the printed bound of Theorem 2 by hand, term by term.
 #[test]
-fn theorem_2_as_printed() {
+fn theorem_2_bound_matches_hand_computation() {
     use upwash_topology::published::Theorem2;
     let theorem = Theorem2 {
         rho: 0.25,
@@ -388,9 +388,9 @@ fn theorem_2_as_printed() {
     close(theorem.bound(), 0.4 + 0.77632 + disagreement, 1e-9);
 }
 
-/// The text's example: "the node 7, that is adjacent to node 0, has the largest degree".
+/// The paper's text has another example: "the node 7, that is adjacent to node 0, has the largest degree".
 #[test]
-fn in_the_released_list_worker_0_s_best_connected_neighbor_is_1() {
+fn best_connected_neighbor_of_worker_0_in_the_released_list_is_worker_1() {
     let l1 = graph("paper:L1");
     let degree = |worker: usize| l1.neighbors(worker).len();
     let neighbors = l1.neighbors(0);

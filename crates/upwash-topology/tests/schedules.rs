@@ -1,4 +1,4 @@
-//! Schedules against what they are said to do.
+//! Tests of schedules.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ fn graph(spec: &str) -> Graph {
 }
 
 #[test]
-fn matcha_draws_each_matching_as_often_as_it_should_and_independently() {
+fn matcha_draws_matchings_independently_with_their_probabilities() {
     let matcha = Matcha::solve(&graph("paper:L1"), 0.3).unwrap();
     let schedule = Schedule::matcha(&matcha, 11);
     const ROUNDS: u64 = 20_000;
@@ -24,10 +24,10 @@ fn matcha_draws_each_matching_as_often_as_it_should_and_independently() {
     let p = matcha.probabilities();
     for j in 0..5 {
         let rate = f64::from(counts[j]) / ROUNDS as f64;
-        assert!((rate - p[j]).abs() < 0.015, "matching {j}: {rate} and not {}", p[j]);
+        assert!((rate - p[j]).abs() < 0.015, "matching {j}: {rate}, not {}", p[j]);
     }
     assert!((f64::from(both) / ROUNDS as f64 - p[2] * p[3]).abs() < 0.015);
-    // Another seed, other draws; the same one, the same.
+    // Another seed gives other draws; the same seed gives the same.
     let differ = |other: &Schedule| (0..100).any(|k| schedule.round(k) != other.round(k));
     assert!(differ(&Schedule::matcha(&matcha, 12)));
     assert!(!differ(&Schedule::matcha(&matcha, 11)));
@@ -39,8 +39,8 @@ fn matcha_at_budget_one_is_dpsgd() {
     let matcha = Schedule::matcha(&Matcha::solve(&l1, 1.0).unwrap(), 3).round(17);
     let dpsgd = Schedule::fixed(&l1, &Weights::Optimal).unwrap().round(17);
     assert_eq!(matcha.links(), dpsgd.links());
-    let apart = matcha.mixing().to_dense() - dpsgd.mixing().to_dense();
-    assert!(apart.norm_max() < 1e-9);
+    let difference = matcha.mixing().to_dense() - dpsgd.mixing().to_dense();
+    assert!(difference.norm_max() < 1e-9);
 }
 
 #[test]
@@ -49,51 +49,53 @@ fn one_peer_exponential_averages_exactly_in_log_n_rounds() {
     let mut product = Mat::<f64>::identity(16, 16);
     (4..8).for_each(|k| product = schedule.round(k).mixing().to_dense() * &product);
     assert!((product - Mat::from_fn(16, 16, |_, _| 1.0 / 16.0)).norm_max() < 1e-15);
-    // One worker has nobody to send to.
+    // A single worker has no receiver.
     assert_eq!(Schedule::one_peer_exponential(1).round(3).degree(0), 0);
 }
 
-/// Pieces of the links that the released baseline ever uses.
-fn pieces_of(schedule: &Schedule) -> Vec<Vec<usize>> {
+/// Returns the connected components of the graph of all links that a schedule of 8 workers can use.
+fn components_of(schedule: &Schedule) -> Vec<Vec<usize>> {
     let links = schedule.possible_links().into_iter();
     let one_way = links.filter(|(one, other)| one < other);
-    Graph::new(8, one_way).unwrap().pieces()
+    Graph::new(8, one_way).unwrap().components()
 }
 
-fn released_pieces(name: &str) -> Vec<Vec<usize>> {
+/// Returns the connected components of the graph of all links that the released baseline uses.
+fn released_components(name: &str) -> Vec<Vec<usize>> {
     let schedule = Schedule::released_flags(&graph(name)).unwrap();
-    // All links that there are come up soon.
+    // 100 rounds are enough for every link to be used.
     let mut used: Vec<_> = (0..100).flat_map(|k| schedule.round(k).links().to_vec()).collect();
     used.sort_unstable();
     used.dedup();
-    let pieces = Graph::new(8, used).unwrap().pieces();
-    assert_eq!(pieces, pieces_of(&schedule));
-    pieces
+    let components = Graph::new(8, used).unwrap().components();
+    assert_eq!(components, components_of(&schedule));
+    components
 }
 
-/// Even in copies not all workers hear of each other on the fewest links.
+/// On the fewest links, the graph is not connected even with several copies.
 #[test]
-fn the_released_copies_on_fewer_links() {
+fn components_of_the_released_copies_on_fewer_links() {
     let graphs = ["paper:L1", "paper:L1@11", "paper:L1@9", "paper:L1@7", "paper:L1@5"];
     for (copies, expected) in [(1, [2, 3, 4, 5, 6]), (2, [1, 1, 1, 2, 4]), (3, [1, 1, 1, 1, 3])] {
-        let pieces = graphs.map(|name| {
+        let components = graphs.map(|name| {
             let order = Order::Released { rounds_per_epoch: 49 };
             let base = Schedule::released_flags(&graph(name)).unwrap();
-            let places = &paper_relabelings()[..copies];
-            pieces_of(&base.rotating(places, order).unwrap()).len()
+            let relabelings = &paper_relabelings()[..copies];
+            components_of(&base.rotating(relabelings, order).unwrap()).len()
         });
-        assert_eq!(pieces, expected, "{copies} copies");
+        assert_eq!(components, expected, "{copies} copies");
     }
 }
 
-/// In the paper's table of D-PSGD on fewer links, the workers below 90 % are those that the released code leaves alone
-/// (at D = 13: in a pair). At D = 11 and 9 the code leaves pieces as well, and the table shows nothing of them.
+/// In the paper's table of D-PSGD on fewer links, the workers below 90 % are those that the released code isolates (at
+/// D = 13: leaves in a pair). At D = 11 and 9 the code splits the graph as well, but the table shows no sign of it.
 #[test]
-fn the_released_baseline_on_fewer_links() {
+fn components_of_the_released_baseline_on_fewer_links() {
     let smallest = |name: &str| -> Vec<usize> {
-        let pieces = released_pieces(name);
-        let least = pieces.iter().map(Vec::len).min().unwrap();
-        let mut workers: Vec<usize> = pieces.into_iter().filter(|piece| piece.len() == least).flatten().collect();
+        let components = released_components(name);
+        let least = components.iter().map(Vec::len).min().unwrap();
+        let mut workers: Vec<usize> =
+            components.into_iter().filter(|component| component.len() == least).flatten().collect();
         workers.sort_unstable();
         workers
     };
@@ -101,21 +103,21 @@ fn the_released_baseline_on_fewer_links() {
     assert_eq!(smallest("paper:L1"), [0, 4]);
     assert_eq!(smallest("paper:L1@7"), [1, 5, 7]);
     assert_eq!(smallest("paper:L1@5"), [0, 1, 4, 5, 7]);
-    assert_eq!(released_pieces("paper:L1@11"), [vec![0, 4], vec![1, 5, 7], vec![2, 3, 6]]);
-    assert_eq!(released_pieces("paper:L1@9").len(), 4);
+    assert_eq!(released_components("paper:L1@11"), [vec![0, 4], vec![1, 5, 7], vec![2, 3, 6]]);
+    assert_eq!(released_components("paper:L1@9").len(), 4);
 }
 
 #[test]
-fn the_released_baseline_leaves_l1_in_two_pieces() {
+fn released_baseline_splits_l1_into_two_components() {
     let schedule = Schedule::released_flags(&graph("paper:L1")).unwrap();
-    let pieces = released_pieces("paper:L1");
-    assert_eq!(pieces, [vec![0, 4], vec![1, 2, 3, 5, 6, 7]]);
+    let components = released_components("paper:L1");
+    assert_eq!(components, [vec![0, 4], vec![1, 2, 3, 5, 6, 7]]);
     assert_eq!(schedule.round(0).matchings(), [1]);
     assert_eq!(schedule.round(1).matchings(), [0]);
 }
 
 #[test]
-fn the_released_rotation_counts_each_graph_by_itself() {
+fn released_rotation_counts_rounds_separately_for_each_graph() {
     let copies = |n: usize| {
         ["paper:L1", "paper:L2", "paper:L3"][..n]
             .iter()
@@ -136,7 +138,7 @@ fn the_released_rotation_counts_each_graph_by_itself() {
             };
             let round = schedule.round(k);
             assert_eq!(round.copy(), expected, "round {k} of {n} graphs");
-            // Even counts take the second matching, odd ones the first.
+            // Even counts use the second matching, odd counts the first.
             assert_eq!(round.matchings(), [1 - counts[expected] % 2], "round {k} of {n} graphs");
             counts[expected] += 1;
         }
@@ -146,7 +148,7 @@ fn the_released_rotation_counts_each_graph_by_itself() {
 }
 
 #[test]
-fn rotation_takes_its_copies_in_turn_from_any_start() {
+fn rotation_uses_copies_in_turn_from_any_start() {
     let l1 = graph("paper:L1");
     let names = ["paper:L1", "paper:L2", "paper:L3"].map(graph);
     let schedule = Schedule::fixed(&l1, &Weights::Optimal)
@@ -162,17 +164,16 @@ fn rotation_takes_its_copies_in_turn_from_any_start() {
         .unwrap()
         .rotating(&paper_relabelings(), Order::Random { seed: 5 })
         .unwrap();
-    let turns: Vec<usize> = (0..3000).map(|k| random.round(k).copy()).collect();
+    let drawn: Vec<usize> = (0..3000).map(|k| random.round(k).copy()).collect();
     for copy in 0..3 {
-        let count = turns.iter().filter(|&&turn| turn == copy).count();
+        let count = drawn.iter().filter(|&&other| other == copy).count();
         assert!((900..1100).contains(&count), "{count}");
     }
 }
 
-/// Copies that shared their draws would be up together: with two copies in turn, rounds 2k and
-/// 2k + 1 would always have the same matchings.
+/// If copies shared their draws, two copies in turn would always have the same matchings in rounds 2k and 2k + 1.
 #[test]
-fn rotated_copies_draw_for_themselves() {
+fn rotated_copies_draw_independently() {
     let matcha = Matcha::solve(&graph("paper:L1"), 0.3).unwrap();
     let schedule = Schedule::matcha(&matcha, 1).rotating(&paper_relabelings()[..2], Order::default()).unwrap();
     let same =
@@ -181,7 +182,7 @@ fn rotated_copies_draw_for_themselves() {
 }
 
 #[test]
-fn alternating_matchings_visit_all_links_in_turn_also_when_rotated() {
+fn alternating_schedule_uses_all_matchings_of_all_copies() {
     let l1 = graph("paper:L1");
     let rotating = Schedule::alternating(&l1).rotating(&paper_relabelings()[..2], Order::default()).unwrap();
     let mut seen: Vec<(usize, usize)> =
@@ -192,7 +193,7 @@ fn alternating_matchings_visit_all_links_in_turn_also_when_rotated() {
 }
 
 #[test]
-fn random_matchings_cannot_be_extended() {
+fn random_matchings_are_maximal() {
     let torus = graph("torus:4x4");
     let schedule = Schedule::random_matching(&torus, 2);
     for k in 0..200 {
@@ -205,7 +206,7 @@ fn random_matchings_cannot_be_extended() {
 }
 
 #[test]
-fn full_averaging_comes_every_so_many_rounds() {
+fn exact_averaging_occurs_periodically() {
     let schedule = Schedule::fixed(&graph("ring:8"), &Weights::Optimal).unwrap().averaging_every(5).unwrap();
     let full: Vec<u64> = (0..20).filter(|&k| schedule.round(k).degree(0) == 7).collect();
     assert_eq!(full, [4, 9, 14, 19]);
@@ -214,7 +215,7 @@ fn full_averaging_comes_every_so_many_rounds() {
 }
 
 #[test]
-fn dynamic_schedules_need_graphs_of_one_size() {
+fn dynamic_schedules_require_graphs_of_equal_size() {
     assert_eq!(Schedule::dynamic(vec![], Order::default()).unwrap_err(), ScheduleError::NoGraphs);
     let sizes = [4, 5].map(Schedule::one_peer_exponential).to_vec();
     let error = Schedule::dynamic(sizes, Order::default()).unwrap_err();
@@ -224,7 +225,7 @@ fn dynamic_schedules_need_graphs_of_one_size() {
 }
 
 #[test]
-fn metropolis_weights_follow_the_links_that_are_up() {
+fn metropolis_weights_depend_on_the_links_that_are_up() {
     let matcha = Matcha::solve(&graph("paper:L1"), 0.5).unwrap();
     let schedule = Schedule::matcha_with(&matcha, Weights::Metropolis, 4).unwrap();
     for k in 0..50 {
@@ -239,18 +240,18 @@ fn metropolis_weights_follow_the_links_that_are_up() {
     assert!(Schedule::matcha_with(&matcha, Weights::Alpha(-1.0), 4).is_err());
 }
 
-/// A large sparse graph: the probabilities come with a proof that they are within 1 % of the best.
+/// On a large sparse graph, the upper bound proves that lambda_2 is within 0.01 % of the optimum.
 #[test]
-fn matcha_scales_beyond_what_general_solvers_manage() {
+fn matcha_is_optimal_on_a_large_sparse_graph() {
     let graph = graph("erdos-renyi:200,p=0.04,seed=3,connected");
     let matcha = Matcha::solve(&graph, 0.5).unwrap();
     assert!(matcha.lambda2() > 0.5 * Spectrum::of(&graph).lambda2());
     assert!(matcha.upper_bound() < 1.0001 * matcha.lambda2());
 }
 
-/// Draws are part of the interface: a seed names the same rounds for ever.
+/// Draws are part of the interface: a seed must always give the same rounds.
 #[test]
-fn a_seed_names_its_rounds_for_ever() {
+fn rounds_of_a_seed_never_change() {
     let matcha = Matcha::solve(&graph("ring:8"), 0.5).unwrap();
     let schedule = Schedule::matcha(&matcha, 7);
     let drawn: Vec<usize> = (0..12).map(|k| schedule.round(k).matchings().len()).collect();

@@ -32,8 +32,8 @@ pub(crate) fn run(command: Command, out: &mut impl Write) -> Result<()> {
 
 fn list(out: &mut impl Write) -> Result<()> {
     for kind in GraphKind::all() {
-        let (spelling, about, example) = (kind.spelling, kind.about, kind.example);
-        writeln!(out, "{spelling}\n    {about}\n    try {example}")?;
+        let (syntax, about, example) = (kind.syntax, kind.about, kind.example);
+        writeln!(out, "{syntax}\n    {about}\n    try {example}")?;
     }
     Ok(())
 }

@@ -1,14 +1,14 @@
-"""What `cargo bench -p upwash-topology` measures, as a Python user would do it today.
+"""Measures the same as `cargo bench -p upwash-topology`, with the libraries that a Python user would choose.
 
     python3 -m venv venv && venv/bin/pip install networkx cvxpy numpy
     cargo build --release
     venv/bin/python crates/upwash-topology/benches/peers/peers.py [--upwash target/release/upwash]
 
-Graphs are those of the Rust benchmark: they are read from `upwash topology analyze --json`. Each row
-gives the median of a few runs of: a greedy edge coloring by networkx (of the line graph; it may
-need up to twice as many matchings), eigenvalues by numpy, and MATCHA's program written in cvxpy as
-its authors do, solved by Clarabel (and by SCS, cvxpy's first-order solver). A solver is stopped after
---limit seconds and then not tried at larger sizes.
+The graphs are those of the Rust benchmark, read from `upwash topology optimize --json`. Each row gives the
+median of three runs of a greedy edge coloring by networkx (of the line graph; it may need up to twice as many
+matchings) and of eigenvalues by numpy, and one run of MATCHA's program, written in cvxpy as its authors do and
+solved by Clarabel (and by SCS, cvxpy's first-order solver). A solver is stopped after --limit seconds and is then
+not tried at larger sizes.
 """
 
 import argparse
@@ -51,12 +51,12 @@ def matcha(nodes, matchings, budget, solver):
     p = cvxpy.Variable(len(matchings))
     gamma = cvxpy.Variable()
     mean = sum(p[j] * laplacians[j] for j in range(len(matchings)))
-    # The average is added so that the cone has an inside: without it Clarabel fails.
+    # Adding the average gives the cone an interior, without which Clarabel fails.
     average = numpy.ones((nodes, nodes)) / nodes
     slack = mean - gamma * (numpy.eye(nodes) - average) + average
     constraints = [p >= 0, p <= 1, cvxpy.sum(p) <= budget * len(matchings), slack >> 0]
     cvxpy.Problem(cvxpy.Maximize(gamma), constraints).solve(solver=solver)
-    # Solvers overstep constraints by their tolerance: bring the answer back inside before judging it.
+    # Solvers violate constraints by their tolerance: make the solution feasible before evaluating it.
     inside = numpy.clip(p.value, 0, 1)
     inside *= min(1, budget * len(matchings) / inside.sum())
     value = numpy.linalg.eigvalsh(sum(x * l for x, l in zip(inside, laplacians)))[1]
@@ -64,7 +64,7 @@ def matcha(nodes, matchings, budget, solver):
 
 
 def within(limit, function, *arguments):
-    """(seconds, result) of a call in a process of its own, or None when it was stopped."""
+    """Returns (seconds, result) of a call in a separate process, or None if it was stopped or failed."""
     queue = multiprocessing.Queue()
     process = multiprocessing.Process(target=lambda: queue.put(timed(lambda: function(*arguments), 1)))
     process.start()

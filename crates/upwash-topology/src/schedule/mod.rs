@@ -1,7 +1,7 @@
-//! Which links are up in round k, and with which weights.
+//! Schedules: which links are up in round k, and with which mixing weights.
 //!
-//! A schedule is a pure function of its seed and the round: round 10,000 needs no replay, and every
-//! worker that asks gets the same answer.
+//! A schedule is a pure function of its seed and the round number. Round 10,000 can be computed without the rounds
+//! before it, and every worker computes the same result.
 
 mod order;
 mod round;
@@ -14,7 +14,7 @@ use crate::{Edge, Graph, GraphError, Matcha, Mixing, WeightError, Weights};
 use round::Pattern;
 use std::sync::Arc;
 
-/// A rule for every round.
+/// A rule that determines the links and mixing weights of every round.
 ///
 /// ```
 /// use upwash_topology::{GraphSpec, Order, Rotation, Schedule, Weights};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// let schedule = Schedule::fixed(&l1, &Weights::Optimal)?
 ///     .rotating(rotation.relabelings(), Order::InTurn { start: 0 })?
 ///     .averaging_every(100)?;
-/// assert_eq!(schedule.round(99).degree(0), 7); // everyone with everyone
+/// assert_eq!(schedule.round(99).degree(0), 7); // an exact average of all workers
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub struct Schedule {
 
 #[derive(Clone, Debug)]
 enum Rule {
-    /// These, in turn.
+    /// Repeats a list of patterns.
     Cycle(Vec<Arc<Pattern>>),
     Matcha {
         matcha: Arc<Matcha>,
@@ -46,9 +46,9 @@ enum Rule {
         graph: Arc<Graph>,
         seed: u64,
     },
-    Relabelled {
+    Relabeled {
         base: Arc<Schedule>,
-        places: Vec<usize>,
+        relabeling: Vec<usize>,
     },
     Dynamic {
         copies: Vec<Schedule>,
@@ -61,7 +61,7 @@ enum Rule {
     },
 }
 
-/// Why a schedule cannot be made.
+/// The reason why a schedule is invalid.
 ///
 /// ```
 /// use upwash_topology::{Graph, Schedule, ScheduleError};
@@ -72,45 +72,47 @@ enum Rule {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// The released code alternates between two matchings.
+    /// The released code needs a graph with at least two matchings.
     #[error(
-        "the released code alternates between a graph's first two matchings, and this graph has fewer: take another graph or another schedule"
+        "the released code alternates between a graph's first two matchings, but this graph has fewer: use another graph or another schedule"
     )]
     OneMatching,
-    /// A dynamic schedule of nothing.
+    /// The dynamic schedule has no graphs.
     #[error("a dynamic schedule needs at least one graph")]
     NoGraphs,
     /// The graphs of a dynamic schedule differ in size.
-    #[error("graph {copy} of the dynamic schedule has {found} workers, the first has {expected}")]
+    #[error(
+        "graph {copy} of the dynamic schedule has {found} workers, but the first has {expected}: use graphs of one size"
+    )]
     Sizes {
-        /// Which one.
+        /// The index of the graph.
         copy: usize,
-        /// Its size.
+        /// The size of that graph.
         found: usize,
-        /// The first one's.
+        /// The size of the first graph.
         expected: usize,
     },
-    /// The released order is made for two or three graphs.
-    #[error("the released order is for one, two or three graphs, not {0}")]
+    /// The released order supports at most three graphs.
+    #[error("the released order supports one, two or three graphs, not {0}")]
     ReleasedOrder(usize),
-    /// A number of rounds that must not be 0.
+    /// A number of rounds is 0.
     #[error("{0} must be at least 1 round")]
     ZeroRounds(&'static str),
-    /// A matrix of the user's own cannot follow links that come and go.
+    /// A custom matrix cannot be used with links that change from round to round.
     #[error(
-        "a given matrix cannot be used with links that change from round to round: use optimal, metropolis, uniform or alpha="
+        "a custom matrix cannot be used with links that change from round to round: use optimal, metropolis, uniform or alpha=NUMBER"
     )]
     GivenWeights,
-    /// The weights are wrong.
+    /// The weights are invalid.
     #[error(transparent)]
     Weights(#[from] WeightError),
-    /// The relabeling is wrong.
+    /// The relabeling is invalid.
     #[error(transparent)]
     Relabeling(#[from] GraphError),
 }
 
 impl Schedule {
-    /// The whole graph in every round: D-PSGD.
+    /// Uses the whole graph in every round, as D-PSGD does.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Schedule, Weights};
@@ -124,14 +126,14 @@ impl Schedule {
         Ok(Self::cycle(graph.nodes(), [(graph.edges().to_vec(), matchings, mixing)]))
     }
 
-    /// Each matching up with its own probability, drawn anew for every round, with MATCHA's alpha.
+    /// Activates each matching with its own probability, independently in every round, and mixes with MATCHA's alpha.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Matcha, Schedule};
     /// let matcha = Matcha::solve(&"ring:8".parse::<GraphSpec>()?.build()?, 0.5)?;
     /// let schedule = Schedule::matcha(&matcha, 7);
     /// let links: usize = (0..1000).map(|k| schedule.round(k).links().len()).sum();
-    /// assert!((3700..4300).contains(&links)); // half of 8 links, a thousand times
+    /// assert!((3700..4300).contains(&links)); // half of 8 links in each of 1000 rounds
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn matcha(matcha: &Matcha, seed: u64) -> Self {
@@ -139,7 +141,7 @@ impl Schedule {
         Self { nodes: matcha.graph().nodes(), rule }
     }
 
-    /// [`matcha`](Self::matcha)'s draws with other weights, taken from the links that are up.
+    /// Draws matchings as [`matcha`](Self::matcha) does, and applies `weights` to the links that are up.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Matcha, Schedule, Weights};
@@ -151,7 +153,7 @@ impl Schedule {
     pub fn matcha_with(matcha: &Matcha, weights: Weights, seed: u64) -> Result<Self, ScheduleError> {
         match weights {
             Weights::Given(_) => return Err(ScheduleError::GivenWeights),
-            // Found wrong here rather than in some later round.
+            // Report an invalid alpha here rather than in some later round.
             Weights::Alpha(_) => drop(weights.mixing(matcha.graph())?),
             _ => {}
         }
@@ -159,7 +161,7 @@ impl Schedule {
         Ok(Self { nodes: matcha.graph().nodes(), rule })
     }
 
-    /// The graph's matchings in turn, one a round; linked workers take each other's average.
+    /// Uses the graph's matchings one after the other, one per round. Linked workers average their two models.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Schedule};
@@ -176,9 +178,9 @@ impl Schedule {
         Self::cycle(nodes, graph.matchings().iter().enumerate().map(pairs))
     }
 
-    /// One-peer exponential: in round k everyone sends to the worker 2^(k mod log2 n) places
-    /// further, and takes the mean of what it has and what it gets. With a power of two of workers,
-    /// log2 n rounds are an exact average.
+    /// The one-peer exponential graph: in round k each worker i sends to worker i + 2^(k mod log2 n) (mod n) and takes
+    /// the mean of its own model and the one it receives. If the number of workers n is a power of two, log2 n rounds
+    /// give the exact average.
     ///
     /// # Panics
     /// If there are no workers.
@@ -208,9 +210,9 @@ impl Schedule {
         schedule
     }
 
-    /// Directed links, all of them in every round; who hears so many takes the same part of each and of
-    /// its own. That keeps the workers' average only where everyone hears as many as hear it: elsewhere
-    /// push-sum must weigh.
+    /// Uses all given directed links in every round. Each worker gives equal weight to its own model and to each model
+    /// it receives. This preserves the workers' average only if every worker receives from as many workers as it sends
+    /// to; otherwise use push-sum weights.
     ///
     /// ```
     /// # use upwash_topology::Schedule;
@@ -231,14 +233,14 @@ impl Schedule {
                 return Err(GraphError::SelfLoop { node: from });
             }
             if index > 0 && links[index - 1] == (from, to) {
-                return Err(GraphError::DoubledEdge { u: from, v: to });
+                return Err(GraphError::DuplicateEdge { u: from, v: to });
             }
             rows[to].push(from);
         }
         let row = |mut senders: Vec<usize>| {
             senders.sort_unstable();
-            let part = 1.0 / senders.len() as f64;
-            senders.into_iter().map(|sender| (sender, part)).collect()
+            let weight = 1.0 / senders.len() as f64;
+            senders.into_iter().map(|sender| (sender, weight)).collect()
         };
         let mixing = Mixing::from_rows(rows.into_iter().map(row).collect());
         let pattern = Pattern { links, directed: true, matchings: vec![], mixing };
@@ -246,8 +248,8 @@ impl Schedule {
         Ok(Self { nodes, rule })
     }
 
-    /// The directed exponential graph: everyone sends to the workers 1, 2, 4, ... places further on.
-    /// Everyone hears as many as hear it, so that the average is kept.
+    /// The directed exponential graph: each worker i sends to workers i + 1, i + 2, i + 4, ... (mod n). Every worker
+    /// receives from as many workers as it sends to, so the average is preserved.
     ///
     /// # Panics
     /// If there are no workers.
@@ -266,8 +268,7 @@ impl Schedule {
         Self::directed(nodes, &directed_edges).expect("hops below the size are distinct")
     }
 
-    /// A random maximal matching of the graph in every round; linked workers take each other's
-    /// average.
+    /// Draws a random maximal matching of the graph in every round. Linked workers average their two models.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Schedule};
@@ -281,9 +282,9 @@ impl Schedule {
         Self { nodes: graph.nodes(), rule }
     }
 
-    /// What the code released with the AL-DSGD and MATCHA papers runs under the name D-PSGD: not
-    /// the whole graph, but its second matching in rounds 0, 2, 4, ... and its first in rounds 1,
-    /// 3, 5, ..., with the alpha of the whole graph. On L1 these two leave the graph in two pieces.
+    /// The schedule that the code released with the AL-DSGD and MATCHA papers runs under the name D-PSGD. It does not
+    /// use the whole graph, but its second matching in rounds 0, 2, 4, ... and its first in rounds 1, 3, 5, ..., with
+    /// the alpha of the whole graph. On L1 these two matchings leave the graph in two connected components.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Schedule};
@@ -308,8 +309,8 @@ impl Schedule {
         Ok(Self::cycle(graph.nodes(), [one(1), one(0)]))
     }
 
-    /// Several graphs, each with its own schedule and its own count of rounds (except in a random
-    /// order, where all go by the common one).
+    /// Combines the schedules of several graphs. Each schedule counts only the rounds in which it is used (except in a
+    /// random order, where all use the common round number).
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Order, Schedule};
@@ -337,8 +338,8 @@ impl Schedule {
         Ok(Self { nodes, rule: Rule::Dynamic { copies, order } })
     }
 
-    /// Relabelled copies of this schedule: in copy c, worker k stands where worker
-    /// `relabelings[c][k]` stands here.
+    /// Rotates through relabeled copies of this schedule. In copy c, worker k takes the position of worker
+    /// `relabelings[c][k]` of this schedule.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Matcha, Order, Schedule, paper_relabelings};
@@ -350,15 +351,15 @@ impl Schedule {
     /// ```
     pub fn rotating(self, relabelings: &[Vec<usize>], order: Order) -> Result<Self, ScheduleError> {
         let (nodes, base) = (self.nodes, Arc::new(self));
-        let copy = |places: &Vec<usize>| -> Result<Self, ScheduleError> {
-            crate::graph::inverse(places, nodes)?;
+        let copy = |relabeling: &Vec<usize>| -> Result<Self, ScheduleError> {
+            crate::graph::inverse(relabeling, nodes)?;
             let rule = match &base.rule {
-                // What is known already is moved once, not in every round.
+                // Relabel fixed patterns once rather than in every round.
                 Rule::Cycle(patterns) => {
-                    let moved = patterns.iter().map(|pattern| pattern.relabelled(places).into());
+                    let moved = patterns.iter().map(|pattern| pattern.relabeled(relabeling).into());
                     Rule::Cycle(moved.collect())
                 }
-                _ => Rule::Relabelled { base: Arc::clone(&base), places: places.clone() },
+                _ => Rule::Relabeled { base: Arc::clone(&base), relabeling: relabeling.clone() },
             };
             Ok(Self { nodes, rule })
         };
@@ -366,8 +367,8 @@ impl Schedule {
         Self::dynamic(copies, order)
     }
 
-    /// The same, but that every `rounds`-th round is an exact average of all: Gossip-PGA. With
-    /// `rounds` = 4 these are rounds 3, 7, 11, ... They have no [`links`](Round::links).
+    /// Replaces every `rounds`-th round by an exact average of all workers, as in Gossip-PGA. With `rounds` = 4 these
+    /// are rounds 3, 7, 11, ... They have no [`links`](Round::links).
     ///
     /// ```
     /// # use upwash_topology::Schedule;
@@ -386,7 +387,7 @@ impl Schedule {
         Ok(Self { nodes, rule })
     }
 
-    /// How many workers there are.
+    /// Returns the number of workers.
     ///
     /// ```
     /// # use upwash_topology::Schedule;
@@ -396,7 +397,7 @@ impl Schedule {
         self.nodes
     }
 
-    /// What is up in round `index`.
+    /// Returns the links and mixing weights of round `index`.
     ///
     /// ```
     /// # use upwash_topology::Schedule;
@@ -408,14 +409,14 @@ impl Schedule {
         Round { index, copy, pattern }
     }
 
-    /// Every (sender, receiver) that there can be in some round, however rarely.
+    /// Returns every (sender, receiver) that can occur in some round, however rarely.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Matcha, Schedule};
     /// let ring = "ring:4".parse::<GraphSpec>()?.build()?;
     /// let rare = Schedule::matcha(&Matcha::solve(&ring, 0.001)?, 7);
     /// assert_eq!(rare.possible_links().len(), 8); // four links, both ways
-    /// assert_eq!(Schedule::one_peer_exponential(4).possible_links().len(), 8); // to the next, and the one after it
+    /// assert_eq!(Schedule::one_peer_exponential(4).possible_links().len(), 8); // to the next two workers
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn possible_links(&self) -> Vec<Edge> {
@@ -424,15 +425,15 @@ impl Schedule {
             links.flat_map(|&(u, v)| [(u, v), (v, u)]).collect()
         };
         let mut all: Vec<Edge> = match &self.rule {
-            Rule::Cycle(patterns) => patterns.iter().flat_map(|one| one.directed_edges()).collect(),
+            Rule::Cycle(patterns) => patterns.iter().flat_map(|pattern| pattern.directed_edges()).collect(),
             Rule::Matcha { matcha, .. } => {
                 let matchings = matcha.matchings().iter().zip(matcha.probabilities());
                 let used = matchings.filter(|(_, probability)| **probability > 0.0);
                 used.flat_map(|(links, _)| both_ways(links)).collect()
             }
             Rule::RandomMatching { graph, .. } => both_ways(graph.edges()),
-            Rule::Relabelled { base, places } => {
-                let worker_at = crate::graph::inverse(places, places.len()).expect("a permutation");
+            Rule::Relabeled { base, relabeling } => {
+                let worker_at = crate::graph::inverse(relabeling, relabeling.len()).expect("a permutation");
                 let links = base.possible_links().into_iter();
                 links.map(|(u, v)| (worker_at[u], worker_at[v])).collect()
             }
@@ -447,9 +448,9 @@ impl Schedule {
         all
     }
 
-    /// The round of [`matcha`](Self::matcha) in which just these matchings are up.
-    pub(crate) fn matcha_round(matcha: &Matcha, up: Vec<usize>) -> Round {
-        Round { index: 0, copy: 0, pattern: active(matcha, &Weights::Optimal, up).into() }
+    /// Returns the round of [`matcha`](Self::matcha) in which exactly the matchings `active` are active.
+    pub(crate) fn matcha_round(matcha: &Matcha, active: Vec<usize>) -> Round {
+        Round { index: 0, copy: 0, pattern: matcha_pattern(matcha, &Weights::Optimal, active).into() }
     }
 
     fn cycle(nodes: usize, rounds: impl IntoIterator<Item = (Vec<Edge>, Vec<usize>, Mixing)>) -> Self {
@@ -461,19 +462,19 @@ impl Schedule {
         Self { nodes, rule: Rule::Cycle(patterns) }
     }
 
-    /// The copy and what is up; `lane` keeps the draws of different copies apart.
-    fn pattern(&self, lane: u64, index: u64) -> (usize, Arc<Pattern>) {
+    /// Returns the index of the copy and its pattern. `stream_id` separates the random draws of different copies.
+    fn pattern(&self, stream_id: u64, index: u64) -> (usize, Arc<Pattern>) {
         match &self.rule {
             Rule::Cycle(patterns) => (0, Arc::clone(&patterns[(index % patterns.len() as u64) as usize])),
             Rule::Matcha { matcha, weights, seed } => {
-                let mut stream = Stream::new(*seed, "matcha", &[lane, index]);
+                let mut stream = Stream::new(*seed, "matcha", &[stream_id, index]);
                 let draws = matcha.probabilities().iter().map(|&p| stream.uniform() < p);
-                let up = draws.enumerate().filter_map(|(j, up)| up.then_some(j)).collect();
-                (0, active(matcha, weights, up).into())
+                let active = draws.enumerate().filter_map(|(j, is_active)| is_active.then_some(j)).collect();
+                (0, matcha_pattern(matcha, weights, active).into())
             }
             Rule::RandomMatching { graph, seed } => {
                 let mut links = graph.edges().to_vec();
-                Stream::new(*seed, "random matching", &[lane, index]).shuffle(&mut links);
+                Stream::new(*seed, "random matching", &[stream_id, index]).shuffle(&mut links);
                 let mut free = vec![true; graph.nodes()];
                 links.retain(|&(u, v)| {
                     let both = free[u] && free[v];
@@ -486,33 +487,33 @@ impl Schedule {
                 let mixing = Mixing::laplacian(graph.nodes(), &links, |_| 0.5);
                 (0, Pattern { links, directed: false, matchings: vec![], mixing }.into())
             }
-            Rule::Relabelled { base, places } => {
-                let (copy, pattern) = base.pattern(lane, index);
-                (copy, pattern.relabelled(places).into())
+            Rule::Relabeled { base, relabeling } => {
+                let (copy, pattern) = base.pattern(stream_id, index);
+                (copy, pattern.relabeled(relabeling).into())
             }
             Rule::Dynamic { copies, order } => {
-                let (copy, count) = order.turn(copies.len(), index);
-                let lane = lane.wrapping_mul(0x1_0000).wrapping_add(copy as u64 + 1);
-                (copy, copies[copy].pattern(lane, count).1)
+                let (copy, round) = order.graph_at(copies.len(), index);
+                let stream_id = stream_id.wrapping_mul(0x1_0000).wrapping_add(copy as u64 + 1);
+                (copy, copies[copy].pattern(stream_id, round).1)
             }
             Rule::Averaging { average, every, .. } if (index + 1).is_multiple_of(*every) => (0, Arc::clone(average)),
-            Rule::Averaging { base, .. } => base.pattern(lane, index),
+            Rule::Averaging { base, .. } => base.pattern(stream_id, index),
         }
     }
 }
 
-/// The links of the matchings that are `up`, weighted.
-fn active(matcha: &Matcha, weights: &Weights, up: Vec<usize>) -> Pattern {
+/// Returns the links of the `active` matchings with their mixing weights.
+fn matcha_pattern(matcha: &Matcha, weights: &Weights, active: Vec<usize>) -> Pattern {
     let nodes = matcha.graph().nodes();
-    let mut links: Vec<Edge> = up.iter().flat_map(|&j| matcha.matchings()[j].clone()).collect();
+    let mut links: Vec<Edge> = active.iter().flat_map(|&j| matcha.matchings()[j].clone()).collect();
     links.sort_unstable();
     let mixing = match weights {
         Weights::Optimal => Mixing::laplacian(nodes, &links, |node| matcha.alphas()[node]),
         weights => {
             let graph = Graph::new(nodes, links.iter().copied());
             let mixing = graph.map(|graph| weights.mixing(&graph));
-            mixing.expect("links of a simple graph").expect("checked when the schedule was made")
+            mixing.expect("links of a simple graph").expect("weights checked when the schedule was created")
         }
     };
-    Pattern { links, directed: false, matchings: up, mixing }
+    Pattern { links, directed: false, matchings: active, mixing }
 }

@@ -1,8 +1,8 @@
-//! In which order a dynamic schedule takes its graphs.
+//! The order in which a dynamic schedule uses its graphs.
 
 use crate::random::Stream;
 
-/// In which order the graphs of a dynamic schedule come.
+/// The order in which a dynamic schedule uses its graphs.
 ///
 /// ```
 /// use upwash_topology::Order;
@@ -11,21 +11,21 @@ use crate::random::Stream;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Order {
-    /// One after the other, one round each, beginning with `start`.
+    /// One after the other, one round each, starting with `start`.
     InTurn {
         /// The graph of round 0.
         start: usize,
     },
-    /// Any of them, drawn anew for every round.
+    /// A graph drawn at random for every round.
     Random {
-        /// What the draws depend on.
+        /// The random seed.
         seed: u64,
     },
-    /// As the code released with the AL-DSGD paper does it, by the batch's number b in its epoch:
-    /// an even b takes the second graph; an odd b takes the third if it divides by 3 (and there is
-    /// a third), otherwise the first.
+    /// The order of the code released with the AL-DSGD paper, which depends on the index b of the batch in its epoch.
+    /// An even b uses the second graph. An odd b uses the third if b is divisible by 3 (and there is a third graph),
+    /// otherwise the first.
     Released {
-        /// How many rounds an epoch has.
+        /// The number of rounds per epoch.
         rounds_per_epoch: u64,
     },
 }
@@ -37,8 +37,9 @@ impl Default for Order {
 }
 
 impl Order {
-    /// Which of `copies` graphs has round `index`, and how many rounds it has had before.
-    pub(super) fn turn(self, copies: usize, index: u64) -> (usize, u64) {
+    /// Returns which of `copies` graphs round `index` uses, and the round number that its schedule counts: the number
+    /// of earlier rounds that used it, or, in a random order, `index`.
+    pub(super) fn graph_at(self, copies: usize, index: u64) -> (usize, u64) {
         let n = copies as u64;
         match self {
             Self::InTurn { start } => (((index + start as u64 % n) % n) as usize, index / n),
@@ -62,7 +63,7 @@ fn released_copy(copies: usize, batch: u64) -> usize {
     }
 }
 
-/// How many of the first `batches` batches of an epoch go to `copy`.
+/// Returns how many of the first `batches` batches of an epoch use `copy`.
 fn released_count(copies: usize, copy: usize, batches: u64) -> u64 {
     let second = if copies > 1 { batches.div_ceil(2) } else { 0 };
     let third = if copies > 2 { (batches + 2) / 6 } else { 0 }; // 3, 9, 15, ...
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_released_counts_agree_with_counting() {
+    fn released_count_agrees_with_counting_batches() {
         for copies in 1..=3 {
             let mut counts = [0; 3];
             for batch in 0..200 {

@@ -1,9 +1,9 @@
-//! What is up in one round.
+//! The links and mixing weights of one round.
 
 use crate::{Edge, Mixing};
 use std::sync::Arc;
 
-/// What is up in one round.
+/// The links and mixing weights of one round of a schedule.
 ///
 /// ```
 /// use upwash_topology::{GraphSpec, Schedule};
@@ -20,7 +20,7 @@ pub struct Round {
     pub(super) pattern: Arc<Pattern>,
 }
 
-/// Links and weights without a number: rounds that are alike share one.
+/// Links and weights without a round number. Identical rounds share one pattern.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Pattern {
     pub(super) links: Vec<Edge>,
@@ -30,7 +30,7 @@ pub(super) struct Pattern {
 }
 
 impl Round {
-    /// The number of the round.
+    /// Returns the number of the round, counted from 0.
     ///
     /// ```
     /// # use upwash_topology::Schedule;
@@ -40,7 +40,7 @@ impl Round {
         self.index
     }
 
-    /// Which of a dynamic schedule's graphs is in force; 0 where there is only one.
+    /// Returns the index of the graph that a dynamic schedule uses in this round; 0 for other schedules.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Order, Schedule, Weights, paper_relabelings};
@@ -54,8 +54,8 @@ impl Round {
         self.copy
     }
 
-    /// The links that are up; for a directed round, (sender, receiver). None for an exact average
-    /// of all, which is one collective operation and no exchange between neighbors.
+    /// Returns the links that are up, as (sender, receiver) for a directed round. An exact average has no links,
+    /// because it is one collective operation and not an exchange between neighbors.
     ///
     /// ```
     /// # use upwash_topology::Schedule;
@@ -65,7 +65,7 @@ impl Round {
         &self.pattern.links
     }
 
-    /// Whether models travel one way only over each link.
+    /// Returns whether models travel in only one direction over each link.
     ///
     /// ```
     /// # use upwash_topology::Schedule;
@@ -75,7 +75,7 @@ impl Round {
         self.pattern.directed
     }
 
-    /// The matchings that are up, where the schedule goes by matchings.
+    /// Returns the indices of the active matchings, if the schedule is based on matchings.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Schedule};
@@ -87,7 +87,7 @@ impl Round {
         &self.pattern.matchings
     }
 
-    /// The mixing matrix in force.
+    /// Returns the mixing matrix of the round.
     ///
     /// ```
     /// # use upwash_topology::Schedule;
@@ -97,7 +97,7 @@ impl Round {
         &self.pattern.mixing
     }
 
-    /// The workers whose models `worker` receives in this round.
+    /// Returns the workers whose models `worker` receives in this round.
     ///
     /// ```
     /// # use upwash_topology::Schedule;
@@ -108,7 +108,7 @@ impl Round {
         self.mixing().row(worker).iter().map(|entry| entry.0).filter(move |&sender| sender != worker)
     }
 
-    /// To how many workers each sends in this round.
+    /// Returns the number of workers that each worker sends to in this round.
     ///
     /// ```
     /// # use upwash_topology::Schedule;
@@ -128,8 +128,8 @@ impl Round {
         counts
     }
 
-    /// The same round with other rows for some workers, as they are when links fail: each in increasing
-    /// order of the sender, with the worker itself among them.
+    /// Returns this round with new mixing rows for some workers, for example after links have failed. Each row is
+    /// sorted by sender and includes the worker itself.
     ///
     /// ```
     /// # use upwash_topology::Schedule;
@@ -145,7 +145,7 @@ impl Round {
         Self { pattern: Arc::new(pattern), ..*self }
     }
 
-    /// How many models `worker` receives in this round: its degree in the links that are up.
+    /// Returns the number of models that `worker` receives in this round: its degree in the graph of links that are up.
     ///
     /// ```
     /// # use upwash_topology::{GraphSpec, Schedule, Weights};
@@ -159,7 +159,7 @@ impl Round {
 }
 
 impl Pattern {
-    /// Every (sender, receiver).
+    /// Returns every (sender, receiver).
     pub(super) fn directed_edges(&self) -> impl Iterator<Item = Edge> + '_ {
         (0..self.mixing.nodes()).flat_map(|receiver| {
             let row = self.mixing.row(receiver).iter();
@@ -167,9 +167,9 @@ impl Pattern {
         })
     }
 
-    /// Called with permutations only.
-    pub(super) fn relabelled(&self, places: &[usize]) -> Self {
-        let worker_at = crate::graph::inverse(places, places.len()).expect("a permutation");
+    /// Relabels the workers. `relabeling` must be a permutation; `Schedule::rotating` checks it.
+    pub(super) fn relabeled(&self, relabeling: &[usize]) -> Self {
+        let worker_at = crate::graph::inverse(relabeling, relabeling.len()).expect("a permutation");
         let mut links: Vec<Edge> = self
             .links
             .iter()
@@ -181,7 +181,7 @@ impl Pattern {
             links,
             directed: self.directed,
             matchings: self.matchings.clone(),
-            mixing: self.mixing.relabelled(places).expect("a permutation"),
+            mixing: self.mixing.relabeled(relabeling).expect("a permutation"),
         }
     }
 }

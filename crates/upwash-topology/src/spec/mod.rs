@@ -1,4 +1,4 @@
-//! One spelling for graphs, in configuration, on the command line and in code.
+//! Textual graph specifications, as used in configuration files, on the command line and in code.
 
 mod kinds;
 mod parse;
@@ -9,11 +9,11 @@ use crate::{Graph, GraphError, edge_list, generators, paper};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// A graph by name: `ring:8`, `torus:4x4`, `erdos-renyi:16,p=0.3,seed=7`, `file:graph.txt`,
-/// `paper:L1`. [`GraphKind::all`] lists every spelling.
+/// A graph specification such as `ring:8`, `torus:4x4`, `erdos-renyi:16,p=0.3,seed=7`, `file:graph.txt` or `paper:L1`.
+/// [`GraphKind::all`] lists the syntax of every kind.
 ///
-/// Options follow the size, separated by commas. `seed` is 0 unless given. With `connected`, a
-/// random graph is drawn again until it is in one piece.
+/// Options follow the size, separated by commas. `seed` defaults to 0. With `connected`, a random graph is redrawn
+/// until it is connected.
 ///
 /// ```
 /// use upwash_topology::GraphSpec;
@@ -27,40 +27,39 @@ use std::path::{Path, PathBuf};
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
 pub enum GraphSpec {
-    /// `ring:8`: a circle.
+    /// `ring:8`: a cycle.
     Ring(usize),
     /// `path:8`: a line.
     Path(usize),
-    /// `star:8`: worker 0 in the middle.
+    /// `star:8`: worker 0 is linked to all others.
     Star(usize),
-    /// `complete:8`: everyone with everyone.
+    /// `complete:8`: every pair of workers is linked.
     Complete(usize),
     /// `grid:3x4`: rows and columns.
     Grid(usize, usize),
-    /// `torus:4x4`: a grid whose far ends are linked.
+    /// `torus:4x4`: a grid whose opposite sides are linked.
     Torus(usize, usize),
-    /// `hypercube:16`: a power of two.
+    /// `hypercube:16`: a hypercube; the number of workers is a power of two.
     Hypercube(usize),
-    /// `exponential:16`: links to those 1, 2, 4, 8, ... further.
+    /// `exponential:16`: each worker is linked to those 1, 2, 4, 8, ... further around a ring.
     Exponential(usize),
-    /// `erdos-renyi:16,p=0.3`: every two linked with probability p.
-    ErdosRenyi(Random, f64),
-    /// `geometric:16,radius=0.4`: random places in a unit square, linked where they are near.
-    Geometric(Random, f64),
-    /// `regular:16,degree=3`: random, every worker with the same degree.
-    Regular(Random, usize),
-    /// `barabasi-albert:16,links=2`: newcomers link to the well-connected.
-    BarabasiAlbert(Random, usize),
-    /// `file:graph.txt`: an edge list, `u v` a line.
+    /// `erdos-renyi:16,p=0.3`: every pair is linked with probability p.
+    ErdosRenyi(RandomOptions, f64),
+    /// `geometric:16,radius=0.4`: random points in the unit square, linked where they are closer than the radius.
+    Geometric(RandomOptions, f64),
+    /// `regular:16,degree=3`: random, and every worker has the same degree.
+    Regular(RandomOptions, usize),
+    /// `barabasi-albert:16,links=2`: each new worker links to others, preferring well-connected ones.
+    BarabasiAlbert(RandomOptions, usize),
+    /// `file:graph.txt`: an edge list with one link `u v` per line, and optionally the number of nodes.
     File(PathBuf, Option<usize>),
-    /// `matchings:file.txt`: a matching a line, `u-v u-v`.
+    /// `matchings:file.txt`: one matching `u-v u-v` per line, and optionally the number of nodes.
     Matchings(PathBuf, Option<usize>),
-    /// `paper:L1`, `paper:L2@9`: the graphs of the AL-DSGD paper, by their number and the paper's
-    /// count of links.
+    /// `paper:L1`, `paper:L2@9`: a graph of the AL-DSGD paper, by its number and the paper's number of links.
     Paper(usize, usize),
 }
 
-/// What every random graph is told: size, seed, and whether it must be connected.
+/// Options that all random graphs share: size, seed, and whether the graph must be connected.
 ///
 /// ```
 /// use upwash_topology::GraphSpec;
@@ -69,16 +68,16 @@ pub enum GraphSpec {
 /// # Ok::<(), upwash_topology::SpecError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Random {
-    /// How many workers.
+pub struct RandomOptions {
+    /// The number of workers.
     pub nodes: usize,
-    /// Which of the possible graphs.
+    /// The random seed.
     pub seed: u64,
-    /// Draw again until it is in one piece.
+    /// Whether to redraw until the graph is connected.
     pub connected: bool,
 }
 
-/// Why a graph cannot be had.
+/// A graph specification that is invalid or cannot be built.
 ///
 /// ```
 /// use upwash_topology::GraphSpec;
@@ -88,45 +87,45 @@ pub struct Random {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// No graph has that name.
-    #[error("graph `{spec}`: no graph is called `{name}`{}; `upwash topology list` shows all", match nearest {
+    /// The kind of graph is unknown.
+    #[error("graph `{spec}`: unknown kind `{name}`{}; run `upwash topology list` to see all kinds", match nearest {
         Some(nearest) => format!(", did you mean `{nearest}`?"),
         None => String::new(),
     })]
     UnknownName {
-        /// The whole spelling.
+        /// The whole specification.
         spec: String,
         /// The part before the colon.
         name: String,
-        /// The name that looks most like it.
+        /// The most similar known name, if one is close enough.
         nearest: Option<&'static str>,
     },
-    /// The name is known, what follows is wrong.
-    #[error("graph `{spec}`: {problem}; write it as `{spelling}`, for example `{example}`")]
-    Spelling {
-        /// The whole spelling.
+    /// The kind is known, but the part after the colon is invalid.
+    #[error("graph `{spec}`: {problem}; write it as `{syntax}`, for example `{example}`")]
+    Syntax {
+        /// The whole specification.
         spec: String,
         /// What is wrong.
         problem: String,
-        /// How this kind is spelled.
-        spelling: &'static str,
-        /// One that works.
+        /// The syntax of this kind.
+        syntax: &'static str,
+        /// A valid specification of this kind.
         example: &'static str,
     },
     /// The graph cannot be built.
     #[error("graph `{spec}`")]
     Graph {
-        /// The whole spelling.
+        /// The whole specification.
         spec: String,
-        /// Why.
+        /// The reason.
         source: GraphError,
     },
-    /// No connected graph turned up.
-    #[error("graph `{spec}`: none of {tries} draws was connected; make links more likely, or leave `connected` out")]
+    /// No draw of a random graph was connected.
+    #[error("graph `{spec}`: none of {tries} draws was connected; make links more likely, or leave out `connected`")]
     NeverConnected {
-        /// The whole spelling.
+        /// The whole specification.
         spec: String,
-        /// How many graphs were drawn.
+        /// The number of graphs drawn.
         tries: u64,
     },
     /// The file cannot be read.
@@ -134,10 +133,10 @@ pub enum SpecError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
-    /// The file is not a graph.
+    /// The file does not describe a graph.
     #[error("{}{}: {problem}", path.display(), match line { 0 => String::new(), line => format!(", line {line}") })]
     File {
         /// The file.
@@ -149,15 +148,15 @@ pub enum SpecError {
     },
 }
 
-/// How often a random graph is drawn in the search for a connected one, at most,
+/// The maximum number of draws in search of a connected random graph.
 const MAX_TRIES: u64 = 1000;
-/// and how many pairs of nodes are looked at in all.
+/// The maximum number of node pairs examined over all those draws.
 const MAX_PAIRS: u64 = 2_000_000_000;
-/// The largest edge list that is read.
+/// The maximum size of an edge list.
 const MAX_FILE_BYTES: u64 = 1 << 28;
 
 impl GraphSpec {
-    /// Builds the graph; a file's path is taken from the current directory.
+    /// Builds the graph. The path of a file is relative to the current directory.
     ///
     /// ```
     /// # use upwash_topology::GraphSpec;
@@ -165,7 +164,7 @@ impl GraphSpec {
     /// # Ok::<(), upwash_topology::SpecError>(())
     /// ```
     pub fn build(&self) -> Result<Graph, SpecError> {
-        // One made in code has not been through the checks of one that was spelled.
+        // A specification constructed in code has not passed the checks of the parser.
         if !matches!(self, Self::File(..) | Self::Matchings(..)) {
             self.to_string().parse::<Self>()?;
         }
@@ -201,8 +200,8 @@ impl GraphSpec {
         graph.map_err(|source| SpecError::Graph { spec: self.to_string(), source })
     }
 
-    /// The same, but that a file is named by its whole path, taken from `folder`: it means the same
-    /// wherever it is read.
+    /// Returns this specification with the path of a file made absolute, relative to `folder`, so that it does not
+    /// depend on the current directory.
     ///
     /// ```
     /// # use upwash_topology::GraphSpec;
@@ -225,7 +224,7 @@ impl GraphSpec {
         }
     }
 
-    /// The file that it is read from, if any.
+    /// Returns the file that the graph is read from, if any.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::File(path, _) | Self::Matchings(path, _) => Some(path),
@@ -233,7 +232,7 @@ impl GraphSpec {
         }
     }
 
-    /// The same with a file's name alone, wherever it is.
+    /// Returns this specification with the path of a file reduced to the file name.
     ///
     /// ```
     /// use upwash_topology::GraphSpec;
@@ -251,8 +250,12 @@ impl GraphSpec {
         }
     }
 
-    /// Draws with the seed itself; where that must be connected and is not, with seeds made from it.
-    fn draw(&self, random: Random, generate: impl Fn(u64) -> Result<Graph, GraphError>) -> Result<Graph, SpecError> {
+    /// Draws a random graph with its seed. If it must be connected and is not, draws again with seeds derived from it.
+    fn draw(
+        &self,
+        random: RandomOptions,
+        generate: impl Fn(u64) -> Result<Graph, GraphError>,
+    ) -> Result<Graph, SpecError> {
         let pairs = (random.nodes as u64).pow(2).max(1);
         let tries = if random.connected { (MAX_PAIRS / pairs).clamp(2, MAX_TRIES) } else { 1 };
         for attempt in 0..tries {
@@ -272,18 +275,19 @@ fn read(
     parse: impl Fn(&str, Option<usize>) -> Result<Graph, edge_list::Problem>,
 ) -> Result<Graph, SpecError> {
     let unreadable = |source| SpecError::Unreadable { path: path.to_owned(), source };
-    let wrong = |line, problem| SpecError::File { path: path.to_owned(), line, problem };
+    let invalid = |line, problem| SpecError::File { path: path.to_owned(), line, problem };
     let mut bytes = Vec::new();
-    // A device has no length and no end: read no more than can be an edge list.
+    // Limit the bytes read rather than check the length: a device file has none and may never end.
     let file = std::fs::File::open(path).map_err(unreadable)?;
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(wrong(0, format!("more than {MAX_FILE_BYTES} bytes are no edge list")));
+        return Err(invalid(0, format!("more than {MAX_FILE_BYTES} bytes, which is too large for an edge list")));
     }
     let text = std::str::from_utf8(&bytes).ok().filter(|text| !text.contains('\0'));
-    let text =
-        text.ok_or_else(|| wrong(0, "this is not a text file; an edge list has a link a line, as `0 1`".into()))?;
-    parse(text.trim_start_matches('\u{feff}'), nodes).map_err(|problem| wrong(problem.line, problem.message))
+    let text = text.ok_or_else(|| {
+        invalid(0, "this is not a text file; an edge list has one link per line, such as `0 1`".into())
+    })?;
+    parse(text.trim_start_matches('\u{feff}'), nodes).map_err(|problem| invalid(problem.line, problem.message))
 }
 
 impl std::fmt::Display for GraphSpec {
@@ -321,7 +325,7 @@ impl std::fmt::Display for GraphSpec {
     }
 }
 
-impl std::fmt::Display for Random {
+impl std::fmt::Display for RandomOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, ",seed={}", self.seed)?;
         if self.connected { write!(f, ",connected") } else { Ok(()) }

@@ -1,7 +1,7 @@
-//! From a spelling to a specification, with an answer for every mistake.
+//! Parses graph specifications, with a specific message for each mistake.
 
 use super::kinds::KINDS;
-use super::{GraphKind, GraphSpec, Random, SpecError};
+use super::{GraphKind, GraphSpec, RandomOptions, SpecError};
 use crate::graph::{MAX_EDGES, MAX_NODES};
 use crate::paper;
 use std::collections::BTreeMap;
@@ -22,17 +22,17 @@ impl FromStr for GraphSpec {
                 nearest: nearest.map(|kind| kind.name),
             });
         };
-        parse(kind.name, rest).map_err(|problem| SpecError::Spelling {
+        parse(kind.name, rest).map_err(|problem| SpecError::Syntax {
             spec: spec.into(),
             problem,
-            spelling: kind.spelling,
+            syntax: kind.syntax,
             example: kind.example,
         })
     }
 }
 
-/// Parses what follows the colon. The checks here are those of which the user can be told in the
-/// words of the spelling; what remains is [`Graph::new`]'s.
+/// Parses the part after the colon. This function makes the checks whose message can refer to the syntax;
+/// [`Graph::new`](crate::Graph::new) makes the others.
 fn parse(name: &str, rest: &str) -> Result<GraphSpec, String> {
     if name == "file" || name == "matchings" {
         return file_spec(name, rest);
@@ -44,17 +44,17 @@ fn parse(name: &str, rest: &str) -> Result<GraphSpec, String> {
     let mut options = Options::split(rest)?;
     let size = options.size.clone();
     let spec = match name {
-        "ring" => GraphSpec::Ring(at_least(2, &size)?),
-        "path" => GraphSpec::Path(at_least(1, &size)?),
-        "star" => GraphSpec::Star(at_least(2, &size)?),
+        "ring" => GraphSpec::Ring(worker_count(2, &size)?),
+        "path" => GraphSpec::Path(worker_count(1, &size)?),
+        "star" => GraphSpec::Star(worker_count(2, &size)?),
         "complete" => {
-            let n = at_least(1, &size)?;
-            few_enough(n * (n - 1) / 2)?;
+            let n = worker_count(1, &size)?;
+            check_link_count(n * (n - 1) / 2)?;
             GraphSpec::Complete(n)
         }
         "grid" => sides(&size, 1).map(|(rows, columns)| GraphSpec::Grid(rows, columns))?,
         "torus" => sides(&size, 2).map(|(rows, columns)| GraphSpec::Torus(rows, columns))?,
-        "hypercube" => match at_least(2, &size)? {
+        "hypercube" => match worker_count(2, &size)? {
             n if n.is_power_of_two() => GraphSpec::Hypercube(n),
             n => {
                 let below = 1usize << n.ilog2();
@@ -62,38 +62,38 @@ fn parse(name: &str, rest: &str) -> Result<GraphSpec, String> {
                 return Err(format!("{n} is not a power of two (the nearest are {near})"));
             }
         },
-        "exponential" => GraphSpec::Exponential(at_least(2, &size)?),
+        "exponential" => GraphSpec::Exponential(worker_count(2, &size)?),
         "erdos-renyi" => {
             let p = options.take("p")?;
             if !(p > 0.0 && p <= 1.0) {
-                return Err(format!("p={p} is not above 0 and at most 1"));
+                return Err(format!("p={p} is out of range: p must be above 0 and at most 1"));
             }
-            GraphSpec::ErdosRenyi(options.random(at_least(1, &size)?)?, p)
+            GraphSpec::ErdosRenyi(options.random(worker_count(1, &size)?)?, p)
         }
         "geometric" => {
             let radius: f64 = options.take("radius")?;
             if !(radius > 0.0 && radius.is_finite()) {
-                return Err(format!("radius={radius} is not above 0"));
+                return Err(format!("radius={radius} is out of range: the radius must be above 0 and finite"));
             }
-            GraphSpec::Geometric(options.random(at_least(1, &size)?)?, radius)
+            GraphSpec::Geometric(options.random(worker_count(1, &size)?)?, radius)
         }
         "regular" => {
-            let (n, degree): (_, usize) = (at_least(2, &size)?, options.take("degree")?);
+            let (n, degree): (_, usize) = (worker_count(2, &size)?, options.take("degree")?);
             if degree == 0 || degree >= n {
                 return Err(format!("degree={degree} is not between 1 and {}", n - 1));
             }
             if n % 2 == 1 && degree % 2 == 1 {
-                return Err(format!("{n} workers cannot all have {degree} links: make one even"));
+                return Err(format!("{n} workers cannot all have {degree} links: make one of the two numbers even"));
             }
-            few_enough(n * degree / 2)?;
+            check_link_count(n * degree / 2)?;
             GraphSpec::Regular(options.random(n)?, degree)
         }
         _ => {
-            let (n, links): (_, usize) = (at_least(2, &size)?, options.take("links")?);
+            let (n, links): (_, usize) = (worker_count(2, &size)?, options.take("links")?);
             if links == 0 || links >= n {
                 return Err(format!("links={links} is not between 1 and {}", n - 1));
             }
-            few_enough(n * links)?;
+            check_link_count(n * links)?;
             GraphSpec::BarabasiAlbert(options.random(n)?, links)
         }
     };
@@ -103,7 +103,7 @@ fn parse(name: &str, rest: &str) -> Result<GraphSpec, String> {
 
 fn file_spec(name: &str, rest: &str) -> Result<GraphSpec, String> {
     let (path, nodes) = match rest.rsplit_once(",nodes=") {
-        Some((path, count)) => (path, Some(at_least(1, count)?)),
+        Some((path, count)) => (path, Some(worker_count(1, count)?)),
         None => (rest, None),
     };
     if path.is_empty() {
@@ -119,15 +119,15 @@ fn file_spec(name: &str, rest: &str) -> Result<GraphSpec, String> {
 fn paper_spec(rest: &str) -> Result<GraphSpec, String> {
     let (graph, links) = rest.split_once('@').unwrap_or((rest, "13"));
     let which = ["L1", "L2", "L3"].iter().position(|&known| known == graph);
-    let which = which.ok_or_else(|| format!("the paper has L1, L2 and L3, not `{graph}`"))? + 1;
+    let which = which.ok_or_else(|| format!("the paper's graphs are L1, L2 and L3, not `{graph}`"))? + 1;
     let links = number(links, "the number of links")?;
     if !paper::SIZES.iter().any(|&(label, _)| label == links) {
-        return Err(format!("the paper has 13, 11, 9, 7 and 5 links, not {links}"));
+        return Err(format!("the paper's numbers of links are 13, 11, 9, 7 and 5, not {links}"));
     }
     Ok(GraphSpec::Paper(which, links))
 }
 
-/// The size, and `key=value` or `key` after it.
+/// The size, and the options `key=value` or `key` that follow it.
 struct Options<'a> {
     size: String,
     given: BTreeMap<&'a str, &'a str>,
@@ -155,55 +155,55 @@ impl<'a> Options<'a> {
         number(value, key)
     }
 
-    fn random(&mut self, nodes: usize) -> Result<Random, String> {
+    fn random(&mut self, nodes: usize) -> Result<RandomOptions, String> {
         let seed = if self.given.contains_key("seed") { self.take("seed")? } else { 0 };
         let connected = match self.given.remove("connected") {
             None => false,
             Some("") => true,
-            Some(value) => return Err(format!("`connected={value}`: write `connected` alone")),
+            Some(value) => return Err(format!("`connected={value}`: write `connected` alone, without a value")),
         };
-        Ok(Random { nodes, seed, connected })
+        Ok(RandomOptions { nodes, seed, connected })
     }
 
     fn finish(self) -> Result<(), String> {
         match self.given.keys().next() {
-            Some(unknown) => Err(format!("`{unknown}` is no option of it")),
+            Some(unknown) => Err(format!("unknown option `{unknown}`")),
             None => Ok(()),
         }
     }
 }
 
 fn number<T: FromStr>(text: &str, what: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("{what}: `{text}` is not a number that fits"))
+    text.parse().map_err(|_| format!("{what}: `{text}` is not a number or is out of range"))
 }
 
-fn at_least(least: usize, size: &str) -> Result<usize, String> {
+fn worker_count(least: usize, size: &str) -> Result<usize, String> {
     let n = number(size, "the number of workers")?;
     if n < least {
-        return Err(format!("{n} workers are too few: at least {least}"));
+        return Err(format!("{n} workers are too few: at least {least} are needed"));
     }
-    // Checked before anything is allocated: a mistyped size must not fill the memory.
+    // Check before anything is allocated, so that a mistyped size does not exhaust memory.
     if n > MAX_NODES {
-        return Err(format!("{n} workers are too many: at most {MAX_NODES}"));
+        return Err(format!("{n} workers are too many: at most {MAX_NODES} are supported"));
     }
     Ok(n)
 }
 
-fn few_enough(links: usize) -> Result<(), String> {
+fn check_link_count(links: usize) -> Result<(), String> {
     if links > MAX_EDGES {
-        return Err(format!("{links} links are too many: at most {MAX_EDGES}"));
+        return Err(format!("{links} links are too many: at most {MAX_EDGES} are supported"));
     }
     Ok(())
 }
 
 fn sides(size: &str, least: usize) -> Result<(usize, usize), String> {
-    let (rows, columns) = size.split_once('x').ok_or_else(|| format!("`{size}` is not rows x columns, as 4x4"))?;
+    let (rows, columns) = size.split_once('x').ok_or_else(|| format!("`{size}` is not ROWSxCOLUMNS, such as 4x4"))?;
     let side = |text| {
         let side: usize = number(text, "a side")?;
-        if side < least { Err(format!("a side of {side} is too short: at least {least}")) } else { Ok(side) }
+        if side < least { Err(format!("a side of {side} is too short: use at least {least}")) } else { Ok(side) }
     };
     let (rows, columns) = (side(rows)?, side(columns)?);
     let workers = rows.saturating_mul(columns);
-    at_least(1, &workers.to_string())?;
+    worker_count(1, &workers.to_string())?;
     Ok((rows, columns))
 }

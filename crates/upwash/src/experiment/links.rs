@@ -109,15 +109,15 @@ pub(super) fn check(method: &Method, graph: &Graph, schedule: &Schedule) -> Resu
     };
     let independent = "which train independently".to_string();
     let Some(algorithm) = method.synchronous() else {
-        let warning = groups_warning(graph.pieces().len(), independent);
+        let warning = groups_warning(graph.components().len(), independent);
         return Ok(warning.into_iter().collect());
     };
     let (weak, links) = (without_positive_self_weight(schedule), schedule.possible_links());
     let undirected = links.iter().map(|&(a, b)| (a.min(b), a.max(b)));
     let undirected: BTreeSet<_> = undirected.collect();
     let union = Graph::new(schedule.nodes(), undirected);
-    let groups = union.map_or(1, |union| union.pieces().len());
-    let preflight = Preflight { graph, schedule, weak: &weak, links: &links };
+    let groups = union.map_or(1, |union| union.components().len());
+    let preflight = Preflight { graph, schedule, nonpositive_self_weight: &weak, links: &links };
     algorithm.check(&preflight).map_err(ExperimentError::Conflict)?;
     let mut warnings = algorithm.warnings(&preflight);
     if algorithm.links() != algorithm::Links::None {
