@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         conv: nn::conv2d(path / "conv", 1, 8, 3, Default::default()),
         linear: nn::linear(path / "linear", 8 * 6 * 6, 10, Default::default()),
     });
-    let mut engine: Box<dyn Engine> = match Cuda::here() {
+    let mut engine: Box<dyn Engine> = match Cuda::detect() {
         Cuda::Devices(_) => Box::new(CudaEngine::new(&spec, &model, CudaOptions::default())?),
         _ => Box::new(experiment.cpu_engine(Arc::new(TorchCpuModel::new(Arc::new(model), shape)))),
     };

@@ -1,18 +1,19 @@
-//! Builds the C++ file beside libtorch, where the feature asks for it.
+//! Compiles the C++ shim against libtorch if the feature `libtorch` is enabled.
 
 fn main() {
     println!("cargo:rerun-if-changed=cpp");
     #[cfg(feature = "libtorch")]
-    shim();
+    build_shim();
 }
 
-/// With CUDA where libtorch and the headers have it, otherwise with stubs that say so.
+/// Compiles with CUDA if libtorch and the CUDA headers are available, otherwise with stubs that return an error.
 #[cfg(feature = "libtorch")]
-fn shim() {
+fn build_shim() {
     use std::path::PathBuf;
-    let folder = std::env::var("DEP_TCH_LIBTORCH_LIB").expect("torch-sys names libtorch's folder");
+    let folder = std::env::var("DEP_TCH_LIBTORCH_LIB")
+        .expect("torch-sys should set DEP_TCH_LIBTORCH_LIB to the folder of libtorch");
     let libraries = PathBuf::from(folder);
-    let torch = libraries.parent().expect("a folder above").to_owned();
+    let torch = libraries.parent().expect("the folder of libtorch should have a parent folder").to_owned();
     let include = torch.join("include");
     let mut build = cc::Build::new();
     build
@@ -22,7 +23,7 @@ fn shim() {
         .include(&include)
         .include(include.join("torch/csrc/api/include"))
         .file("cpp/shim.cpp");
-    // PyPI's packages lie side by side; an installed toolkit has its usual place.
+    // Packages from PyPI are siblings of torch; an installed toolkit is in its usual place.
     let packages = torch.parent().map(|packages| packages.join("nvidia/cu13/include"));
     let candidates = packages.into_iter().chain(["/usr/local/cuda/include".into()]);
     let headers = candidates
@@ -34,11 +35,11 @@ fn shim() {
             println!("cargo:rustc-link-lib=torch_cuda");
             println!("cargo:rustc-link-lib=c10_cuda");
         }
-        _ => println!("cargo:warning=no CUDA headers beside libtorch: building for the CPU only"),
+        _ => println!("cargo:warning=libtorch without CUDA, or no CUDA headers found: building for the CPU only"),
     }
     build.compile("upwash_shim");
     println!("cargo:rustc-link-search=native={}", libraries.display());
-    // Tests and benchmarks of this crate find libtorch without LD_LIBRARY_PATH.
+    // Lets tests and benchmarks of this crate find libtorch without LD_LIBRARY_PATH.
     println!("cargo:rustc-link-arg=-Wl,-rpath,{}", libraries.display());
     println!("cargo:libtorch_lib={}", libraries.display());
 }

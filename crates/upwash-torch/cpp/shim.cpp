@@ -32,7 +32,7 @@
 
 namespace {
 
-// Runs `work`, and turns what it throws into a message.
+// Runs `work` and turns an exception into an error message.
 template <typename Work> char *guarded(Work work) {
   try {
     work();
@@ -42,11 +42,11 @@ template <typename Work> char *guarded(Work work) {
   } catch (const std::exception &error) {
     return strdup(error.what());
   } catch (...) {
-    return strdup("an unknown C++ exception");
+    return strdup("unknown C++ exception");
   }
 }
 
-std::vector<at::Tensor> list(const upwash_tensor *tensors, size_t count) {
+std::vector<at::Tensor> tensor_list(const upwash_tensor *tensors, size_t count) {
   std::vector<at::Tensor> all;
   for (size_t i = 0; i < count; i++)
     all.push_back(*static_cast<at::Tensor *>(tensors[i]));
@@ -57,24 +57,24 @@ std::vector<at::Tensor> list(const upwash_tensor *tensors, size_t count) {
 
 void upwash_free(char *message) { free(message); }
 
-char *upwash_backward(upwash_tensor logits, upwash_tensor slope, const upwash_tensor *leaves,
+char *upwash_backward(upwash_tensor logits, upwash_tensor grad_logits, const upwash_tensor *leaves,
                       const upwash_tensor *targets, size_t count) {
   return guarded([&] {
-    auto found =
-        torch::autograd::grad({*static_cast<at::Tensor *>(logits)}, list(leaves, count),
-                              {*static_cast<at::Tensor *>(slope)}, /*retain_graph=*/false,
+    auto gradients =
+        torch::autograd::grad({*static_cast<at::Tensor *>(logits)}, tensor_list(leaves, count),
+                              {*static_cast<at::Tensor *>(grad_logits)}, /*retain_graph=*/false,
                               /*create_graph=*/false, /*allow_unused=*/true);
-    auto targets_of = list(targets, count);
-    std::vector<at::Tensor> wanted, given, unused;
+    auto target_list = tensor_list(targets, count);
+    std::vector<at::Tensor> used, computed, unused;
     for (size_t i = 0; i < count; i++)
-      if (found[i].defined()) {
-        wanted.push_back(targets_of[i]);
-        given.push_back(found[i]);
+      if (gradients[i].defined()) {
+        used.push_back(target_list[i]);
+        computed.push_back(gradients[i]);
       } else {
-        unused.push_back(targets_of[i]);
+        unused.push_back(target_list[i]);
       }
     at::NoGradGuard no_grad;
-    at::_foreach_copy_(wanted, given);
+    at::_foreach_copy_(used, computed);
     if (!unused.empty())
       at::_foreach_zero_(unused);
   });
@@ -90,7 +90,7 @@ char *upwash_add_scaled(const upwash_tensor *to, const upwash_tensor *from, size
                         double scale) {
   return guarded([&] {
     at::NoGradGuard no_grad;
-    at::_foreach_add_(list(to, count), list(from, count), scale);
+    at::_foreach_add_(tensor_list(to, count), tensor_list(from, count), scale);
   });
 }
 
@@ -115,7 +115,7 @@ char *upwash_precision(int precision) {
 char *upwash_autocast(int enabled) {
   return guarded([&] {
     at::autocast::set_autocast_enabled(at::kCUDA, enabled != 0);
-    // Casts of weights are kept for the next use otherwise, and the weights change.
+    // Autocast caches casts of weights. They are stale once the weights have changed.
     if (!enabled)
       at::autocast::clear_cache();
   });
@@ -127,12 +127,12 @@ namespace {
 
 struct Streams {
   c10::cuda::CUDAStream main;
-  c10::cuda::CUDAStream before;
-  std::vector<c10::cuda::CUDAStream> others;
+  c10::cuda::CUDAStream previous;
+  std::vector<c10::cuda::CUDAStream> side;
 };
 
-// The driver's and the compiler's functions that we need. Both are loaded when they are needed, so
-// that the program starts where there is neither.
+// Functions of the CUDA driver and of NVRTC. Both libraries are loaded on first use, so that the
+// program starts on machines without them.
 struct Driver {
   decltype(&nvrtcCreateProgram) create_program;
   decltype(&nvrtcCompileProgram) compile_program;
@@ -151,13 +151,13 @@ struct Driver {
   decltype(&cuDeviceGetAttribute) attribute;
 };
 
-template <typename Function> void find(void *library, const char *name, Function &function) {
+template <typename Function> void find_symbol(void *library, const char *name, Function &function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   if (!function)
-    throw std::runtime_error(std::string("no function ") + name + " in its library");
+    throw std::runtime_error(std::string("function ") + name + " is missing from its library");
 }
 
-void *open(std::initializer_list<const char *> names) {
+void *open_library(std::initializer_list<const char *> names) {
   for (auto name : names)
     if (void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL))
       return library;
@@ -167,24 +167,24 @@ void *open(std::initializer_list<const char *> names) {
 const Driver &driver() {
   static const Driver loaded = [] {
     Driver d;
-    // libtorch's own library of this name brings the compiler along.
-    void *compiler = open({"libnvrtc.so.13", "libcaffe2_nvrtc.so"});
-    find(compiler, "nvrtcCreateProgram", d.create_program);
-    find(compiler, "nvrtcCompileProgram", d.compile_program);
-    find(compiler, "nvrtcDestroyProgram", d.destroy_program);
-    find(compiler, "nvrtcGetProgramLogSize", d.log_size);
-    find(compiler, "nvrtcGetProgramLog", d.log);
-    find(compiler, "nvrtcGetCUBINSize", d.cubin_size);
-    find(compiler, "nvrtcGetCUBIN", d.cubin);
-    void *cuda = open({"libcuda.so.1"});
-    find(cuda, "cuModuleLoadData", d.load_module);
-    find(cuda, "cuModuleUnload", d.unload_module);
-    find(cuda, "cuModuleGetFunction", d.get_function);
-    find(cuda, "cuFuncSetAttribute", d.set_attribute);
-    find(cuda, "cuLaunchKernel", d.launch);
-    find(cuda, "cuGetErrorString", d.error_string);
-    find(cuda, "cuMemGetInfo_v2", d.memory);
-    find(cuda, "cuDeviceGetAttribute", d.attribute);
+    // libtorch bundles NVRTC in libcaffe2_nvrtc.so.
+    void *compiler = open_library({"libnvrtc.so.13", "libcaffe2_nvrtc.so"});
+    find_symbol(compiler, "nvrtcCreateProgram", d.create_program);
+    find_symbol(compiler, "nvrtcCompileProgram", d.compile_program);
+    find_symbol(compiler, "nvrtcDestroyProgram", d.destroy_program);
+    find_symbol(compiler, "nvrtcGetProgramLogSize", d.log_size);
+    find_symbol(compiler, "nvrtcGetProgramLog", d.log);
+    find_symbol(compiler, "nvrtcGetCUBINSize", d.cubin_size);
+    find_symbol(compiler, "nvrtcGetCUBIN", d.cubin);
+    void *cuda = open_library({"libcuda.so.1"});
+    find_symbol(cuda, "cuModuleLoadData", d.load_module);
+    find_symbol(cuda, "cuModuleUnload", d.unload_module);
+    find_symbol(cuda, "cuModuleGetFunction", d.get_function);
+    find_symbol(cuda, "cuFuncSetAttribute", d.set_attribute);
+    find_symbol(cuda, "cuLaunchKernel", d.launch);
+    find_symbol(cuda, "cuGetErrorString", d.error_string);
+    find_symbol(cuda, "cuMemGetInfo_v2", d.memory);
+    find_symbol(cuda, "cuDeviceGetAttribute", d.attribute);
     return d;
   }();
   return loaded;
@@ -216,21 +216,21 @@ char *upwash_release_memory(void) {
 
 char *upwash_memory(int device, size_t *in_use, size_t *peak, size_t *free, size_t *total) {
   return guarded([&] {
-    // Nothing may have been used before: then there is no allocator to ask.
+    // The allocator does not exist before the device is initialized.
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
     auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     *in_use = stats.reserved_bytes[all].current;
     *peak = stats.reserved_bytes[all].peak;
-    check(driver().memory(free, total), "asking for free memory");
+    check(driver().memory(free, total), "querying free memory");
   });
 }
 
-char *upwash_forget_peak(int device) {
+char *upwash_reset_peak(int device) {
   return guarded([&] { c10::cuda::CUDACachingAllocator::resetPeakStats(device); });
 }
 
-char *upwash_wait(int device) {
+char *upwash_synchronize(int device) {
   return guarded([&] {
     c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).synchronize();
   });
@@ -248,7 +248,7 @@ char *upwash_streams_new(int device, size_t count, void **streams) {
     auto main = c10::cuda::getStreamFromPool(false, index);
     auto made = new Streams{main, c10::cuda::getCurrentCUDAStream(index), {}};
     for (size_t i = 0; i < count; i++)
-      made->others.push_back(c10::cuda::getStreamFromPool(false, index));
+      made->side.push_back(c10::cuda::getStreamFromPool(false, index));
     *streams = made;
   });
 }
@@ -258,8 +258,8 @@ void upwash_streams_free(void *streams) { delete static_cast<Streams *>(streams)
 char *upwash_streams_use(void *streams, int index) {
   return guarded([&] {
     auto &all = *static_cast<Streams *>(streams);
-    auto &wanted = index == -1 ? all.main : index == -2 ? all.before : all.others.at(index);
-    c10::cuda::setCurrentCUDAStream(wanted);
+    auto &selected = index == -1 ? all.main : index == -2 ? all.previous : all.side.at(index);
+    c10::cuda::setCurrentCUDAStream(selected);
   });
 }
 
@@ -268,7 +268,7 @@ char *upwash_streams_fork(void *streams) {
     auto &all = *static_cast<Streams *>(streams);
     c10::Event event(c10::DeviceType::CUDA);
     event.record(all.main.unwrap());
-    for (auto &stream : all.others)
+    for (auto &stream : all.side)
       event.block(stream.unwrap());
   });
 }
@@ -276,7 +276,7 @@ char *upwash_streams_fork(void *streams) {
 char *upwash_streams_join(void *streams) {
   return guarded([&] {
     auto &all = *static_cast<Streams *>(streams);
-    for (auto &stream : all.others) {
+    for (auto &stream : all.side) {
       c10::Event event(c10::DeviceType::CUDA);
       event.record(stream.unwrap());
       event.block(all.main.unwrap());
@@ -286,8 +286,8 @@ char *upwash_streams_join(void *streams) {
 
 namespace {
 
-// A recording, and the memory that it has to itself.
-struct Recording {
+// A CUDA graph and its private memory pool.
+struct CapturedGraph {
   at::cuda::CUDAGraph graph;
   at::cuda::MempoolId_t memory;
 };
@@ -295,36 +295,36 @@ struct Recording {
 } // namespace
 
 char *upwash_graph_new(void **graph) {
-  return guarded([&] { *graph = new Recording{{}, at::cuda::graph_pool_handle()}; });
+  return guarded([&] { *graph = new CapturedGraph{{}, at::cuda::graph_pool_handle()}; });
 }
 
-void upwash_graph_free(void *graph) { delete static_cast<Recording *>(graph); }
+void upwash_graph_free(void *graph) { delete static_cast<CapturedGraph *>(graph); }
 
 char *upwash_graph_begin(void *graph) {
   return guarded([&] {
-    auto &recording = *static_cast<Recording *>(graph);
-    recording.graph.capture_begin(recording.memory, cudaStreamCaptureModeThreadLocal);
+    auto &captured = *static_cast<CapturedGraph *>(graph);
+    captured.graph.capture_begin(captured.memory, cudaStreamCaptureModeThreadLocal);
   });
 }
 
 char *upwash_graph_end(void *graph) {
   return guarded([&] {
-    auto &recording = *static_cast<Recording *>(graph);
+    auto &captured = *static_cast<CapturedGraph *>(graph);
     auto device = c10::cuda::current_device();
     try {
-      recording.graph.capture_end();
+      captured.graph.capture_end();
     } catch (...) {
-      // A capture that cannot be ended leaves its memory taken for good, unless it is given back here.
+      // A capture that fails to end keeps its memory pool forever unless the pool is released here.
       bool ended = true;
       try {
-        recording.graph.pool();
+        captured.graph.pool();
       } catch (...) {
         ended = false;
       }
       if (!ended) {
         auto *allocator = c10::cuda::CUDACachingAllocator::get();
-        allocator->endAllocateToPool(device, recording.memory);
-        allocator->releasePool(device, recording.memory);
+        allocator->endAllocateToPool(device, captured.memory);
+        allocator->releasePool(device, captured.memory);
       }
       throw;
     }
@@ -332,29 +332,29 @@ char *upwash_graph_end(void *graph) {
 }
 
 char *upwash_graph_replay(void *graph) {
-  return guarded([&] { static_cast<Recording *>(graph)->graph.replay(); });
+  return guarded([&] { static_cast<CapturedGraph *>(graph)->graph.replay(); });
 }
 
 namespace {
 
-// Compiles a source for a device; `dynamic`: its kernels may be launched with as much shared memory as
-// there is.
+// Compiles a source for a device. With `dynamic`, its kernels may be launched with all the shared
+// memory that the device allows.
 void compile(Kernels &made, int device, const char *source, const char *const *names, size_t count,
              bool dynamic) {
   auto &d = driver();
   auto attribute = [&](CUdevice_attribute which) {
     int value = 0;
-    check(d.attribute(&value, which, device), "asking for the device's properties");
+    check(d.attribute(&value, which, device), "querying device properties");
     return value;
   };
-  // Kernels may have some of their own besides.
+  // Leave room for static shared memory of the kernels.
   int shared = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) - 1024;
   std::string arch = "--gpu-architecture=sm_" +
                      std::to_string(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)) +
                      std::to_string(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
   nvrtcProgram program;
   if (d.create_program(&program, source, "upwash.cu", 0, nullptr, nullptr) != NVRTC_SUCCESS)
-    throw std::runtime_error("cannot make a program of our kernels");
+    throw std::runtime_error("cannot create an NVRTC program for the kernels");
   const char *options[] = {arch.c_str(), "--std=c++17"};
   if (d.compile_program(program, 2, options) != NVRTC_SUCCESS) {
     size_t size = 0;
@@ -362,14 +362,14 @@ void compile(Kernels &made, int device, const char *source, const char *const *n
     std::string log(size, ' ');
     d.log(program, log.data());
     d.destroy_program(&program);
-    throw std::runtime_error("our kernels do not compile: " + log);
+    throw std::runtime_error("the kernels do not compile: " + log);
   }
   size_t size = 0;
   d.cubin_size(program, &size);
   std::string cubin(size, ' ');
   d.cubin(program, cubin.data());
   d.destroy_program(&program);
-  check(d.load_module(&made.module, cubin.data()), "loading our kernels");
+  check(d.load_module(&made.module, cubin.data()), "loading the kernels");
   for (size_t i = 0; i < count; i++) {
     CUfunction function;
     check(d.get_function(&function, made.module, names[i]), names[i]);
@@ -400,10 +400,10 @@ char *upwash_kernels_new(int device, const char *source, const char *const *name
 }
 
 void upwash_kernels_free(void *kernels) {
-  auto held = static_cast<Kernels *>(kernels);
-  if (held->module)
-    driver().unload_module(held->module);
-  delete held;
+  auto owned = static_cast<Kernels *>(kernels);
+  if (owned->module)
+    driver().unload_module(owned->module);
+  delete owned;
 }
 
 char *upwash_kernels_launch(void *kernels, size_t index, const uint32_t grid[3], uint32_t block,
@@ -416,8 +416,9 @@ char *upwash_kernels_launch(void *kernels, size_t index, const uint32_t grid[3],
 
 namespace {
 
-// Our own batch normalisation on a device. Every layer of every worker has two counters of its own (for
-// the way there and back), which are found by its running mean and are 0 between launches.
+// Custom batch normalization on a device. Every layer of every worker has two counters (for the
+// forward and the backward pass). The address of its running mean identifies the layer. Counters are 0
+// between launches.
 struct Norm {
   Kernels kernels;
   std::vector<at::Tensor> counters;
@@ -438,26 +439,28 @@ struct Norm {
 
 std::map<int, Norm> norms;
 
+// Offsets into `norm_names` of the forward kernels (statistics, then normalization) and of the
+// backward kernels (gradients of weight and bias, then of the input).
 enum { COLLECT, APPLY, COLLECT_SLOPES, APPLY_SLOPES, KINDS };
 const char *const norm_names[] = {"collect_f32",         "apply_f32",   "collect_slopes_f32",
                                   "apply_slopes_f32",    "collect_bf16", "apply_bf16",
                                   "collect_slopes_bf16", "apply_slopes_bf16"};
 
-// How a tensor is walked through.
-struct Walk {
+// Launch configuration of the kernels for a tensor.
+struct LaunchShape {
   int64_t rows, count, per_vector;
   int channels, first_kernel;
   unsigned blocks, tiles, flat_blocks;
 
-  explicit Walk(const at::Tensor &x) {
-    bool half = x.scalar_type() == at::kBFloat16;
+  explicit LaunchShape(const at::Tensor &x) {
+    bool bf16 = x.scalar_type() == at::kBFloat16;
     channels = static_cast<int>(x.size(1));
     count = x.numel();
     rows = count / channels;
-    per_vector = half ? 8 : 4;
-    first_kernel = half ? KINDS : 0;
+    per_vector = bf16 ? 8 : 4;
+    first_kernel = bf16 ? KINDS : 0;
     int64_t vectors = count / per_vector;
-    // A thread takes some sixteen vectors; other workers want room beside.
+    // About sixteen vectors per thread, which leaves room on the GPU for other workers.
     blocks = static_cast<unsigned>(std::clamp<int64_t>(vectors / (256 * 16), 1, 128));
     tiles = static_cast<unsigned>((channels / per_vector + 255) / 256);
     flat_blocks = static_cast<unsigned>(std::clamp<int64_t>((vectors + 511) / 512, 1, 1056));
@@ -474,22 +477,22 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
                             const at::Tensor &running_mean, const at::Tensor &running_variance,
                             double momentum, double epsilon, bool rectify) {
     auto &norm = norms.at(x.get_device());
-    Walk walk(x);
+    LaunchShape shape(x);
     int *counter = norm.counters_of(running_mean);
     auto y = at::empty_like(x);
-    auto stats = at::empty({4, walk.channels}, x.options().dtype(at::kFloat));
-    auto partial = walk.partial(x);
+    auto stats = at::empty({4, shape.channels}, x.options().dtype(at::kFloat));
+    auto partial = shape.partial(x);
     void *px = x.data_ptr(), *py = y.data_ptr(), *ps = stats.data_ptr(), *pp = partial.data_ptr();
     void *pw = weight.data_ptr(), *pb = bias.data_ptr();
     void *pm = running_mean.data_ptr(), *pv = running_variance.data_ptr();
     float m = static_cast<float>(momentum), e = static_cast<float>(epsilon);
     int on = rectify;
-    void *collect[] = {&px, &pp, &counter, &pw, &pb, &pm, &pv, &ps, &walk.rows, &walk.channels,
+    void *collect[] = {&px, &pp, &counter, &pw, &pb, &pm, &pv, &ps, &shape.rows, &shape.channels,
                        &m, &e};
-    launch(norm.kernels, walk.first_kernel + COLLECT, {walk.blocks, walk.tiles, 1}, 256, 0,
+    launch(norm.kernels, shape.first_kernel + COLLECT, {shape.blocks, shape.tiles, 1}, 256, 0,
            collect);
-    void *apply[] = {&px, &ps, &py, &walk.count, &walk.channels, &on};
-    launch(norm.kernels, walk.first_kernel + APPLY, {walk.flat_blocks, 1, 1}, 256, 0, apply);
+    void *apply[] = {&px, &ps, &py, &shape.count, &shape.channels, &on};
+    launch(norm.kernels, shape.first_kernel + APPLY, {shape.flat_blocks, 1, 1}, 256, 0, apply);
     context->save_for_backward({x, stats});
     context->saved_data["rectify"] = rectify;
     context->saved_data["counter"] = reinterpret_cast<int64_t>(counter + 1);
@@ -497,30 +500,31 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext *context,
-                                                 torch::autograd::variable_list slopes) {
+                                                 torch::autograd::variable_list grad_outputs) {
     auto saved = context->get_saved_variables();
     auto &x = saved[0], &stats = saved[1];
-    // This thread may not have used the device yet.
+    // Autograd runs this on a thread that may not have used the device yet.
     c10::cuda::set_device(x.get_device(), /*force=*/true);
     auto &norm = norms.at(x.get_device());
-    Walk walk(x);
-    auto slope = slopes[0].to(x.scalar_type()).contiguous(x.suggest_memory_format());
+    LaunchShape shape(x);
+    auto grad_output = grad_outputs[0].to(x.scalar_type()).contiguous(x.suggest_memory_format());
     auto result = at::empty_like(x);
-    auto partial = walk.partial(x);
-    auto both = at::empty({2, walk.channels}, stats.options());
-    auto weight_slope = both[0], bias_slope = both[1];
+    auto partial = shape.partial(x);
+    auto both = at::empty({2, shape.channels}, stats.options());
+    auto grad_weight = both[0], grad_bias = both[1];
     auto counter = reinterpret_cast<int *>(context->saved_data["counter"].toInt());
     int on = context->saved_data["rectify"].toBool();
-    void *pd = slope.data_ptr(), *px = x.data_ptr(), *ps = stats.data_ptr();
+    void *pd = grad_output.data_ptr(), *px = x.data_ptr(), *ps = stats.data_ptr();
     void *pp = partial.data_ptr(), *pr = result.data_ptr();
-    void *pw = weight_slope.data_ptr(), *pb = bias_slope.data_ptr();
-    void *collect[] = {&pd, &px, &ps, &pp, &counter, &pw, &pb, &walk.rows, &walk.channels, &on};
-    launch(norm.kernels, walk.first_kernel + COLLECT_SLOPES, {walk.blocks, walk.tiles, 1}, 256, 0,
-           collect);
-    void *apply[] = {&pd, &px, &ps, &pw, &pb, &pr, &walk.rows, &walk.channels, &on};
-    launch(norm.kernels, walk.first_kernel + APPLY_SLOPES, {walk.flat_blocks, 1, 1}, 256, 0, apply);
+    void *pw = grad_weight.data_ptr(), *pb = grad_bias.data_ptr();
+    void *collect[] = {&pd, &px, &ps, &pp, &counter, &pw, &pb, &shape.rows, &shape.channels, &on};
+    launch(norm.kernels, shape.first_kernel + COLLECT_SLOPES, {shape.blocks, shape.tiles, 1}, 256,
+           0, collect);
+    void *apply[] = {&pd, &px, &ps, &pw, &pb, &pr, &shape.rows, &shape.channels, &on};
+    launch(norm.kernels, shape.first_kernel + APPLY_SLOPES, {shape.flat_blocks, 1, 1}, 256, 0,
+           apply);
     at::Tensor none;
-    return {result, weight_slope, bias_slope, none, none, none, none, none};
+    return {result, grad_weight, grad_bias, none, none, none, none, none};
   }
 };
 
@@ -538,11 +542,12 @@ namespace {
 
 const at::Tensor &tensor(upwash_tensor t) { return *static_cast<at::Tensor *>(t); }
 
-// Whether our own normalisation is ready, and made for such tensors.
-bool is_for_us(const at::Tensor &x) {
-  bool half = x.scalar_type() == at::kBFloat16, whole = x.scalar_type() == at::kFloat;
-  return x.is_cuda() && (half || whole) && norms.count(x.get_device()) && x.dim() == 4 &&
-         x.is_contiguous(at::MemoryFormat::ChannelsLast) && x.size(1) % (half ? 8 : 4) == 0;
+// Whether the custom batch normalization is compiled for the tensor's device and supports its type
+// and layout.
+bool is_supported(const at::Tensor &x) {
+  bool bf16 = x.scalar_type() == at::kBFloat16, f32 = x.scalar_type() == at::kFloat;
+  return x.is_cuda() && (bf16 || f32) && norms.count(x.get_device()) && x.dim() == 4 &&
+         x.is_contiguous(at::MemoryFormat::ChannelsLast) && x.size(1) % (bf16 ? 8 : 4) == 0;
 }
 
 } // namespace
@@ -551,14 +556,14 @@ char *upwash_scale(upwash_tensor x, upwash_tensor stats, int rectify, upwash_ten
   return guarded([&] {
     auto &input = tensor(x);
     *result = nullptr;
-    if (!is_for_us(input))
+    if (!is_supported(input))
       return;
-    Walk walk(input);
+    LaunchShape shape(input);
     auto y = at::empty_like(input);
     void *px = input.data_ptr(), *ps = tensor(stats).data_ptr(), *py = y.data_ptr();
-    void *apply[] = {&px, &ps, &py, &walk.count, &walk.channels, &rectify};
-    launch(norms.at(input.get_device()).kernels, walk.first_kernel + APPLY,
-           {walk.flat_blocks, 1, 1}, 256, 0, apply);
+    void *apply[] = {&px, &ps, &py, &shape.count, &shape.channels, &rectify};
+    launch(norms.at(input.get_device()).kernels, shape.first_kernel + APPLY,
+           {shape.flat_blocks, 1, 1}, 256, 0, apply);
     *result = new at::Tensor(y);
   });
 }
@@ -569,7 +574,7 @@ char *upwash_norm(upwash_tensor x, upwash_tensor weight, upwash_tensor bias,
   return guarded([&] {
     auto &input = tensor(x);
     *result = nullptr;
-    if (!is_for_us(input))
+    if (!is_supported(input))
       return;
     *result = new at::Tensor(NormFunction::apply(input, tensor(weight), tensor(bias),
                                                  tensor(running_mean), tensor(running_variance),
@@ -580,19 +585,22 @@ char *upwash_norm(upwash_tensor x, upwash_tensor weight, upwash_tensor bias,
 #else
 
 namespace {
-char *missing() { return strdup("this build has no CUDA: libtorch or the CUDA headers lack it"); }
+char *no_cuda() {
+  return strdup("built without CUDA: libtorch lacked CUDA support or the CUDA headers were missing; "
+                "rebuild with both, or use --device cpu");
+}
 } // namespace
 
 int upwash_cuda_state(int *devices) {
   *devices = 0;
   return 1;
 }
-char *upwash_release_memory(void) { return missing(); }
-char *upwash_memory(int, size_t *, size_t *, size_t *, size_t *) { return missing(); }
-char *upwash_forget_peak(int) { return missing(); }
-char *upwash_wait(int) { return missing(); }
-char *upwash_is_idle(int, int *) { return missing(); }
-char *upwash_norm_prepare(int, const char *) { return missing(); }
+char *upwash_release_memory(void) { return no_cuda(); }
+char *upwash_memory(int, size_t *, size_t *, size_t *, size_t *) { return no_cuda(); }
+char *upwash_reset_peak(int) { return no_cuda(); }
+char *upwash_synchronize(int) { return no_cuda(); }
+char *upwash_is_idle(int, int *) { return no_cuda(); }
+char *upwash_norm_prepare(int, const char *) { return no_cuda(); }
 char *upwash_scale(upwash_tensor, upwash_tensor, int, upwash_tensor *result) {
   *result = nullptr;
   return nullptr;
@@ -602,22 +610,22 @@ char *upwash_norm(upwash_tensor, upwash_tensor, upwash_tensor, upwash_tensor, up
   *result = nullptr;
   return nullptr;
 }
-char *upwash_streams_new(int, size_t, void **) { return missing(); }
+char *upwash_streams_new(int, size_t, void **) { return no_cuda(); }
 void upwash_streams_free(void *) {}
-char *upwash_streams_use(void *, int) { return missing(); }
-char *upwash_streams_fork(void *) { return missing(); }
-char *upwash_streams_join(void *) { return missing(); }
-char *upwash_graph_new(void **) { return missing(); }
+char *upwash_streams_use(void *, int) { return no_cuda(); }
+char *upwash_streams_fork(void *) { return no_cuda(); }
+char *upwash_streams_join(void *) { return no_cuda(); }
+char *upwash_graph_new(void **) { return no_cuda(); }
 void upwash_graph_free(void *) {}
-char *upwash_graph_begin(void *) { return missing(); }
-char *upwash_graph_end(void *) { return missing(); }
-char *upwash_graph_replay(void *) { return missing(); }
+char *upwash_graph_begin(void *) { return no_cuda(); }
+char *upwash_graph_end(void *) { return no_cuda(); }
+char *upwash_graph_replay(void *) { return no_cuda(); }
 char *upwash_kernels_new(int, const char *, const char *const *, size_t, void **) {
-  return missing();
+  return no_cuda();
 }
 void upwash_kernels_free(void *) {}
 char *upwash_kernels_launch(void *, size_t, const uint32_t *, uint32_t, uint32_t, void **) {
-  return missing();
+  return no_cuda();
 }
 
 #endif

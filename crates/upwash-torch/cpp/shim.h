@@ -1,5 +1,6 @@
-// What tch does not offer: streams, graphs, precision, and kernels of our own. Every function that can
-// fail returns null, or a message that the caller frees with upwash_free.
+// C interface to the parts of libtorch and CUDA that tch does not expose: streams, CUDA graphs, precision settings and
+// custom kernels. Every function that returns `char *` returns null on success and an error message otherwise; the
+// caller frees the message with upwash_free.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -12,48 +13,50 @@ typedef void *upwash_tensor; // at::Tensor *
 
 void upwash_free(char *message);
 
-// Gradients of `logits` in the direction `slope` with respect to `leaves`, copied into `targets`.
-char *upwash_backward(upwash_tensor logits, upwash_tensor slope, const upwash_tensor *leaves,
+// Backpropagates `grad_logits`, the gradient of the loss with respect to `logits`, and copies the gradients with
+// respect to `leaves` into `targets`. A leaf that the logits do not depend on gets zeros.
+char *upwash_backward(upwash_tensor logits, upwash_tensor grad_logits, const upwash_tensor *leaves,
                       const upwash_tensor *targets, size_t count);
 
-// Copies without waiting for it, where `from` is pinned memory.
+// Copies `from` to `to`. Does not block when `from` is pinned memory.
 char *upwash_copy(upwash_tensor to, upwash_tensor from);
 
-// A copy in memory that the GPU can read while the program goes on.
-// to[i] += scale x from[i], for all at once and behind autograd's back.
+// to[i] += scale x from[i] for all i in one call, not recorded by autograd.
 char *upwash_add_scaled(const upwash_tensor *to, const upwash_tensor *from, size_t count,
                         double scale);
-// Batch normalisation of our own: compiled once for a device, then used for tensors there that it is made
-// for; `result` is null for others. Running statistics move.
+// Custom batch normalization. `upwash_norm_prepare` compiles the kernels once per device. `upwash_norm` updates the
+// running statistics; `result` is null if the kernels do not support the tensor or are not compiled for its device.
 char *upwash_norm_prepare(int device, const char *source);
 char *upwash_norm(upwash_tensor x, upwash_tensor weight, upwash_tensor bias,
                   upwash_tensor running_mean, upwash_tensor running_variance, double momentum,
                   double epsilon, int rectify, upwash_tensor *result);
-// x scale + shift for each channel, the third and the fourth row of `stats`, without a slope; likewise.
+// x scale + shift for each channel, without a gradient. Scale and shift are the third and fourth row of `stats`.
+// `result` is null under the same conditions as for upwash_norm.
 char *upwash_scale(upwash_tensor x, upwash_tensor stats, int rectify, upwash_tensor *result);
-// Counts the most memory that was held from here on.
-char *upwash_forget_peak(int device);
-// Waits for the current stream.
-char *upwash_wait(int device);
-// Whether the current stream has done everything. What failed on the device is an error.
+// Restarts the measurement of peak memory.
+char *upwash_reset_peak(int device);
+// Blocks until the current stream has finished.
+char *upwash_synchronize(int device);
+// Whether the current stream has finished all its work. Reports failures of that work as errors.
 char *upwash_is_idle(int device, int *idle);
+// Copies a tensor into pinned memory, from which the GPU copies asynchronously.
 char *upwash_pin(upwash_tensor tensor, upwash_tensor *pinned);
 
-// Whether this build and machine have CUDA: 0 both, 1 built without, 2 no device or driver.
+// Whether this build and machine have CUDA: 0 both, 1 built without CUDA, 2 no device or driver.
 int upwash_cuda_state(int *devices);
 // 0 f32, 1 TF32, 2 bf16 autocast (on CUDA; f32 elsewhere).
 char *upwash_precision(int precision);
 char *upwash_autocast(int enabled);
-// Gives memory that is not in use back to the device.
+// Returns cached memory that is not in use to the device.
 char *upwash_release_memory(void);
 char *upwash_memory(int device, size_t *in_use, size_t *peak, size_t *free, size_t *total);
 
-// A main stream and `count` others on a device.
+// Creates a main stream and `count` side streams on a device.
 char *upwash_streams_new(int device, size_t count, void **streams);
 void upwash_streams_free(void *streams);
-// Makes stream `index` current, or the main one with -1, or the one before with -2.
+// Makes side stream `index` current; -1 is the main stream, -2 the stream that was current at creation.
 char *upwash_streams_use(void *streams, int index);
-// All streams wait for the main one, or the main one for all.
+// Makes all side streams wait for the main stream (fork), or the main stream for all side streams (join).
 char *upwash_streams_fork(void *streams);
 char *upwash_streams_join(void *streams);
 
@@ -63,7 +66,7 @@ char *upwash_graph_begin(void *graph);
 char *upwash_graph_end(void *graph);
 char *upwash_graph_replay(void *graph);
 
-// Kernels of our own, compiled for a device.
+// Compiles custom kernels for a device.
 char *upwash_kernels_new(int device, const char *source, const char *const *names, size_t count,
                          void **kernels);
 void upwash_kernels_free(void *kernels);

@@ -1,11 +1,11 @@
-//! All workers of a process on one GPU.
+//! The GPU engine: all workers of a process on one GPU.
 //!
-//! Models, gradients and velocities are each one buffer with a row for every worker; the tensors of a
-//! worker's network are views into its row. A round is: everyone's batch is put together by one
-//! kernel; every worker's forward and backward pass runs on a stream; all that is captured once as a
-//! CUDA graph and replayed. Everyone's loss is read as soon as the forward passes have it; while the
-//! backward passes still run, the plans are made and what follows is launched: one kernel that takes
-//! everyone's step and mixes, in one pass over memory, and the next round.
+//! Models, gradients and velocities are one buffer each, with a row for every worker. The tensors of a worker's network
+//! are views into its row. In a round, one kernel assembles the batches of all workers, and every worker's forward and
+//! backward pass runs on a stream. This part is captured once as a CUDA graph and replayed. The host reads each loss as
+//! soon as the forward pass has computed it. While the backward passes still run, it makes the plans and launches what
+//! follows: one kernel that takes the steps of all workers and mixes their models in one pass over memory, and the next
+//! round.
 #![allow(unsafe_code)]
 
 mod buffers;
@@ -34,35 +34,34 @@ use upwash::engine::{Score, Split};
 use upwash::model::{Layout, Slot};
 use upwash::optimizer::Sgd;
 
-/// How numbers are multiplied. Parameters and mixing are always in single precision.
+/// Precision of matrix products and convolutions. Parameters and mixing are always in single precision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// Products of half the length (bf16), by autocast.
+    /// bf16, by autocast.
     #[default]
     Bf16,
-    /// Single precision whose products have ten bits.
+    /// TF32: single precision whose products have a mantissa of ten bits.
     Tf32,
     /// Single precision.
     F32,
 }
 
-/// How a GPU is used.
+/// How an engine uses a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CudaOptions {
-    /// Which one.
+    /// Index of the GPU.
     pub device: usize,
-    /// How numbers are multiplied.
+    /// Precision of matrix products and convolutions.
     pub precision: Precision,
-    /// How many workers are computed side by side; all of them (at most 32) if not given. Fewer need
-    /// less memory.
+    /// How many workers compute in parallel; all of them (at most 32) if `None`. Fewer streams need less memory.
     pub streams: Option<usize>,
-    /// Do not capture a graph: every operation is launched anew in every round.
+    /// Do not capture a CUDA graph: launch every operation individually in every round.
     pub eager: bool,
 }
 
-/// Images that a model is scored on at a time.
-pub(crate) const SCORED_AT_ONCE: usize = 2000;
-/// Rounds before a capture: libraries prepare themselves in the first ones.
+/// How many images a model is scored on at a time.
+pub(crate) const SCORING_BATCH: usize = 2000;
+/// Rounds before a capture: libraries initialize themselves in the first ones.
 const WARM_UP: usize = 3;
 const KERNELS: [&str; 5] = ["assemble", "cross_entropy", "take_steps", "step_and_mix", "exchange"];
 const ASSEMBLE: usize = 0;
@@ -70,10 +69,10 @@ const CROSS_ENTROPY: usize = 1;
 const TAKE_STEPS: usize = 2;
 const STEP_AND_MIX: usize = 3;
 const EXCHANGE: usize = 4;
-/// Warps in a block of a mixing kernel, which takes as many rows at a time.
+/// Warps per block of a mixing kernel, each of which processes one row at a time.
 const WARPS: u32 = 8;
 
-/// The engine.
+/// The engine that trains all workers of a process on one GPU.
 pub struct CudaEngine {
     layout: Layout,
     data: Arc<Dataset>,
@@ -83,81 +82,81 @@ pub struct CudaEngine {
     device: Device,
     kernels: Kernels,
     streams: Rc<Streams>,
-    /// A row for every worker in each of these.
+    /// Each of these buffers has a row for every worker.
     models: Rows,
-    /// Gradients, and in their place steps once they are taken.
+    /// Gradients, replaced by steps once these are taken.
     gradients: Rows,
     velocities: Option<Rows>,
     statistics: Rows,
-    /// The algorithm's vectors, and their names.
+    /// State vectors of the algorithm, and their names.
     state_vectors: Vec<Rows>,
     state_names: Vec<String>,
-    /// One more model, for those that are no worker's.
-    spare: (Rows, Rows),
-    /// Everyone's network in its row, and the spare one.
+    /// Parameters and statistics of one model that does not belong to a worker.
+    scratch: (Rows, Rows),
+    /// Every worker's network, bound to its row, and the network bound to `scratch`.
     networks: Vec<Box<dyn BoundModel>>,
-    spare_network: Box<dyn BoundModel>,
+    scratch_network: Box<dyn BoundModel>,
     train: ImagesOnDevice,
     test: ImagesOnDevice,
     inputs: Inputs,
-    /// Everyone's loss, and how many of its images were right.
+    /// Every worker's loss and number of correct predictions.
     losses: LossReadback,
     uploads: Uploads,
-    /// Those who have data, and everyone's pass as it was recorded.
-    trained: Vec<usize>,
+    /// The workers that have training data.
+    training_workers: Vec<usize>,
+    /// The captured gradients of all training workers.
     graph: Option<Graph>,
-    /// The learning rates of the gradients that have not been made steps yet.
-    waiting: Vec<Option<f64>>,
-    /// Whether steps are in flight between rounds.
+    /// For every row whose gradient has not become a step yet, its learning rate.
+    pending_rates: Vec<Option<f64>>,
+    /// Whether steps stay in flight between rounds, as in asynchronous algorithms.
     keeps_updates: bool,
-    /// Why there is no graph, where there should be one.
+    /// Why there is no graph although one was requested.
     notice: Option<String>,
-    /// For every number of a row, where the host has it; made when it is needed.
-    host_places: Option<Tensor>,
+    /// For every element of a row, its index in the host's flat vector; created on first use.
+    host_indices: Option<Tensor>,
 }
 
 impl CudaEngine {
-    /// All workers of a spec. Everything that a run needs is allocated and tried here, so that what does
-    /// not fit is known before the first round.
+    /// Creates an engine for all workers of a spec. Allocates everything that a run needs and tries it out, so that a
+    /// lack of memory shows before the first round.
     pub fn new(spec: &EngineSpec, model: &dyn TorchModel, options: CudaOptions) -> Result<Self, TorchError> {
-        let found = Cuda::here();
-        match found {
+        match Cuda::detect() {
             Cuda::Devices(count) if options.device < count => {}
             Cuda::Devices(count) => {
                 return Err(TorchError(format!(
-                    "there is no GPU cuda:{}: this machine has {count}, counted from cuda:0",
+                    "there is no GPU cuda:{}: this machine has {count} GPU(s), numbered from cuda:0",
                     options.device
                 )));
             }
             Cuda::NotBuilt => {
                 return Err(TorchError(
-                    "this program was built without CUDA: build it beside a libtorch that has it \
+                    "this program was built without CUDA: rebuild it with a libtorch that supports CUDA \
                      (scripts/install-torch.sh), or use --device cpu"
                         .into(),
                 ));
             }
             Cuda::NoDevice => {
                 return Err(TorchError(
-                    "there is no NVIDIA GPU here, or no driver for it (nvidia-smi shows both): use \
+                    "no NVIDIA GPU, or no driver for it, was found on this machine (check with nvidia-smi): use \
                      --device cpu"
                         .into(),
                 ));
             }
         }
-        let free = attempt(|| {
-            // The device must be in use before it can be asked.
+        let free = catch_panics(|| {
+            // The device must be initialized before its memory can be queried.
             drop(Tensor::zeros([1], (Kind::Float, Device::Cuda(options.device))));
             Ok(Memory::of(options.device)?.free as u64)
         })?;
-        Self::make(spec, model, options).map_err(|error| {
-            if !error.lacks_memory() {
+        Self::build(spec, model, options).map_err(|error| {
+            if !error.is_out_of_memory() {
                 return error;
             }
             TorchError(match MemoryEstimate::measured(spec, model, options) {
-                Ok(needs) => needs.remedy(free),
-                Err(error) if error.lacks_memory() => format!(
-                    "not even one worker fits into the GPU's memory ({:.1} GiB are free): take a smaller \
-                     batch or model",
+                Ok(estimate) => estimate.remedy(free),
+                Err(error) if error.is_out_of_memory() => format!(
+                    "not even one worker fits into the GPU's memory ({:.1} GiB are free): use a smaller \
+                     batch size or model",
                     free as f64 / (1u64 << 30) as f64
                 ),
                 Err(error) => error.0,
@@ -165,25 +164,25 @@ impl CudaEngine {
         })
     }
 
-    /// The same, without an explanation of what does not fit.
-    pub(crate) fn make(spec: &EngineSpec, model: &dyn TorchModel, options: CudaOptions) -> Result<Self, TorchError> {
+    /// Like [`new`](Self::new), but a lack of memory is reported as libtorch's plain error.
+    pub(crate) fn build(spec: &EngineSpec, model: &dyn TorchModel, options: CudaOptions) -> Result<Self, TorchError> {
         let workers = spec.starts.len();
         let streams = options.streams.unwrap_or(workers).clamp(1, workers.min(32));
-        let made = attempt(|| {
-            // Everything is made on the stream that uses it: others would not wait for it.
+        let engine = catch_panics(|| {
+            // Everything is created on the stream that uses it: other streams would not wait for it.
             let streams = Rc::new(Streams::new(options.device, streams)?);
             let mut engine = streams.on_main(|| Self::allocate(spec, model, options, streams.clone()))??;
-            engine.try_out()?;
+            engine.warm_up()?;
             Ok(engine)
         });
-        if made.is_err() {
-            // What was taken before it failed is free again.
+        if engine.is_err() {
+            // Release the memory that was allocated before the failure.
             let _ = shim::release_memory();
         }
-        made
+        engine
     }
 
-    /// Why rounds are not replayed, where they should be and cannot.
+    /// Why rounds are launched operation by operation although a CUDA graph was requested.
     pub fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
     }
@@ -227,8 +226,8 @@ impl CudaEngine {
         let bind =
             |models: &Rows, statistics: &Rows, row: usize| model.bind(&models.views(row), &statistics.views(row));
         let networks = (0..workers).map(|worker| bind(&models, &statistics, worker)).collect();
-        let spare = (Rows::new(1, &layout.parameters, device), Rows::new(1, &layout.statistics, device));
-        let spare_network = bind(&spare.0, &spare.1, 0);
+        let scratch = (Rows::new(1, &layout.parameters, device), Rows::new(1, &layout.statistics, device));
+        let scratch_network = bind(&scratch.0, &scratch.1, 0);
         let inputs = Inputs::new(&data, workers, sampler.batch_size(), options.precision, device)?;
         Ok(Self {
             gradients: rows(&layout.parameters),
@@ -237,19 +236,19 @@ impl CudaEngine {
             train: ImagesOnDevice::new(&data.train, device),
             test: ImagesOnDevice::new(&data.test, device),
             uploads: Uploads::new(device),
-            trained: (0..workers).filter(|&worker| !spec.sampler.shards().images[worker].is_empty()).collect(),
-            waiting: vec![None; workers],
+            training_workers: (0..workers).filter(|&worker| !spec.sampler.shards().images[worker].is_empty()).collect(),
+            pending_rates: vec![None; workers],
             keeps_updates: spec.keeps_updates,
             notice: None,
-            host_places: None,
+            host_indices: None,
             state_names: spec.state_vectors.iter().map(|vector| vector.name.clone()).collect(),
             state_vectors,
             kernels: Kernels::new(options.device, include_str!("kernels.cu"), &KERNELS)?,
             graph: None,
             streams,
-            spare,
+            scratch,
             networks,
-            spare_network,
+            scratch_network,
             layout,
             data,
             sampler,
@@ -262,74 +261,75 @@ impl CudaEngine {
         })
     }
 
-    /// Warms up, scores a model once and captures the graph; the state is as before.
-    fn try_out(&mut self) -> Result<(), TorchError> {
-        let first: Vec<WorkerBatch> = self.trained.iter().map(|&worker| (worker, 0)).collect();
+    /// Warms up, scores a model once and captures the graph. Leaves the state unchanged.
+    fn warm_up(&mut self) -> Result<(), TorchError> {
+        let first: Vec<WorkerBatch> = self.training_workers.iter().map(|&worker| (worker, 0)).collect();
         let picks = self.picks(&first);
         let streams = Rc::clone(&self.streams);
         streams.on_main(|| self.inputs.load(&picks))??;
         streams.on_main(|| {
-            // Slopes are computed on a thread of libtorch's own. Its first work must not be a product of
-            // matrices: the library for those warns of a thread that has not used the device.
+            // libtorch runs backward passes on its own thread. The first operation there must not be a matrix product:
+            // cuBLAS warns about a thread that has not used the device.
             let one = Tensor::ones([1], (Kind::Float, self.device)).set_requires_grad(true);
             let two = &one * 2.0;
             shim::backward(&two, &two.ones_like(), &[one.shallow_clone()], &[one.zeros_like()])
         })??;
         let this = &*self;
         let graph = streams.on_main(|| {
-            let kept = this.statistics.buffer.copy();
+            let statistics = this.statistics.buffer.copy();
             for _ in 0..WARM_UP {
-                this.gradients_of(&this.trained)?;
+                this.gradients_of(&this.training_workers)?;
             }
             this.score_network(&*this.networks[0], 0, Split::Test)?;
-            copy(&this.statistics.buffer, &kept)?;
+            copy(&this.statistics.buffer, &statistics)?;
             if this.options.eager {
                 return Ok(None);
             }
-            // A capture takes memory of its own: what warming up took would lie idle.
+            // A capture allocates from a private pool: release what the warm-up has cached.
             shim::release_memory()?;
-            let captured = attempt(|| Graph::capture(|| this.gradients_of(&this.trained)));
+            let captured = catch_panics(|| Graph::capture(|| this.gradients_of(&this.training_workers)));
             Ok(Some(captured))
         })??;
         streams.on_main(|| {
-            shim::wait(self.options.device)?;
+            shim::synchronize(self.options.device)?;
             self.losses.clear();
             Ok(())
         })??;
         match graph {
             Some(Ok(graph)) => self.graph = Some(graph),
-            Some(Err(error)) if error.lacks_memory() => return Err(error),
+            Some(Err(error)) if error.is_out_of_memory() => return Err(error),
             Some(Err(error)) => {
-                // libtorch's words, without where they come from.
+                // libtorch's message without tch's wrapper and without the backtrace.
                 let why = error.0.split("Torch(\"").last().unwrap_or_default();
                 let why = why.split("\\n").next().unwrap_or_default();
                 let why = why.lines().next().unwrap_or_default();
-                self.notice = Some(format!("rounds cannot be recorded, and are launched anew each time: {why}"));
+                self.notice =
+                    Some(format!("cannot capture a CUDA graph; every operation is launched individually: {why}"));
             }
             None => {}
         }
         Ok(())
     }
 
-    /// What the GPU's memory looks like.
+    /// The memory of the engine's GPU.
     pub fn memory(&self) -> Result<Memory, TorchError> {
         Memory::of(self.options.device)
     }
 
-    fn workers_count(&self) -> usize {
+    fn worker_count(&self) -> usize {
         self.models.rows()
     }
 }
 
-/// The optimizer that the kernels have.
+/// The optimizer of the kernels: SGD, or an error.
 pub(crate) fn sgd_of(spec: &EngineSpec) -> Result<Sgd, TorchError> {
     spec.optimizer.as_sgd().ok_or_else(|| {
         let name = spec.optimizer.name();
-        TorchError(format!("the optimizer `{name}` has no kernel for GPUs: use --device cpu, or sgd"))
+        TorchError(format!("the optimizer `{name}` has no GPU kernel: use --device cpu, or the optimizer sgd"))
     })
 }
 
-/// (loss, right) rows as scores of so many images.
+/// Turns rows of (loss, correct) into scores over these numbers of images.
 fn scores(results: &Tensor, counts: &[usize]) -> Vec<Score> {
     let results = results.to_device(Device::Cpu);
     let mut numbers = vec![0.0f32; results.numel()];
@@ -344,12 +344,12 @@ fn score(result: &[f32], examples: usize) -> Score {
 }
 
 thread_local! {
-    /// Whether panics of this thread are errors of libtorch, which their caller reports.
+    /// Whether `catch_panics` is running on this thread, which turns panics into errors.
     static EXPECTS_PANICS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// tch panics where libtorch throws: that is an error too, and nobody shall read of a panic.
-fn attempt<T>(work: impl FnOnce() -> Result<T, TorchError>) -> Result<T, TorchError> {
+/// Runs `work` and turns a panic into an error without printing it: tch panics where libtorch throws an exception.
+fn catch_panics<T>(work: impl FnOnce() -> Result<T, TorchError>) -> Result<T, TorchError> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let hook = std::panic::take_hook();
@@ -367,6 +367,6 @@ fn attempt<T>(work: impl FnOnce() -> Result<T, TorchError>) -> Result<T, TorchEr
             .downcast_ref::<String>()
             .cloned()
             .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Err(TorchError(text.unwrap_or_else(|| "libtorch failed".into())))
+        Err(TorchError(text.unwrap_or_else(|| "libtorch failed without a message".into())))
     })
 }

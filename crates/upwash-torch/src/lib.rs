@@ -1,7 +1,7 @@
-//! The GPU engine of Upwash, on libtorch: all workers of a process on one GPU, their round captured
-//! once as a CUDA graph and replayed.
+//! The GPU engine of Upwash, on libtorch: all workers of a process train on one GPU, in a round that is captured once
+//! as a CUDA graph and replayed. [`TorchCpuModel`] computes the same networks on the CPU.
 //!
-//! Built with the feature `libtorch`, which needs libtorch 2.11; without it this crate is empty.
+//! Needs the feature `libtorch` and libtorch 2.11; without the feature this crate is empty.
 #![cfg(feature = "libtorch")]
 
 mod cuda;
@@ -17,5 +17,5 @@ pub use model::{BoundModel, TorchCpuModel, TorchModel};
 pub use module::TorchModule;
 pub use network::TorchNetwork;
 pub use shim::{Cuda, Memory, TorchError};
-/// The tch that modules must be made with.
+/// The version of tch that modules must use.
 pub use tch;

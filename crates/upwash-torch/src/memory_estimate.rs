@@ -1,36 +1,36 @@
-//! How much of a GPU's memory a engine will need.
+//! Estimates of the GPU memory that an engine needs.
 
-use crate::cuda::{CudaEngine, CudaOptions, Precision, SCORED_AT_ONCE};
+use crate::cuda::{CudaEngine, CudaOptions, Precision, SCORING_BATCH};
 use crate::model::TorchModel;
 use crate::shim::{self, Cuda, TorchError};
 use tch::{Device, Kind, Tensor};
 use upwash::engine::EngineSpec;
 
-/// A prediction, in bytes, of what libtorch takes from the device; the driver's own share (some 0.5 GiB)
-/// comes on top. docs/benchmarks.md has how near it comes.
+/// An estimate, in bytes, of the memory that libtorch reserves on the device. The driver needs another 0.5 GiB or so.
+/// docs/benchmarks.md compares estimates with measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryEstimate {
-    /// Models, gradients, velocities and what algorithms keep: for every worker.
+    /// Models, gradients, velocities and state vectors of all workers.
     pub vectors: u64,
-    /// Images.
+    /// The data set and the assembled batches.
     pub data: u64,
-    /// What a gradient needs on its way, for every stream.
+    /// Activations and temporary tensors of the gradients that all streams compute at the same time.
     pub gradients: u64,
-    /// What scoring takes at once, and what libraries keep.
+    /// Activations of scoring, and workspaces of libraries.
     pub scoring: u64,
-    /// Whether it was tried.
+    /// Whether the estimate comes from a measurement on the GPU.
     pub measured: bool,
     workers: usize,
     streams: usize,
 }
 
-/// Blocks of memory are taken whole, and freed ones do not always fit: so much more than is used.
-const LOSS: f64 = 1.15;
-/// Room that libraries keep for a stream.
-const STREAM: u64 = 48 << 20;
+/// Overhead of the allocator: it reserves whole blocks, and freed blocks do not always fit the next request.
+const ALLOCATOR_OVERHEAD: f64 = 1.15;
+/// Workspace that libraries keep for each stream.
+const STREAM_WORKSPACE: u64 = 48 << 20;
 
 impl MemoryEstimate {
-    /// Of these workers, used so: by the network's description.
+    /// Estimates from the network's description.
     pub fn of(spec: &EngineSpec, options: CudaOptions) -> Self {
         let workers = spec.starts.len();
         let streams = options.streams.unwrap_or(workers).clamp(1, workers.min(32));
@@ -49,14 +49,14 @@ impl MemoryEstimate {
         let pixels = spec.data.train.pixels.len() + spec.data.test.pixels.len();
         let batch = spec.sampler.batch_size() as u64;
         let inputs = workers as u64 * batch * image as u64 * number;
-        // What is kept for the way back, a copy of the weights in half precision, and the slopes
-        // that are under way at once.
+        // Activations that are kept for the backward pass, a copy of the weights in half precision, and the gradients
+        // that exist at the same time.
         let (made, largest) = (spec.network.activations(), spec.network.largest_activation());
         let kept = batch * number * (made + 3 * largest) as u64;
         let weights = if number == 2 { 2 * parameters } else { 0 } + 4 * parameters;
-        let gradient = (LOSS * (kept + weights) as f64) as u64 + STREAM;
-        // Scoring keeps nothing: a few outputs of the largest layers.
-        let scored = (spec.data.test.len().min(SCORED_AT_ONCE)) as u64;
+        let gradient = (ALLOCATOR_OVERHEAD * (kept + weights) as f64) as u64 + STREAM_WORKSPACE;
+        // Scoring keeps no activations: only a few outputs of the largest layers exist at a time.
+        let scored = (spec.data.test.len().min(SCORING_BATCH)) as u64;
         Self {
             vectors,
             data: pixels as u64 + inputs,
@@ -68,26 +68,26 @@ impl MemoryEstimate {
         }
     }
 
-    /// By the network's description in half precision. In single precision libraries take room that no
-    /// description has: there it is tried, where there is a GPU to try it on.
+    /// Estimates from the network's description in half precision. In single precision, libraries need workspaces
+    /// that the description does not show, so the estimate comes from a measurement if there is a GPU.
     pub fn predicted(spec: &EngineSpec, model: &dyn TorchModel, options: CudaOptions) -> Result<Self, TorchError> {
-        match (options.precision, Cuda::here()) {
+        match (options.precision, Cuda::detect()) {
             (Precision::Tf32 | Precision::F32, Cuda::Devices(_)) => Self::measured(spec, model, options),
             _ => Ok(Self::of(spec, options)),
         }
     }
 
-    /// Of these workers, used so: from what one of them and two need on this machine's GPU.
+    /// Estimates from measurements of one and of two workers on this machine's GPU.
     pub fn measured(spec: &EngineSpec, model: &dyn TorchModel, options: CudaOptions) -> Result<Self, TorchError> {
         let described = Self::of(spec, options);
         let peak = |workers: usize| -> Result<(u64, Self), TorchError> {
             let few = spec.first(workers);
             let options = CudaOptions { streams: Some(workers), ..options };
-            // The device must be in use before it can be asked.
+            // The device must be initialized before its memory can be queried.
             drop(Tensor::zeros([1], (Kind::Float, Device::Cuda(options.device))));
             shim::release_memory()?;
-            shim::forget_peak(options.device)?;
-            let engine = CudaEngine::make(&few, model, options)?;
+            shim::reset_peak(options.device)?;
+            let engine = CudaEngine::build(&few, model, options)?;
             Ok((engine.memory()?.peak as u64, Self::of(&few, options)))
         };
         let (one, described_one) = peak(1)?;
@@ -95,53 +95,53 @@ impl MemoryEstimate {
             let rest = one.saturating_sub(described_one.vectors + described_one.data);
             return Ok(Self { gradients: rest, scoring: 0, measured: true, ..described });
         }
-        let sure = |needs: &Self| needs.vectors + needs.data;
+        let certain = |estimate: &Self| estimate.vectors + estimate.data;
         let gradient = match peak(2) {
             Ok((two, described_two)) => {
-                let more = sure(&described_two) - sure(&described_one);
+                let more = certain(&described_two) - certain(&described_one);
                 two.saturating_sub(one + more)
             }
-            // One is all that fits: then all that it needed is its gradient's.
-            Err(error) if error.lacks_memory() => one.saturating_sub(sure(&described_one)),
+            // Only one worker fits: attribute all of its remaining memory to its gradient.
+            Err(error) if error.is_out_of_memory() => one.saturating_sub(certain(&described_one)),
             Err(error) => return Err(error),
         };
         Ok(Self {
             gradients: described.streams as u64 * gradient,
-            scoring: one.saturating_sub(sure(&described_one) + gradient),
+            scoring: one.saturating_sub(certain(&described_one) + gradient),
             measured: true,
             ..described
         })
     }
 
-    /// The same with other numbers of workers and streams.
-    fn with(self, workers: usize, streams: usize) -> u64 {
+    /// The total with other numbers of workers and streams.
+    fn total_with(self, workers: usize, streams: usize) -> u64 {
         let vectors = self.vectors * (workers as u64 + 1) / (self.workers as u64 + 1);
         let gradients = self.gradients * streams as u64 / self.streams as u64;
         vectors + self.data + gradients + self.scoring
     }
 
-    /// All of it.
+    /// The sum of all parts.
     pub fn total(&self) -> u64 {
         self.vectors + self.data + self.gradients + self.scoring
     }
 
-    /// Its parts, in words.
+    /// The parts with their descriptions.
     pub fn parts(&self) -> Vec<(&'static str, u64)> {
         vec![
-            ("models, gradients and what algorithms keep", self.vectors),
+            ("models, gradients and state vectors", self.vectors),
             ("images", self.data),
-            ("gradients under way, a stream each", self.gradients),
-            ("scoring, and what libraries keep", self.scoring),
+            ("gradient computation, all streams", self.gradients),
+            ("scoring and library workspaces", self.scoring),
         ]
     }
 
-    /// What to do where there is only so much memory: fewer streams, else fewer workers.
+    /// An error message for a GPU with this much free memory: suggests fewer streams, else fewer workers.
     pub(crate) fn remedy(self, memory: u64) -> String {
-        let room = memory / 100 * 96;
-        let fits = |workers: usize, streams: usize| self.with(workers, streams) <= room;
+        let available = memory / 100 * 96;
+        let fits = |workers: usize, streams: usize| self.total_with(workers, streams) <= available;
         let gibibytes = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         let needed = format!(
-            "{} workers in {} streams need some {:.1} GiB of the GPU's memory, and {:.1} are free",
+            "{} workers on {} streams need about {:.1} GiB of GPU memory, and {:.1} GiB are free",
             self.workers,
             self.streams,
             gibibytes(self.total()),
@@ -149,14 +149,14 @@ impl MemoryEstimate {
         );
         let streams = (1..=self.streams).rev().find(|&n| fits(self.workers, n));
         if let Some(streams) = streams.filter(|&streams| streams < self.streams) {
-            return format!("{needed}: --streams {streams} fits");
+            return format!("{needed}: use --streams {streams}, which fits");
         }
         let workers = (1..self.workers).rev().find(|&n| fits(n, 1));
         match workers {
             Some(workers) => {
-                format!("{needed}: {workers} workers fit, with --streams 1; or take a smaller batch")
+                format!("{needed}: {workers} workers fit with --streams 1; or use a smaller batch size")
             }
-            None => format!("{needed}: take a smaller batch or model"),
+            None => format!("{needed}: use a smaller batch size or model"),
         }
     }
 }
@@ -166,9 +166,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_remedy_names_what_fits() {
+    fn remedy_suggests_settings_that_fit() {
         let gib = 1u64 << 30;
-        let needs = MemoryEstimate {
+        let estimate = MemoryEstimate {
             vectors: 9 * gib,
             data: gib,
             gradients: 80 * gib,
@@ -177,17 +177,17 @@ mod tests {
             workers: 8,
             streams: 8,
         };
-        assert_eq!(needs.total(), 91 * gib);
-        // 11 and 10 a stream: of 64, five streams.
-        let said = needs.remedy(64 * gib);
+        assert_eq!(estimate.total(), 91 * gib);
+        // 11 GiB plus 10 for each stream: five streams fit into 64.
+        let message = estimate.remedy(64 * gib);
         assert!(
-            said.ends_with("need some 91.0 GiB of the GPU's memory, and 64.0 are free: --streams 5 fits"),
-            "{said}"
+            message.ends_with("need about 91.0 GiB of GPU memory, and 64.0 GiB are free: use --streams 5, which fits"),
+            "{message}"
         );
-        // 10 + 1 + 1 and a worker each: of 18, 17.28 can be used, and five workers fit.
-        let said = needs.remedy(18 * gib);
-        assert!(said.contains("4 workers fit, with --streams 1"), "{said}");
-        let said = needs.remedy(5 * gib);
-        assert!(said.ends_with("take a smaller batch or model"), "{said}");
+        // 12 GiB plus 1 for each worker and for the scratch model: of 18, 17.28 can be used, so four workers fit.
+        let message = estimate.remedy(18 * gib);
+        assert!(message.contains("4 workers fit with --streams 1"), "{message}");
+        let message = estimate.remedy(5 * gib);
+        assert!(message.ends_with("use a smaller batch size or model"), "{message}");
     }
 }

@@ -1,4 +1,4 @@
-//! What the engines need of a network, and all of it on the CPU.
+//! The interface between engines and networks, and the adapter that runs a network on the CPU.
 
 use crate::shim;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,50 +9,48 @@ use upwash::engine::Score;
 use upwash::loss::cross_entropy;
 use upwash::model::{Layout, Slot};
 
-/// A network whose tensors can be put anywhere: a described one
-/// ([`TorchNetwork`](crate::TorchNetwork)) or a module of one's own
-/// ([`TorchModule`](crate::TorchModule)).
+/// A network that can be bound to given tensors: one that a description defines
+/// ([`TorchNetwork`](crate::TorchNetwork)), or a user-defined module ([`TorchModule`](crate::TorchModule)).
 pub trait TorchModel: Send + Sync {
-    /// Which tensor is where in its flat vectors.
+    /// Where each tensor is in the flat vectors of parameters and statistics.
     fn layout(&self) -> &Layout;
 
-    /// Starting parameters of a worker.
+    /// Initial parameters of a worker.
     fn start(&self, seed: u64, worker: u64) -> Vec<f32>;
 
-    /// Starting statistics.
+    /// Initial batch-norm statistics.
     fn start_statistics(&self) -> Vec<f32>;
 
-    /// A network that uses these tensors, in the order of the layout: they are its memory.
+    /// Binds the network to these tensors, in the order of the layout: it reads and updates them in place.
     fn bind(&self, parameters: &[Tensor], statistics: &[Tensor]) -> Box<dyn BoundModel>;
 }
 
-/// A network in its place.
+/// A network that is bound to its tensors.
 pub trait BoundModel: Send {
-    /// Its parameters, for gradients.
+    /// The parameters, as leaves of the autograd graph.
     fn leaves(&self) -> &[Tensor];
 
-    /// Logits in training mode: statistics move.
+    /// Logits in training mode. Updates the running statistics.
     fn train(&self, images: Tensor) -> Tensor;
 
-    /// Logits with the statistics as they are.
+    /// Logits in evaluation mode, with the running statistics.
     fn score(&self, images: Tensor) -> Tensor;
 
-    /// The batch's own statistics.
+    /// Batch-norm statistics of this batch.
     fn batch_statistics(&self, images: Tensor) -> Vec<Tensor>;
 }
 
-/// A network on the CPU: functions of flat vectors, one thread each, for a
-/// [`CpuEngine`](upwash::engine::CpuEngine).
+/// A network on the CPU for a [`CpuEngine`](upwash::engine::CpuEngine): single-threaded functions of flat vectors.
 pub struct TorchCpuModel {
     model: Arc<dyn TorchModel>,
     input: [i64; 3],
-    /// Networks that are not in use now; as many as there are threads.
-    free: Mutex<Vec<Bound>>,
+    /// Bound networks that are not in use. There are at most as many as threads.
+    idle: Mutex<Vec<Bound>>,
 }
 
 thread_local! {
-    /// Number of threads is each thread's own context for the libraries below libtorch, and sums in
-    /// several threads have other bits.
+    /// Makes libtorch single-threaded on the current thread. The libraries below libtorch keep this setting per thread,
+    /// and multi-threaded sums round differently.
     static SINGLE_THREADED: () = tch::set_num_threads(1);
 }
 
@@ -65,22 +63,22 @@ struct Bound {
 }
 
 impl TorchCpuModel {
-    /// For images of this shape. Threads inside libtorch are switched off on every thread that
-    /// computes with it: the cores are busy with other workers.
+    /// Creates the adapter for images of shape `input` (channels, height, width). Disables libtorch's threads on every
+    /// thread that computes with it, because the cores are busy with other workers.
     pub fn new(model: Arc<dyn TorchModel>, input: [usize; 3]) -> Self {
-        Self { model, input: input.map(|side| side as i64), free: Mutex::default() }
+        Self { model, input: input.map(|side| side as i64), idle: Mutex::default() }
     }
 
-    /// Does something with a network that has these numbers.
-    fn with<T>(&self, parameters: &[f32], statistics: &[f32], work: impl FnOnce(&mut Bound) -> T) -> T {
+    /// Runs `work` with a bound network that has these parameters and statistics.
+    fn with_network<T>(&self, parameters: &[f32], statistics: &[f32], work: impl FnOnce(&mut Bound) -> T) -> T {
         SINGLE_THREADED.with(|_| ());
-        let free = || self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = free().pop();
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = idle().pop();
         let mut bound = found.unwrap_or_else(|| self.bind());
         bound.parameters.copy_(&Tensor::from_slice(parameters));
         bound.statistics.copy_(&Tensor::from_slice(statistics));
         let result = work(&mut bound);
-        free().push(bound);
+        idle().push(bound);
         result
     }
 
@@ -119,14 +117,14 @@ impl Model for TorchCpuModel {
     }
 
     fn gradient(&self, parameters: &[f32], statistics: &mut [f32], batch: &Batch, gradient: &mut [f32]) -> Score {
-        let held = statistics.to_vec();
-        self.with(parameters, &held, |bound| {
+        let initial = statistics.to_vec();
+        self.with_network(parameters, &initial, |bound| {
             let logits = bound.network.train(self.images(batch));
             let classes = logits.size()[1] as usize;
-            let (score, slope) = cross_entropy(&numbers(&logits), &batch.labels, classes);
-            let slope = Tensor::from_slice(&slope).view_as(&logits);
-            shim::backward(&logits, &slope, bound.network.leaves(), &bound.targets)
-                .expect("a gradient of what was just computed");
+            let (score, grad_logits) = cross_entropy(&tensor_values(&logits), &batch.labels, classes);
+            let grad_logits = Tensor::from_slice(&grad_logits).view_as(&logits);
+            shim::backward(&logits, &grad_logits, bound.network.leaves(), &bound.targets)
+                .expect("the backward pass should not fail after its forward pass");
             let length = gradient.len();
             bound.gradient.copy_data(gradient, length);
             let length = statistics.len();
@@ -136,32 +134,32 @@ impl Model for TorchCpuModel {
     }
 
     fn score(&self, parameters: &[f32], statistics: &[f32], batch: &Batch) -> Score {
-        self.with(parameters, statistics, |bound| {
+        self.with_network(parameters, statistics, |bound| {
             let logits = tch::no_grad(|| bound.network.score(self.images(batch)));
             let classes = logits.size()[1] as usize;
-            cross_entropy(&numbers(&logits), &batch.labels, classes).0
+            cross_entropy(&tensor_values(&logits), &batch.labels, classes).0
         })
     }
 
     fn batch_statistics(&self, parameters: &[f32], batch: &Batch) -> Vec<f32> {
         let start = self.model.start_statistics();
-        self.with(parameters, &start, |bound| {
+        self.with_network(parameters, &start, |bound| {
             let found = tch::no_grad(|| bound.network.batch_statistics(self.images(batch)));
-            found.iter().flat_map(numbers).collect()
+            found.iter().flat_map(tensor_values).collect()
         })
     }
 }
 
-/// A tensor's numbers, row by row.
-pub(crate) fn numbers(tensor: &Tensor) -> Vec<f32> {
+/// The elements of a tensor, in row-major order.
+pub(crate) fn tensor_values(tensor: &Tensor) -> Vec<f32> {
     let tensor = tensor.detach().to_device(Device::Cpu).contiguous();
-    let mut numbers = vec![0.0; tensor.numel()];
-    let length = numbers.len();
-    tensor.copy_data(&mut numbers, length);
-    numbers
+    let mut values = vec![0.0; tensor.numel()];
+    let length = values.len();
+    tensor.copy_data(&mut values, length);
+    values
 }
 
-/// The tensors of a flat vector.
+/// Views of the tensors in a flat vector.
 fn views(vector: &Tensor, slots: &[Slot]) -> Vec<Tensor> {
     let view = |slot: &Slot| {
         let shape: Vec<i64> = slot.shape.iter().map(|&side| side as i64).collect();

@@ -1,4 +1,4 @@
-//! A described network, computed by libtorch.
+//! Networks that a [`Network`] describes, computed by libtorch.
 
 use crate::model::{BoundModel, TorchModel};
 use crate::shim::{add_scaled, norm, scale};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tch::{Kind, Tensor};
 use upwash::model::{Layer, Layout, Network};
 
-/// A described [`Network`].
+/// A network that a [`Network`] describes, computed by libtorch.
 ///
 /// ```
 /// use upwash::model::ModelSpec;
@@ -20,7 +20,7 @@ pub struct TorchNetwork {
 }
 
 impl TorchNetwork {
-    /// Prepares a network.
+    /// Wraps a network.
     pub fn new(network: Network) -> Self {
         let layout = network.layout();
         let network = Arc::new(network);
@@ -43,7 +43,7 @@ impl TorchModel for TorchNetwork {
 
     fn bind(&self, parameters: &[Tensor], statistics: &[Tensor]) -> Box<dyn BoundModel> {
         let leaf = |view: &Tensor| view.detach().set_requires_grad(true);
-        Box::new(Described {
+        Box::new(BoundNetwork {
             network: Arc::clone(&self.network),
             leaves: parameters.iter().map(leaf).collect(),
             statistics: statistics.iter().map(Tensor::shallow_clone).collect(),
@@ -51,13 +51,13 @@ impl TorchModel for TorchNetwork {
     }
 }
 
-struct Described {
+struct BoundNetwork {
     network: Arc<Network>,
     leaves: Vec<Tensor>,
     statistics: Vec<Tensor>,
 }
 
-impl BoundModel for Described {
+impl BoundModel for BoundNetwork {
     fn leaves(&self) -> &[Tensor] {
         &self.leaves
     }
@@ -71,60 +71,62 @@ impl BoundModel for Described {
     }
 
     fn batch_statistics(&self, images: Tensor) -> Vec<Tensor> {
-        let mut found = Vec::new();
-        let _ = forward(&self.network, &self.leaves, Mode::Collect(&mut found), images);
-        found
+        let mut collected = Vec::new();
+        let _ = forward(&self.network, &self.leaves, Mode::Collect(&mut collected), images);
+        collected
     }
 }
 
-/// What batch normalisation does with statistics.
+/// How batch normalization uses statistics.
 enum Mode<'a> {
-    /// Normalise by the batch's, and move these.
+    /// Normalize by the statistics of the batch, and update these running statistics.
     Train(&'a [Tensor]),
-    /// Normalise by these.
+    /// Normalize by these running statistics.
     Score(&'a [Tensor]),
-    /// Normalise by the batch's, and collect them.
+    /// Normalize by the statistics of the batch, and collect them.
     Collect(&'a mut Vec<Tensor>),
 }
 
-/// The network's logits, with its parameters in the order of its layout.
+/// Computes the logits of a network. `parameters` are in the order of its layout.
 fn forward(network: &Network, parameters: &[Tensor], mode: Mode<'_>, images: Tensor) -> Tensor {
     let mut pass = Pass {
         parameters: parameters.iter(),
         mode,
-        normalised: 0,
-        cancels_bias: false,
-        bias_left_out: None,
-        rectifies: false,
-        rectified: false,
-        moved_means: (vec![], vec![]),
+        norm_count: 0,
+        norm_follows: false,
+        skipped_bias: None,
+        relu_follows: false,
+        relu_fused: false,
+        mean_shifts: (vec![], vec![]),
     };
     let logits = pass.layers(&network.layers, images);
-    let (means, biases) = &pass.moved_means;
+    let (means, biases) = &pass.mean_shifts;
     if !means.is_empty() {
         add_scaled(means, biases, Layer::NORM_MOMENTUM)
-            .unwrap_or_else(|error| panic!("running means cannot be moved: {error}"));
+            .unwrap_or_else(|error| panic!("updating the running means failed: {error}"));
     }
     logits
 }
 
-/// One way through the network; takes parameters and statistics in the order of the layers.
+/// A forward pass. Consumes parameters and statistics in the order of the layers.
 struct Pass<'a> {
     parameters: std::slice::Iter<'a, Tensor>,
     mode: Mode<'a>,
-    /// Layers that have normalised so far.
-    normalised: usize,
-    /// Whether the layer behind this one normalises. It takes away what a bias adds: instead of
-    /// adding it to every pixel, the mean that is kept or taken away is moved by it. When training,
-    /// such a bias has no gradient (libraries that compute it find rounding errors).
-    cancels_bias: bool,
-    bias_left_out: Option<&'a Tensor>,
-    /// Whether a rectifier comes behind this layer, and whether the layer has done its work, too.
-    rectifies: bool,
-    rectified: bool,
-    /// Running means that biases which were left out still have to move, and those biases: all at once
-    /// at the end. Behind autograd's back: it keeps the means, but does not need them.
-    moved_means: (Vec<Tensor>, Vec<Tensor>),
+    /// How many batch-norm layers the pass has run so far.
+    norm_count: usize,
+    /// Whether batch normalization follows this layer. It cancels the layer's bias: instead of adding the bias to
+    /// every pixel, the pass shifts the mean that is stored or subtracted. In training, such a bias has no gradient
+    /// (libraries that compute it return rounding errors).
+    norm_follows: bool,
+    /// The bias that the preceding convolution left out.
+    skipped_bias: Option<&'a Tensor>,
+    /// Whether a ReLU follows this layer.
+    relu_follows: bool,
+    /// Whether this layer has applied that ReLU as well.
+    relu_fused: bool,
+    /// Running means that must still be shifted by biases that were left out, and those biases. All shifts happen in
+    /// one call at the end. Autograd does not record them: it saves the means, but does not need them.
+    mean_shifts: (Vec<Tensor>, Vec<Tensor>),
 }
 
 impl<'a> Pass<'a> {
@@ -132,19 +134,19 @@ impl<'a> Pass<'a> {
         let mut x = input;
         let mut index = 0;
         while let Some(layer) = layers.get(index) {
-            let fresh = index > 0 && makes_a_tensor_of_its_own(&layers[index - 1]);
+            let overwrite = index > 0 && has_reusable_output(&layers[index - 1]);
             let next = layers.get(index + 1);
-            self.cancels_bias = matches!(next, Some(Layer::BatchNorm { .. }));
-            self.rectifies = matches!(next, Some(Layer::Relu));
-            x = self.layer(layer, x, fresh);
-            // A rectifier that was done along with the layer before it.
-            index += 1 + usize::from(std::mem::take(&mut self.rectified));
+            self.norm_follows = matches!(next, Some(Layer::BatchNorm { .. }));
+            self.relu_follows = matches!(next, Some(Layer::Relu));
+            x = self.layer(layer, x, overwrite);
+            // Skip a ReLU that was fused with this layer.
+            index += 1 + usize::from(std::mem::take(&mut self.relu_fused));
         }
         x
     }
 
-    /// `fresh`: nobody else needs the input, so that it may be overwritten.
-    fn layer(&mut self, layer: &Layer, mut x: Tensor, fresh: bool) -> Tensor {
+    /// `overwrite`: nothing else needs the input, so the layer may overwrite it.
+    fn layer(&mut self, layer: &Layer, mut x: Tensor, overwrite: bool) -> Tensor {
         match layer {
             Layer::Linear { .. } => {
                 let (weight, bias) = (self.parameter(), self.parameter());
@@ -153,14 +155,14 @@ impl<'a> Pass<'a> {
             Layer::Conv { stride, padding, bias, .. } => {
                 let weight = self.parameter();
                 let mut bias = bias.then(|| self.parameter());
-                if self.cancels_bias {
-                    self.bias_left_out = bias.take();
+                if self.norm_follows {
+                    self.skipped_bias = bias.take();
                 }
                 let (stride, padding) = (*stride as i64, *padding as i64);
                 x.conv2d(weight, bias, [stride; 2], [padding; 2], [1; 2], 1)
             }
             Layer::BatchNorm { .. } => self.batch_norm(&x),
-            Layer::Relu if fresh => x.relu_(),
+            Layer::Relu if overwrite => x.relu_(),
             Layer::Relu => x.relu(),
             Layer::MaxPool { size } => {
                 let size = [*size as i64; 2];
@@ -171,70 +173,71 @@ impl<'a> Pass<'a> {
             Layer::Residual { body, shortcut } => {
                 let mut main = self.layers(body, x.shallow_clone());
                 let side = self.layers(shortcut, x);
-                if body.last().is_some_and(makes_a_tensor_of_its_own) { main.g_add_(&side) } else { main + side }
+                if body.last().is_some_and(has_reusable_output) { main.g_add_(&side) } else { main + side }
             }
-            other => unreachable!("{other:?} is unknown to this engine"),
+            other => unreachable!("this engine does not support the layer {other:?}"),
         }
     }
 
     fn batch_norm(&mut self, x: &Tensor) -> Tensor {
         let (weight, bias) = (self.parameter(), self.parameter());
-        let at = 2 * self.normalised;
-        self.normalised += 1;
-        let normal = |mean: Option<&Tensor>, variance: Option<&Tensor>, training| {
+        let at = 2 * self.norm_count;
+        self.norm_count += 1;
+        let normalized = |mean: Option<&Tensor>, variance: Option<&Tensor>, training| {
             let (weight, bias) = (Some(weight), Some(bias));
             x.batch_norm(weight, bias, mean, variance, training, Layer::NORM_MOMENTUM, Layer::NORM_EPSILON, true)
         };
-        let bias_left_out = self.bias_left_out.take().map(Tensor::detach);
+        let skipped_bias = self.skipped_bias.take().map(Tensor::detach);
         match &mut self.mode {
             Mode::Train(running) => {
-                let own = norm(
+                let fused = norm(
                     x,
                     weight,
                     bias,
                     [&running[at], &running[at + 1]],
                     Layer::NORM_MOMENTUM,
                     Layer::NORM_EPSILON,
-                    self.rectifies,
+                    self.relu_follows,
                 );
-                let own = own.unwrap_or_else(|error| panic!("batch normalisation failed: {error}"));
-                self.rectified = self.rectifies && own.is_some();
-                let normal = own.unwrap_or_else(|| normal(Some(&running[at]), Some(&running[at + 1]), true));
-                if let Some(bias) = bias_left_out {
-                    self.moved_means.0.push(running[at].data());
-                    self.moved_means.1.push(bias);
+                let fused = fused.unwrap_or_else(|error| panic!("batch normalization failed: {error}"));
+                self.relu_fused = self.relu_follows && fused.is_some();
+                let normalized = fused.unwrap_or_else(|| normalized(Some(&running[at]), Some(&running[at + 1]), true));
+                if let Some(bias) = skipped_bias {
+                    self.mean_shifts.0.push(running[at].data());
+                    self.mean_shifts.1.push(bias);
                 }
-                normal
+                normalized
             }
             Mode::Score(running) => {
                 let (mean, variance) = (&running[at], &running[at + 1]);
-                let mean = bias_left_out.map_or(mean.shallow_clone(), |bias| mean - bias);
-                let own = x.device().is_cuda().then(|| {
+                let mean = skipped_bias.map_or(mean.shallow_clone(), |bias| mean - bias);
+                let fused = x.device().is_cuda().then(|| {
                     let factor = weight * (variance + Layer::NORM_EPSILON).rsqrt();
                     let shift = bias - &mean * &factor;
-                    let own = scale(x, &factor, &shift, self.rectifies);
-                    own.unwrap_or_else(|error| panic!("batch normalisation failed: {error}"))
+                    let fused = scale(x, &factor, &shift, self.relu_follows);
+                    fused.unwrap_or_else(|error| panic!("batch normalization failed: {error}"))
                 });
-                let own = own.flatten();
-                self.rectified = self.rectifies && own.is_some();
-                own.unwrap_or_else(|| normal(Some(&mean), Some(variance), false))
+                let fused = fused.flatten();
+                self.relu_fused = self.relu_follows && fused.is_some();
+                fused.unwrap_or_else(|| normalized(Some(&mean), Some(variance), false))
             }
-            Mode::Collect(found) => {
+            Mode::Collect(collected) => {
                 let over = &[0i64, 2, 3][..];
                 let (variance, mean) = x.to_kind(Kind::Float).var_mean_dim(over, true, false);
-                let mean = bias_left_out.map_or(mean.shallow_clone(), |bias| mean + bias);
-                found.extend([mean, variance]);
-                normal(None, None, true)
+                let mean = skipped_bias.map_or(mean.shallow_clone(), |bias| mean + bias);
+                collected.extend([mean, variance]);
+                normalized(None, None, true)
             }
         }
     }
 
     fn parameter(&mut self) -> &'a Tensor {
-        self.parameters.next().expect("parameters are in the order of the layers")
+        self.parameters.next().expect("the layout should have all parameters of the layers, in their order")
     }
 }
 
-/// Whether a layer's output is a new tensor that its own backward pass does not need.
-fn makes_a_tensor_of_its_own(layer: &Layer) -> bool {
+/// Whether a layer's output is a new tensor that its backward pass does not need, so that the next layer may
+/// overwrite it.
+fn has_reusable_output(layer: &Layer) -> bool {
     matches!(layer, Layer::Linear { .. } | Layer::Conv { .. } | Layer::BatchNorm { .. } | Layer::Residual { .. })
 }

@@ -1,10 +1,10 @@
-//! The Torch engine against the Burn engine, on the CPU.
+//! Compares libtorch with Burn on the CPU.
 #![cfg(feature = "libtorch")]
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::Witness;
+use common::Recorder;
 use std::sync::{Arc, Mutex};
 use upwash::algorithm::{Algorithm, LocalView, Method, Plan};
 use upwash::config::Config;
@@ -35,14 +35,14 @@ fn noise(seed: u64, count: usize) -> Vec<f32> {
 
 fn assert_close(found: &[f32], known: &[f32], tolerance: f32) {
     assert_eq!(found.len(), known.len());
-    for (place, (x, y)) in found.iter().zip(known).enumerate() {
-        let apart = (x - y).abs();
-        assert!(apart <= tolerance * (1.0 + y.abs()), "{place}: {x} is not {y}");
+    for (index, (x, y)) in found.iter().zip(known).enumerate() {
+        let difference = (x - y).abs();
+        assert!(difference <= tolerance * (1.0 + y.abs()), "element {index}: {x} instead of {y}");
     }
 }
 
 #[test]
-fn every_network_has_the_same_loss_gradient_and_statistics() {
+fn loss_gradient_and_statistics_agree_for_every_network() {
     for (name, shape, images) in [
         ("softmax", [1, 8, 8], 5),
         ("mlp:32,16", [1, 8, 8], 5),
@@ -73,10 +73,10 @@ fn every_network_has_the_same_loss_gradient_and_statistics() {
     }
 }
 
-/// Row by row, round after round.
+/// (sender, weight) of the messages in every plan: row by row, round by round.
 type Plans = Vec<Vec<(usize, f64)>>;
 
-/// Writes down everyone's leaders: whom its plan gives more than its base does.
+/// Records the plans of an algorithm, and so the leaders of every worker.
 #[derive(Debug)]
 struct Recording {
     algorithm: Box<dyn Algorithm>,
@@ -95,24 +95,24 @@ impl Algorithm for Recording {
     }
 }
 
-/// Losses and plans of all rounds.
-fn complete(mut experiment: Experiment, model: Arc<dyn Model>) -> (Vec<Vec<f64>>, Plans) {
+/// Runs an experiment to its end. Returns losses and plans of all rounds.
+fn run_to_end(mut experiment: Experiment, model: Arc<dyn Model>) -> (Vec<Vec<f64>>, Plans) {
     let plans = Arc::new(Mutex::new(Vec::new()));
     let Method::Synchronous(algorithm) = experiment.method else {
-        panic!("no rounds");
+        panic!("the algorithm should be synchronous");
     };
     experiment.method = Method::Synchronous(Box::new(Recording { algorithm, plans: Arc::clone(&plans) }));
-    let mut fleet = experiment.cpu_engine(model);
-    let mut witness = Witness::default();
-    run(&experiment, &mut fleet, Progress::start(8), &mut witness).unwrap();
+    let mut engine = experiment.cpu_engine(model);
+    let mut recorder = Recorder::default();
+    run(&experiment, &mut engine, Progress::start(8), &mut recorder).unwrap();
     let plans = std::mem::take(&mut *plans.lock().unwrap());
-    (witness.losses, plans)
+    (recorder.losses, plans)
 }
 
-/// Left to themselves, on a network without kinks: where activations are switched on and off by rounding, engines
-/// drift apart however right they are (see [`common::compare`], which the test of the small CNN goes by).
+/// Whole runs on a network without kinks. With ReLUs, rounding turns activations on and off, and even two correct
+/// engines drift apart (see [`common::compare`], which the small CNN uses).
 #[test]
-fn runs_agree_for_twenty_rounds_leaders_included() {
+fn losses_and_leaders_agree_for_twenty_rounds() {
     for algorithm in ["name = \"dpsgd\"", "name = \"al-dsgd\"", "base = \"matcha\""] {
         let config = |model: &str| {
             format!(
@@ -123,9 +123,9 @@ fn runs_agree_for_twenty_rounds_leaders_included() {
         let experiment = || prepare(&config("softmax"));
         assert_eq!(experiment().rounds(), 20);
         let network = experiment().network;
-        let found = complete(experiment(), Arc::new(torch(network.clone())));
-        let known = complete(experiment(), Arc::new(BurnNetwork::new(network)));
-        assert!(found.1 == known.1, "{algorithm}: other leaders");
+        let found = run_to_end(experiment(), Arc::new(torch(network.clone())));
+        let known = run_to_end(experiment(), Arc::new(BurnNetwork::new(network)));
+        assert!(found.1 == known.1, "{algorithm}: the leaders differ");
         let pairs = found.0.iter().flatten().zip(known.0.iter().flatten());
         let worst = pairs.map(|(found, known)| (found / known - 1.0).abs());
         let worst = worst.fold(0.0, f64::max);
@@ -135,13 +135,13 @@ fn runs_agree_for_twenty_rounds_leaders_included() {
         let network = experiment.network.clone();
         let mut burn = experiment.cpu_engine(Arc::new(BurnNetwork::new(network.clone())));
         let mut torch = experiment.cpu_engine(Arc::new(torch(network)));
-        let apart = common::compare(&experiment, 20, &mut burn, &mut torch);
-        assert!(apart.loss < 1e-5, "small CNN, {algorithm}: {apart:?}");
+        let deviation = common::compare(&experiment, 20, &mut burn, &mut torch);
+        assert!(deviation.loss < 1e-5, "small CNN, {algorithm}: {deviation:?}");
     }
 }
 
 #[test]
-fn rounds_agree_on_a_deep_network() {
+fn rounds_agree_on_resnet20() {
     for algorithm in ["name = \"dpsgd\"", "name = \"al-dsgd\"", "base = \"matcha\"\noverlap = true"] {
         let config = format!(
             "model = \"resnet20\"\n[data]\nname = \"synthetic:shape=3x16x16,train=2560,test=8\"\n\
@@ -151,25 +151,25 @@ fn rounds_agree_on_a_deep_network() {
         let network = experiment.network.clone();
         let mut burn = experiment.cpu_engine(Arc::new(BurnNetwork::new(network.clone())));
         let mut torch = experiment.cpu_engine(Arc::new(torch(network)));
-        let apart = common::compare(&experiment, 20, &mut burn, &mut torch);
-        assert!(apart.loss < 1e-5 && apart.change < 0.05, "{algorithm}: {apart:?}");
+        let deviation = common::compare(&experiment, 20, &mut burn, &mut torch);
+        assert!(deviation.loss < 1e-5 && deviation.change < 0.05, "{algorithm}: {deviation:?}");
     }
 }
 
 #[test]
-fn a_checkpoint_of_one_engine_is_read_by_the_other() {
+fn torch_resumes_from_a_burn_checkpoint() {
     let config = "model = \"cnn\"\n[training]\nepochs = 2\n";
     let experiment = prepare(config);
     let network = experiment.network.clone();
     let mut burn = experiment.cpu_engine(Arc::new(BurnNetwork::new(network.clone())));
-    let mut first = Witness { stop: Some(10), ..Default::default() };
+    let mut first = Recorder { stop_at: Some(10), ..Default::default() };
     run(&experiment, &mut burn, Progress::start(8), &mut first).unwrap();
-    let (progress, state) = first.kept.unwrap();
+    let (progress, state) = first.snapshot.unwrap();
     let mut torch = experiment.cpu_engine(Arc::new(torch(network)));
     torch.restore(&state).unwrap();
     assert_eq!(torch.state().unwrap(), state);
-    let outcome = run(&experiment, &mut torch, progress, &mut Witness::default()).unwrap();
-    assert!(outcome.summary.mean_accuracy > 0.85, "{:?}", outcome.summary);
+    let result = run(&experiment, &mut torch, progress, &mut Recorder::default()).unwrap();
+    assert!(result.summary.mean_accuracy > 0.85, "{:?}", result.summary);
 }
 
 #[derive(Debug)]
@@ -186,21 +186,21 @@ impl tch::nn::ModuleT for Net {
     }
 }
 
-/// A module of one's own against the same network as Upwash describes it.
+/// A user-defined module against the same network as a description.
 #[test]
-fn an_own_module_does_what_the_described_network_does() {
+fn user_module_agrees_with_the_described_network() {
     use tch::nn::{self, ConvConfig};
-    let own = TorchModule::new([1, 8, 8], |path| Net {
+    let module = TorchModule::new([1, 8, 8], |path| Net {
         conv: nn::conv2d(path / "a", 1, 4, 3, ConvConfig::default()),
         norm: nn::batch_norm2d(path / "b", 4, Default::default()),
         linear: nn::linear(path / "c", 4 * 36, 10, Default::default()),
     });
-    let names: Vec<&str> = own.layout().parameters.iter().map(|slot| slot.name.as_str()).collect();
-    // In the order of names, which for weights and biases is not ours.
+    let names: Vec<&str> = module.layout().parameters.iter().map(|slot| slot.name.as_str()).collect();
+    // Sorted by name, so that biases precede weights, unlike in descriptions.
     assert_eq!(names, ["a.bias", "a.weight", "b.bias", "b.weight", "c.bias", "c.weight"]);
-    assert_eq!(own.layout().statistic_count(), 8);
-    assert_eq!(own.start(1, 2), own.start(1, 2));
-    assert_ne!(own.start(1, 2), own.start(1, 3));
+    assert_eq!(module.layout().statistic_count(), 8);
+    assert_eq!(module.start(1, 2), module.start(1, 2));
+    assert_ne!(module.start(1, 2), module.start(1, 3));
     let described = torch(Network {
         input: [1, 8, 8],
         classes: 10,
@@ -213,28 +213,32 @@ fn an_own_module_does_what_the_described_network_does() {
         ],
     });
     let sizes = [4, 36, 4, 4, 10, 1440];
-    let translated = |own: &[f32]| {
+    let translated = |vector: &[f32]| {
         let mut parts = Vec::new();
-        let mut rest = own;
+        let mut rest = vector;
         for size in sizes {
             let (part, more) = rest.split_at(size);
             parts.push(part);
             rest = more;
         }
-        [1, 0, 3, 2, 5, 4].map(|place: usize| parts[place]).concat()
+        [1, 0, 3, 2, 5, 4].map(|index: usize| parts[index]).concat()
     };
-    let parameters = own.start(7, 2);
-    let own = TorchCpuModel::new(Arc::new(own), [1, 8, 8]);
+    let parameters = module.start(7, 2);
+    let module = TorchCpuModel::new(Arc::new(module), [1, 8, 8]);
     let batch = Batch { pixels: noise(5, 6 * 64), labels: vec![3, 1, 4, 1, 5, 9] };
-    let ours = translated(&parameters);
-    let mut statistics = [own.start_statistics(), described.start_statistics()];
-    let mut gradients = [vec![0.0; ours.len()], vec![0.0; ours.len()]];
-    let score = own.gradient(&parameters, &mut statistics[0], &batch, &mut gradients[0]);
-    let known = described.gradient(&ours, &mut statistics[1], &batch, &mut gradients[1]);
+    let translated_parameters = translated(&parameters);
+    let mut statistics = [module.start_statistics(), described.start_statistics()];
+    let mut gradients = [vec![0.0; translated_parameters.len()], vec![0.0; translated_parameters.len()]];
+    let score = module.gradient(&parameters, &mut statistics[0], &batch, &mut gradients[0]);
+    let known = described.gradient(&translated_parameters, &mut statistics[1], &batch, &mut gradients[1]);
     assert!((score.loss - known.loss).abs() < 1e-6);
     assert_close(&statistics[0], &statistics[1], 1e-5);
     assert_close(&translated(&gradients[0]), &gradients[1], 1e-5);
-    assert_close(&own.batch_statistics(&parameters, &batch), &described.batch_statistics(&ours, &batch), 1e-4);
-    let found = own.score(&parameters, &statistics[1], &batch).loss;
-    assert!((found - described.score(&ours, &statistics[1], &batch).loss).abs() < 1e-6);
+    assert_close(
+        &module.batch_statistics(&parameters, &batch),
+        &described.batch_statistics(&translated_parameters, &batch),
+        1e-4,
+    );
+    let found = module.score(&parameters, &statistics[1], &batch).loss;
+    assert!((found - described.score(&translated_parameters, &statistics[1], &batch).loss).abs() < 1e-6);
 }

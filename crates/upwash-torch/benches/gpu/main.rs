@@ -1,5 +1,5 @@
-//! The GPU engine checked and timed: `gpu check`, `gpu scores`, `gpu memory`, `gpu speed`, `gpu export DIR` (see
-//! scripts/check-gpu.sh). MemoryEstimate a GPU; not part of the tests.
+//! Checks and times the GPU engine: `gpu check`, `gpu scores`, `gpu memory`, `gpu speed`, `gpu export DIR` (see
+//! scripts/check-gpu.sh). Needs a GPU; not part of the tests.
 
 #[cfg(feature = "libtorch")]
 mod check;
@@ -19,7 +19,7 @@ mod speed;
 
 #[cfg(not(feature = "libtorch"))]
 fn main() {
-    println!("built without the feature `libtorch`");
+    println!("built without the feature `libtorch`: rebuild with --features libtorch");
 }
 
 #[cfg(feature = "libtorch")]
@@ -30,7 +30,7 @@ fn main() {
         Some("speed") => speed::speed(),
         Some("memory") => memory::memory(),
         Some("scores") => scores::scores(),
-        Some("export") => export::export(&arguments.next().expect("a folder")),
-        _ => eprintln!("gpu check | gpu scores | gpu memory | gpu speed | gpu export DIR"),
+        Some("export") => export::export(&arguments.next().expect("`gpu export` needs the folder to write to")),
+        _ => eprintln!("usage: gpu check | gpu scores | gpu memory | gpu speed | gpu export DIR"),
     }
 }

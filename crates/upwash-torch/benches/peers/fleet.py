@@ -1,10 +1,10 @@
-"""Eight workers on one GPU in plain PyTorch, as its users would write them.
+"""Eight workers on one GPU in plain PyTorch, as a PyTorch user would write them.
 
-fleet.py agree DIR: the 20 rounds that `gpu export DIR` wrote, from the same weights and batches in f32,
-by D-PSGD and by AL-DSGD (sound) on L1; fails where a loss differs by more than 1e-3 of itself or the
-change of all models in a round by more than a twentieth.
-fleet.py speed: milliseconds a round, eager and as one CUDA graph on one stream, bf16 autocast, with
-batches from a data set on the GPU, crops and flips, SGD with momentum, averaging, and leaders."""
+fleet.py agree DIR: repeats the 20 rounds that `gpu export DIR` wrote, from the same weights and batches in
+f32, by D-PSGD and by AL-DSGD (sound) on L1. Fails if a loss differs by more than 1e-3 of its value, or the
+change of all models in a round by more than a twentieth of it.
+fleet.py speed: prints milliseconds per round, eager and as one CUDA graph on one stream, in bf16 autocast,
+with batches from a data set on the GPU, crops and flips, SGD with momentum, averaging, and leaders."""
 
 import sys
 import time
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 EDGES = [(1, 5), (6, 7), (0, 4), (2, 3), (1, 7), (3, 6), (0, 1), (3, 7), (5, 6), (1, 2), (0, 7), (1, 3)]
 WORKERS, ALPHA = 8, 2 / 7
-NEIGHBOURS = [[a + b - i for a, b in EDGES if i in (a, b)] for i in range(WORKERS)]
+NEIGHBORS = [[a + b - i for a, b in EDGES if i in (a, b)] for i in range(WORKERS)]
 
 
 class Residual(nn.Module):
@@ -55,15 +55,15 @@ def network(name):
 
 
 def plans(losses, rate, leaders):
-    """Row i of the matrix with which stepped models are mixed."""
+    """The mixing matrix for the models after their steps."""
     rows = torch.zeros(WORKERS, WORKERS)
-    for i, neighbors in enumerate(NEIGHBOURS):
+    for i, neighbors in enumerate(NEIGHBORS):
         rows[i, i] = 1 - ALPHA * len(neighbors)
         rows[i, neighbors] = ALPHA
         if leaders:
             near = sorted(neighbors + [i])
             best = min(near, key=lambda j: losses[j])
-            degree = max(near, key=lambda j: len(NEIGHBOURS[j]))
+            degree = max(near, key=lambda j: len(NEIGHBORS[j]))
             rows[i] *= 0.8
             rows[i, best] += 0.1 + 0.1 * rate
             rows[i, degree] += 0.1 + 0.1 * rate
@@ -80,10 +80,10 @@ def agree(folder):
     rounds, batch, rate = 20, 16, 0.01
     pixels = read(f"{folder}/pixels.bin").view(rounds, WORKERS, batch, 3, 32, 32).cuda()
     labels = read(f"{folder}/labels.bin", "u1").long().view(rounds, WORKERS, batch).cuda()
-    right = True
+    passed = True
     for name in ("dpsgd", "al-dsgd"):
-        # Every round starts from Upwash's models: left alone, two correct programs drift apart, since
-        # rounding turns activations near 0 on and off.
+        # Every round starts from Upwash's models: over several rounds, even two correct programs drift apart,
+        # because rounding turns activations near 0 on and off.
         start = read(f"{folder}/models.bin").view(1, WORKERS, -1)
         after = read(f"{folder}/{name}-models.bin").view(rounds, WORKERS, -1)
         before = torch.cat([start, after[:-1]])
@@ -105,10 +105,10 @@ def agree(folder):
             worst_loss = max(worst_loss, float(((torch.tensor(losses) - known[k]) / known[k]).abs().max()))
             worst_change = max(worst_change, float((mixed - after[k]).norm() / (after[k] - before[k]).norm()))
         good = worst_loss < 1e-3 and worst_change < 0.05
-        right &= good
-        print(f"PyTorch and Upwash, {name}, f32, 20 rounds: worst loss {worst_loss:.1e}, "
-              f"worst change {worst_change:.1e} {'ok' if good else 'WRONG'}")
-    sys.exit(not right)
+        passed &= good
+        print(f"PyTorch and Upwash, {name}, f32, 20 rounds: largest difference of a loss {worst_loss:.1e}, "
+              f"of a change {worst_change:.1e} {'ok' if good else 'WRONG'}")
+    sys.exit(not passed)
 
 
 def round_time(work, times):
@@ -136,7 +136,8 @@ def speed():
 
         def batch_of(i):
             x = data[picks[i]].float() / 255
-            x = F.pad(x, (4, 4, 4, 4))[:, :, 2:34, 3:35].flip(3)  # one crop and flip for all: a kindness
+            # One crop and flip for all images: less work than Upwash does.
+            x = F.pad(x, (4, 4, 4, 4))[:, :, 2:34, 3:35].flip(3)
             x = (x - 0.5) / 0.2
             return x.contiguous(memory_format=torch.channels_last), classes[picks[i]]
 
@@ -184,7 +185,7 @@ def speed():
             second.replay()
 
         graph = round_time(replayed, times)
-        print(f"PyTorch {name}, batch {batch}: eager {eager:.2f} ms a round, one CUDA graph {graph:.2f}", flush=True)
+        print(f"PyTorch {name}, batch {batch}: eager {eager:.2f} ms per round, one CUDA graph {graph:.2f}", flush=True)
         del models, optimizers, parameters, first, second
         torch.cuda.empty_cache()
 

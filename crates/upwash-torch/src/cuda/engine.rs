@@ -1,7 +1,7 @@
-//! The workers on a GPU as the engine of a run.
+//! [`Engine`] for [`CudaEngine`].
 
 use super::buffers::Rows;
-use super::{CudaEngine, attempt};
+use super::{CudaEngine, catch_panics};
 use crate::shim::{TorchError, copy};
 use std::rc::Rc;
 use tch::Kind;
@@ -12,7 +12,7 @@ use upwash::model::{Layout, Replica};
 
 impl Engine for CudaEngine {
     fn workers(&self) -> usize {
-        self.workers_count()
+        self.worker_count()
     }
 
     fn layout(&self) -> &Layout {
@@ -20,7 +20,7 @@ impl Engine for CudaEngine {
     }
 
     fn step(&mut self, tasks: &[Option<GradientTask>]) -> Result<Vec<Option<Score>>, EngineError> {
-        let scores = failing(|| {
+        let scores = guarded(|| {
             self.launch(tasks)?;
             self.losses()
         })?;
@@ -35,7 +35,7 @@ impl Engine for CudaEngine {
         options: MixOptions,
     ) -> Result<(), EngineError> {
         let streams = Rc::clone(&self.streams);
-        failing(|| streams.on_main(|| self.carry_out(plans, &remote_rows, options))?)
+        guarded(|| streams.on_main(|| self.run_exchange(plans, &remote_rows, options))?)
     }
 
     fn write_outgoing(
@@ -46,7 +46,7 @@ impl Engine for CudaEngine {
         into: &mut [f32],
     ) -> Result<(), EngineError> {
         let streams = Rc::clone(&self.streams);
-        let sent = failing(|| streams.on_main(|| self.outgoing_row(row, message, options))?)?;
+        let sent = guarded(|| streams.on_main(|| self.outgoing_row(row, message, options))?)?;
         into.copy_from_slice(&sent);
         Ok(())
     }
@@ -57,77 +57,77 @@ impl Engine for CudaEngine {
         remote_rows: Vec<Vec<f32>>,
     ) -> Result<(), EngineError> {
         let streams = Rc::clone(&self.streams);
-        failing(|| streams.on_main(|| self.mix_statistics_rows(weights, remote_rows))?)
+        guarded(|| streams.on_main(|| self.mix_statistics_rows(weights, remote_rows))?)
     }
 
     fn statistics(&mut self, row: RowIndex) -> Result<Vec<f32>, EngineError> {
-        failing(|| self.streams.on_main(|| self.statistics.download(row.0)))
+        guarded(|| self.streams.on_main(|| self.statistics.download(row.0)))
     }
 
     fn score(&mut self, row: RowIndex, split: Split) -> Result<Score, EngineError> {
         let score = || self.score_network(&*self.networks[row.0], row.0, split);
-        failing(|| self.streams.on_main(score)?)
+        guarded(|| self.streams.on_main(score)?)
     }
 
     fn average(&mut self, rows: &[RowIndex]) -> Result<Replica, EngineError> {
         let this = &*self;
         let average = || {
-            let (models, _) = &this.spare;
-            let mean = this.models.some(rows).mean_dim(0i64, true, Kind::Float);
+            let (models, _) = &this.scratch;
+            let mean = this.models.select(rows).mean_dim(0i64, true, Kind::Float);
             copy(&models.buffer, &mean)?;
             Ok(Replica {
                 parameters: models.download(0),
-                statistics: this.estimate_statistics(rows[0].0, &*this.spare_network)?,
+                statistics: this.estimate_statistics(rows[0].0, &*this.scratch_network)?,
             })
         };
-        failing(|| this.streams.on_main(average)?)
+        guarded(|| this.streams.on_main(average)?)
     }
 
     fn estimated(&mut self, row: RowIndex, parameters: Vec<f32>) -> Result<Replica, EngineError> {
         let this = &*self;
         let estimate = || {
-            this.spare.0.upload(0, &parameters);
-            this.estimate_statistics(row.0, &*this.spare_network)
+            this.scratch.0.upload(0, &parameters);
+            this.estimate_statistics(row.0, &*this.scratch_network)
         };
-        let statistics = failing(|| this.streams.on_main(estimate)?)?;
+        let statistics = guarded(|| this.streams.on_main(estimate)?)?;
         Ok(Replica { parameters, statistics })
     }
 
     fn score_replica(&mut self, replica: &Replica) -> Result<Score, EngineError> {
         let this = &*self;
         let score = || {
-            let (models, statistics) = &this.spare;
+            let (models, statistics) = &this.scratch;
             models.upload(0, &replica.parameters);
             statistics.upload(0, &replica.statistics);
-            this.score_network(&*this.spare_network, 0, Split::Test)
+            this.score_network(&*this.scratch_network, 0, Split::Test)
         };
-        failing(|| this.streams.on_main(score)?)
+        guarded(|| this.streams.on_main(score)?)
     }
 
     fn consensus_distance(&mut self, rows: &[RowIndex]) -> Result<f64, EngineError> {
         let distance = || {
-            let models = self.models.some(rows);
-            let apart = &models - models.mean_dim(0i64, true, Kind::Float);
-            let sum = apart.square().sum(Kind::Double).double_value(&[]);
+            let models = self.models.select(rows);
+            let differences = &models - models.mean_dim(0i64, true, Kind::Float);
+            let sum = differences.square().sum(Kind::Double).double_value(&[]);
             (sum / rows.len() as f64).sqrt()
         };
-        failing(|| self.streams.on_main(distance))
+        guarded(|| self.streams.on_main(distance))
     }
 
     fn state(&mut self) -> Result<State, EngineError> {
         let all = || {
-            let kept = self.kept().into_iter();
-            kept.map(|(name, rows)| (name, rows.download_all())).collect()
+            let buffers = self.checkpointed().into_iter();
+            buffers.map(|(name, rows)| (name, rows.download_all())).collect()
         };
-        failing(|| self.streams.on_main(all))
+        guarded(|| self.streams.on_main(all))
     }
 
     fn restore(&mut self, state: &State) -> Result<(), EngineError> {
-        let workers = self.workers_count();
-        for (name, rows) in self.kept() {
-            let width = rows.numbers();
+        let workers = self.worker_count();
+        for (name, rows) in self.checkpointed() {
+            let width = rows.host_width();
             let saved = saved(state, &name, workers * width)?;
-            failing(|| {
+            guarded(|| {
                 self.streams.on_main(|| {
                     for worker in 0..workers {
                         rows.upload(worker, &saved[worker * width..][..width]);
@@ -139,24 +139,24 @@ impl Engine for CudaEngine {
     }
 }
 
-/// What fails after everything was tried out cannot be helped: the run ends.
-fn failing<T>(work: impl FnOnce() -> Result<T, TorchError>) -> Result<T, EngineError> {
+/// Runs `work` and turns its errors and panics into errors that end the run.
+fn guarded<T>(work: impl FnOnce() -> Result<T, TorchError>) -> Result<T, EngineError> {
     let failed = |error| EngineError::Device(format!("the GPU failed: {error}"));
-    attempt(work).map_err(failed)
+    catch_panics(work).map_err(failed)
 }
 
 impl CudaEngine {
-    /// What a checkpoint keeps.
-    fn kept(&self) -> Vec<(String, &Rows)> {
-        let mut kept = vec![("models".to_string(), &self.models)];
+    /// The buffers that a checkpoint contains, by name.
+    fn checkpointed(&self) -> Vec<(String, &Rows)> {
+        let mut buffers = vec![("models".to_string(), &self.models)];
         let velocities = self.velocities.iter();
-        kept.extend(velocities.map(|rows| ("velocities".into(), rows)));
-        kept.push(("statistics".into(), &self.statistics));
+        buffers.extend(velocities.map(|rows| ("velocities".into(), rows)));
+        buffers.push(("statistics".into(), &self.statistics));
         if self.keeps_updates {
-            kept.push(("updates".into(), &self.gradients));
+            buffers.push(("updates".into(), &self.gradients));
         }
         let state_vectors = self.state_names.iter().zip(&self.state_vectors);
-        kept.extend(state_vectors.map(|(name, rows)| (name.clone(), rows)));
-        kept
+        buffers.extend(state_vectors.map(|(name, rows)| (name.clone(), rows)));
+        buffers
     }
 }

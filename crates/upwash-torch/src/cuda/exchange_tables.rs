@@ -1,4 +1,4 @@
-//! An exchange as the arrays that the mixing kernels read.
+//! Tables of an exchange, in the form that the mixing kernels read.
 
 use super::buffers::Uploads;
 use super::{EXCHANGE, WARPS};
@@ -9,29 +9,29 @@ use upwash::RowIndex;
 use upwash::algorithm::{Assignment, Differences, RowPlan, Vector};
 use upwash::engine::MixOptions;
 
-/// An exchange as `exchange` in kernels.cu takes it: messages, and assignments over them.
+/// The tables of the kernel `exchange` in kernels.cu: messages, and assignments that combine them.
 pub(super) struct ExchangeTables<'a> {
     plans: HashMap<RowIndex, &'a RowPlan>,
     remote_map: &'a RemoteRowMap,
     /// The state vector whose rows are the messages of other processes.
     remote_vector: Vector,
-    /// The index of every message that a worker receives, by sender; messages without a receiver are not formed.
+    /// The index of every message that has a receiver, by sender and message index of the sender.
     message_indices: HashMap<(RowIndex, usize), i32>,
-    /// Row, first and last own term of each message.
+    /// Row, first term and end of terms of each message.
     messages: Vec<i32>,
-    /// Eight numbers for each assignment.
+    /// Eight values for each assignment, as kernels.cu lists them.
     assignments: Vec<i32>,
-    /// Where each plan's assignments begin.
+    /// The index of each plan's first assignment, and the total at the end.
     starts: Vec<i32>,
     own_terms: Vec<(Vector, f64)>,
     received: Vec<(i32, f64)>,
 }
 
-/// Where messages of other processes are: rows of the last vector.
+/// Maps remote rows to rows of the last vector, which holds the messages of other processes.
 pub(super) struct RemoteRowMap {
-    /// Remote rows are numbered from here on.
+    /// The index of the first remote row.
     pub(super) workers: usize,
-    /// Each remote worker's first row.
+    /// The row of each remote worker's first message.
     pub(super) first: Vec<usize>,
 }
 
@@ -81,15 +81,15 @@ impl<'a> ExchangeTables<'a> {
         self.assignments.extend(own.into_iter().chain(received).chain(reference));
     }
 
-    /// The index of a sender's message, which is added with its first receiver.
-    fn message_index(&mut self, sender: RowIndex, number: usize) -> i32 {
-        if let Some(&index) = self.message_indices.get(&(sender, number)) {
+    /// The index of a sender's message. Adds the message to the tables on first use.
+    fn message_index(&mut self, sender: RowIndex, outgoing_index: usize) -> i32 {
+        if let Some(&index) = self.message_indices.get(&(sender, outgoing_index)) {
             return index;
         }
         let (row, content) = match sender.0.checked_sub(self.remote_map.workers) {
-            Some(remote) => (self.remote_map.first[remote] + number, vec![(self.remote_vector, 1.0)]),
+            Some(remote) => (self.remote_map.first[remote] + outgoing_index, vec![(self.remote_vector, 1.0)]),
             None => {
-                let message = &self.plans[&sender].messages[number];
+                let message = &self.plans[&sender].messages[outgoing_index];
                 let copy = message.public_copy.map(|(copy, _)| vec![(Vector::State(copy), 1.0)]);
                 (sender.0, copy.unwrap_or_else(|| message.content.clone()))
             }
@@ -98,18 +98,19 @@ impl<'a> ExchangeTables<'a> {
         let terms = self.add_own_terms(content);
         self.messages.push(row as i32);
         self.messages.extend(terms);
-        self.message_indices.insert((sender, number), index);
+        self.message_indices.insert((sender, outgoing_index), index);
         index
     }
 
-    /// Adds terms; the first and the one behind the last.
+    /// Adds terms. Returns the index of the first one and the end.
     fn add_own_terms(&mut self, terms: impl IntoIterator<Item = (Vector, f64)>) -> [i32; 2] {
         let first = self.own_terms.len();
         self.own_terms.extend(terms);
         [first as i32, self.own_terms.len() as i32]
     }
 
-    /// Carries the exchange out over rows of `width` numbers of these vectors, those of [`new`](Self::new).
+    /// Carries out the exchange. `vectors` are those passed to [`new`](Self::new), and their rows have `width`
+    /// elements.
     pub(super) fn launch(
         self,
         kernels: &Kernels,
@@ -127,7 +128,7 @@ impl<'a> ExchangeTables<'a> {
         arrays.add(self.starts);
         arrays.add(self.own_terms.iter().flat_map(|&(vector, weight)| [vector_index(vector), bits(weight)]));
         arrays.add(self.received.iter().flat_map(|&(message, weight)| [message, bits(weight)]));
-        let (_kept, mut arguments) = arrays.send(uploads)?;
+        let (_table, mut arguments) = arrays.upload(uploads)?;
         let (messages, width4) = (self.message_indices.len(), width / 4);
         arguments.push(Argument::Int(messages as i32));
         arguments.push(Argument::Int(self.plans.len() as i32));
@@ -135,12 +136,13 @@ impl<'a> ExchangeTables<'a> {
         let grid = [width4.div_ceil(32) as u32, 1, 1];
         let shared = (messages.max(1) * 128 * size_of::<f32>()) as u32;
         // SAFETY: the arguments are those of `exchange` in kernels.cu, in its order. The caller passes vectors that all
-        // have a row of this width for each plan; `_kept` keeps the arrays until the launch is queued, and libtorch's
-        // allocator reuses their memory on this stream only after it.
+        // have a row of this width for each row that the plans name, and `shared` has room for every message. `_table`
+        // keeps the tables allocated until the launch is queued; only later work on this stream reuses their memory.
         unsafe { kernels.launch(EXCHANGE, grid, 32 * WARPS, shared, &arguments) }
     }
 }
 
+/// The position of a vector in the kernel's list of vectors.
 fn vector_index(vector: Vector) -> i32 {
     match vector {
         Vector::Model => 0,
@@ -149,6 +151,7 @@ fn vector_index(vector: Vector) -> i32 {
     }
 }
 
+/// The low and the high half of a pointer.
 fn halves_of_pointer(argument: &Argument) -> [i32; 2] {
     match argument {
         Argument::Pointer(pointer) => {
@@ -159,29 +162,29 @@ fn halves_of_pointer(argument: &Argument) -> [i32; 2] {
     }
 }
 
-/// The messages of a worker's assignment, with those of a mean.
+/// The messages of a worker's assignment, including those of a mean over all workers.
 pub(super) fn differences_of(
     row: RowIndex,
     assignment: &Assignment<RowIndex>,
-    parts: &[RowPlan],
+    plans: &[RowPlan],
     options: MixOptions,
 ) -> Option<Differences<RowIndex>> {
     if assignment.mean == 0.0 {
         return assignment.differences(row);
     }
-    let counted = parts.iter().map(|part| part.row);
+    let counted = plans.iter().map(|plan| plan.row);
     let counted: Vec<RowIndex> = counted.filter(|&row| Some(row) != options.server).collect();
     let weight = assignment.mean / counted.len() as f64;
     let mut all = assignment.clone();
     counted.iter().for_each(|&sender| all.add(sender, weight));
     match assignment.messages.is_empty() {
-        // The mean alone is the same for everyone, to the bit: so is what others are compared with.
+        // A mean alone must have the same bits for every worker, so that all of them use the same reference.
         true => Some(Differences::from(*counted.first()?, &all.messages)),
         false => all.differences(row),
     }
 }
 
-/// The message that the others are compared with, and its weight, as the kernels take them.
+/// The index of the reference message and the bits of its weight, as the kernels read them; index -1 if there is none.
 pub(super) fn reference_of(
     differences: &Option<Differences<RowIndex>>,
     message_index: impl FnOnce(RowIndex) -> i32,
@@ -192,40 +195,40 @@ pub(super) fn reference_of(
     }
 }
 
-/// Arrays of 32-bit numbers one after the other, and where each begins.
+/// Arrays of 32-bit values packed into one buffer, and the offset of each.
 #[derive(Default)]
 pub(super) struct Arrays {
-    numbers: Vec<i32>,
+    values: Vec<i32>,
     starts: Vec<usize>,
 }
 
 impl Arrays {
     pub(super) fn add(&mut self, array: impl IntoIterator<Item = i32>) {
-        // Pairs are read as one: they begin at even places.
-        if !self.numbers.len().is_multiple_of(2) {
-            self.numbers.push(0);
+        // Kernels read pairs with one load, so arrays begin at even offsets.
+        if !self.values.len().is_multiple_of(2) {
+            self.values.push(0);
         }
-        self.starts.push(self.numbers.len());
-        self.numbers.extend(array);
+        self.starts.push(self.values.len());
+        self.values.extend(array);
     }
 
-    /// Uploads all of them; returns the buffer and where each array begins in it.
-    pub(super) fn send(mut self, uploads: &mut Uploads) -> Result<(Tensor, Vec<Argument>), TorchError> {
-        if !self.numbers.len().is_multiple_of(2) {
-            self.numbers.push(0);
+    /// Uploads all arrays. Returns the buffer on the GPU and a pointer to each array in it.
+    pub(super) fn upload(mut self, uploads: &mut Uploads) -> Result<(Tensor, Vec<Argument>), TorchError> {
+        if !self.values.len().is_multiple_of(2) {
+            self.values.push(0);
         }
         let pair = |pair: &[i32]| {
             let [low, high] = [pair[0] as u32, pair[1] as u32].map(u64::from);
             (low | high << 32) as i64
         };
-        let pairs: Vec<i64> = self.numbers.chunks_exact(2).map(pair).collect();
-        let there = uploads.send(&pairs)?;
-        let at = |start: &usize| {
+        let pairs: Vec<i64> = self.values.chunks_exact(2).map(pair).collect();
+        let buffer = uploads.upload(&pairs)?;
+        let pointer = |start: &usize| {
             let from = (*start / 2).min(pairs.len() - 1) as i64;
-            Argument::of(&there.narrow(0, from, 1))
+            Argument::of(&buffer.narrow(0, from, 1))
         };
-        let places = self.starts.iter().map(at).collect();
-        Ok((there, places))
+        let pointers = self.starts.iter().map(pointer).collect();
+        Ok((buffer, pointers))
     }
 }
 

@@ -1,22 +1,24 @@
-//! Where the GPU writes losses for the host to read while backward passes still run.
+//! Reads losses back to the host while backward passes still run.
 //!
-//! A loss is known long before its gradient. The kernel that computes it writes it into memory of the
-//! host, and behind it how many it has written; the host looks there until the number is the one it
-//! waits for. So plans are made and the next round is launched before the GPU has finished this one.
+//! A loss is known long before its gradient. The kernel that computes a loss writes it into pinned memory of the host,
+//! followed by a count of the losses written so far. The host polls until the count is the expected one. This lets the
+//! host make plans and launch the next round before the GPU has finished the current one.
 
 use crate::shim;
 use crate::shim::{Argument, TorchError, pin};
 use std::sync::atomic::{Ordering, fence};
 use tch::{Device, Kind, Tensor};
 
-/// Loss, right ones, count, and nothing: a row of the board.
+/// Length of a row: loss, number of correct predictions, count, and padding.
 const ROW: usize = 4;
 
+/// Losses of all workers in pinned memory.
 pub(super) struct LossReadback {
-    /// A row for every worker, in memory that both see.
+    /// A row for every worker, in pinned memory that host and device can access.
     rows: Tensor,
-    /// How many losses of each worker there have been: the device's count, and ours.
+    /// The device's count of the losses written for each worker.
     counts: Tensor,
+    /// The host's count of the losses launched for each worker.
     launched: Vec<u32>,
 }
 
@@ -30,44 +32,47 @@ impl LossReadback {
         })
     }
 
-    /// Where the kernel writes a worker's result, and where it counts.
-    pub(super) fn places_of(&self, worker: usize) -> [Argument; 2] {
+    /// Kernel arguments of a worker: the row for its result and its counter.
+    pub(super) fn arguments_of(&self, worker: usize) -> [Argument; 2] {
         let row = self.rows.narrow(0, (worker * ROW) as i64, ROW as i64);
         [Argument::of(&row), Argument::of(&self.counts.get(worker as i64))]
     }
 
-    /// Begins anew, once the stream has been waited for.
+    /// Resets rows and counts. The stream must have been synchronized.
     pub(super) fn clear(&mut self) {
         let _ = self.counts.zero_();
-        shim::numbers_of::<i32>(&mut self.rows).fill(0);
+        shim::host_slice_mut::<i32>(&mut self.rows).fill(0);
         self.launched.fill(0);
     }
 
-    /// These workers' losses are on their way.
+    /// Records that the losses of these workers are being launched.
     pub(super) fn expect(&mut self, workers: &[usize]) {
         for &worker in workers {
             self.launched[worker] = self.launched[worker].wrapping_add(1);
         }
     }
 
-    /// Waits for everyone's last loss: (loss, right ones) of each. Those who never had one have zeros.
+    /// Waits for the last loss of every worker. Returns (loss, correct predictions) of each; zeros for a worker that
+    /// never had a loss.
     pub(super) fn read(&mut self, device: usize) -> Result<Vec<(f32, f32)>, TorchError> {
-        let rows = shim::numbers_of::<i32>(&mut self.rows);
+        let rows = shim::host_slice_mut::<i32>(&mut self.rows);
         let mut results = Vec::with_capacity(self.launched.len());
         for (row, &launched) in rows.chunks_exact(ROW).zip(&self.launched) {
-            // SAFETY: a number that lives as long as the row; the device writes it whole.
+            // SAFETY: `row[2]` is an aligned element of the pinned tensor that `self` owns and that is borrowed here.
+            // The kernel writes it with a single 32-bit store; the volatile read makes every poll load it again.
             let written = || unsafe { std::ptr::from_ref(&row[2]).read_volatile() } as u32;
-            let mut looks = 0u32;
+            let mut polls = 0u32;
             while written() != launched {
-                looks += 1;
+                polls += 1;
                 std::hint::spin_loop();
-                // Now and then: whether the device still works at all.
-                if looks.is_multiple_of(4096) && shim::is_idle(device)? && written() != launched {
-                    return Err(TorchError("it finished without a loss".into()));
+                // Check occasionally whether the device has failed or finished without writing the count.
+                if polls.is_multiple_of(4096) && shim::is_idle(device)? && written() != launched {
+                    return Err(TorchError("the GPU finished a round without writing its loss".into()));
                 }
             }
             fence(Ordering::Acquire);
-            // SAFETY: as above; they were written before the count.
+            // SAFETY: as above. The kernel writes loss and correct predictions before the count, with a system-wide
+            // fence in between, so they are complete once the count is.
             let number = |at: usize| unsafe { std::ptr::from_ref(&row[at]).read_volatile() } as u32;
             results.push((f32::from_bits(number(0)), f32::from_bits(number(1))));
         }

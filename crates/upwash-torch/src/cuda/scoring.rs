@@ -1,7 +1,7 @@
-//! How models do on images, on the GPU.
+//! Scoring of models on the GPU.
 
-use super::buffers::{image_view, numbers_of};
-use super::{CudaEngine, Precision, SCORED_AT_ONCE, scores};
+use super::buffers::{image_view, pick_values};
+use super::{CudaEngine, Precision, SCORING_BATCH, scores};
 use crate::model::BoundModel;
 use crate::shim::{Argument, TorchError, autocast};
 use tch::{Device, Kind, Tensor};
@@ -9,33 +9,33 @@ use upwash::data::Pick;
 use upwash::engine::{Score, Split};
 
 impl CudaEngine {
-    /// How a network does on the test set, or on a worker's share.
+    /// The score of a network on the test set or on a worker's training data.
     pub(super) fn score_network(
         &self,
         network: &dyn BoundModel,
         worker: usize,
-        part: Split,
+        split: Split,
     ) -> Result<Score, TorchError> {
-        let (source, indices): (_, Vec<u32>) = match part {
+        let (source, indices): (_, Vec<u32>) = match split {
             Split::Test => (&self.test, (0..self.data.test.len() as u32).collect()),
             Split::LocalTrain => (&self.train, self.sampler.shards().images[worker].clone()),
         };
-        let picks: Vec<i32> = indices.iter().flat_map(|&image| numbers_of(Pick::whole(image))).collect();
+        let picks: Vec<i32> = indices.iter().flat_map(|&image| pick_values(Pick::whole(image))).collect();
         let picks = Tensor::from_slice(&picks).to_device(self.device);
-        let chunks = indices.len().div_ceil(SCORED_AT_ONCE);
+        let chunks = indices.len().div_ceil(SCORING_BATCH);
         let results = Tensor::zeros([chunks as i64, 2], (Kind::Float, self.device));
         let mut counts = Vec::new();
         for chunk in 0..chunks {
-            let from = chunk * SCORED_AT_ONCE;
-            let count = SCORED_AT_ONCE.min(indices.len() - from);
+            let from = chunk * SCORING_BATCH;
+            let count = SCORING_BATCH.min(indices.len() - from);
             let picks = picks.narrow(0, (4 * from) as i64, (4 * count) as i64);
-            let (images, labels) = self.inputs.room(&self.data, count);
+            let (images, labels) = self.inputs.allocate(&self.data, count);
             self.assemble(source, &picks, count, &images, &labels)?;
             let images = image_view(&images, 0, count);
             let logits = self.without_gradients(|| network.score(images));
-            let slope = logits.empty_like();
+            let grad_logits = logits.empty_like();
             let result = Argument::of(&results.get(chunk as i64));
-            self.cross_entropy(&logits, &labels, &slope, [result, Argument::null()])?;
+            self.cross_entropy(&logits, &labels, &grad_logits, [result, Argument::null()])?;
             counts.push(count);
         }
         let scores = scores(&results, &counts);
@@ -47,14 +47,15 @@ impl CudaEngine {
         tch::no_grad(|| autocast(bf16, work))
     }
 
-    /// The mean over some batches out of the images of this worker and all who are with it.
+    /// Batch-norm statistics of a network: their mean over some batches drawn from the training data of all workers of
+    /// this worker's experiment.
     pub(super) fn estimate_statistics(&self, worker: usize, network: &dyn BoundModel) -> Result<Vec<f32>, TorchError> {
         let count = self.sampler.batch_size();
-        let (images, labels) = self.inputs.room(&self.data, count);
+        let (images, labels) = self.inputs.allocate(&self.data, count);
         let mut sums: Vec<Tensor> = Vec::new();
         for k in 0..self.sampler.estimation_batches() {
             let picks = self.sampler.mixed_picks(worker, self.data.augmentation, k as u64);
-            let picks: Vec<i32> = picks.into_iter().flat_map(numbers_of).collect();
+            let picks: Vec<i32> = picks.into_iter().flat_map(pick_values).collect();
             let picks = Tensor::from_slice(&picks).to_device(self.device);
             self.assemble(&self.train, &picks, count, &images, &labels)?;
             let batch = image_view(&images, 0, count);
