@@ -1,10 +1,10 @@
-//! Whole rounds on the CPU: gradients, optimizer, plans and mixing.
+//! Times whole rounds on the CPU: gradients, optimizer, plans and mixing.
 //!
-//! `cargo bench -p upwash-burn` prints images a second of eight workers on L1 (ResNet-20, batch 32),
-//! each on one core at a time, and what AL-DSGD adds to D-PSGD.
+//! `cargo bench -p upwash-burn` prints images per second of eight workers on L1 (ResNet-20, batch size 32), each on one
+//! core at a time, and the overhead of AL-DSGD over D-PSGD.
 //!
-//! `cargo bench -p upwash-burn --features burn-threads` prints what one model makes of the same cores
-//! with Burn's own threads. `benches/peers/rounds.sh` runs both in turn, and PyTorch beside them.
+//! `cargo bench -p upwash-burn --features burn-threads` prints images per second of one model on the same cores with
+//! Burn's own threads. `benches/peers/rounds.sh` runs both in turn, and PyTorch for comparison.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,10 +28,10 @@ fn main() {
     let (al_dsgd, _) = rounds("paper:L1", "al-dsgd", 6);
     println!("8 workers, D-PSGD:  {:.1} images/s", images / dpsgd);
     println!("8 workers, AL-DSGD: {:.1} images/s", images / al_dsgd);
-    println!("AL-DSGD's round / D-PSGD's: {:.4}", al_dsgd / dpsgd);
+    println!("round of AL-DSGD / round of D-PSGD: {:.4}", al_dsgd / dpsgd);
 }
 
-/// Seconds of the rounds after the first, and the images in them. The best of three.
+/// Seconds of the rounds after the first (best of three runs), and the number of images in them.
 fn rounds(graph: &str, algorithm: &str, count: u64) -> (f64, f64) {
     let (experiment, mut engine) = prepare(graph, algorithm, count);
     let images = (count - 1) as usize * BATCH * engine.workers();
@@ -39,6 +39,7 @@ fn rounds(graph: &str, algorithm: &str, count: u64) -> (f64, f64) {
     (best, images as f64)
 }
 
+/// Seconds of the rounds after the first.
 fn once(experiment: &Experiment, engine: &mut CpuEngine) -> f64 {
     let (mut began, mut seconds) = (None, 0.0);
     let mut clock = |event: &Event| {
@@ -49,11 +50,11 @@ fn once(experiment: &Experiment, engine: &mut CpuEngine) -> f64 {
         ControlFlow::Continue
     };
     let start = Progress::start(experiment.workers());
-    run(experiment, engine, start, &mut clock).expect("a run");
+    run(experiment, engine, start, &mut clock).expect("the run should not fail");
     seconds
 }
 
-/// One epoch of `count` rounds on made-up images.
+/// An experiment of one epoch with `count` rounds on synthetic images, and its engine.
 fn prepare(graph: &str, algorithm: &str, count: u64) -> (Experiment, CpuEngine) {
     let workers = if graph == "path:1" { 1 } else { 8 };
     let images = count as usize * BATCH * workers;
@@ -62,8 +63,8 @@ fn prepare(graph: &str, algorithm: &str, count: u64) -> (Experiment, CpuEngine) 
          partition = \"iid\"\n[graph]\ntopology = \"{graph}\"\n[algorithm]\nname = \"{algorithm}\"\n\
          [training]\nepochs = 1\nbatch_size = {BATCH}\n"
     );
-    let config = Config::parse(&config, &[]).expect("a configuration");
-    let experiment = Experiment::prepare(config, &DataPaths::default()).expect("an experiment");
+    let config = Config::parse(&config, &[]).expect("the configuration should be valid");
+    let experiment = Experiment::prepare(config, &DataPaths::default()).expect("the experiment should be valid");
     let network = BurnNetwork::new(experiment.network.clone());
     let engine = experiment.cpu_engine(Arc::new(network));
     (experiment, engine)

@@ -1,8 +1,7 @@
 //! The CPU engine of Upwash, on Burn's `flex` backend: pure Rust, nothing to install.
 //!
-//! Burn computes gradients; everything else (replicas, optimizer, mixing) is the
-//! [`CpuEngine`]'s, on flat vectors. Inside, every call is single-threaded: the
-//! cores are busy with other workers.
+//! Burn computes gradients. Everything else (replicas, optimizer, mixing) happens in [`CpuEngine`], on flat vectors.
+//! Calls into Burn are single-threaded, because the cores are busy with other workers.
 
 mod module;
 mod network;
@@ -13,16 +12,16 @@ pub use network::BurnNetwork;
 use std::sync::Arc;
 use upwash::engine::{CpuEngine, Engine, EngineError, EngineSpec};
 
-/// The engine for built-in networks, as [`Trainer::engine`](upwash::Trainer::engine) takes it.
+/// Creates the engine for built-in networks; pass it to [`Trainer::engine`](upwash::Trainer::engine).
 pub fn engine(spec: &EngineSpec) -> Result<Box<dyn Engine>, EngineError> {
     let network = BurnNetwork::new(spec.network.clone());
     Ok(Box::new(CpuEngine::new(Arc::new(network), spec)))
 }
 
-/// The Burn that modules must be made with.
+/// The version of Burn that modules must use.
 pub use burn;
 
-/// The README's programs are compiled by the tests.
+/// Compiles the programs of the README as documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

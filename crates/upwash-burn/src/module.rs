@@ -1,4 +1,4 @@
-//! A Burn module of one's own, as the engine wants it: functions of flat vectors.
+//! User-defined Burn modules, as functions of flat vectors.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Distribution, Gradients, Tensor, TensorData};
@@ -10,25 +10,25 @@ use upwash::loss::cross_entropy;
 use upwash::model::Layout;
 use upwash_topology::random::Stream;
 
-use crate::network::numbers;
+use crate::network::tensor_values;
 
-/// What a module of one's own must be able to do.
+/// A user-defined module that classifies images.
 pub trait Classifier: Module {
-    /// A row of numbers, one for each class, for every image (images x channels x height x width).
+    /// Computes the logits (images x classes) of a batch (images x channels x height x width).
     fn logits(&self, images: Tensor<4>) -> Tensor<2>;
 }
 
-/// A user's own Burn module. Everything in it that requires a gradient is trained; what a pass in
-/// training mode changes (the running statistics of batch normalisation) is kept for each worker;
-/// all else stays as it was made.
+/// A user-defined Burn module. The tensors that require a gradient are the parameters. Tensors that a pass in training
+/// mode changes (the running statistics of batch normalization) are kept for each worker. All other tensors keep their
+/// initial values.
 ///
-/// Layers that draw random numbers, as dropout does, work, but Burn's generator is the whole
-/// process's: with them, two runs of more than one thread are not alike.
+/// Layers that draw random numbers, such as dropout, work, but Burn has one generator per process: with them, runs on
+/// more than one thread are not reproducible.
 ///
 /// `examples/own_model.rs` is a complete program.
 pub struct BurnModule<M> {
     make: Box<dyn Fn(&Device) -> M + Send + Sync>,
-    /// A copy to put numbers into. Modules can be sent to other threads but not shared by them.
+    /// The module that is copied and filled with parameters. Modules are `Send` but not `Sync`.
     template: Mutex<M>,
     layout: Layout,
     roles: Vec<Role>,
@@ -36,7 +36,7 @@ pub struct BurnModule<M> {
     shape: [usize; 3],
 }
 
-/// What a tensor of the module is to us.
+/// The role of a tensor of the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Trained,
@@ -44,44 +44,45 @@ enum Role {
     Constant,
 }
 
-/// Burn's seed is the process's: whoever sets it must be alone until everything is drawn.
+/// Burn has one generator per process. Holding this lock keeps other modules from drawing between seeding and
+/// initialization.
 static SEEDING: Mutex<()> = Mutex::new(());
 
 impl<M: Classifier> BurnModule<M> {
-    /// A module that `make` makes, for images of this shape (channels, height, width).
+    /// Wraps the modules that `make` creates, for images of this shape (channels, height, width).
     pub fn new(shape: [usize; 3], make: impl Fn(&Device) -> M + Send + Sync + 'static) -> Self {
         let device = Device::flex().autodiff();
-        let module = made(&make, &device, 0);
+        let module = create(&make, &device, 0);
         let before = Tensors::of(&module);
-        // What a pass in training mode changes is a statistic.
+        // Tensors that a pass in training mode changes are statistics.
         let [channels, height, width] = shape;
         let noise = Tensor::random([2, channels, height, width], Distribution::Default, &device);
-        let trial = module.valid().train();
-        trial.logits(noise);
-        let after = Tensors::of(&trial.valid());
-        let role = |(before, after): (&Found, &Found)| match before {
-            Found { trained: true, .. } => Role::Trained,
-            Found { values, .. } if *values != after.values => Role::Statistic,
+        let trained = module.valid().train();
+        trained.logits(noise);
+        let after = Tensors::of(&trained.valid());
+        let role = |(before, after): (&TensorInfo, &TensorInfo)| match before {
+            TensorInfo { trained: true, .. } => Role::Trained,
+            TensorInfo { values, .. } if *values != after.values => Role::Statistic,
             _ => Role::Constant,
         };
         let roles: Vec<Role> = before.0.iter().zip(&after.0).map(role).collect();
         let with = |wanted: Role| {
-            let fitting = before.0.iter().zip(&roles);
-            fitting.filter_map(move |(found, role)| (*role == wanted).then_some(found))
+            let tensors = before.0.iter().zip(&roles);
+            tensors.filter_map(move |(found, role)| (*role == wanted).then_some(found))
         };
-        let named = |found: &Found| (found.name.clone(), found.shape.clone());
+        let named = |found: &TensorInfo| (found.name.clone(), found.shape.clone());
         let layout = Layout::new(with(Role::Trained).map(named), with(Role::Statistic).map(named));
         let start_statistics = with(Role::Statistic).flat_map(|found| found.values.clone()).collect();
         Self { make: Box::new(make), template: Mutex::new(module), layout, roles, start_statistics, shape }
     }
 
-    /// A module of its own with these numbers: clones would share their statistics.
-    fn filled(&self, parameters: &[f32], statistics: &[f32], training: bool) -> M {
+    /// Creates a module with these parameters and statistics. It is not a clone, which would share its statistics.
+    fn instantiate(&self, parameters: &[f32], statistics: &[f32], training: bool) -> M {
         let template = self.template.lock().unwrap_or_else(PoisonError::into_inner);
         let copy = template.valid();
         drop(template);
-        let mut filler = Filler { roles: self.roles.iter(), parameters, statistics };
-        let copy = copy.map(&mut filler);
+        let mut loader = Loader { roles: self.roles.iter(), parameters, statistics };
+        let copy = copy.map(&mut loader);
         if training { copy.train() } else { copy }
     }
 
@@ -112,7 +113,7 @@ impl<M: Classifier> Model for BurnModule<M> {
     fn start(&self, seed: u64, worker: u64) -> Vec<f32> {
         let mut stream = Stream::new(seed, "starting weights", &[worker]);
         let seed = stream.below(usize::MAX) as u64;
-        let found = Tensors::of(&made(&self.make, &Device::flex().autodiff(), seed)).0;
+        let found = Tensors::of(&create(&self.make, &Device::flex().autodiff(), seed)).0;
         let trained = found.into_iter().filter(|found| found.trained);
         trained.flat_map(|found| found.values).collect()
     }
@@ -123,33 +124,36 @@ impl<M: Classifier> Model for BurnModule<M> {
 
     fn gradient(&self, parameters: &[f32], statistics: &mut [f32], batch: &Batch, gradient: &mut [f32]) -> Score {
         let device = Device::flex().autodiff();
-        let module = self.filled(parameters, statistics, true);
+        let module = self.instantiate(parameters, statistics, true);
         let logits = module.logits(self.images(batch, &device));
         let shape = logits.dims();
-        let (score, slope) = cross_entropy(&numbers(logits.clone()), &batch.labels, shape[1]);
-        // d loss / d parameters = d (logits . slope) / d parameters.
-        let slope = Tensor::<2>::from_data(TensorData::new(slope, shape), &device);
-        let mut slopes =
-            Slopes { gradients: (logits * slope).sum().backward(), roles: self.roles.iter(), rest: gradient };
-        module.visit(&mut slopes);
+        let (score, grad_logits) = cross_entropy(&tensor_values(logits.clone()), &batch.labels, shape[1]);
+        // d loss / d parameters = d (logits . grad_logits) / d parameters.
+        let grad_logits = Tensor::<2>::from_data(TensorData::new(grad_logits, shape), &device);
+        let mut collector = GradientCollector {
+            gradients: (logits * grad_logits).sum().backward(),
+            roles: self.roles.iter(),
+            rest: gradient,
+        };
+        module.visit(&mut collector);
         statistics.copy_from_slice(&self.statistics_of(&module));
         score
     }
 
     fn score(&self, parameters: &[f32], statistics: &[f32], batch: &Batch) -> Score {
-        let module = self.filled(parameters, statistics, false);
+        let module = self.instantiate(parameters, statistics, false);
         let logits = module.logits(self.images(batch, &Device::flex()));
         let classes = logits.dims()[1];
-        cross_entropy(&numbers(logits), &batch.labels, classes).0
+        cross_entropy(&tensor_values(logits), &batch.labels, classes).0
     }
 
-    /// A pass moves statistics from s to (1 - m) s + m b, with b the batch's and m the layer's own
-    /// affair. A first pass from 0 gives p = m b, a second one from there q = (2 - m) p: so
-    /// b = p^2 / (2 p - q).
+    /// A pass moves statistics from s to (1 - m) s + m b, where b are the batch's statistics and m is the layer's
+    /// momentum, which is unknown here. A first pass from 0 gives p = m b; a second pass from there gives
+    /// q = (2 - m) p. Hence b = p^2 / (2 p - q).
     fn batch_statistics(&self, parameters: &[f32], batch: &Batch) -> Vec<f32> {
         let device = Device::flex().autodiff();
         let pass = |start: &[f32]| {
-            let module = self.filled(parameters, start, true);
+            let module = self.instantiate(parameters, start, true);
             module.logits(self.images(batch, &device));
             self.statistics_of(&module)
         };
@@ -163,9 +167,9 @@ impl<M: Classifier> Model for BurnModule<M> {
     }
 }
 
-/// A new module, its numbers drawn at once: Burn would draw them when they are first used.
-fn made<M: Classifier>(make: &impl Fn(&Device) -> M, device: &Device, seed: u64) -> M {
-    let _alone = SEEDING.lock().unwrap_or_else(PoisonError::into_inner);
+/// Creates a module and initializes its tensors at once: Burn would initialize them on first use.
+fn create<M: Classifier>(make: &impl Fn(&Device) -> M, device: &Device, seed: u64) -> M {
+    let _lock = SEEDING.lock().unwrap_or_else(PoisonError::into_inner);
     device.seed(seed);
     let module = make(device);
     Tensors::of(&module);
@@ -173,16 +177,16 @@ fn made<M: Classifier>(make: &impl Fn(&Device) -> M, device: &Device, seed: u64)
 }
 
 /// A float tensor of a module.
-struct Found {
+struct TensorInfo {
     name: String,
     shape: Vec<usize>,
     values: Vec<f32>,
     trained: bool,
 }
 
-/// All float tensors of a module, in its own order.
+/// Collects all float tensors of a module in its order, along with the path of the current submodule.
 #[derive(Default)]
-struct Tensors(Vec<Found>, Vec<String>);
+struct Tensors(Vec<TensorInfo>, Vec<String>);
 
 impl Tensors {
     fn of(module: &impl Module) -> Self {
@@ -203,23 +207,23 @@ impl ModuleVisitor for Tensors {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let tensor = param.val();
-        self.0.push(Found {
+        self.0.push(TensorInfo {
             name: self.1.join("."),
             shape: tensor.dims().to_vec(),
             trained: tensor.is_require_grad(),
-            values: numbers(tensor),
+            values: tensor_values(tensor),
         });
     }
 }
 
-/// Puts the numbers of flat vectors into a module.
-struct Filler<'a> {
+/// Loads flat vectors into a module.
+struct Loader<'a> {
     roles: std::slice::Iter<'a, Role>,
     parameters: &'a [f32],
     statistics: &'a [f32],
 }
 
-impl ModuleMapper for Filler<'_> {
+impl ModuleMapper for Loader<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let source = match self.roles.next() {
             Some(Role::Trained) => &mut self.parameters,
@@ -235,14 +239,14 @@ impl ModuleMapper for Filler<'_> {
     }
 }
 
-/// Takes gradients out of a module, in its own order.
-struct Slopes<'a> {
+/// Copies the gradients of a module into a flat vector, in the module's order.
+struct GradientCollector<'a> {
     gradients: Gradients,
     roles: std::slice::Iter<'a, Role>,
     rest: &'a mut [f32],
 }
 
-impl ModuleVisitor for Slopes<'_> {
+impl ModuleVisitor for GradientCollector<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.roles.next() != Some(&Role::Trained) {
             return;
@@ -250,8 +254,8 @@ impl ModuleVisitor for Slopes<'_> {
         let tensor = param.val();
         let (own, rest) = std::mem::take(&mut self.rest).split_at_mut(tensor.shape().num_elements());
         match tensor.grad(&self.gradients) {
-            Some(gradient) => own.copy_from_slice(&numbers(gradient)),
-            // A parameter that has no part in the logits.
+            Some(gradient) => own.copy_from_slice(&tensor_values(gradient)),
+            // The logits do not depend on this parameter.
             None => own.fill(0.0),
         }
         self.rest = rest;

@@ -1,4 +1,4 @@
-//! A described network, computed by Burn.
+//! Networks that a [`Network`] describes, computed by Burn.
 
 use burn::tensor::activation::relu;
 use burn::tensor::module::{batch_norm, batch_norm_train, conv2d, max_pool2d};
@@ -10,7 +10,7 @@ use upwash::engine::Score;
 use upwash::loss::cross_entropy;
 use upwash::model::{Layer, Layout, Network, Slot};
 
-/// A [`Network`] on the CPU.
+/// A network that a [`Network`] describes, computed by Burn on the CPU.
 ///
 /// ```
 /// use upwash::engine::Model;
@@ -25,7 +25,7 @@ pub struct BurnNetwork {
 }
 
 impl BurnNetwork {
-    /// Prepares a network.
+    /// Wraps a network.
     pub fn new(network: Network) -> Self {
         let layout = network.layout();
         Self { network, layout }
@@ -47,12 +47,12 @@ impl BurnNetwork {
         Leaves(self.layout.parameters.iter().map(|slot| Leaf::new(slot, parameters, device)).collect())
     }
 
-    /// Logits without a gradient, row by row.
+    /// Logits without gradients, in row-major order.
     fn logits<'a>(&'a self, parameters: &[f32], mode: Mode<'a>, batch: &Batch) -> (Vec<f32>, Mode<'a>) {
         let device = Device::flex();
         let leaves = self.leaves(&device, parameters);
         let (logits, mode) = self.forward(&device, leaves, mode, batch);
-        (numbers(logits), mode)
+        (tensor_values(logits), mode)
     }
 }
 
@@ -71,13 +71,13 @@ impl Model for BurnNetwork {
 
     fn gradient(&self, parameters: &[f32], statistics: &mut [f32], batch: &Batch, gradient: &mut [f32]) -> Score {
         let device = Device::flex().autodiff();
-        let leaves = self.leaves(&device, parameters).requiring_gradients();
-        let (logits, _) = self.forward(&device, leaves.clone(), Mode::Train { moving: statistics }, batch);
+        let leaves = self.leaves(&device, parameters).requiring_grad();
+        let (logits, _) = self.forward(&device, leaves.clone(), Mode::Train { running: statistics }, batch);
         let shape = logits.dims();
-        let (score, slope) = cross_entropy(&numbers(logits.clone()), &batch.labels, shape[1]);
-        // d loss / d parameters = d (logits . slope) / d parameters.
-        let slope = Tensor::<2>::from_data(TensorData::new(slope, shape), &device);
-        let gradients = (logits * slope).sum().backward();
+        let (score, grad_logits) = cross_entropy(&tensor_values(logits.clone()), &batch.labels, shape[1]);
+        // d loss / d parameters = d (logits . grad_logits) / d parameters.
+        let grad_logits = Tensor::<2>::from_data(TensorData::new(grad_logits, shape), &device);
+        let gradients = (logits * grad_logits).sum().backward();
         for (slot, leaf) in self.layout.parameters.iter().zip(leaves.0) {
             slot.of_mut(gradient).copy_from_slice(&leaf.gradient(&gradients));
         }
@@ -97,29 +97,29 @@ impl Model for BurnNetwork {
     }
 }
 
-/// What batch normalisation does with statistics.
+/// How batch normalization uses statistics.
 enum Mode<'a> {
-    /// Normalise by the batch's, and move the running ones.
-    Train { moving: &'a mut [f32] },
-    /// Normalise by the running ones.
+    /// Normalize by the statistics of the batch, and update the running statistics.
+    Train { running: &'a mut [f32] },
+    /// Normalize by the running statistics.
     Score { statistics: &'a [f32] },
-    /// Normalise by the batch's, and collect them.
+    /// Normalize by the statistics of the batch, and collect them.
     Collect(Vec<f32>),
 }
 
-/// A parameter's tensor.
+/// The tensor of a parameter, by its rank.
 #[derive(Clone)]
 enum Leaf {
-    One(Tensor<1>),
-    Two(Tensor<2>),
-    Four(Tensor<4>),
+    Rank1(Tensor<1>),
+    Rank2(Tensor<2>),
+    Rank4(Tensor<4>),
 }
 
 #[derive(Clone)]
 struct Leaves(Vec<Leaf>);
 
 impl Leaves {
-    fn requiring_gradients(self) -> Self {
+    fn requiring_grad(self) -> Self {
         Self(self.0.into_iter().map(Leaf::require_grad).collect())
     }
 }
@@ -128,32 +128,33 @@ impl Leaf {
     fn new(slot: &Slot, vector: &[f32], device: &Device) -> Self {
         let data = TensorData::new(slot.of(vector).to_vec(), slot.shape.clone());
         match slot.shape.len() {
-            1 => Self::One(Tensor::from_data(data, device)),
-            2 => Self::Two(Tensor::from_data(data, device)),
-            _ => Self::Four(Tensor::from_data(data, device)),
+            1 => Self::Rank1(Tensor::from_data(data, device)),
+            2 => Self::Rank2(Tensor::from_data(data, device)),
+            _ => Self::Rank4(Tensor::from_data(data, device)),
         }
     }
 
     fn require_grad(self) -> Self {
         match self {
-            Self::One(tensor) => Self::One(tensor.require_grad()),
-            Self::Two(tensor) => Self::Two(tensor.require_grad()),
-            Self::Four(tensor) => Self::Four(tensor.require_grad()),
+            Self::Rank1(tensor) => Self::Rank1(tensor.require_grad()),
+            Self::Rank2(tensor) => Self::Rank2(tensor.require_grad()),
+            Self::Rank4(tensor) => Self::Rank4(tensor.require_grad()),
         }
     }
 
     fn gradient(self, gradients: &burn::tensor::Gradients) -> Vec<f32> {
         let found = match self {
-            Self::One(tensor) => tensor.grad(gradients).map(numbers),
-            Self::Two(tensor) => tensor.grad(gradients).map(numbers),
-            Self::Four(tensor) => tensor.grad(gradients).map(numbers),
+            Self::Rank1(tensor) => tensor.grad(gradients).map(tensor_values),
+            Self::Rank2(tensor) => tensor.grad(gradients).map(tensor_values),
+            Self::Rank4(tensor) => tensor.grad(gradients).map(tensor_values),
         };
-        found.expect("every parameter takes part in the logits")
+        found.expect("the logits should depend on every parameter")
     }
 }
 
-pub(crate) fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_to_vec().expect("floats of single precision")
+/// The elements of a tensor, in row-major order.
+pub(crate) fn tensor_values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().expect("the tensor should hold f32 values")
 }
 
 enum Activation {
@@ -165,7 +166,7 @@ impl Activation {
     fn image(self) -> Tensor<4> {
         match self {
             Self::Image(tensor) => tensor,
-            Self::Flat(_) => unreachable!("a layer for images behind one that flattens"),
+            Self::Flat(_) => unreachable!("a layer for images follows a layer that flattens"),
         }
     }
 
@@ -177,7 +178,7 @@ impl Activation {
     }
 }
 
-/// One way through the network; takes parameters and statistics in the order of the layers.
+/// A forward pass. Consumes parameters and statistics in the order of the layers.
 struct Pass<'a, 'b> {
     leaves: std::vec::IntoIter<Leaf>,
     statistics: std::slice::Iter<'a, Slot>,
@@ -193,12 +194,12 @@ impl Pass<'_, '_> {
     fn layer(&mut self, layer: &Layer, x: Activation) -> Activation {
         match layer {
             Layer::Linear { .. } => {
-                let (weight, bias) = (self.two(), self.one());
+                let (weight, bias) = (self.next_rank2(), self.next_rank1());
                 Activation::Flat(x.flat().matmul(weight.transpose()) + bias.unsqueeze())
             }
             Layer::Conv { stride, padding, bias, .. } => {
-                let weight = self.four();
-                let bias = bias.then(|| self.one());
+                let weight = self.next_rank4();
+                let bias = bias.then(|| self.next_rank1());
                 let options = ConvOptions::new([*stride; 2], [*padding; 2], [1; 2], 1);
                 Activation::Image(conv2d(x.image(), weight, bias, options))
             }
@@ -223,14 +224,15 @@ impl Pass<'_, '_> {
                 let side = self.layers(shortcut, Activation::Image(x)).image();
                 Activation::Image(main + side)
             }
-            other => unreachable!("{other:?} is unknown to this engine"),
+            other => unreachable!("this engine does not support the layer {other:?}"),
         }
     }
 
     fn batch_norm(&mut self, x: Tensor<4>) -> Tensor<4> {
-        let (weight, bias) = (self.one(), self.one());
+        let (weight, bias) = (self.next_rank1(), self.next_rank1());
         let slots = self.statistics.next().zip(self.statistics.next());
-        let (mean_slot, variance_slot) = slots.expect("two for every layer that normalises");
+        let (mean_slot, variance_slot) =
+            slots.expect("the layout should have two statistics for every batch-norm layer");
         if let Mode::Score { statistics } = &self.mode {
             let tensor = |slot: &Slot| {
                 Tensor::<1>::from_data(TensorData::new(slot.of(statistics).to_vec(), slot.shape.clone()), self.device)
@@ -239,16 +241,16 @@ impl Pass<'_, '_> {
         }
         let [images, _, height, width] = x.dims();
         let count = (images * height * width) as f32;
-        let normal = batch_norm_train(x, weight, bias, Layer::NORM_EPSILON);
-        // PyTorch normalises by the biased variance and keeps the unbiased one.
+        let normalized = batch_norm_train(x, weight, bias, Layer::NORM_EPSILON);
+        // PyTorch normalizes by the biased variance and keeps the unbiased variance in the running statistics.
         let unbiased = count / (count - 1.0).max(1.0);
-        let (mean, variance) = (numbers(normal.mean), numbers(normal.variance));
+        let (mean, variance) = (tensor_values(normalized.mean), tensor_values(normalized.variance));
         let variance = variance.into_iter().map(|v| v * unbiased);
         match &mut self.mode {
-            Mode::Train { moving } => {
-                let towards = |old: &mut f32, new: f32| *old += (Layer::NORM_MOMENTUM as f32) * (new - *old);
-                mean_slot.of_mut(moving).iter_mut().zip(mean).for_each(|(old, new)| towards(old, new));
-                variance_slot.of_mut(moving).iter_mut().zip(variance).for_each(|(old, new)| towards(old, new));
+            Mode::Train { running } => {
+                let update = |old: &mut f32, new: f32| *old += (Layer::NORM_MOMENTUM as f32) * (new - *old);
+                mean_slot.of_mut(running).iter_mut().zip(mean).for_each(|(old, new)| update(old, new));
+                variance_slot.of_mut(running).iter_mut().zip(variance).for_each(|(old, new)| update(old, new));
             }
             Mode::Collect(found) => {
                 found.extend(mean);
@@ -256,26 +258,26 @@ impl Pass<'_, '_> {
             }
             Mode::Score { .. } => {}
         }
-        normal.output
+        normalized.output
     }
 
-    fn one(&mut self) -> Tensor<1> {
+    fn next_rank1(&mut self) -> Tensor<1> {
         match self.leaves.next() {
-            Some(Leaf::One(tensor)) => tensor,
+            Some(Leaf::Rank1(tensor)) => tensor,
             _ => unreachable!("parameters are in the order of the layers"),
         }
     }
 
-    fn two(&mut self) -> Tensor<2> {
+    fn next_rank2(&mut self) -> Tensor<2> {
         match self.leaves.next() {
-            Some(Leaf::Two(tensor)) => tensor,
+            Some(Leaf::Rank2(tensor)) => tensor,
             _ => unreachable!("parameters are in the order of the layers"),
         }
     }
 
-    fn four(&mut self) -> Tensor<4> {
+    fn next_rank4(&mut self) -> Tensor<4> {
         match self.leaves.next() {
-            Some(Leaf::Four(tensor)) => tensor,
+            Some(Leaf::Rank4(tensor)) => tensor,
             _ => unreachable!("parameters are in the order of the layers"),
         }
     }

@@ -1,4 +1,4 @@
-//! The examples run, and what they leave is a run like any other.
+//! Runs the examples and checks the runs that they write.
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::Command;
 use upwash::run::{Status, Summary};
 
 fn example(name: &str) -> Command {
-    // Tests are built into `deps`, examples beside it.
+    // Cargo builds tests into `deps`, and examples into its sibling folder `examples`.
     let mut path: PathBuf = std::env::current_exe().unwrap();
     path.pop();
     path.pop();
@@ -14,7 +14,7 @@ fn example(name: &str) -> Command {
 }
 
 #[test]
-fn own_parts_are_trained_and_named() {
+fn user_defined_parts_train_and_appear_in_the_config() {
     for (name, key, least) in [
         ("own_model", "model = \"custom:Net\"", 0.85),
         ("own_algorithm", "name = \"custom:FollowTheBest(0.5)\"", 0.9),
@@ -37,7 +37,7 @@ fn own_parts_are_trained_and_named() {
 }
 
 #[test]
-fn a_loop_of_ones_own_drives_a_node() {
+fn user_defined_loop_drives_a_node() {
     let output = example("own_loop").output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

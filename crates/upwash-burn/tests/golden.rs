@@ -1,5 +1,5 @@
-//! The losses of every algorithm on the digits, with gradients by Burn: the same bits on the processor on which they
-//! were recorded.
+//! Compares the losses of every algorithm on the digits, with gradients by Burn, with recorded ones. They are
+//! bit-identical on the processor model on which they were recorded.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use upwash_burn::BurnNetwork;
 use upwash_testkit::golden::{Bits, Trace, Traces, cases, check};
 
 #[test]
-fn golden_losses_on_the_digits() {
+fn losses_on_the_digits_match_the_golden_files() {
     for seed in [1, 2] {
         let trace =
             |config: &str| Trace::of(config, |experiment| Arc::new(BurnNetwork::new(experiment.network.clone())));

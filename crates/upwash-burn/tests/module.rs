@@ -1,4 +1,4 @@
-//! A user's own module against the same network as Upwash describes it.
+//! Compares a user-defined module with the same network as a description.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,13 +28,13 @@ struct Net {
 impl Classifier for Net {
     fn logits(&self, images: Tensor<4>) -> Tensor<2> {
         let features = relu(self.norm.forward(self.conv.forward(images)));
-        // A part that is not trained: it must stay as it is, and be no statistic.
+        // A frozen layer: it must keep its values and must not count as a statistic.
         let side = self.frozen.forward(features.clone().flatten(1, 3)) * 0.0;
         self.linear.forward(features.flatten(1, 3)) + side
     }
 }
 
-fn own() -> BurnModule<Net> {
+fn user_module() -> BurnModule<Net> {
     BurnModule::new([1, 8, 8], |device: &Device| Net {
         conv: Conv2dConfig::new([1, 4], [3, 3]).init(device),
         norm: BatchNormConfig::new(4).init(device),
@@ -58,14 +58,14 @@ fn described() -> BurnNetwork {
     })
 }
 
-/// From Burn's order of a linear layer's weight (inputs x outputs) to ours.
-fn translated(own: &[f32]) -> Vec<f32> {
+/// Transposes the linear layer's weight from Burn's order (inputs x outputs) to that of descriptions.
+fn translated(vector: &[f32]) -> Vec<f32> {
     let before = 4 * 9 + 4 + 4 + 4;
-    let mut ours = own.to_vec();
-    for (place, number) in own[before..][..1440].iter().enumerate() {
-        ours[before + place % 10 * 144 + place / 10] = *number;
+    let mut described = vector.to_vec();
+    for (index, value) in vector[before..][..1440].iter().enumerate() {
+        described[before + index % 10 * 144 + index / 10] = *value;
     }
-    ours
+    described
 }
 
 fn batch() -> Batch {
@@ -76,52 +76,55 @@ fn batch() -> Batch {
 fn assert_close(found: &[f32], known: &[f32]) {
     assert_eq!(found.len(), known.len());
     for (x, y) in found.iter().zip(known) {
-        assert!((x - y).abs() < 1e-5, "{x} is not {y}");
+        assert!((x - y).abs() < 1e-5, "{x} instead of {y}");
     }
 }
 
 #[test]
-fn an_own_module_does_what_the_described_network_does() {
-    let (own, described) = (own(), described());
-    let names: Vec<_> = own.layout().parameters.iter().map(|slot| slot.name.as_str()).collect();
+fn user_module_agrees_with_the_described_network() {
+    let (module, described) = (user_module(), described());
+    let names: Vec<_> = module.layout().parameters.iter().map(|slot| slot.name.as_str()).collect();
     let known = ["conv.weight", "conv.bias", "norm.gamma", "norm.beta", "linear.weight", "linear.bias"];
     assert_eq!(names, known);
-    assert_eq!(own.layout().parameter_count(), described.layout().parameter_count());
-    assert_eq!(own.start_statistics(), described.start_statistics());
+    assert_eq!(module.layout().parameter_count(), described.layout().parameter_count());
+    assert_eq!(module.start_statistics(), described.start_statistics());
 
-    let parameters = own.start(7, 2);
-    let ours = translated(&parameters);
-    let mut moved = [own.start_statistics(), described.start_statistics()];
+    let parameters = module.start(7, 2);
+    let translated_parameters = translated(&parameters);
+    let mut statistics = [module.start_statistics(), described.start_statistics()];
     let mut gradients = [vec![0.0; parameters.len()], vec![0.0; parameters.len()]];
-    let score = own.gradient(&parameters, &mut moved[0], &batch(), &mut gradients[0]);
-    let known = described.gradient(&ours, &mut moved[1], &batch(), &mut gradients[1]);
+    let score = module.gradient(&parameters, &mut statistics[0], &batch(), &mut gradients[0]);
+    let known = described.gradient(&translated_parameters, &mut statistics[1], &batch(), &mut gradients[1]);
     assert!((score.loss - known.loss).abs() < 1e-6);
     assert_close(&translated(&gradients[0]), &gradients[1]);
-    assert_close(&moved[0][..4], &moved[1][..4]); // means; Burn keeps the biased variance
-    assert_close(&own.batch_statistics(&parameters, &batch())[..4], &described.batch_statistics(&ours, &batch())[..4]);
-    let tested = own.score(&parameters, &moved[1], &batch());
-    assert!((tested.loss - described.score(&ours, &moved[1], &batch()).loss).abs() < 1e-6);
+    assert_close(&statistics[0][..4], &statistics[1][..4]); // the means; Burn keeps the biased variance
+    assert_close(
+        &module.batch_statistics(&parameters, &batch())[..4],
+        &described.batch_statistics(&translated_parameters, &batch())[..4],
+    );
+    let scored = module.score(&parameters, &statistics[1], &batch());
+    assert!((scored.loss - described.score(&translated_parameters, &statistics[1], &batch()).loss).abs() < 1e-6);
 }
 
 #[test]
-fn starts_depend_on_seed_and_worker_only() {
-    let own = own();
-    assert_eq!(own.start(1, 2), own.start(1, 2));
-    assert_ne!(own.start(1, 2), own.start(1, 3));
-    assert_ne!(own.start(1, 2), own.start(2, 2));
+fn initial_parameters_depend_only_on_seed_and_worker() {
+    let module = user_module();
+    assert_eq!(module.start(1, 2), module.start(1, 2));
+    assert_ne!(module.start(1, 2), module.start(1, 3));
+    assert_ne!(module.start(1, 2), module.start(2, 2));
 }
 
 #[test]
-fn workers_have_statistics_of_their_own_and_threads_change_nothing() {
+fn statistics_are_per_worker_and_independent_of_the_thread_count() {
     let run = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let text = "[graph]\ntopology = \"path:3\"\n[training]\nmomentum = 0.0\nstart = \"equal\"\n";
             let config = Config::parse(text, &[]).unwrap();
             let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
-            let turns = |batch| [Some(GradientTask { batch, rate: 0.1 }); 3];
-            let mut engine = experiment.cpu_engine(Arc::new(own()));
-            (0..3).for_each(|batch| drop(engine.step(&turns(batch)).unwrap()));
+            let tasks = |batch| [Some(GradientTask { batch, rate: 0.1 }); 3];
+            let mut engine = experiment.cpu_engine(Arc::new(user_module()));
+            (0..3).for_each(|batch| drop(engine.step(&tasks(batch)).unwrap()));
             engine.state().unwrap()
         })
     };

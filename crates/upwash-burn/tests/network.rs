@@ -1,4 +1,4 @@
-//! Networks on Burn: gradients against finite differences, statistics by hand, and learning.
+//! Networks on Burn: gradients against finite differences, statistics against values computed by hand, and training.
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,7 +22,7 @@ fn noise(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| stream.normal() as f32).collect()
 }
 
-/// Every kind of layer at once, on images of 6x6; with or without those that have kinks.
+/// A network with every kind of layer on images of 6x6; with or without the layers that have kinks.
 fn everything(kinks: bool) -> Network {
     let relu = || if kinks { vec![Layer::Relu] } else { vec![] };
     let conv =
@@ -46,15 +46,15 @@ fn everything(kinks: bool) -> Network {
 }
 
 #[test]
-fn gradients_are_slopes() {
-    // Where the loss has kinks the steps must be small, and single precision is then coarse.
+fn gradients_match_finite_differences() {
+    // If the loss has kinks, steps must be small, and single precision is coarse for small steps.
     for (kinks, length, tolerance) in [(false, 1e-3, 1e-3), (true, 1e-4, 2e-2)] {
         let model = BurnNetwork::new(everything(kinks));
         let batch = Batch { pixels: noise(1, 5 * 72), labels: vec![0, 1, 2, 1, 0] };
         let parameters = model.start(3, 0);
         let loss = |parameters: &[f32]| {
-            let mut scrap = vec![0.0; model.layout().parameter_count()];
-            model.gradient(parameters, &mut model.start_statistics(), &batch, &mut scrap).loss
+            let mut unused = vec![0.0; model.layout().parameter_count()];
+            model.gradient(parameters, &mut model.start_statistics(), &batch, &mut unused).loss
         };
         let mut gradient = vec![0.0; model.layout().parameter_count()];
         model.gradient(&parameters, &mut model.start_statistics(), &batch, &mut gradient);
@@ -67,14 +67,14 @@ fn gradients_are_slopes() {
             let slope = (moved(length) - moved(-length)) / f64::from(2.0 * length);
             let product = |(g, d): (&f32, &f32)| f64::from(*g) * f64::from(*d);
             let found: f64 = gradient.iter().zip(&direction).map(product).sum();
-            assert!((slope - found).abs() < tolerance, "{kinks} {seed}: {found}, not {slope}");
+            assert!((slope - found).abs() < tolerance, "kinks {kinks}, seed {seed}: {found} instead of {slope}");
         }
     }
 }
 
 #[test]
-fn statistics_move_a_tenth_of_the_way_and_use_the_unbiased_variance() {
-    // One normalising layer behind the identity: its batch is the image itself.
+fn running_statistics_use_momentum_0_1_and_the_unbiased_variance() {
+    // A batch-norm layer after an identity layer: its input is the image itself.
     let identity = Layer::Conv { inputs: 1, outputs: 1, size: 1, stride: 1, padding: 0, bias: false };
     let layers =
         vec![identity, Layer::BatchNorm { channels: 1 }, Layer::Flatten, Layer::Linear { inputs: 4, outputs: 2 }];
@@ -86,33 +86,33 @@ fn statistics_move_a_tenth_of_the_way_and_use_the_unbiased_variance() {
     assert_eq!(statistics, [0.0, 1.0]);
     let mut gradient = vec![0.0; model.layout().parameter_count()];
     model.gradient(&parameters, &mut statistics, &batch, &mut gradient);
-    let close = |x: f32, y: f32| assert!((x - y).abs() < 1e-6, "{x} is not {y}");
+    let close = |x: f32, y: f32| assert!((x - y).abs() < 1e-6, "{x} instead of {y}");
     close(statistics[0], 0.25); // a tenth of 2.5
     close(statistics[1], 0.9 + 0.1 * 5.0 / 3.0);
-    let own = model.batch_statistics(&parameters, &batch);
-    close(own[0], 2.5);
-    close(own[1], 5.0 / 3.0);
+    let of_batch = model.batch_statistics(&parameters, &batch);
+    close(of_batch[0], 2.5);
+    close(of_batch[1], 5.0 / 3.0);
 }
 
-/// Eight workers with the digits.
+/// An engine of eight workers with the digits.
 fn engine(model: &str) -> CpuEngine {
     let config = Config::parse(&format!("model = \"{model}\"\n"), &[]).unwrap();
     let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
     experiment.cpu_engine(Arc::new(BurnNetwork::new(experiment.network.clone())))
 }
 
-/// Rounds of an algorithm on L1.
+/// Runs rounds of an algorithm on L1.
 fn train(engine: &mut CpuEngine, algorithm: &dyn Algorithm, rounds: u64, rate: f64) {
     let graph = "paper:L1".parse::<GraphSpec>().unwrap().build().unwrap();
     let schedule = Schedule::fixed(&graph, &Weights::Metropolis).unwrap();
     for batch in 0..rounds {
         let scores = engine.step(&vec![Some(GradientTask { batch, rate }); engine.workers()]).unwrap();
         let round = schedule.round(batch);
-        let report =
+        let stats =
             |i: usize| WorkerStats { loss: scores[i].map(|score| score.loss), degree: round.degree(i), scalar: 1.0 };
-        let reports: Vec<WorkerStats> = (0..engine.workers()).map(report).collect();
-        let parts = Exchange::Neighbors.plans(algorithm, &ExchangeContext::new(&round, rate), &reports);
-        engine.exchange(&row_plans(&parts), vec![], MixOptions::default()).unwrap();
+        let stats: Vec<WorkerStats> = (0..engine.workers()).map(stats).collect();
+        let plans = Exchange::Neighbors.plans(algorithm, &ExchangeContext::new(&round, rate), &stats);
+        engine.exchange(&row_plans(&plans), vec![], MixOptions::default()).unwrap();
     }
 }
 
@@ -136,7 +136,7 @@ fn al_dsgd_learns_the_digits() {
 }
 
 #[test]
-fn one_thread_and_two_give_the_same_bits() {
+fn results_do_not_depend_on_the_thread_count() {
     let run = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {

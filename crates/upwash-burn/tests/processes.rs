@@ -1,4 +1,5 @@
-//! The same runs in several processes: here threads that send each other messages.
+//! Runs in several processes, simulated by threads that exchange messages over channels, compared with runs in one
+//! process.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -18,51 +19,53 @@ use upwash::transport::{
 use upwash_burn::BurnNetwork;
 use upwash_testkit::{Archive, distance, plain_steps};
 
-/// What all processes share, for what is not between two of them.
-struct Hall {
+/// State that all processes share, for collectives.
+struct SharedSums {
     barrier: Barrier,
     sums: Mutex<Vec<f64>>,
 }
 
+/// A transport over channels.
 struct Channels {
     placement: Placement,
     to: Vec<Sender<Message>>,
     from: Receiver<Message>,
-    early: BTreeMap<(u64, u32, usize, usize), Message>,
+    buffered: BTreeMap<(u64, u32, usize, usize), Message>,
     expected: Vec<usize>,
     round: u64,
-    hall: Arc<Hall>,
+    shared: Arc<SharedSums>,
     traffic: Traffic,
-    taken: BTreeMap<usize, usize>,
-    arrived: BTreeMap<usize, usize>,
-    /// Where losses are survived: who sends what is no number in which round, and who was refused.
-    poison: Option<(usize, u64)>,
+    consumed: BTreeMap<usize, usize>,
+    received: BTreeMap<usize, usize>,
+    /// The worker and round whose messages are corrupted with a NaN. If set, the transport survives losses.
+    corrupted: Option<(usize, u64)>,
+    /// The workers whose messages were refused.
     refused: Vec<usize>,
 }
 
 impl Channels {
     fn all(workers: usize, processes: usize) -> Vec<Self> {
         let (to, from): (Vec<_>, Vec<_>) = (0..processes).map(|_| channel()).unzip();
-        let hall = Arc::new(Hall { barrier: Barrier::new(processes), sums: Mutex::default() });
+        let shared = Arc::new(SharedSums { barrier: Barrier::new(processes), sums: Mutex::default() });
         let one = |(this, from)| Self {
             placement: Placement::new(workers, processes, this),
             to: to.clone(),
             from,
-            early: BTreeMap::new(),
+            buffered: BTreeMap::new(),
             expected: vec![],
             round: 0,
-            hall: Arc::clone(&hall),
+            shared: Arc::clone(&shared),
             traffic: Traffic::default(),
-            taken: BTreeMap::new(),
-            arrived: BTreeMap::new(),
-            poison: None,
+            consumed: BTreeMap::new(),
+            received: BTreeMap::new(),
+            corrupted: None,
             refused: vec![],
         };
         from.into_iter().enumerate().map(one).collect()
     }
 
     fn summed(&self, numbers: &[f64]) -> Vec<f64> {
-        let Hall { barrier, sums } = &*self.hall;
+        let SharedSums { barrier, sums } = &*self.shared;
         {
             let mut sums = sums.lock().unwrap();
             sums.resize(numbers.len(), 0.0);
@@ -79,7 +82,7 @@ impl Channels {
 
 impl Membership for Channels {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { survives_loss: self.poison.is_some(), authenticated: false, progresses: true }
+        Capabilities { survives_loss: self.corrupted.is_some(), authenticated: false, progresses: true }
     }
 
     fn placement(&self) -> &Placement {
@@ -103,38 +106,38 @@ impl MessageExchange for Channels {
         outgoing: Vec<(Message, Vec<usize>)>,
         expected: &[usize],
     ) -> Result<(), TransportError> {
-        for (message, places) in outgoing {
-            for place in places {
-                assert_ne!(place, self.placement.this());
+        for (message, receivers) in outgoing {
+            for receiver in receivers {
+                assert_ne!(receiver, self.placement.this());
                 self.traffic.messages += 1;
                 self.traffic.bytes += 4 * message.values.len() as u64;
-                // Whoever has come to its end does not listen any more.
-                let _ = self.to[place].send(message.clone());
+                // A process that has finished no longer receives.
+                let _ = self.to[receiver].send(message.clone());
             }
         }
         self.expected = expected.to_vec();
         Ok(())
     }
 
-    /// Messages of one sender come in their order: the next one is the one that is due.
+    /// Messages of a sender arrive in order, so the next message of a sender is the expected one.
     fn finish_exchange(&mut self, _: u32) -> Result<Vec<Message>, TransportError> {
         let mut found = Vec::new();
         for from in std::mem::take(&mut self.expected) {
-            let due = *self.taken.entry(from).or_default();
+            let due = *self.consumed.entry(from).or_default();
             let message = loop {
-                if let Some(message) = self.early.remove(&(0, 0, from, due)) {
+                if let Some(message) = self.buffered.remove(&(0, 0, from, due)) {
                     break message;
                 }
                 let message = self.from.recv_timeout(Duration::from_secs(20));
-                let message = message.expect("a message in time");
-                let number = self.arrived.entry(message.from).or_default();
-                self.early.insert((0, 0, message.from, *number), message);
-                *number += 1;
+                let message = message.expect("a message should arrive in time");
+                let index = self.received.entry(message.from).or_default();
+                self.buffered.insert((0, 0, message.from, *index), message);
+                *index += 1;
             };
             assert_eq!(message.round, self.round);
-            *self.taken.entry(from).or_default() += 1;
+            *self.consumed.entry(from).or_default() += 1;
             let mut message = message;
-            if self.poison == Some((from, self.round)) {
+            if self.corrupted == Some((from, self.round)) {
                 message.values[7] = f32::NAN;
             }
             found.push(message);
@@ -143,8 +146,8 @@ impl MessageExchange for Channels {
     }
 
     fn send(&mut self, to: usize, message: Message) -> Result<bool, TransportError> {
-        let place = self.placement.process_of(to);
-        Ok(self.to[place].send(message).is_ok())
+        let process = self.placement.process_of(to);
+        Ok(self.to[process].send(message).is_ok())
     }
 
     fn receive(&mut self, wait: Duration) -> Result<Vec<Message>, TransportError> {
@@ -185,10 +188,11 @@ fn prepare(text: &str) -> Experiment {
     Experiment::prepare(config, &DataPaths::default()).unwrap()
 }
 
-/// Everyone's losses by round, the state, the summary.
-type Result3 = (Vec<Vec<f64>>, State, Summary);
+/// Losses of all workers by round, final state, and summary.
+type RunOutput = (Vec<Vec<f64>>, State, Summary);
 
-fn whole(experiment: &Experiment) -> Result3 {
+/// Runs all workers in one process.
+fn in_one_process(experiment: &Experiment) -> RunOutput {
     let network = BurnNetwork::new(experiment.network.clone());
     let mut engine = experiment.cpu_engine(Arc::new(network));
     let mut losses = Vec::new();
@@ -199,11 +203,12 @@ fn whole(experiment: &Experiment) -> Result3 {
         ControlFlow::Continue
     };
     let start = Progress::start(experiment.workers());
-    let outcome = run(experiment, &mut engine, start, &mut watch).unwrap();
-    (losses, engine.state().unwrap(), outcome.summary)
+    let result = run(experiment, &mut engine, start, &mut watch).unwrap();
+    (losses, engine.state().unwrap(), result.summary)
 }
 
-fn apart(experiment: &Experiment, processes: usize) -> Vec<Result3> {
+/// Runs the workers in several processes.
+fn in_processes(experiment: &Experiment, processes: usize) -> Vec<RunOutput> {
     let workers = experiment.workers();
     let network = Arc::new(BurnNetwork::new(experiment.network.clone()));
     std::thread::scope(|scope| {
@@ -223,8 +228,8 @@ fn apart(experiment: &Experiment, processes: usize) -> Vec<Result3> {
                         ControlFlow::Continue
                     };
                     let start = Progress::start(workers);
-                    let outcome = run_with(experiment, &mut engine, &mut transport, start, &mut watch);
-                    (losses, engine.state().unwrap(), outcome.unwrap().summary)
+                    let result = run_with(experiment, &mut engine, &mut transport, start, &mut watch);
+                    (losses, engine.state().unwrap(), result.unwrap().summary)
                 })
             })
             .collect();
@@ -232,8 +237,8 @@ fn apart(experiment: &Experiment, processes: usize) -> Vec<Result3> {
     })
 }
 
-/// Rows of all processes, one after the other.
-fn joined(all: &[Result3]) -> State {
+/// Concatenates the rows of all processes.
+fn joined(all: &[RunOutput]) -> State {
     let mut state = all[0].1.clone();
     for (_, other, _) in &all[1..] {
         for ((_, array), (_, more)) in state.iter_mut().zip(other) {
@@ -243,12 +248,13 @@ fn joined(all: &[Result3]) -> State {
     state
 }
 
+/// Checks that a run in several processes agrees with the run in one process: bit-identical if `exact`, else closely.
 fn check(text: &str, processes: usize, exact: bool) {
     let experiment = prepare(text);
-    let (losses, state, summary) = whole(&experiment);
-    let all = apart(&experiment, processes);
-    for (losses_here, _, _) in &all {
-        assert_eq!(losses_here.len(), losses.len());
+    let (losses, state, summary) = in_one_process(&experiment);
+    let all = in_processes(&experiment, processes);
+    for (process_losses, _, _) in &all {
+        assert_eq!(process_losses.len(), losses.len());
     }
     for (round, known) in losses.iter().enumerate() {
         for (worker, known) in known.iter().enumerate() {
@@ -285,16 +291,16 @@ fn config(algorithm: &str, more: &str) -> String {
             "[graph]\ntopology = \"{graph}\"\ncopies = {copies}\n[algorithm]\n{algorithm}\n[training]\nepochs = 1\n{more}"
         )
     };
-    // Some want the same links in every round, some none.
+    // Some algorithms need the same links in every round, some use no links.
     let changes = prepare(&with(1)).method.links() != Links::None;
     with(if changes && !algorithm.contains("\"d2\"") { 2 } else { 1 })
 }
 
 #[test]
-fn every_algorithm_in_three_processes_is_the_same_as_in_one() {
-    const WITHOUT_ROUNDS: [&str; 4] = ["ad-psgd", "gosgd", "async-easgd", "downpour"];
+fn three_processes_agree_with_one_for_every_algorithm() {
+    const ASYNCHRONOUS: [&str; 4] = ["ad-psgd", "gosgd", "async-easgd", "downpour"];
     for known in Registry::standard().iter() {
-        if WITHOUT_ROUNDS.contains(&known.name) {
+        if ASYNCHRONOUS.contains(&known.name) {
             continue;
         }
         let text = config(&format!("name = \"{}\"", known.name), "");
@@ -309,7 +315,7 @@ fn every_algorithm_in_three_processes_is_the_same_as_in_one() {
 }
 
 #[test]
-fn so_are_every_way_to_compress_overlap_and_averaged_statistics() {
+fn processes_agree_with_one_for_compression_overlap_and_averaged_statistics() {
     for kind in ["random-k", "sign", "eight-bit", "none"] {
         let choco = format!("name = \"choco\"\ncompressor = \"{kind}\"");
         check(&config(&choco, ""), 8, true);
@@ -324,9 +330,9 @@ fn so_are_every_way_to_compress_overlap_and_averaged_statistics() {
     }
 }
 
-/// A neighbor's model that is not finite does no harm where losses are survived.
+/// A model with NaNs from a neighbor is refused, and does no harm if the transport survives losses.
 #[test]
-fn what_is_no_number_is_refused() {
+fn models_with_nan_are_refused() {
     let experiment = prepare(&config("name = \"al-dsgd\"", ""));
     let network = Arc::new(BurnNetwork::new(experiment.network.clone()));
     let refused: usize = std::thread::scope(|scope| {
@@ -335,12 +341,12 @@ fn what_is_no_number_is_refused() {
             .map(|mut transport| {
                 let (network, experiment) = (Arc::clone(&network), &experiment);
                 scope.spawn(move || {
-                    transport.poison = Some((5, 3));
+                    transport.corrupted = Some((5, 3));
                     let own: Vec<usize> = transport.placement().own().collect();
                     let mut engine = CpuEngine::new(network, &experiment.engine_spec().only(&own));
                     let start = Progress::start(8);
-                    let outcome = run_with(experiment, &mut engine, &mut transport, start, &mut ());
-                    assert_eq!(outcome.unwrap().summary.status, upwash::run::Status::Finished);
+                    let result = run_with(experiment, &mut engine, &mut transport, start, &mut ());
+                    assert_eq!(result.unwrap().summary.status, upwash::run::Status::Finished);
                     assert!(engine.state().unwrap()[0].1.iter().all(|x| x.is_finite()));
                     assert!(transport.refused.iter().all(|&worker| worker == 5));
                     transport.refused.len()
@@ -352,9 +358,9 @@ fn what_is_no_number_is_refused() {
     assert!(refused > 0);
 }
 
-/// Without rounds, every worker in a process of its own.
+/// Every worker in a separate process.
 #[test]
-fn asynchronous_algorithms_learn_between_processes() {
+fn asynchronous_algorithms_learn_across_processes() {
     for name in ["ad-psgd", "gosgd", "async-easgd", "downpour"] {
         let with_server = matches!(name, "async-easgd" | "downpour");
         let graph = if with_server { "star:6" } else { "paper:L1" };
@@ -362,40 +368,40 @@ fn asynchronous_algorithms_learn_between_processes() {
             format!("[graph]\ntopology = \"{graph}\"\n[algorithm]\nname = \"{name}\"\n[training]\nepochs = 30\n");
         let experiment = prepare(&text);
         let workers = experiment.workers();
-        for (losses, state, summary) in apart(&experiment, workers) {
+        for (losses, state, summary) in in_processes(&experiment, workers) {
             assert_eq!(summary.status, upwash::run::Status::Finished);
             assert!(summary.mean_accuracy > 0.9, "{name}: {}", summary.mean_accuracy);
             let (mean, found) = (summary.averaged_model_accuracy, summary.per_worker.len());
             assert!(mean > 0.9, "{name}: {mean}");
             assert_eq!(found, workers);
             assert!(state.iter().all(|(_, array)| array.iter().all(|x| x.is_finite())));
-            // A server's rounds are those of the others.
+            // The server counts the rounds of the other workers.
             assert_eq!(losses.len() as u64, experiment.rounds(), "{name}");
         }
     }
 }
 
-/// Where nobody can do without the others, one that stops stops all, and all can go on.
+/// If the processes depend on each other, one that stops interrupts all, and all can be resumed.
 #[test]
-fn without_rounds_all_stop_together() {
+fn stopping_one_process_interrupts_all_in_asynchronous_runs() {
     for (name, graph) in [("ad-psgd", "ring:3"), ("downpour", "star:3"), ("async-easgd", "star:3")] {
         let experiment = prepare(&format!(
             "[graph]\ntopology = \"{graph}\"\n[algorithm]\nname = \"{name}\"\n[training]\nepochs = 1000\n"
         ));
-        for who in 0..3 {
-            let ends = stopped_by(&experiment, who);
-            for (worker, status) in ends.iter().enumerate() {
+        for stopping in 0..3 {
+            let statuses = stopped_by(&experiment, stopping);
+            for (worker, status) in statuses.iter().enumerate() {
                 let interrupted = matches!(status, upwash::run::Status::Interrupted { .. });
-                assert!(interrupted, "{name}: {who} stops, {worker}: {status:?}");
+                assert!(interrupted, "{name}: process {stopping} stopped, but process {worker} has status {status:?}");
             }
         }
     }
 }
 
-/// Three processes, of which one wishes an end after five rounds.
-fn stopped_by(experiment: &Experiment, who: usize) -> Vec<upwash::run::Status> {
+/// Runs three processes, of which `stopping` requests a stop after five rounds. Returns the status of each.
+fn stopped_by(experiment: &Experiment, stopping: usize) -> Vec<upwash::run::Status> {
     let network = Arc::new(BurnNetwork::new(experiment.network.clone()));
-    let waited = &AtomicBool::new(false);
+    let timed_out = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mut all = Vec::new();
         for mut transport in Channels::all(3, 3) {
@@ -404,29 +410,29 @@ fn stopped_by(experiment: &Experiment, who: usize) -> Vec<upwash::run::Status> {
                 let (own, began) = (transport.placement().this(), Instant::now());
                 let mut engine = CpuEngine::new(network, &experiment.engine_spec().only(&[own]));
                 let mut watch = |event: &Event| {
-                    // If that is not heard, not for ever.
+                    // Do not wait forever if the request does not arrive.
                     let late = began.elapsed() > Duration::from_secs(30);
-                    waited.fetch_or(late, Ordering::Relaxed);
+                    timed_out.fetch_or(late, Ordering::Relaxed);
                     match event {
-                        Event::Round { round: 5.., .. } if own == who || late => ControlFlow::Stop,
+                        Event::Round { round: 5.., .. } if own == stopping || late => ControlFlow::Stop,
                         _ => ControlFlow::Continue,
                     }
                 };
                 let start = Progress::start(3);
-                let outcome = run_with(experiment, &mut engine, &mut transport, start, &mut watch);
-                outcome.unwrap().summary.status
+                let result = run_with(experiment, &mut engine, &mut transport, start, &mut watch);
+                result.unwrap().summary.status
             }));
         }
-        let ends = all.into_iter().map(|one| one.join().unwrap()).collect();
-        assert!(!waited.load(Ordering::Relaxed), "{who} was not heard");
-        ends
+        let statuses = all.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert!(!timed_out.load(Ordering::Relaxed), "the request of process {stopping} did not arrive");
+        statuses
     })
 }
 
-/// A process whose neighbors never come.
-struct Alone(Placement);
+/// A transport whose neighbors never connect.
+struct Isolated(Placement);
 
-impl Membership for Alone {
+impl Membership for Isolated {
     fn capabilities(&self) -> Capabilities {
         Capabilities { survives_loss: true, authenticated: true, progresses: true }
     }
@@ -444,19 +450,19 @@ impl Membership for Alone {
     }
 }
 
-impl MessageExchange for Alone {
+impl MessageExchange for Isolated {
     fn receive(&mut self, wait: Duration) -> Result<Vec<Message>, TransportError> {
         std::thread::sleep(wait);
         Ok(vec![])
     }
 }
 
-impl Collectives for Alone {}
+impl Collectives for Isolated {}
 
-/// A checkpoint of a worker that never waits is of one step: its model and its velocity have the same gradients in
-/// them, and as many as it says. One that meets nobody goes the way of plain steps.
+/// Model and velocity in a checkpoint contain the same gradients, as many as the checkpoint says. A worker without
+/// neighbors follows plain SGD, which gives the expected values.
 #[test]
-fn a_checkpoint_without_rounds_is_of_one_step() {
+fn asynchronous_checkpoint_has_model_and_velocity_of_the_same_step() {
     let config = "[graph]\ntopology = \"path:2\"\n[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 3\n\
                   momentum = 0.9\ndecay = \"constant\"\nlearning_rate = 0.05\n";
     let config = Config::parse(config, &[]).unwrap();
@@ -467,15 +473,15 @@ fn a_checkpoint_without_rounds_is_of_one_step() {
     };
     let known = plain_steps(&mut engine(), experiment.rounds(), 0.05);
     let mut archive = Archive::default();
-    let (mut fleet, mut alone) = (engine(), Alone(Placement::new(2, 2, 0)));
+    let (mut engine, mut transport) = (engine(), Isolated(Placement::new(2, 2, 0)));
     let start = Progress::start(2);
-    run_with(&experiment, &mut fleet, &mut alone, start, &mut archive).unwrap();
+    run_with(&experiment, &mut engine, &mut transport, start, &mut archive).unwrap();
     assert!(archive.0.len() > 20);
     for (progress, state) in &archive.0 {
         let done = progress.round as usize;
         for name in ["models", "velocities"] {
-            let far = distance(state, &known[done - 1], name);
-            assert!(far < 1e-4, "{name} after {done} steps: {far}");
+            let difference = distance(state, &known[done - 1], name);
+            assert!(difference < 1e-4, "{name} after {done} steps: {difference}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Asynchronous runs on threads: nobody waits for all. No clocks: who would wait here, waits for ever.
+//! Asynchronous runs on threads: workers do not wait for all others. The tests do not measure time: a worker that
+//! waited would wait until a timeout.
 
 #![allow(clippy::unwrap_used)]
 
@@ -31,31 +32,32 @@ fn prepare(name: &str, more: &str) -> Experiment {
     Experiment::prepare(config, &DataPaths::default()).unwrap()
 }
 
+/// Stops before round `stop_at` and takes a snapshot there.
 #[derive(Default)]
-struct Witness {
-    stop: Option<u64>,
-    kept: Option<(Progress, State)>,
+struct Recorder {
+    stop_at: Option<u64>,
+    snapshot: Option<(Progress, State)>,
 }
 
-impl Observer for Witness {
+impl Observer for Recorder {
     fn observe(&mut self, _: &Event) -> ControlFlow {
         ControlFlow::Continue
     }
 
     fn between_rounds(&mut self, round: u64, snapshot: &mut TakeSnapshot<'_>) -> ControlFlow {
-        if self.stop != Some(round) {
+        if self.stop_at != Some(round) {
             return ControlFlow::Continue;
         }
-        self.kept = Some(snapshot().unwrap());
+        self.snapshot = Some(snapshot().unwrap());
         ControlFlow::Stop
     }
 }
 
-fn complete(experiment: &Experiment, model: Arc<dyn Model>) -> Summary {
+fn run_to_end(experiment: &Experiment, model: Arc<dyn Model>) -> Summary {
     let mut engine = experiment.cpu_engine(model);
     let start = Progress::start(experiment.workers());
-    let outcome = run(experiment, &mut engine, start, &mut Witness::default());
-    outcome.unwrap().summary
+    let result = run(experiment, &mut engine, start, &mut Recorder::default());
+    result.unwrap().summary
 }
 
 #[test]
@@ -63,30 +65,31 @@ fn every_asynchronous_algorithm_learns_the_digits_on_threads() {
     for name in ASYNCHRONOUS {
         let experiment = prepare(name, "");
         let model = BurnNetwork::new(experiment.network.clone());
-        let summary = complete(&experiment, Arc::new(model));
+        let summary = run_to_end(&experiment, Arc::new(model));
         assert_eq!(summary.status, Status::Finished, "{name}");
         assert!(summary.mean_accuracy > 0.95, "{name}: {summary:?}");
         assert!(summary.averaged_model_accuracy > 0.95, "{name}: {summary:?}");
     }
 }
 
-/// A network whose gradients for one worker's images do not end before the others have made so many.
-struct Held {
+/// A network that blocks gradients for one worker's images until the other workers have completed `required` gradients.
+struct SlowModel {
     inner: BurnNetwork,
-    held: HashSet<Vec<u32>>,
+    slow_images: HashSet<Vec<u32>>,
     size: usize,
-    others: u64,
-    made: Mutex<u64>,
-    bell: Condvar,
-    gave_up: AtomicU64,
+    required: u64,
+    completed: Mutex<u64>,
+    signal: Condvar,
+    timeouts: AtomicU64,
 }
 
+/// The bits of an image, by which it is recognized.
 fn key(pixels: &[f32]) -> Vec<u32> {
     pixels.iter().map(|pixel| pixel.to_bits()).collect()
 }
 
-impl Held {
-    fn new(experiment: &Experiment, worker: usize, others: u64) -> Self {
+impl SlowModel {
+    fn new(experiment: &Experiment, worker: usize, required: u64) -> Self {
         let network = experiment.network.clone();
         let size = network.input.iter().product();
         let share = experiment.sampler.shards().images[worker].iter();
@@ -94,17 +97,17 @@ impl Held {
         let images = experiment.data.scaling.batch(&experiment.data.train, picks);
         Self {
             inner: BurnNetwork::new(network),
-            held: images.pixels.chunks_exact(size).map(key).collect(),
+            slow_images: images.pixels.chunks_exact(size).map(key).collect(),
             size,
-            others,
-            made: Mutex::new(0),
-            bell: Condvar::new(),
-            gave_up: AtomicU64::new(0),
+            required,
+            completed: Mutex::new(0),
+            signal: Condvar::new(),
+            timeouts: AtomicU64::new(0),
         }
     }
 }
 
-impl Model for Held {
+impl Model for SlowModel {
     fn layout(&self) -> &Layout {
         self.inner.layout()
     }
@@ -118,16 +121,16 @@ impl Model for Held {
     }
 
     fn gradient(&self, x: &[f32], s: &mut [f32], batch: &Batch, g: &mut [f32]) -> Score {
-        if self.held.contains(&key(&batch.pixels[..self.size])) {
-            let until = |made: &mut u64| *made < self.others;
-            let made = self.made.lock().unwrap();
+        if self.slow_images.contains(&key(&batch.pixels[..self.size])) {
+            let too_few = |completed: &mut u64| *completed < self.required;
+            let completed = self.completed.lock().unwrap();
             let minute = Duration::from_secs(60);
-            let (_made, waited) = self.bell.wait_timeout_while(made, minute, until).unwrap();
-            let late = u64::from(waited.timed_out());
-            self.gave_up.fetch_add(late, Ordering::Relaxed);
+            let (_completed, waited) = self.signal.wait_timeout_while(completed, minute, too_few).unwrap();
+            let timeouts = u64::from(waited.timed_out());
+            self.timeouts.fetch_add(timeouts, Ordering::Relaxed);
         } else {
-            *self.made.lock().unwrap() += 1;
-            self.bell.notify_all();
+            *self.completed.lock().unwrap() += 1;
+            self.signal.notify_all();
         }
         self.inner.gradient(x, s, batch, g)
     }
@@ -141,41 +144,41 @@ impl Model for Held {
     }
 }
 
-/// One worker's first gradient takes as long as the seven others need for 700: with any barrier, or if
-/// it kept its model to itself while it computes, that would never come to be.
+/// One worker's first gradient ends only after the seven others have completed 700. With a barrier, or if the worker
+/// locked its model while it computes, this would time out.
 #[test]
-fn a_slow_worker_holds_up_nobody() {
+fn slow_worker_does_not_delay_the_others() {
     for (name, more) in [("ad-psgd", ""), ("gosgd", ""), ("async-easgd", ""), ("downpour", "staleness = 1000")] {
         let experiment = prepare(name, more);
-        let held = Arc::new(Held::new(&experiment, 3, 700));
-        let summary = complete(&experiment, Arc::clone(&held) as Arc<dyn Model>);
-        assert_eq!(held.gave_up.load(Ordering::Relaxed), 0, "{name} waited");
+        let slow = Arc::new(SlowModel::new(&experiment, 3, 700));
+        let summary = run_to_end(&experiment, Arc::clone(&slow) as Arc<dyn Model>);
+        assert_eq!(slow.timeouts.load(Ordering::Relaxed), 0, "{name}: the other workers waited");
         assert_eq!(summary.status, Status::Finished, "{name}");
     }
 }
 
-/// The same with bounded staleness: the others stop at the bound, and the slow one is waited for.
+/// With bounded staleness, the others stop at the bound and wait for the slow worker.
 #[test]
-fn bounded_staleness_holds_up_those_who_are_ahead() {
+fn bounded_staleness_delays_workers_that_are_ahead() {
     let experiment = prepare("downpour", "staleness = 5");
-    // Seven others, each with five gradients and no more, while worker 3 has none.
-    let held = Arc::new(Held::new(&experiment, 3, 7 * 5));
-    let summary = complete(&experiment, Arc::clone(&held) as Arc<dyn Model>);
-    assert_eq!(held.gave_up.load(Ordering::Relaxed), 0);
+    // Each of the seven others completes five gradients and no more while worker 3 has none.
+    let slow = Arc::new(SlowModel::new(&experiment, 3, 7 * 5));
+    let summary = run_to_end(&experiment, Arc::clone(&slow) as Arc<dyn Model>);
+    assert_eq!(slow.timeouts.load(Ordering::Relaxed), 0);
     assert_eq!(summary.status, Status::Finished);
-    let mut engine = experiment.cpu_engine(held);
-    let mut witness = Witness { stop: Some(4), ..Default::default() };
-    run(&experiment, &mut engine, Progress::start(9), &mut witness).unwrap();
-    let steps = witness.kept.unwrap().0.asynchronous.unwrap().steps;
-    let training: Vec<u64> = steps[1..].to_vec(); // the server, 0, has none
+    let mut engine = experiment.cpu_engine(slow);
+    let mut recorder = Recorder { stop_at: Some(4), ..Default::default() };
+    run(&experiment, &mut engine, Progress::start(9), &mut recorder).unwrap();
+    let steps = recorder.snapshot.unwrap().0.asynchronous.unwrap().steps;
+    let training: Vec<u64> = steps[1..].to_vec(); // worker 0 is the server and takes no steps
     let (least, most) = (training.iter().min(), training.iter().max());
     assert!(most.unwrap() - least.unwrap() <= 5, "{training:?}");
 }
 
-/// A checkpoint is of one moment of each worker: its model, and the velocity that has the same gradients in
-/// it. One worker alone goes the way of plain steps.
+/// Model and velocity of each worker in a checkpoint contain the same gradients. A single worker follows plain SGD,
+/// which gives the expected values.
 #[test]
-fn a_checkpoint_has_models_and_velocities_of_the_same_step() {
+fn checkpoint_has_models_and_velocities_of_the_same_step() {
     let config = "[graph]\ntopology = \"path:1\"\n[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 1\n\
                   momentum = 0.9\ndecay = \"constant\"\nlearning_rate = 0.05\nasynchronous = \"threads\"\n";
     let config = Config::parse(config, &[]).unwrap();
@@ -188,26 +191,26 @@ fn a_checkpoint_has_models_and_velocities_of_the_same_step() {
     for (progress, state) in &archive.0 {
         let done = progress.asynchronous.as_ref().unwrap().steps[0] as usize;
         for name in ["models", "velocities"] {
-            let far = distance(state, &known[done - 1], name);
-            assert!(far == 0.0, "{name} after {done} steps: {far}");
+            let difference = distance(state, &known[done - 1], name);
+            assert!(difference == 0.0, "{name} after {done} steps: {difference}");
         }
     }
 }
 
 #[test]
-fn a_run_on_threads_that_was_stopped_goes_on() {
+fn stopped_run_on_threads_resumes() {
     let experiment = prepare("gosgd", "");
     let model = || Arc::new(BurnNetwork::new(experiment.network.clone()));
     let mut engine = experiment.cpu_engine(model());
-    let mut witness = Witness { stop: Some(60), ..Default::default() };
-    let first = run(&experiment, &mut engine, Progress::start(8), &mut witness).unwrap();
+    let mut recorder = Recorder { stop_at: Some(60), ..Default::default() };
+    let first = run(&experiment, &mut engine, Progress::start(8), &mut recorder).unwrap();
     assert_eq!(first.summary.status, Status::Interrupted { round: 60 });
-    let (progress, state) = witness.kept.unwrap();
+    let (progress, state) = recorder.snapshot.unwrap();
     let weights: f64 = progress.scalars.iter().sum();
     assert!((weights - 8.0).abs() < 1e-9, "{weights}");
     let mut engine = experiment.cpu_engine(model());
     engine.restore(&state).unwrap();
-    let rest = &mut Witness::default();
+    let rest = &mut Recorder::default();
     let second = run(&experiment, &mut engine, progress, rest).unwrap().summary;
     assert_eq!((second.status, second.rounds), (Status::Finished, 360));
     assert!(second.mean_accuracy > 0.95, "{}", second.mean_accuracy);

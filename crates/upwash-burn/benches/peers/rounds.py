@@ -1,5 +1,5 @@
-"""What a PyTorch user would write: eight ResNet-20 replicas in a loop, then a loop over neighbors and
-parameters for the averaging, on the CPU with all cores. Prints images a second, and the time of the
+"""Eight ResNet-20 replicas as a PyTorch user would write them: gradients in a loop, then a loop over neighbors
+and parameters for the averaging, on the CPU with all cores. Prints images per second, and the time of the
 averaging alone for the sizes of `cargo bench -p upwash`."""
 
 import time
@@ -41,7 +41,7 @@ def resnet20():
 
 
 def average(models):
-    """D-PSGD's W x, written as one would."""
+    """D-PSGD's W x, in the straightforward way."""
     with torch.no_grad():
         old = [[p.detach().clone() for p in model.parameters()] for model in models]
         for i, model in enumerate(models):
@@ -77,11 +77,11 @@ def main():
 
     print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads: "
           f"{WORKERS * BATCH / best(one_round):.1f} images/s")
-    for numbers in (545_930, 5_000_000, 25_000_000):
-        # A model's tensors: some hundred of them.
-        fleet = [nn.ParameterList([nn.Parameter(torch.full((numbers // 100,), 0.5)) for _ in range(100)])
-                 for _ in range(WORKERS)]
-        print(f"PyTorch averaging {numbers:>10} parameters: {1e3 * best(lambda: average(fleet)):.2f} ms")
+    for size in (545_930, 5_000_000, 25_000_000):
+        # A model has about a hundred tensors.
+        replicas = [nn.ParameterList([nn.Parameter(torch.full((size // 100,), 0.5)) for _ in range(100)])
+                    for _ in range(WORKERS)]
+        print(f"PyTorch averaging {size:>10} parameters: {1e3 * best(lambda: average(replicas)):.2f} ms")
 
 
 main()
