@@ -10,4 +10,4 @@ runs=results/cifar10-200-epochs
 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$place/profile" --window-size=1440,1640 \
   --virtual-time-budget=3000 --screenshot="$PWD/docs/images/report.png" "file://$place/report.html" 2> /dev/null
 # A run that goes on has to be driven: the tests know how.
-PICTURE="$PWD/docs/images/watch.png" cargo test -p upwash-cli --test watch -- --ignored a_picture
+PICTURE="$PWD/docs/images/watch.png" cargo test -p upwash-cli --test watch -- --ignored readme_screenshot

@@ -1,4 +1,4 @@
-//! `upwash algorithms`: what there is, where it comes from, and what can be set.
+//! `upwash algorithms`: lists the algorithms with their papers, properties and options.
 
 use anyhow::{Result, bail};
 use std::io::Write;
@@ -11,7 +11,7 @@ use upwash_topology::Schedule;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only these; all if none is named
+    /// The algorithms to list [default: all]
     names: Vec<String>,
 }
 
@@ -19,11 +19,11 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     let registry = Registry::standard();
     if let Some(unknown) = args.names.iter().find(|name| registry.find(name).is_none()) {
         let names: Vec<&str> = registry.iter().map(|definition| definition.name).collect();
-        bail!("there is no algorithm `{unknown}`: there are {}", names.join(", "));
+        bail!("unknown algorithm `{unknown}`: choose from {}", names.join(", "));
     }
-    let asked =
+    let selected =
         |definition: &&Definition| args.names.is_empty() || args.names.iter().any(|name| name == definition.name);
-    for definition in registry.iter().filter(asked) {
+    for definition in registry.iter().filter(selected) {
         let graph = GraphConfig::default();
         let (method, options) = registry.build(definition.name, &Default::default(), &graph)?;
         writeln!(out, "{}\n    {}", definition.name, definition.about)?;
@@ -36,8 +36,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     }
     writeln!(
         out,
-        "Options go into [algorithm] of a configuration, beside name = \"...\", and those of a\n\
-         base beside its decorator's. Defaults are of the default graph."
+        "Options go into the [algorithm] section of a configuration, next to\n\
+         name = \"...\". The options of a base algorithm go into the same section as\n\
+         those of its decorator. Defaults are those for the default graph."
     )?;
     Ok(())
 }
@@ -49,6 +50,7 @@ fn properties(method: &Method) -> String {
     }
 }
 
+/// The properties of a synchronous algorithm, in words.
 fn synchronous(algorithm: &dyn Algorithm) -> String {
     let round = Schedule::one_peer_exponential(4).round(0);
     let view = LocalView {
@@ -65,27 +67,28 @@ fn synchronous(algorithm: &dyn Algorithm) -> String {
     let has = |wanted: &[Exchange]| kinds.iter().any(|kind| wanted.contains(kind));
     let neighbors = has(&[Exchange::Neighbors, Exchange::Early]);
     let server = has(&[Exchange::Server, Exchange::ToServer]);
-    listed(&[
+    join_true(&[
         (true, "synchronous"),
         (algorithm.has_server(), "with a server"),
         (neighbors, &format!("{message} to each neighbor")),
         (server, &format!("{message} to the server and back")),
-        (has(&[Exchange::Chosen]), "leaders' models to those they lead"),
+        (has(&[Exchange::Chosen]), "models of leaders to their followers"),
         (has(&[Exchange::Mean]), "all-reduce"),
         (algorithm.supports_directed(), "directed links"),
         (compressed, "compressed"),
-        (vectors > 0, &count(vectors, "extra vector")),
-        (algorithm.supports_leaders(), "can be led"),
+        (vectors > 0, &count(vectors, "state vector")),
+        (algorithm.supports_leaders(), "supports leaders"),
     ])
 }
 
+/// The properties of an asynchronous algorithm, in words.
 fn asynchronous(algorithm: &dyn Asynchronous) -> String {
     let exchange = match algorithm.pair_exchange() {
-        PairExchange::Swap => "2 messages, both ways at once, when two meet",
-        PairExchange::PushAndPull => "2 messages, there and back, when two meet",
-        PairExchange::Push => "1 message, one way, when two meet",
+        PairExchange::Swap => "2 messages, both ways at once, per pairwise exchange",
+        PairExchange::PushAndPull => "2 messages, request and reply, per pairwise exchange",
+        PairExchange::Push => "1 message, one way, per pairwise exchange",
     };
-    listed(&[
+    join_true(&[
         (true, "asynchronous"),
         (algorithm.has_server(), "with a server"),
         (true, exchange),
@@ -97,8 +100,8 @@ fn count(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Those that are so.
-fn listed(words: &[(bool, &str)]) -> String {
-    let so = words.iter().filter(|(so, _)| *so);
-    so.map(|(_, words)| *words).collect::<Vec<_>>().join(", ")
+/// Joins the texts whose condition is true.
+fn join_true(entries: &[(bool, &str)]) -> String {
+    let texts = entries.iter().filter(|(condition, _)| *condition);
+    texts.map(|(_, text)| *text).collect::<Vec<_>>().join(", ")
 }

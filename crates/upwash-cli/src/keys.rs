@@ -1,4 +1,4 @@
-//! `upwash keys`
+//! `upwash keys`: creates and shows the keys of peers.
 
 use anyhow::Result;
 use std::io::Write;
@@ -7,15 +7,15 @@ use upwash_peers::Key;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Make a key in a new file that only its owner can read, and show its fingerprint
+    /// Create a key in a new file that only its owner can read, and print its fingerprint
     New {
-        /// The file
+        /// The key file
         #[arg(default_value = "upwash.key")]
         file: PathBuf,
     },
-    /// Show the fingerprint of a key: what the configuration lists
+    /// Print the fingerprint of a key, which the configuration lists
     Show {
-        /// The file
+        /// The key file
         #[arg(default_value = "upwash.key")]
         file: PathBuf,
     },

@@ -1,11 +1,11 @@
-//! What is printed, where its reader may have seen enough.
+//! Output to stdout and stderr that tolerates closed pipes.
 
 use anyhow::Result;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-/// Stdout that may be closed, as by `upwash topology list | head -1`: that is no reason to end a run, whose results are in
-/// its folder.
+/// A writer that ignores a closed pipe, as in `upwash topology list | head -1`. A run continues without its output,
+/// since its results are in its folder.
 pub struct Output<W>(pub W);
 
 impl<W: Write> Write for Output<W> {
@@ -24,7 +24,7 @@ impl<W: Write> Write for Output<W> {
     }
 }
 
-/// A line on stderr, if it is open: where `eprintln!` panics, nothing is lost.
+/// Prints a line to stderr. Unlike `eprintln!`, it does not panic if stderr is closed.
 #[macro_export]
 macro_rules! tell {
     ($($text:tt)*) => {
@@ -33,13 +33,14 @@ macro_rules! tell {
 }
 pub use tell;
 
+/// Writes a line to stderr and ignores errors; the implementation of `tell!`.
 pub fn write_line(line: std::fmt::Arguments) {
-    // In one piece: other processes may write there too.
+    // In a single write, because other processes may write to the same stderr.
     let line = format!("{line}\n");
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// The end of a program, or what is said of why it could not do what was asked for.
+/// Flushes the output, prints the error if there is one, and returns the exit code of the program.
 pub fn finish(result: Result<ExitCode>, mut out: impl Write) -> ExitCode {
     match result.and_then(|code| Ok((out.flush()?, code))) {
         Ok(((), code)) => code,

@@ -1,4 +1,4 @@
-//! `upwash peer` and `upwash status`
+//! `upwash peer`, which trains one worker among peers, and `upwash status`, which shows the state of the peers.
 
 use crate::engines::EngineArgs;
 use crate::progress::ProgressDisplay;
@@ -16,24 +16,24 @@ use upwash_peers::{Fingerprint, Key, Limits, Peers, PeersConfig, Timings};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The configuration, the same on all machines; its [network] lists every worker's address and key
+    /// The configuration, the same on all machines; its [network] section lists the address and key of every worker
     config: PathBuf,
     /// Replace a value of the configuration
     #[arg(long = "set", value_name = "KEY=VALUE")]
     replacements: Vec<String>,
-    /// Which worker this machine has
+    /// The worker to run on this machine
     #[arg(long, value_name = "N")]
     id: usize,
-    /// Its private key
+    /// The private key of this worker
     #[arg(long, value_name = "FILE", default_value = "upwash.key")]
     key: PathBuf,
-    /// Listen here instead of at the listed address, as 0.0.0.0:7400 behind a forwarded port
+    /// Listen on this address instead of the listed one, for example 0.0.0.0:7400 behind a forwarded port
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// The folder for results; a run that is in it goes on [default: runs/peer-N]
+    /// The folder for results; an unfinished run in it is continued [default: runs/peer-N]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Use so many threads [default: one for each core]
+    /// Number of threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     #[command(flatten)]
@@ -42,15 +42,15 @@ pub(crate) struct Args {
 
 #[derive(clap::Args)]
 pub(crate) struct StatusArgs {
-    /// The configuration that the peers run
+    /// The configuration of the peers
     config: PathBuf,
-    /// Any listed private key
+    /// The private key of any listed worker
     #[arg(long, value_name = "FILE", default_value = "upwash.key")]
     key: PathBuf,
 }
 
-/// Everyone's address and key.
-fn listed(config: &Config) -> Result<Vec<(String, Fingerprint)>> {
+/// The address and key fingerprint of every worker.
+fn listed_peers(config: &Config) -> Result<Vec<(String, Fingerprint)>> {
     let peers = config.network.peers.iter().enumerate();
     peers
         .map(|(worker, peer)| {
@@ -64,11 +64,11 @@ fn listed(config: &Config) -> Result<Vec<(String, Fingerprint)>> {
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     use_threads(args.threads.map(usize::from))?;
     let experiment = read_config(&args.config, &args.replacements)?;
-    let (workers, peers) = (experiment.workers(), listed(&experiment.config)?);
+    let (workers, peers) = (experiment.workers(), listed_peers(&experiment.config)?);
     ensure!(
         peers.len() == workers,
-        "network.peers lists {} workers, and the graph `{}` has {workers}: list an address and a key for \
-         each, or try `upwash launch -n {workers}` on one machine first",
+        "network.peers lists {} workers, but the graph `{}` has {workers}: list an address and a key for \
+         each worker, or try `upwash launch -n {workers}` on one machine first",
         peers.len(),
         experiment.config.graph.topology
     );
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let mut engine = args.engine.build(&experiment.engine_spec().only(&[args.id]))?;
     let state: usize = engine.state()?.iter().map(|(name, array)| name.len() + 4 * array.len()).sum();
     let layout = engine.layout();
-    let messages = 4; // no algorithm sends more vectors at once
+    let messages = 4; // the most vectors that any algorithm sends at once
     let limits =
         Limits { message: messages * layout.parameter_count() + layout.statistic_count() + 1, model: state + 1024 };
     let mut transport = Peers::new(PeersConfig {
@@ -94,10 +94,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         timings: timings(&experiment)?,
     })?;
     let location = RunLocation { placement: transport.placement().clone(), is_shared: false };
-    // From now on something is left behind.
+    // Only now: before this point there is nothing to clean up.
     end_cleanly_when_interrupted()?;
     let Some(mut results) = RunDirectory::open(folder, &experiment, &location)? else {
-        bail!("the run in {} is over: see its summary.json", folder.display());
+        bail!("the run in {} has already ended: see its summary.json", folder.display());
     };
     let mut display = ProgressDisplay::new(false);
     let summary = run_in(&mut results, &experiment, &mut *engine, &mut transport, stop_handle(), &mut display)?;
@@ -105,24 +105,24 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     Ok(exit_code(&summary.status))
 }
 
-/// How a worker's run ended.
+/// Prints how the worker's run ended.
 fn print_end(worker: usize, folder: &Path, summary: &Summary, out: &mut impl Write) -> Result<()> {
-    // A server's model is the one that the run leaves.
-    let (whose, accuracy) = match summary.server == Some(worker) {
+    // The result of a server is its own model, which the summary reports as the averaged model.
+    let (role, accuracy) = match summary.server == Some(worker) {
         true => (", the server", 100.0 * summary.averaged_model_accuracy),
         false => ("", 100.0 * summary.mean_accuracy),
     };
     match summary.status {
         Status::Finished => writeln!(
             out,
-            "worker {worker}{whose}: {} rounds, test accuracy {accuracy:.2} %, sent {:.1} MB; results are in {}",
+            "worker {worker}{role}: {} rounds, test accuracy {accuracy:.2} %, sent {:.1} MB; results are in {}",
             summary.rounds,
             summary.sent.bytes_sent as f64 / 1e6,
             folder.display()
         )?,
         Status::Diverged { round, .. } => writeln!(out, "worker {worker}: diverged in round {round}")?,
         Status::Interrupted { round } => {
-            writeln!(out, "worker {worker}: interrupted before round {round}; the same command goes on from there")?
+            writeln!(out, "worker {worker}: interrupted before round {round}; run the same command again to continue")?
         }
     }
     Ok(())
@@ -140,14 +140,19 @@ fn timings(experiment: &Experiment) -> Result<Timings> {
     })
 }
 
-/// Who is in, at which round, how far behind, and what it has sent.
+/// Prints for each peer its round, how far it is behind, its traffic and its connections. The exit code is 1 if a peer
+/// does not answer.
 pub(crate) fn status(args: &StatusArgs, out: &mut impl Write) -> Result<ExitCode> {
     let config = parse_config(&args.config, &[])?;
-    let (peers, key) = (listed(&config)?, Key::load(&args.key)?);
-    ensure!(!peers.is_empty(), "{} lists no network.peers", args.config.display());
+    let (peers, key) = (listed_peers(&config)?, Key::load(&args.key)?);
+    ensure!(
+        !peers.is_empty(),
+        "{} has no network.peers: list the address and key of every worker",
+        args.config.display()
+    );
     let answers = upwash_peers::status(&key, &peers, Duration::from_secs(5))?;
     let last = answers.iter().flatten().map(|answer| answer.round).max();
-    writeln!(out, "  worker  round  behind   sent MB   received MB  connected with")?;
+    writeln!(out, "  worker  round  behind   sent MB   received MB  connected to")?;
     let mut missing = false;
     for (worker, answer) in answers.iter().enumerate() {
         match answer {
@@ -163,9 +168,9 @@ pub(crate) fn status(args: &StatusArgs, out: &mut impl Write) -> Result<ExitCode
                     connected.collect::<Vec<_>>().join(" ")
                 )?;
             }
-            Err(why) => {
+            Err(error) => {
                 missing = true;
-                writeln!(out, "  {worker:>6}  not there: {why}")?;
+                writeln!(out, "  {worker:>6}  not reachable: {error}")?;
             }
         }
     }

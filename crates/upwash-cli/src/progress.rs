@@ -1,4 +1,4 @@
-//! What is seen of a run while it goes on: a bar and a line an epoch, on a terminal only.
+//! Progress of a run on a terminal: a bar and a line for each epoch.
 
 use crate::output::tell;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
@@ -6,17 +6,19 @@ use std::io::IsTerminal;
 use upwash::run::{ControlFlow, ControlRequest, Event, Observer};
 use upwash::transport::MembershipEvent;
 
+/// Observer that shows the progress of a run. It shows no bar unless stderr is a terminal.
 pub struct ProgressDisplay {
     bar: ProgressBar,
-    /// A line for every epoch, or the bar alone.
+    /// Whether to print a line for every epoch.
     epochs: bool,
-    /// Who does not count.
+    /// The server, which is left out of the statistics.
     server: Option<usize>,
-    /// How many runs go in step, and share the bar.
+    /// How many runs advance in lockstep and share the bar.
     runs: usize,
 }
 
 impl ProgressDisplay {
+    /// A bar and, if `epochs` is set, a line for every epoch.
     pub fn new(epochs: bool) -> Self {
         let bar = match std::io::stderr().is_terminal() {
             true => ProgressBar::new(0),
@@ -25,14 +27,14 @@ impl ProgressDisplay {
         Self { bar, epochs, ..Self::none() }
     }
 
-    /// The bar alone, for so many runs that go in step.
-    pub fn of_several(runs: usize) -> Self {
+    /// One bar for several runs that advance in lockstep.
+    pub fn for_runs(runs: usize) -> Self {
         let mut display = Self::new(false);
         display.runs = runs;
         display
     }
 
-    /// Nothing is seen.
+    /// A display that shows nothing.
     pub fn none() -> Self {
         Self { bar: ProgressBar::hidden(), epochs: false, server: None, runs: 1 }
     }
@@ -53,20 +55,20 @@ impl ProgressDisplay {
             }
             Event::Graph { .. } | Event::Unknown => {}
             Event::Control { round, request } => {
-                let said = match request {
+                let action = match request {
                     ControlRequest::Pause => "paused",
-                    ControlRequest::Continue => "goes on",
+                    ControlRequest::Continue => "continued",
                     ControlRequest::Checkpoint => "checkpoint written",
                     ControlRequest::Stop => "stopping",
                 };
-                self.bar.suspend(|| tell!("before round {round}, as asked: {said}"));
+                self.bar.suspend(|| tell!("{action} before round {round}, as requested"));
             }
             Event::Warning { message } => self.bar.suspend(|| tell!("warning: {message}")),
             Event::Peer { round, change } => {
-                let said = match change {
-                    MembershipEvent::Joined { worker } => format!("worker {worker} is there"),
+                let text = match change {
+                    MembershipEvent::Joined { worker } => format!("worker {worker} joined"),
                     MembershipEvent::Missing { worker, why } => {
-                        format!("worker {worker} is not there ({why}); going on without it")
+                        format!("worker {worker} is missing ({why}); continuing without it")
                     }
                     MembershipEvent::Lost { worker, why } => {
                         format!("worker {worker} is lost: {why}")
@@ -74,24 +76,24 @@ impl ProgressDisplay {
                     MembershipEvent::Refused { what } => format!("refused: {what}"),
                     _ => return,
                 };
-                self.bar.suspend(|| tell!("round {round}: {said}"));
+                self.bar.suspend(|| tell!("round {round}: {text}"));
             }
             Event::Round { round, .. } => self.bar.set_position(round + 1),
             Event::Epoch { .. } if !self.epochs => {}
             Event::Epoch { epoch, train_losses, test_accuracies, local_train_losses, consensus_distance, sent } => {
                 let spread = |values: &[f64]| spread(values, self.server);
                 let tested = test_accuracies.as_ref().map_or(String::new(), |accuracies| {
-                    let [mean, best, worst] = spread(accuracies).map(|part| 100.0 * part);
-                    format!(", test {mean:.2} % (worst {worst:.2}, best {best:.2})")
+                    let [mean, best, worst] = spread(accuracies).map(|accuracy| 100.0 * accuracy);
+                    format!(", test accuracy {mean:.2} % (worst {worst:.2}, best {best:.2})")
                 });
-                let shares = local_train_losses.as_ref().map_or(String::new(), |losses| {
+                let local = local_train_losses.as_ref().map_or(String::new(), |losses| {
                     let [mean, highest, lowest] = spread(losses);
-                    format!(", on shares {mean:.4} ({lowest:.4} to {highest:.4})")
+                    format!(", local train loss {mean:.4} ({lowest:.4} to {highest:.4})")
                 });
                 let [mean, highest, lowest] = spread(train_losses);
                 self.bar.println(format!(
-                    "epoch {epoch:>3}: loss {mean:.4} ({lowest:.4} to {highest:.4}){shares}{tested}, \
-                     distance {consensus_distance:.3}, sent {:.1} MB",
+                    "epoch {epoch:>3}: loss {mean:.4} ({lowest:.4} to {highest:.4}){local}{tested}, \
+                     consensus distance {consensus_distance:.3}, sent {:.1} MB",
                     sent.bytes_sent as f64 / 1e6
                 ));
             }
@@ -113,17 +115,17 @@ impl Drop for ProgressDisplay {
     }
 }
 
-/// A bar for rounds of so many images.
-fn style(images: usize) -> ProgressStyle {
+/// The style of the bar, for rounds of this many examples.
+fn style(examples: usize) -> ProgressStyle {
     let rate = move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-        let _ = write!(out, "{:.0}", state.per_sec() * images as f64);
+        let _ = write!(out, "{:.0}", state.per_sec() * examples as f64);
     };
-    ProgressStyle::with_template("{prefix} {wide_bar} round {pos}/{len}, {images} images/s, {eta} left")
+    ProgressStyle::with_template("{prefix} {wide_bar} round {pos}/{len}, {examples} examples/s, {eta} left")
         .unwrap_or_else(|_| ProgressStyle::default_bar())
-        .with_key("images", rate)
+        .with_key("examples", rate)
 }
 
-/// Mean, largest, smallest of all but a server's.
+/// Mean, largest and smallest of the values, without the server's.
 fn spread(values: &[f64], server: Option<usize>) -> [f64; 3] {
     let counted = || {
         let others = values.iter().enumerate();

@@ -1,4 +1,4 @@
-//! `upwash report`, `show` and `export`: runs to look at. None of them changes a run.
+//! `upwash report`, `show` and `export`. None of these commands modifies a run.
 
 use crate::files;
 use crate::output::tell;
@@ -7,13 +7,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use upwash_report::{Run, csv, figures, page, show, tensorboard};
 
-/// What `upwash report` is asked for.
+/// Arguments of `upwash report`.
 #[derive(clap::Args)]
 pub(crate) struct ReportArgs {
     /// Folders of runs, finished or not
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// The page to write: one file, which needs nothing else
+    /// The HTML page to write, one self-contained file
     #[arg(short, long, default_value = "report.html", value_name = "FILE")]
     output: PathBuf,
     /// Write the figures as PNG and SVG into this folder instead, for a paper
@@ -21,7 +21,7 @@ pub(crate) struct ReportArgs {
     png: Option<PathBuf>,
 }
 
-/// What `upwash show` is asked for.
+/// Arguments of `upwash show`.
 #[derive(clap::Args)]
 pub(crate) struct ShowArgs {
     /// Folders of runs, finished or not
@@ -29,21 +29,21 @@ pub(crate) struct ShowArgs {
     runs: Vec<PathBuf>,
 }
 
-/// What `upwash export` is asked for.
+/// Arguments of `upwash export`.
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
     /// Folders of runs, finished or not
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Write every epoch of every worker as a line of this file; - is stdout
+    /// Write a CSV file with one line per epoch and worker; - is stdout
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Write event files for TensorBoard into this folder, a run for each worker
+    /// Write TensorBoard event files into this folder, one TensorBoard run per worker
     #[arg(long, value_name = "DIR")]
     tensorboard: Option<PathBuf>,
 }
 
-/// Reads them, and says what their reader should know.
+/// Reads the runs and prints their notices.
 fn read(folders: &[PathBuf]) -> Result<Vec<Run>> {
     let runs = Run::read_all(folders)?;
     for notice in runs.iter().flat_map(|run| &run.notices) {
@@ -52,7 +52,7 @@ fn read(folders: &[PathBuf]) -> Result<Vec<Run>> {
     Ok(runs)
 }
 
-/// Writes the page.
+/// Writes the HTML page, or the figures.
 pub(crate) fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<()> {
     let runs = read(&args.runs)?;
     if let Some(folder) = &args.png {
@@ -68,7 +68,7 @@ pub(crate) fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Prints tables and small charts.
+/// Prints the summary of each run.
 pub(crate) fn print(args: &ShowArgs, out: &mut dyn Write) -> Result<()> {
     for (number, run) in Run::read_all(&args.runs)?.iter().enumerate() {
         if number > 0 {
@@ -79,9 +79,12 @@ pub(crate) fn print(args: &ShowArgs, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Writes numbers for other programs.
+/// Writes CSV and TensorBoard files.
 pub(crate) fn export(args: &ExportArgs, out: &mut dyn Write) -> Result<()> {
-    ensure!(args.csv.is_some() || args.tensorboard.is_some(), "say what to write: --csv FILE or --tensorboard DIR");
+    ensure!(
+        args.csv.is_some() || args.tensorboard.is_some(),
+        "nothing to export: give --csv FILE or --tensorboard DIR"
+    );
     let runs = read(&args.runs)?;
     match &args.csv {
         Some(path) if path.as_os_str() == "-" => out.write_all(csv(&runs).as_bytes())?,
@@ -93,15 +96,15 @@ pub(crate) fn export(args: &ExportArgs, out: &mut dyn Write) -> Result<()> {
     }
     if let Some(folder) = &args.tensorboard {
         for run in &runs {
-            for (part, content) in tensorboard(run) {
-                let place = folder.join(&run.name).join(part);
-                files::make_folder(&place)?;
-                files::write(&place.join("events.out.tfevents.0.upwash"), &content)?;
+            for (name, content) in tensorboard(run) {
+                let subfolder = folder.join(&run.name).join(name);
+                files::make_folder(&subfolder)?;
+                files::write(&subfolder.join("events.out.tfevents.0.upwash"), &content)?;
             }
         }
         let folder = folder.display();
-        // Stdout may be a table.
-        tell!("{folder}: look at it with `tensorboard --logdir {folder}`");
+        // Stdout may already contain the CSV table.
+        tell!("{folder}: open it with `tensorboard --logdir {folder}`");
     }
     Ok(())
 }

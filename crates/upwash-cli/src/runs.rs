@@ -1,4 +1,4 @@
-//! What all commands that run something share: configurations, interruption, exit codes.
+//! Shared parts of all commands that train: configurations, interruption, exit codes.
 
 use crate::files;
 use crate::output::tell;
@@ -11,14 +11,16 @@ use upwash::config::Config;
 use upwash::experiment::{DataPaths, DatasetCache, Experiment};
 use upwash::run::{RunError, Status, StopHandle};
 
-/// Exit codes: of runs that failed after they had begun, of what was refused, of runs that diverged, and of those that
-/// were interrupted. The table is in docs/architecture.md.
+/// Exit code of a run that failed after it had started. docs/architecture.md has the table of exit codes.
 const FAILED: u8 = 1;
+/// Exit code of a command that was refused before it started.
 const REFUSED: u8 = 2;
+/// Exit code of a run that diverged.
 pub const DIVERGED: u8 = 3;
+/// Exit code of a run that was interrupted.
 pub const INTERRUPTED: u8 = 130;
 
-/// How the program ends with a run.
+/// The exit code for the status of a run.
 pub fn exit_code(status: &Status) -> ExitCode {
     match status {
         Status::Finished => ExitCode::SUCCESS,
@@ -27,12 +29,12 @@ pub fn exit_code(status: &Status) -> ExitCode {
     }
 }
 
-/// How the program ends with an error.
+/// The exit code for an error.
 pub fn error_code(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(error_number(error))
 }
 
-/// The same as a number.
+/// The exit code for an error, as a number.
 pub fn error_number(error: &anyhow::Error) -> u8 {
     match error.downcast_ref() {
         Some(RunError::Failed { .. }) => FAILED,
@@ -40,20 +42,20 @@ pub fn error_number(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// What Ctrl-C sets: the run ends after its round, with a checkpoint.
+/// The handle that Ctrl-C triggers. The run then stops after its current round and writes a checkpoint.
 pub fn stop_handle() -> &'static StopHandle {
     static STOP: OnceLock<StopHandle> = OnceLock::new();
     STOP.get_or_init(StopHandle::default)
 }
 
-/// Makes Ctrl-C (and a polite kill) end runs cleanly from now on.
+/// From now on, Ctrl-C and SIGTERM stop runs cleanly. A second Ctrl-C exits at once.
 pub fn end_cleanly_when_interrupted() -> Result<()> {
     let mut first: Option<Instant> = None;
     let stop = move || {
         stop_handle().stop();
-        // Some who end processes send their signal twice in a row: that is no impatience.
+        // Some process managers send their signal twice in a row. That does not count as a second Ctrl-C.
         match first {
-            None => tell!("stopping; Ctrl-C once more stops at once"),
+            None => tell!("stopping; press Ctrl-C again to stop at once"),
             Some(first) if first.elapsed() < Duration::from_millis(500) => {}
             Some(_) => std::process::exit(INTERRUPTED.into()),
         }
@@ -62,12 +64,12 @@ pub fn end_cleanly_when_interrupted() -> Result<()> {
     ctrlc::set_handler(stop).context("cannot listen for Ctrl-C")
 }
 
-/// Whether the user has asked for an end.
+/// Whether the user has interrupted the program.
 pub fn interrupted() -> bool {
     stop_handle().is_stopped()
 }
 
-/// Computes on so many threads, if they are given.
+/// Sets the number of threads; `None` keeps the default.
 pub fn use_threads(count: Option<usize>) -> Result<()> {
     if let Some(count) = count {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(count);
@@ -76,20 +78,20 @@ pub fn use_threads(count: Option<usize>) -> Result<()> {
     Ok(())
 }
 
-/// The experiment that a file describes, with replacements on top.
+/// Reads a configuration, applies the replacements and prepares the experiment.
 pub fn read_config(path: &Path, replacements: &[String]) -> Result<Experiment> {
     read_next_config(path, replacements, &mut DatasetCache::default())
 }
 
-/// The same, one of several.
+/// As [`read_config`], for one of several configurations that share data sets.
 pub fn read_next_config(path: &Path, replacements: &[String], cache: &mut DatasetCache) -> Result<Experiment> {
     let config = parse_config(path, replacements)?;
-    let folders = DataPaths { files: path.parent().unwrap_or(Path::new("")).to_owned(), ..DataPaths::standard() };
-    let experiment = Experiment::prepare_next(config, &folders, cache);
+    let paths = DataPaths { files: path.parent().unwrap_or(Path::new("")).to_owned(), ..DataPaths::standard() };
+    let experiment = Experiment::prepare_next(config, &paths, cache);
     experiment.with_context(|| path.display().to_string())
 }
 
-/// A configuration without what it names.
+/// Reads a configuration and applies the replacements, without loading the data and graphs that it names.
 pub fn parse_config(path: &Path, replacements: &[String]) -> Result<Config> {
     let config = Config::parse(&files::read(path)?, replacements);
     config.with_context(|| path.display().to_string())

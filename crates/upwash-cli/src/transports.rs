@@ -1,4 +1,4 @@
-//! The processes of a run.
+//! The transport of a run: one process or the ranks of an MPI job.
 
 #[cfg(feature = "mpi")]
 use crate::runs::error_number;
@@ -16,20 +16,20 @@ pub(crate) enum TransportName {
     Mpi,
 }
 
-/// What this process is a part of.
+/// The job that this process belongs to.
 pub(crate) enum Job {
-    /// It is alone.
-    Alone,
-    /// A rank of several.
+    /// A job of this process only.
+    SingleProcess,
+    /// A rank of an MPI job.
     #[cfg(feature = "mpi")]
     Rank(upwash_mpi::Rank),
 }
 
 impl Job {
-    /// Takes part. The first thing that a program does.
+    /// Joins the job. This must be the first action of the program.
     pub(crate) fn join(transport: TransportName) -> Result<Self> {
         match transport {
-            TransportName::Process => Ok(Self::Alone),
+            TransportName::Process => Ok(Self::SingleProcess),
             #[cfg(feature = "mpi")]
             TransportName::Mpi => Ok(Self::Rank(upwash_mpi::join()?)),
             #[cfg(not(feature = "mpi"))]
@@ -40,10 +40,10 @@ impl Job {
         }
     }
 
-    /// How many threads are this process's part of the machine, if it shares it.
+    /// The number of threads for this process if it shares the machine with other ranks.
     pub(crate) fn threads(&self) -> Option<usize> {
         match self {
-            Self::Alone => None,
+            Self::SingleProcess => None,
             #[cfg(feature = "mpi")]
             Self::Rank(rank) => {
                 let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -52,33 +52,33 @@ impl Job {
         }
     }
 
-    /// Whether this is the process that says what is true of all.
+    /// Whether this process prints the output of the whole job: rank 0.
     pub(crate) fn speaks(&self) -> bool {
         match self {
-            Self::Alone => true,
+            Self::SingleProcess => true,
             #[cfg(feature = "mpi")]
             Self::Rank(rank) => rank.number == 0,
         }
     }
 
-    /// The way to the others.
+    /// The transport between the processes of the job.
     pub(crate) fn transport(&self, experiment: &Experiment) -> Result<Box<dyn Transport>> {
         let workers = experiment.workers();
         match self {
-            Self::Alone => Ok(Box::new(InProcess::new(workers))),
+            Self::SingleProcess => Ok(Box::new(InProcess::new(workers))),
             #[cfg(feature = "mpi")]
             Self::Rank(rank) => {
-                // Who is slow to start may have a data set to read, or a GPU to warm up.
-                let patience = std::time::Duration::from_secs(600);
-                Ok(Box::new(upwash_mpi::Mpi::new(*rank, workers, patience)?))
+                // A rank may start late because it reads a data set or warms up a GPU.
+                let timeout = std::time::Duration::from_secs(600);
+                Ok(Box::new(upwash_mpi::Mpi::new(*rank, workers, timeout)?))
             }
         }
     }
 
-    /// Ends the others too, where this process cannot go on: they would wait for it.
+    /// Aborts the whole job if this process failed. The other ranks would wait for it forever.
     pub(crate) fn or_end_all(&self, result: Result<ExitCode>) -> Result<ExitCode> {
         match self {
-            Self::Alone => result,
+            Self::SingleProcess => result,
             #[cfg(feature = "mpi")]
             Self::Rank(rank) => {
                 if let Err(error) = &result {
@@ -90,10 +90,10 @@ impl Job {
         }
     }
 
-    /// The last thing that a program does.
+    /// Leaves the job. This must be the last action of the program.
     pub(crate) fn leave(&self) {
         match self {
-            Self::Alone => {}
+            Self::SingleProcess => {}
             #[cfg(feature = "mpi")]
             Self::Rank(_) => upwash_mpi::leave(),
         }

@@ -1,4 +1,4 @@
-//! `upwash watch`, and `upwash train --watch`
+//! `upwash watch` and `upwash train --watch`: the live view of a run.
 
 use crate::runs::{end_cleanly_when_interrupted, interrupted};
 use anyhow::{Context, Result};
@@ -6,28 +6,28 @@ use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use upwash_watch::{Place, Server, Token};
+use upwash_watch::{Listener, Server, Token};
 
-/// Where runs are shown.
+/// The address of the live page, unless another one is given.
 pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:8230";
 
-/// The token, if it is not to be made up: an argument would be seen by everyone on the machine.
-const TOKEN: &str = "UPWASH_TOKEN";
+/// The environment variable with the token. Command-line arguments would be visible to all users of the machine.
+const TOKEN_VARIABLE: &str = "UPWASH_TOKEN";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder of a run, which may be over
+    /// The folder of a run, in progress or ended
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Where browsers find it; an address that other machines can reach needs a token, which is made and
-    /// printed unless UPWASH_TOKEN has one
+    /// The address to listen on; if other machines can reach it, access needs a token, which is generated and
+    /// printed unless UPWASH_TOKEN is set
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS, value_parser = address)]
     listen: SocketAddr,
 }
 
-/// `127.0.0.1:8230`, or with a name that stands for such an address.
+/// Parses an address such as `127.0.0.1:8230` or `localhost:8230`.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    let wrong = || "write ADDRESS:PORT, as 127.0.0.1:8230; port 0 is any that is free".to_owned();
+    let wrong = || "write ADDRESS:PORT, for example 127.0.0.1:8230; port 0 selects a free port".to_owned();
     let found = text.to_socket_addrs().ok();
     found.and_then(|mut found| found.next()).ok_or_else(wrong)
 }
@@ -42,26 +42,27 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// An address for browsers.
-pub(crate) fn take(address: SocketAddr) -> Result<Place> {
-    let given = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
+/// Binds the address of the live page. Uses the token from the environment, or generates one if other machines can
+/// reach the address.
+pub(crate) fn take(address: SocketAddr) -> Result<Listener> {
+    let given = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
     let token = match given {
-        Some(token) => Some(token.parse::<Token>().context(TOKEN)?),
+        Some(token) => Some(token.parse::<Token>().context(TOKEN_VARIABLE)?),
         None if address.ip().is_loopback() => None,
         None => Some(Token::generate()),
     };
-    Ok(Place::take(address, token)?)
+    Ok(Listener::bind(address, token)?)
 }
 
-/// Shows a run there, and says where that is.
-pub(crate) fn show(place: Place, run: &Path, out: &mut impl Write) -> Result<Server> {
-    let server = place.show(run)?;
+/// Starts serving a run and prints the URL.
+pub(crate) fn show(listener: Listener, run: &Path, out: &mut impl Write) -> Result<Server> {
+    let server = listener.serve(run)?;
     writeln!(out, "watch it at {}", server.url())?;
     if !server.is_local() {
         writeln!(
             out,
-            "note: others on the way can read what is sent, the token too; over a network that is not yours, \
-             watch on 127.0.0.1 through `ssh -L`"
+            "note: the connection is not encrypted, so others on the network can read the page and the token; on a \
+             network you do not trust, listen on 127.0.0.1 and connect through `ssh -L`"
         )?;
     }
     out.flush()?;

@@ -1,4 +1,4 @@
-//! `upwash compare`: several configurations, one table.
+//! `upwash compare` on the command line.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use common::{error, interrupted, outcome, said, upwash};
 use std::path::Path;
 
 #[test]
-fn several_configurations_are_compared_and_nothing_is_run_twice() {
+fn configurations_are_compared_and_not_run_twice() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, config: &str| {
         std::fs::write(folder.path().join(name), config).unwrap();
@@ -34,7 +34,7 @@ fn several_configurations_are_compared_and_nothing_is_run_twice() {
     let before = ["plain", "led", "lost"].map(events);
     assert_eq!(compared(), table, "the same, times included");
     assert_eq!(["plain", "led", "lost"].map(events), before);
-    // One that was lost before its first checkpoint is run again, and comes to the same.
+    // A run without a checkpoint is run again and gives the same result.
     let led = folder.path().join("c/led");
     let known = outcome(&led);
     std::fs::remove_file(led.join("summary.json")).unwrap();
@@ -50,7 +50,7 @@ fn several_configurations_are_compared_and_nothing_is_run_twice() {
 }
 
 #[test]
-fn runs_together_come_to_the_same_as_in_turn() {
+fn parallel_runs_equal_sequential_runs() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, config: &str| {
         std::fs::write(folder.path().join(name), config).unwrap();
@@ -77,7 +77,7 @@ fn runs_together_come_to_the_same_as_in_turn() {
     assert!(table.contains("to a mean accuracy of 80 %"), "{table}");
     assert!(table.contains("lost               never"), "{table}");
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
-    // What cannot share an engine leaves nothing behind.
+    // Configurations that cannot share an engine are refused before anything is written.
     write("other.toml", "model = \"softmax\"\n");
     let args = ["compare", "plain.toml", "other.toml", "--out", "no", "--parallel-runs"];
     let refused = error(folder.path(), &args);
@@ -85,10 +85,10 @@ fn runs_together_come_to_the_same_as_in_turn() {
     assert!(!folder.path().join("no").exists());
 }
 
-/// Stopped and gone on with, together, they come to what they come to alone.
+/// Parallel runs that were interrupted and resumed equal uninterrupted ones.
 #[cfg(unix)]
 #[test]
-fn runs_together_can_be_interrupted() {
+fn parallel_runs_can_be_interrupted() {
     let folder = tempfile::tempdir().unwrap();
     for seed in 1..=3 {
         let config = format!("seed = {seed}\n[training]\nepochs = 60\ntest_every = 20\n");
@@ -104,7 +104,7 @@ fn runs_together_can_be_interrupted() {
     let stopped = interrupted(folder.path(), &together, has_begun);
     assert_eq!(stopped.status.code(), Some(130));
     let text = String::from_utf8_lossy(&stopped.stderr);
-    assert!(text.contains("interrupted in s1: the same command goes on"), "{text}");
+    assert!(text.contains("interrupted in s1: run the same command again to continue"), "{text}");
     said(folder.path(), &together);
     for run in ["s1", "s2", "s3"] {
         let [apart, together] = ["apart", "c"].map(|out| folder.path().join(out).join(run));

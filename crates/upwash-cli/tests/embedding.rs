@@ -1,4 +1,4 @@
-//! Runs of a program that embeds the library are runs like any other.
+//! The program reads and resumes runs of programs that embed the library.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -21,7 +21,7 @@ impl Algorithm for FollowTheBest {
 }
 
 #[test]
-fn a_run_of_an_embedding_program_is_shown_under_its_own_names() {
+fn custom_parts_are_shown_by_their_names() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let text = "[training]\nepochs = 2\nlearning_rate = 0.1\n";
@@ -35,15 +35,15 @@ fn a_run_of_an_embedding_program_is_shown_under_its_own_names() {
     assert!(page.contains("FollowTheBest") && page.contains("custom:Quadratic"));
     let table = said(here, &["export", "own", "--csv", "-"]);
     assert_eq!(table.lines().count(), 1 + 2 * 8);
-    // Only the program that brings the model can train it.
+    // Only the program that defines the model can train it.
     let refused = error(here, &["train", "own/config.toml", "--out", "again"]);
     assert!(refused.contains("is supplied by another program"), "{refused}");
     assert!(!here.join("again").exists());
 }
 
-/// What the program has begun with built-in parts, a program that embeds the library goes on with, and the reverse.
+/// With built-in parts, the program can resume a run that an embedding program started.
 #[test]
-fn runs_of_built_in_parts_go_on_in_either_program() {
+fn program_resumes_runs_of_embedding_programs() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let text = "model = \"mlp:8\"\n[training]\nepochs = 3\ncheckpoint_every = 7\n";

@@ -1,4 +1,4 @@
-//! The recorded losses of every algorithm, whatever moves its messages.
+//! Recorded losses of every algorithm, over every transport.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +13,7 @@ fn recorded(crate_name: &str, file: &str) -> PathBuf {
     crates.join(crate_name).join("tests/golden").join(file)
 }
 
-/// Trains every configuration `c.toml` into `out`, and says what the losses were.
+/// Trains every configuration `c.toml` into `out` and returns the losses.
 fn traces(cases: &BTreeMap<String, String>, train: impl Fn(&Path)) -> Traces {
     let trace = |(name, config): (&String, &String)| {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! All peers of a run on one machine.
+//! `upwash launch`: all peers of a run on one machine.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ fn events(run: &Path) -> String {
 }
 
 #[test]
-fn a_folder_holds_one_run() {
+fn folder_holds_only_one_run() {
     let folder = folder();
     let here = folder.path();
     let table = said(here, &["launch", "ring.toml", "--out", "one"]);
@@ -40,9 +40,9 @@ fn a_folder_holds_one_run() {
         assert!(said.contains("one holds a") && said.contains("--out"), "{said}");
     }
     assert_eq!(std::fs::read(here.join("one/peers.toml")).unwrap(), before);
-    // What is over is shown, not run.
+    // A run that has ended is shown, not run again.
     let again = said(here, &["launch", "ring.toml", "--out", "one"]);
-    assert!(again.starts_with("the run in one is over"), "{again}");
+    assert!(again.starts_with("the run in one has already ended"), "{again}");
     assert!(again.ends_with(table.split_once("\n\n").unwrap().1), "{again}");
     let resumed = error(here, &["train", "ring.toml", "--out", "one", "--resume"]);
     assert!(resumed.contains("`upwash launch` with the same --out"), "{resumed}");
@@ -52,9 +52,9 @@ fn a_folder_holds_one_run() {
     assert!(said.contains("whole holds a run already"), "{said}");
 }
 
-/// Of a peer that failed, nothing is shown that it left before.
+/// Results that a failed peer left earlier are not shown.
 #[test]
-fn a_peer_that_fails_is_said_to() {
+fn failed_peer_is_reported() {
     let folder = folder();
     let here = folder.path();
     said(here, &["launch", "pair.toml", "--out", "run"]);
@@ -69,7 +69,7 @@ fn a_peer_that_fails_is_said_to() {
 }
 
 #[test]
-fn a_centre_counts_for_what_it_is() {
+fn server_is_reported_separately() {
     let folder = folder();
     let here = folder.path();
     let set = ["--set", "graph.topology=star:4", "--set", "algorithm.name=downpour"];
@@ -82,7 +82,7 @@ fn a_centre_counts_for_what_it_is() {
     assert!(server.contains(&format!("{accuracy:.2} %")), "{table}");
     let log = std::fs::read_to_string(here.join("run/peer-0.log")).unwrap();
     assert!(log.contains("the server") && !log.contains("NaN"), "{log}");
-    // Its bytes count, and it has epochs like everyone.
+    // The bytes of the server count, and it has epochs like every worker.
     let sent = |worker: usize| {
         let summary = summary(&here.join(format!("run/peer-{worker}")));
         summary["bytes_sent"].as_u64().unwrap()
@@ -90,15 +90,15 @@ fn a_centre_counts_for_what_it_is() {
     let csv = said(here, &["export", "run", "--csv", "-"]);
     let shown: Vec<u64> = csv.lines().skip(1).map(|line| line.split(',').nth(6).unwrap().parse().unwrap()).collect();
     let (last, all) = (*shown.last().unwrap(), (0..4).map(sent).sum::<u64>());
-    // The last answers follow the last epoch's end.
+    // The server sends its last replies after the end of the last epoch.
     assert!(last <= all && last > sent(0) * 3 / 2, "{last} of {all}");
     let epochs = events(&here.join("run/peer-0")).matches("\"event\":\"epoch\"").count();
     assert_eq!(epochs, 2);
 }
 
-/// A server that is interrupted with the others goes on with them.
+/// A server that is interrupted with the workers resumes with them.
 #[test]
-fn a_centre_goes_on() {
+fn interrupted_server_resumes() {
     let folder = folder();
     let here = folder.path();
     let launch: Vec<&str> = [
@@ -128,11 +128,11 @@ fn a_centre_goes_on() {
     let text = events(&here.join("run/peer-0"));
     let mut starts = text.lines().filter(|line| line.contains("\"event\":\"started\""));
     let last: serde_json::Value = serde_json::from_str(starts.next_back().unwrap()).unwrap();
-    assert!(last["round"].as_u64().unwrap() > 0, "it began anew");
+    assert!(last["round"].as_u64().unwrap() > 0, "the server started from round 0");
 }
 
 #[test]
-fn divergence_is_said() {
+fn divergence_is_reported() {
     let folder = folder();
     let here = folder.path();
     let launch = ["launch", "pair.toml", "--set", "training.learning_rate=1e9", "--out", "run"];
@@ -142,9 +142,9 @@ fn divergence_is_said() {
     assert!(table.contains("diverged in round"), "{table}");
 }
 
-/// Who does not read what is printed does not end the run, and no peer is left behind.
+/// Closed output pipes do not end a run, and no peer process is left behind.
 #[test]
-fn a_closed_pipe_is_no_reason_to_stop() {
+fn closed_pipes_do_not_stop_a_run() {
     let folder = folder();
     let here = folder.path();
     for (name, arguments) in [("whole", ["train", "ring.toml"]), ("peers", ["launch", "ring.toml"])] {
@@ -163,9 +163,9 @@ fn a_closed_pipe_is_no_reason_to_stop() {
     assert_eq!(outcome(&here.join("peers/peer-3"))["status"], "finished");
 }
 
-/// A peer whose neighbors are not there says so, and can be stopped while it waits for them.
+/// A peer reports missing neighbors, and can be stopped while it waits for them.
 #[test]
-fn who_is_missing_is_named() {
+fn missing_peers_are_reported() {
     let folder = folder();
     let here = folder.path();
     said(here, &["launch", "pair.toml", "--out", "run"]);
@@ -183,8 +183,8 @@ fn who_is_missing_is_named() {
         ["peer", config, "--id", id, "--key", key, "--out", out]
     };
     for (out, id, key, why) in [
-        ("a", "0", "run/peer-0.key", "worker 1 is not there (Connection refused"),
-        ("b", "1", "run/peer-1.key", "worker 0 is not there (it has not connected)"),
+        ("a", "0", "run/peer-0.key", "worker 1 is missing (Connection refused"),
+        ("b", "1", "run/peer-1.key", "worker 0 is missing (it has not connected)"),
     ] {
         let output = upwash(here, &peer("soon.toml", out, id, key));
         let error = String::from_utf8_lossy(&output.stderr);
@@ -197,9 +197,9 @@ fn who_is_missing_is_named() {
     assert_eq!(summary(&here.join("c"))["rounds"], 0);
 }
 
-/// Where a graph's file is does not matter, and a run has it with it.
+/// The location of a graph file does not matter, and a run keeps a copy of it.
 #[test]
-fn the_same_graph_in_another_folder_is_the_same() {
+fn graph_file_may_be_in_any_folder() {
     let folder = folder();
     let here = folder.path();
     said(here, &["train", "ring.toml", "--out", "one"]);

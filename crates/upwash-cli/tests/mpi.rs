@@ -1,4 +1,4 @@
-//! Runs in several processes under mpirun.
+//! Runs of several ranks under mpirun.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +23,7 @@ fn folder(config: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn what_is_stopped_goes_on_with_another_number_of_ranks() {
+fn stopped_run_resumes_with_another_number_of_ranks() {
     let folder = folder("[training]\nepochs = 500\n");
     let here = folder.path();
     train(here, &["c.toml", "--out", "one"]);
@@ -44,14 +44,14 @@ fn wait_for_epoch(rank: &Path, epoch: u64) {
     let (events, epoch) = (rank.join("events.jsonl"), format!("\"epoch\":{epoch},"));
     let began = Instant::now();
     while !std::fs::read_to_string(&events).is_ok_and(|text| text.contains(&epoch)) {
-        assert!(began.elapsed() < Duration::from_secs(60), "nothing happens");
+        assert!(began.elapsed() < Duration::from_secs(60), "no {epoch} in the events");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Without rounds too: one rank is asked, all stop, and go on.
+/// A stop request to one rank also stops all ranks of asynchronous algorithms, and the run can be resumed.
 #[test]
-fn one_rank_that_stops_stops_all() {
+fn stopping_one_rank_stops_all() {
     for (algorithm, graph) in [("ad-psgd", "ring:3"), ("downpour", "star:3")] {
         let folder = folder(&format!(
             "[graph]\ntopology = \"{graph}\"\n[algorithm]\nname = \"{algorithm}\"\n[training]\nepochs = 60\n"
@@ -73,7 +73,7 @@ fn one_rank_that_stops_stops_all() {
 }
 
 #[test]
-fn whoever_cannot_go_on_ends_the_job_with_its_reason() {
+fn failing_rank_aborts_the_job_with_its_error() {
     let folder = folder("[training]\nepochs = 1\n");
     let here = folder.path();
     let error = |ranks, arguments: &[&str]| {
@@ -88,7 +88,7 @@ fn whoever_cannot_go_on_ends_the_job_with_its_reason() {
     assert_eq!(code, Some(3), "{text}");
     let summary = summary(&here.join("runs/train"));
     assert_eq!(summary["status"], "diverged");
-    // A rank alone cannot write: a file is where its folder should be.
+    // One rank cannot write, because there is a file in place of its folder.
     std::fs::create_dir(here.join("full")).unwrap();
     std::fs::write(here.join("full/rank-2"), "").unwrap();
     let (code, text) = error(4, &["c.toml", "--out", "full"]);
@@ -97,7 +97,7 @@ fn whoever_cannot_go_on_ends_the_job_with_its_reason() {
 }
 
 #[test]
-fn algorithms_without_rounds_run_with_a_worker_a_rank() {
+fn asynchronous_algorithms_run_with_one_worker_per_rank() {
     for (config, ranks) in [
         ("[algorithm]\nname = \"ad-psgd\"\n", 8),
         ("[graph]\ntopology = \"star:5\"\n[algorithm]\nname = \"downpour\"\n", 5),

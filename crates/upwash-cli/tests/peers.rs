@@ -1,4 +1,4 @@
-//! Peers that come and go: processes on loopback, connected through relays that can be cut.
+//! Failures of peers: processes on loopback, connected through relays that can be cut.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const WORKERS: usize = 8;
-/// Notices losses quickly; no more than these tests can wait for.
+/// Short timeouts, so that failures are detected quickly.
 const NETWORK: &str = "heartbeat_seconds = 0.1\nfailure_timeout_seconds = 1.0\nmessage_timeout_seconds = 10.0\n\
                        startup_timeout_seconds = 20.0\n";
 
-/// Passes bytes on between one peer and another, as long as it is not cut.
+/// Forwards bytes between two peers until it is cut.
 struct Relay {
     address: SocketAddr,
     cut: Arc<AtomicBool>,
@@ -33,17 +33,17 @@ impl Relay {
         let open: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
         let (is_cut, streams) = (Arc::clone(&cut), Arc::clone(&open));
         std::thread::spawn(move || {
-            for caller in listener.incoming().flatten() {
+            for client in listener.incoming().flatten() {
                 if is_cut.load(Ordering::SeqCst) {
                     continue;
                 }
-                let Ok(callee) = TcpStream::connect(to) else {
+                let Ok(server) = TcpStream::connect(to) else {
                     continue;
                 };
-                streams.lock().unwrap().extend([caller.try_clone().unwrap(), callee.try_clone().unwrap()]);
-                for (from, to) in [(&caller, &callee), (&callee, &caller)] {
+                streams.lock().unwrap().extend([client.try_clone().unwrap(), server.try_clone().unwrap()]);
+                for (from, to) in [(&client, &server), (&server, &client)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    std::thread::spawn(move || pass_on(from, to));
+                    std::thread::spawn(move || forward(from, to));
                 }
             }
         });
@@ -57,12 +57,12 @@ impl Relay {
         }
     }
 
-    fn mend(&self) {
+    fn restore(&self) {
         self.cut.store(false, Ordering::SeqCst);
     }
 }
 
-fn pass_on(mut from: TcpStream, mut to: TcpStream) {
+fn forward(mut from: TcpStream, mut to: TcpStream) {
     to.set_nodelay(true).unwrap();
     let mut buffer = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -73,14 +73,14 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream) {
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// Eight peers, each of which sees the others' addresses through relays of its own.
-struct Skein {
+/// Eight peers. Each connects to the others through its own relays.
+struct Cluster {
     folder: tempfile::TempDir,
     relays: Vec<Vec<Option<Relay>>>,
     children: Vec<Option<Child>>,
 }
 
-impl Drop for Skein {
+impl Drop for Cluster {
     fn drop(&mut self) {
         for child in self.children.iter_mut().flatten() {
             let _ = child.kill();
@@ -89,13 +89,13 @@ impl Drop for Skein {
     }
 }
 
-impl Skein {
+impl Cluster {
     fn new(config: &str, network: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let here = folder.path();
         let mut keys = Vec::new();
         let mut addresses = Vec::new();
-        // None that the system gives to whoever calls out: it could before a peer listens there.
+        // Ports below the ephemeral range, so that the system does not assign one to an outgoing connection first.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let start = std::process::id().wrapping_mul(97);
         let ports = std::iter::repeat_with(|| NEXT.fetch_add(1, Ordering::Relaxed));
@@ -112,7 +112,7 @@ impl Skein {
         }
         let mut relays = Vec::new();
         for from in 0..WORKERS {
-            // Of two, the one with the lower number calls.
+            // Of two peers, the one with the lower number connects.
             let relay = |to: usize| (to > from).then(|| Relay::new(addresses[to]));
             let own: Vec<Option<Relay>> = (0..WORKERS).map(relay).collect();
             let mut text = format!("{config}\n[network]\n{network}\n");
@@ -124,7 +124,7 @@ impl Skein {
             relays.push(own);
         }
         drop(reserved);
-        // A process that another test is just starting may hold them for a moment more.
+        // A child process of another test may hold the sockets for a moment longer.
         let deadline = Instant::now() + Duration::from_secs(10);
         for address in addresses {
             while TcpStream::connect(address).is_ok() {
@@ -166,14 +166,14 @@ impl Skein {
         assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
     }
 
-    /// Stops one politely.
+    /// Interrupts a worker and waits for its exit.
     fn interrupt(&mut self, worker: usize) {
         self.signal(worker, "-INT");
-        assert_eq!(self.ended(worker), Some(130), "{}", self.log(worker));
+        assert_eq!(self.exit_code(worker), Some(130), "{}", self.log(worker));
     }
 
-    /// With which code one ends, but not for ever.
-    fn ended(&mut self, worker: usize) -> Option<i32> {
+    /// Waits for the exit code of a worker, with a timeout.
+    fn exit_code(&mut self, worker: usize) -> Option<i32> {
         let mut child = self.children[worker].take().unwrap();
         let began = Instant::now();
         while child.try_wait().unwrap().is_none() {
@@ -193,12 +193,12 @@ impl Skein {
     fn events(&self, worker: usize) -> Vec<Value> {
         let text = std::fs::read_to_string(self.out(worker).join("events.jsonl"));
         let text = text.unwrap_or_default();
-        // The last line may be half written.
+        // The last line may be incomplete.
         let lines = text.lines();
         lines.filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// The last epoch that a worker has completed.
+    /// The last epoch that a worker completed.
     fn epoch(&self, worker: usize) -> u64 {
         let events = self.events(worker);
         let epochs = events.iter().rev().filter_map(|event| event["epoch"].as_u64());
@@ -221,7 +221,7 @@ impl Skein {
         std::fs::read_to_string(self.folder.path().join(format!("{worker}.log"))).unwrap_or_default()
     }
 
-    /// Waits for the end of all, but not for ever.
+    /// Waits for all workers to succeed, with a timeout.
     fn finish(&mut self) {
         let began = Instant::now();
         for worker in 0..WORKERS {
@@ -247,15 +247,15 @@ impl Skein {
         summary["mean_accuracy"].as_f64().unwrap()
     }
 
-    /// Whether a worker has said something of another.
-    fn has_news(&self, worker: usize, news: &str, of: usize) -> bool {
+    /// Whether a worker has recorded this membership change of another.
+    fn has_change(&self, worker: usize, change: &str, of: usize) -> bool {
         let events = self.events(worker);
-        let mut news = events.iter().filter(|event| event["change"] == news);
-        news.any(|event| event["worker"] == of)
+        let mut changes = events.iter().filter(|event| event["change"] == change);
+        changes.any(|event| event["worker"] == of)
     }
 }
 
-/// What the undisturbed run comes to.
+/// The mean accuracy of the same run without failures.
 fn undisturbed(config: &str) -> f64 {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("c.toml"), config).unwrap();
@@ -265,10 +265,11 @@ fn undisturbed(config: &str) -> f64 {
     summary["mean_accuracy"].as_f64().unwrap()
 }
 
-fn check(skein: &Skein, config: &str) {
+/// Every worker must be about as accurate as without failures.
+fn check_accuracies(cluster: &Cluster, config: &str) {
     let known = undisturbed(config);
     for worker in 0..WORKERS {
-        let found = skein.accuracy(worker);
+        let found = cluster.accuracy(worker);
         assert!(found > known - 0.02, "worker {worker}: {found} instead of {known}");
     }
 }
@@ -276,192 +277,192 @@ fn check(skein: &Skein, config: &str) {
 const LONG: &str = "[training]\nepochs = 400\ncheckpoint_every = 50\n";
 
 #[test]
-fn twenty_kills_do_no_harm() {
+fn twenty_kills_do_not_harm_accuracy() {
     let config = "[training]\nepochs = 800\ncheckpoint_every = 50\n";
-    let mut skein = Skein::new(config, NETWORK);
-    skein.start_all();
+    let mut cluster = Cluster::new(config, NETWORK);
+    cluster.start_all();
     let mut random = 12345u64;
     for kill in 0..20 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let worker = (random >> 33) as usize % WORKERS;
         let other = (worker + 1) % WORKERS;
-        let epoch = skein.epoch(other);
-        skein.wait_for_epoch(other, epoch + 1 + (random >> 50) % 3);
-        skein.kill(worker);
+        let epoch = cluster.epoch(other);
+        cluster.wait_for_epoch(other, epoch + 1 + (random >> 50) % 3);
+        cluster.kill(worker);
         if kill % 2 == 1 {
-            std::fs::remove_dir_all(skein.out(worker)).unwrap();
+            std::fs::remove_dir_all(cluster.out(worker)).unwrap();
         }
-        skein.start(worker);
+        cluster.start(worker);
     }
-    assert!(skein.epoch(0) < 800, "it was over too soon");
-    skein.finish();
-    check(&skein, config);
+    assert!(cluster.epoch(0) < 800, "the run ended too early");
+    cluster.finish();
+    check_accuracies(&cluster, config);
 }
 
 #[test]
-fn who_is_lost_or_stopped_is_done_without() {
-    let mut skein = Skein::new(LONG, NETWORK);
-    skein.start_all();
-    skein.wait_for_epoch(0, 5);
-    // One is stopped and comes back; one dies for good.
-    skein.signal(3, "-STOP");
-    skein.kill(5);
+fn peers_continue_without_lost_and_stalled_workers() {
+    let mut cluster = Cluster::new(LONG, NETWORK);
+    cluster.start_all();
+    cluster.wait_for_epoch(0, 5);
+    // Worker 3 stalls and comes back; worker 5 is killed for good.
+    cluster.signal(3, "-STOP");
+    cluster.kill(5);
     let began = Instant::now();
-    while !skein.has_news(1, "lost", 3) || !skein.has_news(1, "lost", 5) {
-        assert!(began.elapsed() < Duration::from_secs(30), "{}", skein.log(1));
+    while !cluster.has_change(1, "lost", 3) || !cluster.has_change(1, "lost", 5) {
+        assert!(began.elapsed() < Duration::from_secs(30), "{}", cluster.log(1));
         std::thread::sleep(Duration::from_millis(20));
     }
-    let status = upwash_status(&skein);
-    assert!(status.contains("3  not there: no answer"), "{status}");
-    assert!(status.contains("5  not there"), "{status}");
-    skein.signal(3, "-CONT");
-    skein.finish();
+    let status = upwash_status(&cluster);
+    assert!(status.contains("3  not reachable: no answer"), "{status}");
+    assert!(status.contains("5  not reachable"), "{status}");
+    cluster.signal(3, "-CONT");
+    cluster.finish();
     let known = undisturbed(LONG);
     for worker in (0..WORKERS).filter(|&worker| worker != 5) {
-        let found = skein.accuracy(worker);
+        let found = cluster.accuracy(worker);
         assert!(found > known - 0.02, "worker {worker}: {found} instead of {known}");
     }
-    assert!(skein.has_news(1, "joined", 3));
+    assert!(cluster.has_change(1, "joined", 3));
 }
 
-fn upwash_status(skein: &Skein) -> String {
+fn upwash_status(cluster: &Cluster) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_upwash"));
-    command.current_dir(skein.folder.path()).args(["status", "0.toml", "--key", "0.key"]);
+    command.current_dir(cluster.folder.path()).args(["status", "0.toml", "--key", "0.key"]);
     String::from_utf8(command.output().unwrap().stdout).unwrap()
 }
 
 #[test]
-fn links_that_are_cut_and_halves_that_are_split_find_each_other_again() {
-    let mut skein = Skein::new(LONG, NETWORK);
-    skein.start_all();
-    skein.wait_for_epoch(0, 5);
-    let cut = |a: usize, b: usize| skein.relays[a.min(b)][a.max(b)].as_ref().unwrap();
+fn cut_links_and_network_partitions_recover() {
+    let mut cluster = Cluster::new(LONG, NETWORK);
+    cluster.start_all();
+    cluster.wait_for_epoch(0, 5);
+    let cut = |a: usize, b: usize| cluster.relays[a.min(b)][a.max(b)].as_ref().unwrap();
     cut(1, 3).cut();
-    skein.wait_for_epoch(0, 10);
+    cluster.wait_for_epoch(0, 10);
     let halves = |part: &dyn Fn(&Relay)| {
         for a in 0..4 {
             (4..8).for_each(|b| part(cut(a, b)));
         }
     };
     halves(&Relay::cut);
-    let epoch = skein.epoch(0).max(skein.epoch(7));
-    // Both halves train on.
-    skein.wait_for_epoch(0, epoch + 10);
-    skein.wait_for_epoch(7, epoch + 10);
-    halves(&Relay::mend);
-    cut(1, 3).mend();
-    skein.finish();
-    check(&skein, LONG);
-    assert!(skein.has_news(0, "lost", 7) && skein.has_news(3, "lost", 1));
+    let epoch = cluster.epoch(0).max(cluster.epoch(7));
+    // Both halves continue to train.
+    cluster.wait_for_epoch(0, epoch + 10);
+    cluster.wait_for_epoch(7, epoch + 10);
+    halves(&Relay::restore);
+    cut(1, 3).restore();
+    cluster.finish();
+    check_accuracies(&cluster, LONG);
+    assert!(cluster.has_change(0, "lost", 7) && cluster.has_change(3, "lost", 1));
     let joined = |worker: usize, of: usize| {
-        let events = skein.events(worker);
+        let events = cluster.events(worker);
         let joined = events.iter().filter(|e| e["change"] == "joined" && e["worker"] == of);
         joined.count()
     };
-    assert!(joined(0, 7) >= 2 && joined(3, 1) >= 2, "they did not find each other again");
+    assert!(joined(0, 7) >= 2 && joined(3, 1) >= 2, "the peers did not reconnect");
 }
 
 #[test]
-fn all_of_them_go_on_from_their_checkpoints() {
-    let mut skein = Skein::new(LONG, NETWORK);
-    skein.start_all();
+fn all_peers_resume_from_their_checkpoints() {
+    let mut cluster = Cluster::new(LONG, NETWORK);
+    cluster.start_all();
     for worker in 0..WORKERS {
-        skein.wait_for_epoch(worker, 20);
-        skein.kill(worker);
+        cluster.wait_for_epoch(worker, 20);
+        cluster.kill(worker);
     }
-    skein.start_all();
-    skein.finish();
-    check(&skein, LONG);
+    cluster.start_all();
+    cluster.finish();
+    check_accuracies(&cluster, LONG);
     for worker in 0..WORKERS {
-        let started = skein.events(worker);
+        let started = cluster.events(worker);
         let started = started.iter().filter(|event| event["event"] == "started");
         let last = started.filter_map(|event| event["round"].as_u64()).max();
-        assert!(last.unwrap() >= 50, "worker {worker} began anew");
+        assert!(last.unwrap() >= 50, "worker {worker} started from round 0");
     }
 }
 
-/// Without rounds: one dies for good, one is stopped for a while.
+/// An asynchronous algorithm continues when one worker is killed and another one stalls.
 #[test]
-fn nobody_waits_for_all() {
+fn asynchronous_workers_do_not_wait_for_others() {
     let config = "[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 300\n";
-    let mut skein = Skein::new(config, NETWORK);
-    skein.start_all();
-    skein.wait_for_epoch(0, 5);
-    skein.kill(3);
-    skein.signal(6, "-STOP");
-    skein.wait_for_epoch(1, skein.epoch(1) + 20);
-    skein.signal(6, "-CONT");
-    skein.finish();
+    let mut cluster = Cluster::new(config, NETWORK);
+    cluster.start_all();
+    cluster.wait_for_epoch(0, 5);
+    cluster.kill(3);
+    cluster.signal(6, "-STOP");
+    cluster.wait_for_epoch(1, cluster.epoch(1) + 20);
+    cluster.signal(6, "-CONT");
+    cluster.finish();
     for worker in (0..WORKERS).filter(|&worker| worker != 3) {
-        assert!(skein.accuracy(worker) > 0.94, "worker {worker}");
+        assert!(cluster.accuracy(worker) > 0.94, "worker {worker}");
     }
 }
 
-/// A server takes back who was stopped and comes again, and does without who does not.
+/// A server accepts a worker that was stopped and returns, and continues without one that does not.
 #[test]
-fn a_centre_has_time_for_those_who_come_back() {
+fn server_accepts_returning_workers() {
     let config = "[graph]\ntopology = \"star:8\"\n[algorithm]\nname = \"async-easgd\"\nperiod = 7\n[training]\n\
                   epochs = 400\n";
-    let mut skein = Skein::new(config, NETWORK);
-    skein.start_all();
-    skein.wait_for_epoch(1, 5);
-    skein.kill(3);
-    skein.interrupt(2);
-    skein.wait_for_epoch(1, skein.epoch(1) + 5);
-    skein.start(2);
-    skein.finish();
+    let mut cluster = Cluster::new(config, NETWORK);
+    cluster.start_all();
+    cluster.wait_for_epoch(1, 5);
+    cluster.kill(3);
+    cluster.interrupt(2);
+    cluster.wait_for_epoch(1, cluster.epoch(1) + 5);
+    cluster.start(2);
+    cluster.finish();
     for worker in [1, 2, 4, 5, 6, 7] {
-        assert!(skein.accuracy(worker) > 0.94, "worker {worker}");
+        assert!(cluster.accuracy(worker) > 0.94, "worker {worker}");
     }
-    let summary = common::summary(&skein.out(0));
+    let summary = common::summary(&cluster.out(0));
     assert_eq!(summary["status"], "finished");
     assert!(summary["averaged_model_accuracy"].as_f64().unwrap() > 0.94);
-    assert_eq!(skein.epoch(0), 400, "its epochs are the others'");
-    let started = skein.events(2);
+    assert_eq!(cluster.epoch(0), 400, "the server has the epochs of the workers");
+    let started = cluster.events(2);
     let started = started.iter().filter(|event| event["event"] == "started");
     assert!(started.filter_map(|event| event["round"].as_u64()).max().unwrap() > 0);
 }
 
-/// A server to whom nobody comes does not say that it has finished.
+/// A server to which no worker connects ends as interrupted, not as finished.
 #[test]
-fn a_centre_alone_does_not_finish() {
+fn server_without_workers_does_not_finish() {
     let config = "[graph]\ntopology = \"star:8\"\n[algorithm]\nname = \"downpour\"\n[training]\nepochs = 3\n";
     let hasty = "heartbeat_seconds = 0.1\nfailure_timeout_seconds = 0.4\nmessage_timeout_seconds = 0.5\nstartup_timeout_seconds = 0.1\n";
-    let mut skein = Skein::new(config, hasty);
-    skein.start(0);
-    assert_eq!(skein.ended(0), Some(130));
-    assert_eq!(common::summary(&skein.out(0))["status"], "interrupted");
+    let mut cluster = Cluster::new(config, hasty);
+    cluster.start(0);
+    assert_eq!(cluster.exit_code(0), Some(130));
+    assert_eq!(common::summary(&cluster.out(0))["status"], "interrupted");
     for worker in 0..WORKERS {
-        let path = skein.folder.path().join(format!("{worker}.toml"));
+        let path = cluster.folder.path().join(format!("{worker}.toml"));
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replace(hasty, NETWORK)).unwrap();
     }
-    skein.start_all();
-    skein.finish();
-    assert_eq!(common::summary(&skein.out(0))["status"], "finished");
+    cluster.start_all();
+    cluster.finish();
+    assert_eq!(common::summary(&cluster.out(0))["status"], "finished");
 }
 
-/// Who is interrupted ends, though the others go on.
+/// An interrupted peer exits while the others continue.
 #[test]
-fn one_can_be_stopped_alone() {
+fn single_peer_can_be_stopped() {
     let config = "[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 100\n";
-    let mut skein = Skein::new(config, NETWORK);
-    skein.start_all();
-    skein.wait_for_epoch(0, 5);
-    skein.interrupt(5);
-    skein.finish();
-    assert_eq!(common::summary(&skein.out(5))["status"], "interrupted");
+    let mut cluster = Cluster::new(config, NETWORK);
+    cluster.start_all();
+    cluster.wait_for_epoch(0, 5);
+    cluster.interrupt(5);
+    cluster.finish();
+    assert_eq!(common::summary(&cluster.out(5))["status"], "interrupted");
 }
 
 #[test]
-fn bf16_on_the_wire_is_half_the_bytes() {
+fn bf16_halves_the_bytes_sent() {
     let config = "[training]\nepochs = 20\n";
     let sent = |network: &str| {
-        let mut skein = Skein::new(config, &format!("{NETWORK}{network}"));
-        skein.start_all();
-        skein.finish();
-        check(&skein, config);
-        let text = std::fs::read_to_string(skein.out(1).join("summary.json")).unwrap();
+        let mut cluster = Cluster::new(config, &format!("{NETWORK}{network}"));
+        cluster.start_all();
+        cluster.finish();
+        check_accuracies(&cluster, config);
+        let text = std::fs::read_to_string(cluster.out(1).join("summary.json")).unwrap();
         let summary: Value = serde_json::from_str(&text).unwrap();
         summary["bytes_sent"].as_f64().unwrap()
     };
@@ -469,30 +470,30 @@ fn bf16_on_the_wire_is_half_the_bytes() {
     assert!((0.45..0.55).contains(&(half / whole)), "{half} of {whole}");
 }
 
-/// An algorithm that cannot do without someone ends with an error when that one is lost.
+/// An algorithm that needs all workers ends with an error when one is lost.
 #[test]
-fn who_needs_everyone_says_so() {
+fn losing_a_required_worker_is_an_error() {
     let config = "[graph]\ntopology = \"star:8\"\n[algorithm]\nname = \"parameter-server\"\n[training]\n\
                   epochs = 1000\n";
-    let mut skein = Skein::new(config, NETWORK);
-    skein.start_all();
-    skein.wait_for_epoch(1, 3);
-    skein.kill(0);
+    let mut cluster = Cluster::new(config, NETWORK);
+    cluster.start_all();
+    cluster.wait_for_epoch(1, 3);
+    cluster.kill(0);
     for worker in 1..WORKERS {
-        let mut child = skein.children[worker].take().unwrap();
+        let mut child = cluster.children[worker].take().unwrap();
         let began = Instant::now();
         while child.try_wait().unwrap().is_none() {
-            assert!(began.elapsed() < Duration::from_secs(60), "{}", skein.log(worker));
+            assert!(began.elapsed() < Duration::from_secs(60), "{}", cluster.log(worker));
             std::thread::sleep(Duration::from_millis(10));
         }
         assert_eq!(child.wait().unwrap().code(), Some(1));
-        let said = skein.log(worker);
+        let said = cluster.log(worker);
         assert!(said.contains("worker 0 is lost, but this algorithm needs all workers"), "{said}");
     }
 }
 
 #[test]
-fn mistakes_are_named_with_their_remedy() {
+fn errors_name_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     std::fs::write(here.join("c.toml"), "").unwrap();

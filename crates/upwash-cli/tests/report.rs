@@ -1,4 +1,4 @@
-//! `upwash report`, `show` and `export` as their user types them.
+//! `upwash report`, `show` and `export` on the command line.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use common::{said, upwash};
 
 #[test]
-fn a_run_can_be_looked_at() {
+fn run_can_be_shown_reported_and_exported() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     std::fs::write(here.join("c.toml"), "[training]\nepochs = 2\n").unwrap();
@@ -23,16 +23,16 @@ fn a_run_can_be_looked_at() {
     assert_eq!(table.lines().count(), 1 + 2 * 8);
     assert!(here.join("tb/run/worker-7/events.out.tfevents.0.upwash").exists());
     assert!(here.join("tb/run/all/events.out.tfevents.0.upwash").exists());
-    // Nothing was added to the run.
+    // The run's folder is unchanged.
     assert_eq!(std::fs::read_dir(here.join("run")).unwrap().count(), before);
 }
 
 #[test]
-fn mistakes_are_named_with_their_remedy() {
+fn errors_name_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, word) in [
-        (&["report", "."][..], "is no run"),
-        (&["show", "nowhere"], "is no run"),
+        (&["report", "."][..], "is not a run"),
+        (&["show", "nowhere"], "is not a run"),
         (&["export", "."], "--csv FILE or --tensorboard DIR"),
     ] {
         let output = upwash(folder.path(), arguments);
@@ -42,9 +42,9 @@ fn mistakes_are_named_with_their_remedy() {
     }
 }
 
-/// What events say of a round, worked out again from its losses and links.
+/// Recomputes the links and leaders of each round from its losses, and compares them with the events.
 #[test]
-fn events_say_over_which_links_models_went_and_who_led() {
+fn events_record_the_links_and_leaders_of_each_round() {
     use serde_json::Value;
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
@@ -75,7 +75,7 @@ fn events_say_over_which_links_models_went_and_who_led() {
         let copy = &places[event["round"].as_u64().unwrap() as usize % 2];
         for &(a, b) in &links {
             let (a, b) = (copy[a].min(copy[b]), copy[a].max(copy[b]));
-            assert!(all.contains(&(a, b)), "{a} {b} is no link of the graph");
+            assert!(all.contains(&(a, b)), "{a} {b} is not a link of the graph");
         }
         let neighbors = |worker: usize| {
             let other = move |&(a, b): &(usize, usize)| match worker {
@@ -89,7 +89,7 @@ fn events_say_over_which_links_models_went_and_who_led() {
             let mut closed: Vec<usize> = neighbors(worker).chain([worker]).collect();
             closed.sort_unstable();
             let &Some((best, connected)) = pair else {
-                assert_eq!(closed, [worker], "it has neighbors, and follows nobody");
+                assert_eq!(closed, [worker], "a worker with neighbors has no leaders");
                 continue;
             };
             let lowest = closed.iter().min_by(|a, b| losses[**a].total_cmp(&losses[**b]));

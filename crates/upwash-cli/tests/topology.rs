@@ -1,4 +1,4 @@
-//! `upwash topology` as its user types it.
+//! `upwash topology` on the command line.
 
 #![allow(clippy::unwrap_used)]
 
@@ -35,7 +35,7 @@ fn close(value: &Value, expected: f64) {
 }
 
 #[test]
-fn the_list_has_an_example_of_every_graph_that_works() {
+fn list_has_a_working_example_of_every_graph() {
     let list = stdout(&["topology", "list"]);
     let examples: Vec<&str> = list.lines().filter_map(|line| line.trim().strip_prefix("try ")).collect();
     assert_eq!(examples.len(), 15);
@@ -45,7 +45,7 @@ fn the_list_has_an_example_of_every_graph_that_works() {
 }
 
 #[test]
-fn the_object_has_what_programs_rely_on() {
+fn json_has_the_documented_fields() {
     let all = ["--budget", "0.5", "--rotate", "2", "--leaders", "0.1,0.1", "--json"];
     let object = json(&[&["topology", "analyze", "paper:L1"][..], &all].concat());
     assert_eq!(object["nodes"], 8);
@@ -78,7 +78,7 @@ fn the_object_has_what_programs_rely_on() {
 }
 
 #[test]
-fn what_was_not_asked_for_is_not_there() {
+fn json_omits_analyses_that_were_not_requested() {
     let object = json(&["topology", "analyze", "ring:8", "--json"]);
     for key in ["matcha", "rotation", "al_dsgd", "pieces"] {
         assert_eq!(object.get(key), None, "{key}");
@@ -112,7 +112,7 @@ fn tables_fit_80_columns() {
 }
 
 #[test]
-fn a_graph_in_pieces_is_no_error() {
+fn disconnected_graph_is_not_an_error() {
     let object = json(&["topology", "analyze", "paper:L1@5", "--budget", "0.5", "--json"]);
     assert_eq!(object["connected"], false);
     assert_eq!(object["dpsgd"]["rho"], 1.0);
@@ -124,7 +124,7 @@ fn a_graph_in_pieces_is_no_error() {
 }
 
 #[test]
-fn the_optimum_is_printed_with_its_proof() {
+fn optimum_is_printed_with_its_upper_bound() {
     let table = stdout(&["topology", "optimize", "paper:L1", "--budget", "0.5"]);
     assert!(table.contains("lambda_2 of the expected graph is 0.561202"), "{table}");
     let object = json(&["topology", "optimize", "paper:L1", "--budget", "0.5", "--json"]);
@@ -132,7 +132,7 @@ fn the_optimum_is_printed_with_its_proof() {
 }
 
 #[test]
-fn pictures_are_written_whole_or_not_at_all() {
+fn drawings_are_written_atomically() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("l1.svg");
     let path = file.to_str().unwrap();
@@ -143,7 +143,7 @@ fn pictures_are_written_whole_or_not_at_all() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     assert!(stdout(&["topology", "draw", "ring:4", "-o", "-"]).starts_with("<svg "));
 
-    // A link is followed, and stays one; a device is written to, and stays one.
+    // Symbolic links and devices are written through, not replaced.
     #[cfg(unix)]
     {
         let link = folder.path().join("link.svg");
@@ -164,7 +164,7 @@ fn pictures_are_written_whole_or_not_at_all() {
 }
 
 #[test]
-fn bad_input_is_answered_with_the_place_and_the_remedy() {
+fn invalid_input_is_reported_with_its_location_and_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, content: &[u8]| {
         let path = folder.path().join(name);

@@ -1,4 +1,4 @@
-//! `upwash train` and `upwash demo` as their user types them.
+//! `upwash train`, `demo`, `data` and `algorithms` on the command line.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ fn folder_with(config: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn the_demo_compares_four_algorithms() {
+fn demo_compares_four_algorithms() {
     let folder = tempfile::tempdir().unwrap();
     let text = said(folder.path(), &["demo"]);
     for name in ["D-PSGD ", "MATCHA (budget 0.5) ", "AL-DSGD (sound) over D-PSGD", "results are in runs/demo"] {
@@ -31,7 +31,7 @@ fn the_demo_compares_four_algorithms() {
 }
 
 #[test]
-fn a_run_leaves_what_programs_rely_on() {
+fn run_writes_the_documented_files() {
     let folder = folder_with("[training]\nepochs = 2\n");
     let text = said(folder.path(), &["train", "run.toml", "--out", "r", "--set", "seed=5"]);
     assert!(text.contains("digits: 1442 images, shared out by `balanced`"), "{text}");
@@ -51,7 +51,7 @@ fn a_run_leaves_what_programs_rely_on() {
     for key in ["mean_accuracy", "worst_accuracy", "averaged_model_accuracy", "consensus_distance"] {
         assert!(summary[key].is_f64(), "{key}");
     }
-    // 24 messages a round of 4,810 numbers.
+    // 24 rounds with 24 messages of 4,810 parameters each.
     assert_eq!(summary["bytes_sent"].as_u64(), Some(24 * 24 * 4810 * 4));
     let resolved = std::fs::read_to_string(run.join("config.toml")).unwrap();
     assert!(resolved.contains("seed = 5") && resolved.contains("momentum = 0.9"), "{resolved}");
@@ -69,7 +69,7 @@ fn a_run_leaves_what_programs_rely_on() {
 }
 
 #[test]
-fn bad_configurations_are_answered_with_the_place_and_the_remedy() {
+fn invalid_configurations_are_reported_with_location_and_remedy() {
     for (config, said) in [
         ("[training]\nepoch = 3\n", "did you mean `epochs`?"),
         ("[training]\nlearning_rate = -1.0\n", "training.learning_rate = -1: must be a finite number above 0"),
@@ -93,7 +93,7 @@ fn bad_configurations_are_answered_with_the_place_and_the_remedy() {
         ("[data]\nname = \"cifar10\"\n", "upwash data get cifar10"),
         ("[algorithm]\nname = \"matcha\"\n[graph]\nlinks = \"alternating\"\n", "MATCHA chooses the links"),
         ("[graph]\ntopology = \"ring:4\"\ncopies = 2\nrelabelings = \"paper\"\n", "for 8 workers"),
-        // What would be ignored is refused.
+        // Keys that would be ignored are refused.
         ("[algorithm]\nname = \"sgp\"\n[graph]\nweights = \"alpha=0.9\"\n", "graph.weights: SGP divides"),
         ("[algorithm]\nname = \"lsgd\"\ngroups = 100\n", "algorithm.groups = 100: there are 8 workers"),
         ("[algorithm]\nname = \"all-reduce\"\n[graph]\ncopies = 3\n", "does not use the links of the graph"),
@@ -113,11 +113,11 @@ fn bad_configurations_are_answered_with_the_place_and_the_remedy() {
 }
 
 #[test]
-fn resuming_gives_the_same_result_and_skips_damage() {
+fn resuming_gives_the_same_result_and_skips_damaged_checkpoints() {
     let folder = folder_with("[training]\nepochs = 3\ncheckpoint_every = 10\n");
     said(folder.path(), &["train", "run.toml", "--out", "whole"]);
     let whole = outcome(&folder.path().join("whole"));
-    // As after a crash: the summary is not there yet, and the newest checkpoint is cut.
+    // As after a crash: there is no summary, and the newest checkpoint is truncated.
     let run = folder.path().join("whole");
     std::fs::remove_file(run.join("summary.json")).unwrap();
     let first_model = std::fs::read(run.join("model.safetensors")).unwrap();
@@ -131,7 +131,7 @@ fn resuming_gives_the_same_result_and_skips_damage() {
     assert_eq!(outcome(&run), whole);
     assert!(std::fs::read(run.join("model.safetensors")).unwrap() == first_model);
     std::fs::remove_file(run.join("summary.json")).unwrap();
-    // Every round stands in the events once, as if there had been no stop.
+    // The events have every round once, as if the run had never stopped.
     let events = std::fs::read_to_string(run.join("events.jsonl")).unwrap();
     let rounds: Vec<u64> = events
         .lines()
@@ -147,13 +147,13 @@ fn resuming_gives_the_same_result_and_skips_damage() {
     assert!(error(folder.path(), &other).contains("another configuration"));
 }
 
-/// A disk that takes nothing any more, played by a limit on the length of files.
+/// A full disk, simulated by a limit on the length of files.
 #[cfg(unix)]
 #[test]
-fn a_full_disk_is_an_error_and_the_last_good_checkpoint_stays() {
+fn full_disk_is_an_error_and_keeps_the_last_valid_checkpoint() {
     let folder = folder_with("[training]\nepochs = 400\ncheckpoint_every = 12\n");
     let run = folder.path().join("r");
-    // Two checkpoints are written (they are of one length); then the events outgrow the limit.
+    // Two checkpoints of equal length are written before the events exceed the limit.
     let script = "trap '' XFSZ; ulimit -f 700; exec \"$0\" train run.toml --out r";
     let output = Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_upwash")])
@@ -172,7 +172,7 @@ fn a_full_disk_is_an_error_and_the_last_good_checkpoint_stays() {
 }
 
 #[test]
-fn a_run_that_diverges_keeps_the_models_with_which_it_did() {
+fn diverged_run_keeps_its_models() {
     let folder = folder_with(
         "[algorithm]\nvariant = \"written\"\n[training]\nlearning_rate = 0.4\nmomentum = 0.0\nepochs = 200\n",
     );
@@ -186,9 +186,9 @@ fn a_run_that_diverges_keeps_the_models_with_which_it_did() {
     assert!(run.join("diverged.upwash").is_file());
 }
 
-/// The models break in the very last step: there is no loss after it.
+/// The models diverge in the last step, after which no loss is computed.
 #[test]
-fn a_run_that_diverges_in_its_last_round_says_so() {
+fn divergence_in_the_last_round_is_detected() {
     let folder = folder_with("[training]\nepochs = 1\nbatch_size = 1000\nlearning_rate = 1e39\n");
     let output = upwash(folder.path(), &["train", "run.toml", "--out", "r"]);
     assert_eq!(output.status.code(), Some(3));
@@ -198,7 +198,7 @@ fn a_run_that_diverges_in_its_last_round_says_so() {
 }
 
 #[test]
-fn what_cannot_be_resumed_is_told_with_a_remedy_that_works() {
+fn failed_resumes_name_a_working_remedy() {
     let folder = folder_with("[training]\nepochs = 2\n");
     said(folder.path(), &["train", "run.toml", "--out", "r"]);
     let resume = ["train", "run.toml", "--out", "r", "--resume"];
@@ -216,19 +216,19 @@ fn what_cannot_be_resumed_is_told_with_a_remedy_that_works() {
 }
 
 #[test]
-fn a_run_is_not_resumed_on_another_graph_of_the_same_name() {
+fn run_is_not_resumed_on_another_graph_of_the_same_name() {
     let folder = folder_with("[graph]\ntopology = \"file:g.txt\"\n[training]\nepochs = 2\ncheckpoint_every = 5\n");
     std::fs::write(folder.path().join("g.txt"), "0 1\n1 2\n2 3\n").unwrap();
     said(folder.path(), &["train", "run.toml", "--out", "r"]);
     std::fs::remove_file(folder.path().join("r/summary.json")).unwrap();
-    // The resolved configuration is one, wherever it is read from.
+    // The resolved configuration can be used from any folder.
     said(folder.path(), &["train", "r/config.toml", "--out", "r", "--resume"]);
     std::fs::remove_file(folder.path().join("r/summary.json")).unwrap();
     std::fs::write(folder.path().join("g.txt"), "0 1\n1 2\n2 3\n0 3\n").unwrap();
     let other = error(folder.path(), &["train", "run.toml", "--out", "r", "--resume"]);
     assert!(other.contains("another configuration, graph or data"), "{other}");
 
-    // The same links in other matchings: other links are up in a round.
+    // The same links in other matchings: different links are up in a round.
     let run = "[graph]\ntopology = \"matchings:m.txt\"\nlinks = \"alternating\"\n[training]\nepochs = 2\n\
                checkpoint_every = 5\n";
     std::fs::write(folder.path().join("run.toml"), run).unwrap();
@@ -241,10 +241,10 @@ fn a_run_is_not_resumed_on_another_graph_of_the_same_name() {
     assert!(other.contains("another configuration, graph"), "{other}");
 }
 
-/// Ctrl-C ends a long run with a checkpoint; nothing here waits for more than a minute.
+/// Ctrl-C stops a long run with a checkpoint. The helpers time out after a minute.
 #[cfg(unix)]
 #[test]
-fn an_interrupted_run_can_go_on() {
+fn interrupted_run_can_be_resumed() {
     let folder = folder_with("[training]\nepochs = 1000000\ntest_every = 1000000\ncheckpoint_every = 5\n");
     let run = folder.path().join("r");
     let has_begun = || {
@@ -263,11 +263,11 @@ fn an_interrupted_run_can_go_on() {
     let stopped = outcome(&run);
     assert_eq!(stopped["status"], "interrupted");
     assert!(stopped["per_worker"][0]["train_loss"].as_f64().unwrap() > 0.0);
-    assert!(stopped["mean_accuracy"].is_null(), "it was not tested");
+    assert!(stopped["mean_accuracy"].is_null(), "there was no evaluation");
     let round = stopped["rounds"].as_u64().unwrap();
     let newest = run.join(format!("checkpoint-{round:09}.upwash"));
     assert!(newest.is_file());
-    // Where it goes on, its summary is not that of before; and the time of before counts, even if that is all there is.
+    // Resuming removes the old summary and adds to the earlier wall-clock time, even if that summary is missing.
     let before = summary(&run)["wall_seconds"].as_f64().unwrap();
     std::fs::write(run.join(".unfinished-x"), "half").unwrap();
     let events = || std::fs::read_to_string(run.join("events.jsonl")).unwrap();
@@ -286,10 +286,10 @@ fn an_interrupted_run_can_go_on() {
     assert!(summary(&run)["wall_seconds"].as_f64().unwrap() > before);
 }
 
-/// With the same bits as if it had never been stopped: the model file tells.
+/// The model file is identical to that of an uninterrupted run.
 #[cfg(unix)]
 #[test]
-fn a_run_that_was_interrupted_ends_as_if_it_had_not_been() {
+fn resumed_run_equals_uninterrupted_run() {
     let config = "model = \"cnn\"\n[graph]\ncopies = 3\n[algorithm]\nbase = \"matcha\"\n[training]\n\
                   epochs = 15\ncheckpoint_every = 0\ndecay = \"cosine\"\n";
     let folder = folder_with(config);
@@ -301,7 +301,7 @@ fn a_run_that_was_interrupted_ends_as_if_it_had_not_been() {
     };
     let train = ["train", "run.toml", "--out", "part"];
     let stopped = interrupted(folder.path(), &train, has_begun).status;
-    assert_eq!(stopped.code(), Some(130), "it had ended already: make it longer");
+    assert_eq!(stopped.code(), Some(130), "the run finished before the interrupt: make it longer");
     said(folder.path(), &["train", "run.toml", "--out", "part", "--resume"]);
     let whole = folder.path().join("whole");
     assert_eq!(outcome(&part), outcome(&whole));
@@ -315,9 +315,9 @@ fn a_run_that_was_interrupted_ends_as_if_it_had_not_been() {
     assert_eq!(rounds(&part), rounds(&whole));
 }
 
-/// CIFAR-100's two files made up at their full length, to be read as the official ones are.
+/// Uses made-up CIFAR-100 files of the official length.
 #[test]
-fn data_is_taken_from_files_and_checked() {
+fn data_is_installed_from_files_and_checked() {
     let folder = tempfile::tempdir().unwrap();
     let from = folder.path().join("mine");
     std::fs::create_dir(&from).unwrap();
@@ -329,18 +329,18 @@ fn data_is_taken_from_files_and_checked() {
     write("test.bin", 10_000);
     let get = ["data", "get", "cifar100", "--from", "mine"];
     let missing = error(folder.path(), &get);
-    assert!(missing.contains("train.bin is not in mine"), "{missing}");
+    assert!(missing.contains("neither train.bin nor train.bin.gz is in mine"), "{missing}");
     write("train.bin", 49_999);
     let short = error(folder.path(), &get);
     assert!(short.contains("153696926 bytes, not 153700000"), "{short}");
     write("train.bin", 50_000);
     let zipped = Command::new("gzip").arg("-1").arg(from.join("test.bin")).status();
     assert!(zipped.unwrap().success());
-    assert!(said(folder.path(), &get).contains("cifar100 is in"));
-    assert!(said(folder.path(), &get).contains("already"));
+    assert!(said(folder.path(), &get).contains("cifar100 is installed in"));
+    assert!(said(folder.path(), &get).contains("already installed"));
     let list = said(folder.path(), &["data", "list"]);
-    let here = |name: &str| list.lines().any(|line| line.starts_with(name) && line.ends_with("here"));
-    assert!(here("cifar100") && here("digits") && !here("mnist"), "{list}");
+    let installed = |name: &str| list.lines().any(|line| line.starts_with(name) && line.ends_with("installed"));
+    assert!(installed("cifar100") && installed("digits") && !installed("mnist"), "{list}");
 
     std::fs::write(
         folder.path().join("run.toml"),
@@ -349,7 +349,7 @@ fn data_is_taken_from_files_and_checked() {
     .unwrap();
     let text = said(folder.path(), &["train", "run.toml", "--out", "r"]);
     assert!(text.contains("cifar100: 50000 images"), "{text}");
-    // A label that no class has, in a file of the right length.
+    // A label without a class, in a file of the correct length.
     let stored = folder.path().join("data/cifar100/train.bin");
     let mut bytes = std::fs::read(&stored).unwrap();
     bytes[1] = 100;
@@ -360,11 +360,11 @@ fn data_is_taken_from_files_and_checked() {
     let unknown = error(folder.path(), &["data", "get", "imagenet"]);
     assert!(unknown.contains("data `imagenet` is unknown"), "{unknown}");
     let nowhere = error(folder.path(), &["data", "get", "cifar10", "--from", "nowhere"]);
-    assert!(nowhere.contains("data_batch_1.bin is not in nowhere"), "{nowhere}");
+    assert!(nowhere.contains("neither data_batch_1.bin nor data_batch_1.bin.gz is in nowhere"), "{nowhere}");
 }
 
 #[test]
-fn a_dry_run_says_what_a_run_would_be_and_leaves_nothing() {
+fn dry_run_describes_the_run_and_writes_nothing() {
     let folder = folder_with("model = \"resnet20\"\n[data]\nname = \"synthetic:shape=3x32x32\"\n");
     let text = said(folder.path(), &["train", "run.toml", "--dry-run"]);
     assert!(text.contains("8 workers of 27"), "{text}");
@@ -378,8 +378,8 @@ fn every_algorithm_is_listed_with_its_options() {
     let text = said(folder.path(), &["algorithms"]);
     for (name, said) in [
         ("al-dsgd", "w_best = 0.1"),
-        ("gradient-tracking", "2 messages to each neighbor, 2 extra vectors"),
-        ("choco", "compressed, 1 extra vector"),
+        ("gradient-tracking", "2 messages to each neighbor, 2 state vectors"),
+        ("choco", "compressed, 1 state vector"),
         ("sgp", "directed links"),
         ("easgd", "with a server"),
         ("gosgd", "asynchronous, 1 message, one way"),
@@ -392,5 +392,5 @@ fn every_algorithm_is_listed_with_its_options() {
     }
     let one = said(folder.path(), &["algorithms", "d2"]);
     assert!(one.starts_with("d2\n") && !one.contains("choco"), "{one}");
-    assert!(error(folder.path(), &["algorithms", "d3"]).contains("there is no algorithm `d3`"));
+    assert!(error(folder.path(), &["algorithms", "d3"]).contains("unknown algorithm `d3`"));
 }

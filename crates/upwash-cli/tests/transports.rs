@@ -1,4 +1,4 @@
-//! One run, whatever moves its models: in one process, over MPI, between peers.
+//! A run gives the same results over every transport: one process, MPI, peers.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use common::{losses, said, summary};
 use std::path::Path;
 
-/// Configurations, and whether their sums have one order everywhere.
+/// Configurations, and whether all transports add in the same order, so that losses are equal to the bit.
 const RUNS: [(&str, bool); 6] = [
     ("[graph]\ncopies = 3\n", true),
     ("[algorithm]\nbase = \"matcha\"\noverlap = true\n", true),
@@ -16,16 +16,16 @@ const RUNS: [(&str, bool); 6] = [
     ("[algorithm]\nname = \"all-reduce\"\n", false),
 ];
 
-/// Trains every configuration another way (into the folder `out`): the losses of one process, in every round
-/// and of every worker, and the same models in the end.
-fn has_the_same_losses(another_way: impl Fn(&Path)) {
+/// Trains every configuration in one process and with `train`, which writes to the folder `out`. The losses of every
+/// round and worker and the final accuracies must be the same.
+fn check_same_results(train: impl Fn(&Path)) {
     for (config, exact) in RUNS {
         let folder = tempfile::tempdir().unwrap();
         let here = folder.path();
         let text = format!("{config}[training]\nepochs = 2\n");
         std::fs::write(here.join("c.toml"), text).unwrap();
         said(here, &["train", "c.toml", "--out", "one"]);
-        another_way(here);
+        train(here);
         let (known, found) = (losses(&here.join("one")), losses(&here.join("out")));
         assert_eq!(found.len(), known.len(), "{config}");
         for (a, b) in found.iter().flatten().zip(known.iter().flatten()) {
@@ -39,26 +39,26 @@ fn has_the_same_losses(another_way: impl Fn(&Path)) {
                 true => here.join("out"),
                 false => here.join(format!("out/peer-{worker}")),
             };
-            let theirs = summary(&out);
-            assert_eq!(theirs["status"], "finished");
-            let theirs = &theirs["per_worker"][worker]["test_accuracy"];
-            assert_eq!(*theirs, node["test_accuracy"], "{config}");
+            let other = summary(&out);
+            assert_eq!(other["status"], "finished");
+            let other = &other["per_worker"][worker]["test_accuracy"];
+            assert_eq!(*other, node["test_accuracy"], "{config}");
         }
     }
 }
 
 #[test]
-fn in_one_process_with_other_threads() {
-    has_the_same_losses(|here| {
+fn results_do_not_depend_on_threads() {
+    check_same_results(|here| {
         said(here, &["train", "c.toml", "--out", "out", "--threads", "3"]);
     });
 }
 
 #[cfg(feature = "mpi")]
 #[test]
-fn between_ranks() {
+fn mpi_ranks_give_the_same_results() {
     for ranks in [3, 8] {
-        has_the_same_losses(|here| {
+        check_same_results(|here| {
             let output = common::finish(common::mpirun(here, ranks, &["c.toml", "--out", "out"]));
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(output.status.success(), "{ranks} ranks: {text}");
@@ -67,8 +67,8 @@ fn between_ranks() {
 }
 
 #[test]
-fn between_peers() {
-    has_the_same_losses(|here| {
+fn peers_give_the_same_results() {
+    check_same_results(|here| {
         said(here, &["launch", "-n", "8", "c.toml", "--out", "out"]);
     });
 }

@@ -1,4 +1,4 @@
-//! `upwash watch` and `train --watch` as their user sees them.
+//! `upwash watch` and `train --watch` in a real browser.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use upwash_testkit::browser::Browser;
 
-/// A program that ends with the test, however that ends.
+/// A child process that is killed when the test ends.
 struct Running(Child);
 
 impl Drop for Running {
@@ -18,20 +18,20 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Its exit status, when it has one.
-    fn end(&mut self) -> Option<i32> {
+    /// Waits for the exit code.
+    fn exit_code(&mut self) -> Option<i32> {
         let began = Instant::now();
         loop {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(began.elapsed() < Duration::from_secs(60), "it does not end");
+            assert!(began.elapsed() < Duration::from_secs(60), "the program does not exit");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
-/// Starts it, and finds where it can be watched.
+/// Starts the program and returns it with the URL that it prints.
 fn start(folder: &Path, arguments: &[&str]) -> (Running, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_upwash"))
         .args(arguments)
@@ -44,22 +44,22 @@ fn start(folder: &Path, arguments: &[&str]) -> (Running, String) {
     let train = arguments[0] == "train";
     let url = |stream: &mut dyn std::io::Read| {
         let lines = BufReader::new(stream).lines().map_while(Result::ok);
-        let said = |line: String| line.strip_prefix("watch it at ").map(str::to_owned);
-        lines.filter_map(said).next()
+        let find = |line: String| line.strip_prefix("watch it at ").map(str::to_owned);
+        lines.filter_map(find).next()
     };
     let url = match train {
         true => url(child.stderr.as_mut().unwrap()),
         false => url(child.stdout.as_mut().unwrap()),
     };
-    (Running(child), url.expect("where it can be watched"))
+    (Running(child), url.expect("the program prints its URL"))
 }
 
-/// Longer than any test.
+/// A run that is longer than any test.
 const LONG: &str =
     "[graph]\ncopies = 3\n[training]\nepochs = 1000000\nbatch_size = 32\ntest_every = 10\ncheckpoint_every = 0\n";
 
 #[test]
-fn a_run_is_watched_paused_kept_and_stopped() {
+fn run_is_watched_paused_checkpointed_and_stopped() {
     let Some(mut browser) = Browser::start(1440, 1000) else {
         return;
     };
@@ -69,7 +69,7 @@ fn a_run_is_watched_paused_kept_and_stopped() {
     let arguments = ["train", "c.toml", "--out", "run", "--watch=127.0.0.1:0"];
     let (mut training, url) = start(here, &arguments);
     browser.open(&url);
-    // Events come as they happen.
+    // The page receives events while the run is in progress.
     let rounds = "upwash.runs[0].rounds_run";
     let seen = browser.evaluate(rounds).as_u64().unwrap();
     browser.wait_for(&format!("{rounds} > {seen}"));
@@ -78,7 +78,7 @@ fn a_run_is_watched_paused_kept_and_stopped() {
     browser.wait_for(
         "document.querySelectorAll('#batches-0 svg path[fill=\"none\"][stroke-linejoin=\"bevel\"]').length === 9",
     );
-    // Links that are up, and leaders.
+    // The graph shows the active links and the leaders.
     let series = "upwash.charts[0].instance.getOption().series[0]";
     browser.wait_for(&format!("{series}.links.filter((link) => link.symbol).length > 0"));
     browser.wait_for(&format!(
@@ -89,7 +89,7 @@ fn a_run_is_watched_paused_kept_and_stopped() {
     browser.wait_for(&state("paused"));
     let paused = browser.evaluate(rounds);
     browser.click("document.getElementById('checkpoint')");
-    browser.wait_for("document.getElementById('said').textContent.startsWith('Checkpoint written')");
+    browser.wait_for("document.getElementById('feedback').textContent.startsWith('Checkpoint written')");
     assert_eq!(browser.evaluate(rounds), paused);
     let checkpoints = || {
         let files = std::fs::read_dir(here.join("run")).unwrap();
@@ -101,10 +101,10 @@ fn a_run_is_watched_paused_kept_and_stopped() {
     browser.wait_for(&format!("{rounds} > {paused}"));
     browser.click("document.getElementById('stop')");
     browser.wait_for(&state("stopped before round"));
-    assert_eq!(training.end(), Some(130));
+    assert_eq!(training.exit_code(), Some(130));
     assert_eq!(checkpoints(), 2);
     assert_eq!(browser.complaints, Vec::<String>::new());
-    // What was asked is done, and no more: the run goes on where it was, and so does the page.
+    // The stop request applies only once: the run can be resumed, and the page follows it.
     let stopped = browser.evaluate(rounds);
     let address = url.trim_start_matches("http://").trim_end_matches('/');
     let again = format!("--watch={address}");
@@ -113,11 +113,11 @@ fn a_run_is_watched_paused_kept_and_stopped() {
     browser.wait_for("!document.getElementById('stop').disabled");
     browser.click("document.getElementById('stop')");
     browser.wait_for(&state("stopped before round"));
-    assert_eq!(resumed.end(), Some(130));
+    assert_eq!(resumed.exit_code(), Some(130));
 }
 
 #[test]
-fn a_run_is_watched_from_elsewhere_and_neither_changed_nor_locked() {
+fn watching_neither_changes_nor_locks_a_run() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     std::fs::write(here.join("c.toml"), "[training]\nepochs = 2\n").unwrap();
@@ -152,7 +152,7 @@ fn a_run_is_watched_from_elsewhere_and_neither_changed_nor_locked() {
 }
 
 #[test]
-fn what_cannot_be_watched_is_said() {
+fn errors_name_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     std::fs::write(here.join("c.toml"), "").unwrap();
@@ -160,8 +160,8 @@ fn what_cannot_be_watched_is_said() {
     let address = taken.local_addr().unwrap().to_string();
     let watch = format!("--watch={address}");
     let cases: [(&[&str], &str, &str); 5] = [
-        (&["watch", "."], "", "is no run"),
-        (&["watch", "nowhere"], "", "is no run"),
+        (&["watch", "."], "", "is not a run"),
+        (&["watch", "nowhere"], "", "is not a run"),
         (&["train", "c.toml", "--out", "run", &watch], "", "is in use"),
         (&["watch", ".", "--listen", "here"], "", "write ADDRESS:PORT"),
         (&["train", "c.toml", "--out", "run", "--watch=127.0.0.1:0"], "short", "16 to 128 letters"),
@@ -177,14 +177,14 @@ fn what_cannot_be_watched_is_said() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
         assert!(error.contains(expected), "{arguments:?}: {error}");
     }
-    // Nothing was begun.
+    // No run was started.
     assert!(!here.join("run").exists());
 }
 
-/// The README's picture; see scripts/screenshots.sh.
+/// Takes the screenshot for the README; see scripts/screenshots.sh.
 #[test]
-#[ignore = "makes a picture"]
-fn a_picture() {
+#[ignore = "takes a screenshot for the README"]
+fn readme_screenshot() {
     let out = std::env::var("PICTURE").unwrap();
     let mut browser = Browser::start(1440, 1180).unwrap();
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a table or a figure is: columns of experiments, and what they are said to show.
+//! Tables and figures: columns of experiments, and claims about them.
 
 use crate::claims::Claim;
 use crate::experiments::{PaperExperiment, VARIANTS};
@@ -9,31 +9,32 @@ use upwash::algorithm::Variant;
 /// A table or a figure.
 #[derive(Clone)]
 pub(crate) struct Artifact {
-    /// As it is asked for.
+    /// The name on the command line.
     pub(crate) name: String,
-    /// As it is labeled in the paper's source, or what it goes beyond.
+    /// The label in the paper's source, or `beyond ...` for artifacts that are not in the paper.
     pub(crate) label: String,
     pub(crate) caption: String,
     pub(crate) columns: Vec<Column>,
-    /// Whether there is a row for each worker, or their mean alone.
+    /// Whether there is a row for each worker, or only their mean.
     pub(crate) by_worker: bool,
-    /// Whether training losses are shown as well.
+    /// Whether training losses are shown too.
     pub(crate) losses: bool,
     pub(crate) claims: Vec<Claim>,
-    /// The one variant that it is about, whichever are asked for.
+    /// The only variant that this artifact shows; `None` if it shows the selected ones.
     pub(crate) variant: Option<Variant>,
 }
 
+/// A column of a table, or a line of a figure.
 #[derive(Clone)]
 pub(crate) struct Column {
     pub(crate) title: String,
     pub(crate) experiment: PaperExperiment,
-    /// The paper's numbers, if it has them there.
+    /// The paper's numbers, if this artifact of the paper has them.
     pub(crate) printed: Option<&'static PaperValues>,
 }
 
 impl Artifact {
-    /// One run by itself, by the name of its configuration, or of one that is the same.
+    /// An artifact of a single run, by the name of its configuration or of an equivalent one.
     pub(crate) fn of_run(name: &str, all: &[Self]) -> Option<Self> {
         let columns = all.iter().flat_map(|artifact| artifact.columns.clone());
         let others = all.iter().flat_map(Self::experiments);
@@ -41,13 +42,13 @@ impl Artifact {
         let mut found: Vec<(Column, Variant)> = columns
             .chain(others)
             .filter_map(|column| {
-                let called = |variant: &Variant| column.experiment.alias(*variant) == name;
-                let variant = VARIANTS.into_iter().find(called)?;
+                let is_named = |variant: &Variant| column.experiment.alias(*variant) == name;
+                let variant = VARIANTS.into_iter().find(is_named)?;
                 let variant = column.experiment.resolved(variant);
                 Some((column, variant))
             })
             .collect();
-        // The one that the paper has numbers of, if there is one.
+        // Prefer a column for which the paper has numbers.
         found.sort_by_key(|(column, _)| column.printed.is_none());
         let (column, variant) = found.into_iter().next()?;
         Some(Self {
@@ -62,26 +63,26 @@ impl Artifact {
         })
     }
 
-    /// Those of the asked variants that it shows.
-    pub(crate) fn variants<'a>(&'a self, asked: &'a [Variant]) -> &'a [Variant] {
+    /// The variants that this artifact shows, given the selected ones.
+    pub(crate) fn variants<'a>(&'a self, selected: &'a [Variant]) -> &'a [Variant] {
         match &self.variant {
             Some(variant) => std::slice::from_ref(variant),
-            None => asked,
+            None => selected,
         }
     }
 
-    /// Whether it is not the paper's.
+    /// Whether the artifact is not in the paper.
     pub(crate) fn is_ours(&self) -> bool {
         self.label.starts_with("beyond")
     }
 
-    /// What it is about first: some show CIFAR-100 as well.
+    /// The main task. Some artifacts show CIFAR-100 too.
     pub(crate) fn task(&self) -> Task {
         let tasks = self.columns.iter().map(|column| column.experiment.task);
         tasks.min().unwrap_or(Task::Cifar10)
     }
 
-    /// All that it shows, each once.
+    /// All experiments of the artifact, each once.
     pub(crate) fn experiments(&self) -> Vec<PaperExperiment> {
         let columns = self.columns.iter().map(|column| column.experiment);
         let mut all: Vec<PaperExperiment> = columns.chain(self.claims.iter().flat_map(Claim::experiments)).collect();

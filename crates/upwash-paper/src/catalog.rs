@@ -1,4 +1,4 @@
-//! The paper's tables and figures, and some beyond them, as data/catalog.toml lists them.
+//! The catalog of tables and figures, those of the paper and additional ones, from `data/catalog.toml`.
 
 use crate::artifacts::{Artifact, Column};
 use crate::claims::{Claim, ClaimKind, Measure};
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use std::sync::LazyLock;
 use upwash::algorithm::Variant;
 
-/// All there are, in the paper's order.
+/// All artifacts, in the order of the paper.
 pub(crate) fn all() -> &'static [Artifact] {
     static ALL: LazyLock<Vec<Artifact>> = LazyLock::new(|| {
         let text = include_str!("../data/catalog.toml");
@@ -26,7 +26,7 @@ struct Catalog {
     artifacts: Vec<ArtifactEntry>,
 }
 
-/// What claims say that have no sentence of their own.
+/// Default sentences for claims that do not specify one.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Sentences {
@@ -59,7 +59,7 @@ fn yes() -> bool {
     true
 }
 
-/// What each says is in the head of the file.
+/// A claim in the catalog. The header of the file explains the kinds.
 #[derive(Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 enum ClaimEntry {
@@ -153,7 +153,7 @@ fn better(measure: Measure, sentence: &str, [one, other]: [PaperExperiment; 2]) 
     Claim { sentence: filled(sentence, &one, &other), kind: ClaimKind::Better { measure, one, other } }
 }
 
-/// A sentence about two experiments.
+/// Fills in the placeholders of a sentence about two experiments.
 fn filled(sentence: &str, one: &PaperExperiment, other: &PaperExperiment) -> String {
     let part = match one.modification {
         Modification::Only(part) => part,
@@ -171,29 +171,31 @@ fn filled(sentence: &str, one: &PaperExperiment, other: &PaperExperiment) -> Str
         .replace("{data}", data)
 }
 
-/// Experiment by experiment; a single other one stands beside all.
+/// Pairs the experiments of two patterns. A single second experiment is paired with every first one.
 fn pairs(one: &str, other: &str) -> Result<Vec<[PaperExperiment; 2]>> {
     let (ones, mut others) = (experiments(one)?, experiments(other)?);
     if let [single] = others[..] {
         others = vec![single; ones.len()];
     }
-    ensure!(ones.len() == others.len(), "{one} and {other} are not as many");
+    ensure!(ones.len() == others.len(), "{one} and {other} have different numbers of experiments");
     let pairs = ones.into_iter().zip(others);
     Ok(pairs.map(|(one, other)| [one, other]).collect())
 }
 
+/// The experiments of a pattern, which must be exactly N.
 fn exactly<const N: usize>(pattern: &str) -> Result<[PaperExperiment; N]> {
     let found = experiments(pattern)?.try_into();
-    found.map_err(|_| anyhow!("{pattern}: not {N} experiments"))
+    found.map_err(|_| anyhow!("{pattern}: expected {N} experiments"))
 }
 
-/// All that a pattern such as `dpsgd-{13,11}x1` names.
+/// All experiments that a pattern such as `dpsgd-{13,11}x1` names.
 fn experiments(pattern: &str) -> Result<Vec<PaperExperiment>> {
-    let names = expanded(pattern).with_context(|| format!("{pattern}: a brace is not closed"))?;
+    let names = expanded(pattern).with_context(|| format!("{pattern}: unclosed brace"))?;
     let read = |name: String| name.parse().map_err(|error: String| anyhow!(error));
     names.into_iter().map(read).collect()
 }
 
+/// Expands the braces of a pattern; `None` if one is not closed.
 fn expanded(pattern: &str) -> Option<Vec<String>> {
     let Some((start, rest)) = pattern.split_once('{') else {
         return Some(vec![pattern.to_owned()]);
@@ -211,7 +213,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_catalog_is_whole() {
+    fn catalog_is_complete() {
         let all = all();
         let names: BTreeSet<&str> = all.iter().map(|artifact| &*artifact.name).collect();
         assert_eq!((all.len(), names.len()), (17, 17));
@@ -243,9 +245,9 @@ mod tests {
         assert_eq!(pairs("dpsgd-{13,11}x1", "matcha-13x1").unwrap()[1][1].links, 13);
     }
 
-    /// Every number that is printed belongs to a table that is made anew.
+    /// Every number of the paper belongs to a table that is reproduced.
     #[test]
-    fn all_printed_numbers_are_shown_somewhere() {
+    fn all_numbers_of_the_paper_are_shown() {
         for values in PaperValues::all() {
             let shown = all().iter().filter(|artifact| artifact.name == values.table);
             let mut columns = shown.flat_map(|artifact| &artifact.columns);

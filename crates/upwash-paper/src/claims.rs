@@ -1,9 +1,9 @@
-//! What is claimed, by the paper or by us, as far as runs can tell.
+//! Claims of the paper, and questions of this reproduction, that runs can answer.
 
 use crate::experiments::PaperExperiment;
 use serde::Deserialize;
 
-/// What can be checked.
+/// A claim with its sentence in the document.
 #[derive(Clone)]
 pub(crate) struct Claim {
     pub(crate) sentence: String,
@@ -12,34 +12,38 @@ pub(crate) struct Claim {
 
 #[derive(Clone)]
 pub(crate) enum ClaimKind {
-    /// One has more of something than the other.
+    /// The first experiment is better than the second by this measure.
     Better { measure: Measure, one: PaperExperiment, other: PaperExperiment },
-    /// This worker's training loss is the highest before the first cut of the rate.
+    /// This worker's training loss is the highest before the first cut of the learning rate.
     Slowest { experiment: PaperExperiment, worker: usize },
-    /// These workers are the worst, in every seed.
+    /// These workers are the worst in every seed.
     Worst { experiment: PaperExperiment, workers: Vec<usize> },
-    /// In the mean over these pairs, the first has a higher mean accuracy than the second.
+    /// Averaged over these pairs, the first has a higher mean accuracy than the second.
     Across { pairs: Vec<[PaperExperiment; 2]> },
-    /// From the densest to the sparsest graph, one loses less than the other.
+    /// From the densest to the sparsest graph, the first loses less accuracy than the second.
     Robust { one: [PaperExperiment; 2], other: [PaperExperiment; 2] },
 }
 
-/// Of a run. Before the first cut of the rate: in the second quarter of the epochs; at the end: in the last twentieth.
+/// A measure of a run. `Before` means before the first cut of the learning rate, in the second quarter of the epochs;
+/// `AtEnd` means in the last twentieth of the epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Measure {
     MeanAccuracy,
     WorstAccuracy,
-    /// Of the averaged model.
+    /// Test accuracy of the averaged model.
     AveragedAccuracy,
-    /// Training loss, of all and of the worst worker.
+    /// Mean training loss of the workers.
     LossBefore,
+    /// Training loss of the worst worker.
     WorstLossBefore,
-    /// Its largest less its smallest among the workers.
+    /// Largest minus smallest training loss of the workers.
     SpreadBefore,
+    /// Largest minus smallest training loss of the workers.
     SpreadAtEnd,
-    /// Epochs until the mean, and the worst worker's, training loss is low.
+    /// Epochs until the mean training loss is low.
     EpochsOfMean,
+    /// Epochs until the training loss of the worst worker is low.
     EpochsOfWorst,
 }
 
@@ -48,12 +52,12 @@ impl Measure {
         matches!(self, Self::MeanAccuracy | Self::WorstAccuracy | Self::AveragedAccuracy)
     }
 
-    /// Whether it is about epochs until a loss is low.
+    /// Whether this counts epochs until a loss is low.
     fn counts_epochs(self) -> bool {
         matches!(self, Self::EpochsOfMean | Self::EpochsOfWorst)
     }
 
-    /// What it counts, with how many digits, and the smallest difference that means anything.
+    /// The unit, the number of digits, and the smallest meaningful difference.
     pub(crate) fn unit(self) -> (&'static str, usize, f64) {
         match self {
             _ if self.more_is_better() => ("points", 2, 0.0),
@@ -64,7 +68,7 @@ impl Measure {
 }
 
 impl Claim {
-    /// The experiments that it is about.
+    /// The experiments that the claim is about.
     pub(crate) fn experiments(&self) -> Vec<PaperExperiment> {
         match &self.kind {
             ClaimKind::Better { one, other, .. } => vec![*one, *other],
@@ -76,7 +80,7 @@ impl Claim {
         }
     }
 
-    /// Whether it is about epochs until a loss is low.
+    /// Whether the claim counts epochs until a loss is low.
     pub(crate) fn counts_epochs(&self) -> bool {
         matches!(self.kind, ClaimKind::Better { measure, .. } if measure.counts_epochs())
     }

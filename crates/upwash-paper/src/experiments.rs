@@ -1,4 +1,4 @@
-//! The paper's experiments: what each is called, and its configuration.
+//! The paper's experiments: their names and configurations.
 
 use crate::scale::{Dataset, Scale, Task};
 use serde::Deserialize;
@@ -6,10 +6,10 @@ use std::fmt::Write;
 use std::str::FromStr;
 use upwash::algorithm::Variant;
 
-/// The rules that go by the paper's name, in the order of its tables' columns.
+/// The variants of AL-DSGD, in the order of the table columns.
 pub(crate) const VARIANTS: [Variant; 3] = [Variant::Released, Variant::Written, Variant::Sound];
 
-/// AL-DSGD's coefficients: extra weights of the two leaders, and forces towards them.
+/// AL-DSGD's coefficients: the extra weights of the two leaders, and the strengths of the pull toward them.
 const COEFFICIENTS: [&str; 4] = ["w_best", "w_degree", "lambda_best", "lambda_degree"];
 
 /// An algorithm of the paper.
@@ -21,24 +21,25 @@ pub(crate) enum Algorithm {
     AlDsgdOverMatcha,
 }
 
-/// How AL-DSGD, or its base, is changed.
+/// A modification of AL-DSGD or its base algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Modification {
     None,
-    /// One of the four coefficients stays; the others are 0.
+    /// One of the four coefficients is kept; the others are 0.
     Only(&'static str),
     /// Metropolis weights.
     Metropolis,
 }
 
-/// An experiment but for its variant, its length and its seed, spelled `[cifar100-]ALGORITHM-LINKSxCOPIES[-only-PART|-metropolis]`.
+/// An experiment without its variant, scale and seed. Its name is
+/// `[cifar100-]ALGORITHM-LINKSxCOPIES[-only-PART|-metropolis]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct PaperExperiment {
     pub(crate) algorithm: Algorithm,
-    /// Links of the graph as the paper counts them: 13, 11, 9, 7 or 5.
+    /// Number of links of the graph as the paper counts them: 13, 11, 9, 7 or 5.
     pub(crate) links: u8,
-    /// Copies of the graph that take turns.
+    /// Number of copies of the graph that take turns.
     pub(crate) copies: u8,
     pub(crate) modification: Modification,
     pub(crate) task: Task,
@@ -99,7 +100,7 @@ impl FromStr for PaperExperiment {
             };
             Some(Self { algorithm, links: links.parse().ok()?, copies: copies.parse().ok()?, modification, task })
         };
-        parts().ok_or_else(|| format!("{name} is no experiment's name"))
+        parts().ok_or_else(|| format!("{name} is not the name of an experiment"))
     }
 }
 
@@ -112,18 +113,19 @@ impl TryFrom<String> for PaperExperiment {
 }
 
 impl PaperExperiment {
-    /// The variant whose run stands for this one: some are the same.
+    /// The variant whose run is used for this one. Some variants are identical.
     pub(crate) fn resolved(&self, variant: Variant) -> Variant {
         match (self.algorithm, variant) {
-            // The text's D-PSGD uses its whole graph, as it should; in copies it has the paper's.
+            // D-PSGD in the paper's text uses the whole graph, as the sound variant does. With copies, it uses the
+            // paper's relabelings.
             (Algorithm::Dpsgd, Variant::Written) if self.copies == 1 => Variant::Sound,
-            // MATCHA was released as it was written.
+            // MATCHA is the same in the released code and in the text.
             (Algorithm::Matcha, _) if self.copies == 1 => Variant::Sound,
             _ => variant,
         }
     }
 
-    /// What the directory of its runs is called.
+    /// The name of the directory with its runs.
     pub(crate) fn name(&self, variant: Variant) -> String {
         self.name_with(self.resolved(variant))
     }
@@ -139,12 +141,12 @@ impl PaperExperiment {
         format!("{algorithm}-{variant}-{links}x{copies}{modification}")
     }
 
-    /// What its configuration is called.
+    /// The name of its configuration file.
     pub(crate) fn config_name(&self, variant: Variant) -> String {
         self.alias(self.resolved(variant))
     }
 
-    /// What its configuration would be called if no other's run stood for it.
+    /// The name of its configuration if no other variant's run were used for it.
     pub(crate) fn alias(&self, variant: Variant) -> String {
         let data = match self.task {
             Task::Cifar10 => "",
@@ -153,31 +155,31 @@ impl PaperExperiment {
         format!("{data}{}", self.name_with(variant))
     }
 
-    /// What it is but for the graph's links.
+    /// The display name without the number of links.
     pub(crate) fn display_name(&self) -> String {
         format!("{}{}", self.algorithm.display_name(), self.details())
     }
 
-    /// What there is to say beside the algorithm and the graph's links.
+    /// The details apart from the algorithm and the number of links.
     pub(crate) fn details(&self) -> String {
-        let mut words = String::new();
+        let mut text = String::new();
         if self.copies > 1 {
-            let _ = write!(words, ", {} graphs", self.copies);
+            let _ = write!(text, ", {} graphs", self.copies);
         }
         match self.modification {
             Modification::None => {}
             Modification::Only(part) => {
-                let _ = write!(words, ", {part} alone");
+                let _ = write!(text, ", {part} alone");
             }
-            Modification::Metropolis => words += ", Metropolis weights",
+            Modification::Metropolis => text += ", Metropolis weights",
         }
         if self.task == Task::Cifar100 {
-            words += ", CIFAR-100";
+            text += ", CIFAR-100";
         }
-        words
+        text
     }
 
-    /// Its configuration.
+    /// The configuration as TOML.
     pub(crate) fn config(&self, variant: Variant, scale: &Scale, seed: u64) -> String {
         let variant = self.resolved(variant);
         let (data, dataset) = scale.named_dataset(self.task);
@@ -205,7 +207,7 @@ impl PaperExperiment {
         };
         if self.copies > 1 {
             let _ = writeln!(text, "copies = {}", self.copies);
-            // `released` brings them along where an algorithm has such a variant.
+            // For algorithms with a `released` variant, that variant implies these keys.
             match (variant, self.algorithm) {
                 (Variant::Released, Algorithm::Matcha) => {
                     text += "relabelings = \"paper\"\norder = \"released\"\n";
@@ -252,16 +254,16 @@ mod tests {
     use upwash::config::Config;
 
     #[test]
-    fn names_tell_apart_what_differs() {
+    fn different_configurations_have_different_names() {
         let mut found = BTreeMap::new();
         for experiment in catalog::all().iter().flat_map(|artifact| artifact.experiments()) {
             for variant in VARIANTS {
                 let scale = Scale::new(false, None, None);
-                let place = (scale.directory(experiment.task), experiment.name(variant));
+                let key = (scale.directory(experiment.task), experiment.name(variant));
                 let config = experiment.config(variant, &scale, 1);
-                Config::parse(&config, &[]).unwrap_or_else(|error| panic!("{place:?}: {error}"));
-                let known = found.entry(place.clone()).or_insert(config.clone());
-                assert_eq!(*known, config, "{place:?}");
+                Config::parse(&config, &[]).unwrap_or_else(|error| panic!("{key:?}: {error}"));
+                let known = found.entry(key.clone()).or_insert(config.clone());
+                assert_eq!(*known, config, "{key:?}");
             }
         }
         let mut configs: Vec<&String> = found.values().collect();
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read() {
+    fn names_are_parsed() {
         let experiment: PaperExperiment = "cifar100-al-dsgd-matcha-5x2-only-lambda-best".parse().unwrap();
         let expected = PaperExperiment {
             algorithm: Algorithm::AlDsgdOverMatcha,

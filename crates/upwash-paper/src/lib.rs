@@ -1,9 +1,11 @@
-//! The AL-DSGD paper's experiments, run anew, its numbers beside ours: what the program `upwash-reproduce` does.
+//! The program `upwash-reproduce`: reruns the experiments of the AL-DSGD paper and shows the results beside the paper's
+//! numbers.
 //!
-//! What is the paper's is data: `data/catalog.toml` lists its tables and figures with what they are said to show,
-//! `data/paper_values.toml` its numbers, `data/datasets.toml` what is trained. Not published.
+//! The facts about the paper are data files: `data/catalog.toml` lists its tables and figures with their claims,
+//! `data/paper_values.toml` its numbers, and `data/datasets.toml` the data sets and models. This crate is not
+//! published.
 
-// A closed stderr is no reason to panic: `tell!` says the same.
+// `eprintln!` panics if stderr is closed; `tell!` does not.
 #![warn(clippy::print_stderr)]
 
 mod artifacts;
@@ -25,7 +27,7 @@ use anyhow::{Context, Result, bail, ensure};
 use artifacts::Artifact;
 use experiments::VARIANTS;
 use outcomes::Store;
-use running::{needed, run_what_is_missing};
+use running::{needed_runs, run_missing};
 use scale::{Scale, WORKERS};
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -37,47 +39,48 @@ use upwash::algorithm::Variant;
 use upwash_cli::engines::EngineArgs;
 use upwash_cli::{files, tell};
 
-/// Run the AL-DSGD paper's experiments, and show its numbers beside ours.
+/// Run the experiments of the AL-DSGD paper and show the results beside the paper's numbers.
 #[derive(clap::Parser)]
 #[command(name = "upwash-reproduce", version, max_term_width = 100)]
 pub struct Args {
-    /// Which tables and figures, as --list names them, or `all`; or single runs, as configs/paper names them
+    /// Tables and figures as named by --list, or `all`; or single runs as named in configs/paper
     artifacts: Vec<String>,
-    /// List these, or all, with what each needs and how long it would take here
+    /// List the given tables and figures, or all, with the runs that each needs and their estimated time on this
+    /// machine
     #[arg(long)]
     list: bool,
-    /// Which rules: the authors' code, their text to the letter, or the idea made sound
+    /// Variants of AL-DSGD: the authors' code, the text of the paper to the letter, or the corrected method
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Variants::Released, Variants::Sound])]
     variant: Vec<Variants>,
-    /// Train for so many epochs, with the rate cut after a half and three quarters of them [default: 200]
+    /// Number of epochs; the learning rate is cut after one half and three quarters of them [default: 200]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     epochs: Option<u64>,
-    /// Images in a worker's batch [default: 128, as in the paper's text; the authors' code has 16]
+    /// Batch size of a worker [default: 128, as in the paper's text; the authors' code has 16]
     #[arg(long, value_name = "N")]
     batch: Option<NonZeroUsize>,
-    /// Run every experiment with the seeds 1 to K; of what is there already, all seeds count [default: 1; 3
-    /// with --quick, where that is at most 120 runs]
+    /// Run every experiment with the seeds 1 to K; seeds that were run before also count [default: 1; 3 with
+    /// --quick if that is at most 120 runs]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: Option<u64>,
-    /// Show the rows of these workers alone
+    /// Show only the rows of these workers
     #[arg(long, value_name = "N,N", value_delimiter = ',')]
     workers: Vec<usize>,
-    /// Count epochs until this training loss
+    /// The training loss up to which epochs are counted
     #[arg(long, value_name = "LOSS", default_value_t = 0.5)]
     loss: f64,
-    /// The shape of it all in minutes on a CPU: digits and a small network
+    /// A small version that takes minutes on a CPU: the digits and a small network
     #[arg(long)]
     quick: bool,
-    /// Run nothing: show what is there
+    /// Show existing results without running anything
     #[arg(long)]
     show: bool,
-    /// Run so many at the same time, their workers in one engine: faster on a GPU. Results are the same
+    /// Number of runs at the same time, with all workers in one engine; faster on a GPU, with the same results
     #[arg(long, value_name = "N", default_value_t = NonZeroUsize::MIN)]
     parallel_runs: NonZeroUsize,
-    /// Of every run that is over keep what the tables need: no events of single rounds, no models
+    /// Keep only what the tables need of finished runs: no events of single rounds, no models
     #[arg(long)]
     compact: bool,
-    /// The folder for runs and tables; what is done there is not run again, what was stopped goes on
+    /// The folder for runs and tables; finished runs in it are not repeated, interrupted ones are continued
     #[arg(long, value_name = "DIR", default_value = "runs/paper")]
     out: PathBuf,
     /// Write the configuration of every run into this folder, for `upwash train`
@@ -93,13 +96,13 @@ enum Variants {
     Released,
     /// The paper's text
     Written,
-    /// The idea, made sound
+    /// The corrected method
     Sound,
     /// All three
     All,
 }
 
-/// Does what is asked for, and says how the program ends.
+/// Executes the command and returns the exit code.
 pub fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let scale = args.scale()?;
     let all = catalog::all();
@@ -118,33 +121,40 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let store = Store::new(&args.out, scale);
     ensure!(
         chosen.iter().all(|artifact| scale.has(artifact.task())),
-        "--quick is on the digits alone: ask for runs of CIFAR-100 without it"
+        "--quick supports only the digits: run CIFAR-100 without it"
     );
     let folder = |artifact: &Artifact| args.out.join(scale.directory(artifact.task()));
     if args.show {
         let missing = chosen.iter().map(folder).find(|folder| !folder.is_dir());
         if let Some(folder) = missing {
-            bail!("{} is not there: without --show these runs are made; --out says where others are", folder.display());
+            bail!(
+                "{} does not exist: run without --show to create the results, or name their folder with --out",
+                folder.display()
+            );
         }
     } else {
-        let status = run_what_is_missing(args, &store, &chosen, &variants)?;
+        let status = run_missing(args, &store, &chosen, &variants)?;
         if status != ExitCode::SUCCESS {
             return Ok(status);
         }
     }
     for artifact in &chosen {
-        let renderer =
-            Renderer { store: &store, variants: artifact.variants(&variants), workers: &args.workers, low: args.loss };
+        let renderer = Renderer {
+            store: &store,
+            variants: artifact.variants(&variants),
+            workers: &args.workers,
+            low_loss: args.loss,
+        };
         let text = renderer.text(artifact)?;
         writeln!(out, "{text}")?;
-        // A part of a table is not kept as if it were the whole.
+        // A table restricted to some workers is not saved, since it is incomplete.
         if !args.show && args.workers.is_empty() {
             let folder = folder(artifact);
             files::make_folder(&folder)?;
             let file = folder.join(format!("{}.md", artifact.name));
             files::write(&file, text.as_bytes())?;
             figures::draw(&folder, artifact, &store, renderer.variants)?;
-            // Not among the tables: they may go into a file.
+            // On stderr, because stdout may go into a file.
             tell!("runs, tables and figures are in {}", folder.display());
         }
     }
@@ -152,30 +162,30 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
 }
 
 impl Args {
-    /// How long and how large, if all numbers that were given can be.
+    /// The scale of the experiments. Fails if an argument is out of range.
     fn scale(&self) -> Result<Scale> {
         let scale = Scale::new(self.quick, self.epochs, self.batch.map(Into::into));
-        ensure!(self.loss > 0.0 && self.loss.is_finite(), "--loss {}: a training loss is above 0", self.loss);
+        ensure!(self.loss > 0.0 && self.loss.is_finite(), "--loss {}: must be above 0", self.loss);
         if let Some(worker) = self.workers.iter().find(|worker| **worker >= WORKERS) {
-            bail!("--workers {worker}: the paper's are 0 to {}", WORKERS - 1);
+            bail!("--workers {worker}: the paper's workers are 0 to {}", WORKERS - 1);
         }
         ensure!(
-            scale.batch <= scale.images_each(),
-            "--batch {}: a worker has {} images",
+            scale.batch <= scale.examples_per_worker(),
+            "--batch {}: a worker has only {} images",
             scale.batch,
-            scale.images_each()
+            scale.examples_per_worker()
         );
         Ok(scale)
     }
 
     fn seeds(&self, artifacts: &[Artifact], variants: &[Variant], store: &Store) -> u64 {
-        let three = || self.quick && 3 * needed(artifacts, variants, store, 1).len() <= 120;
+        let three = || self.quick && 3 * needed_runs(artifacts, variants, store, 1).len() <= 120;
         self.seeds.unwrap_or_else(|| if three() { 3 } else { 1 })
     }
 
     fn variants(&self) -> Vec<Variant> {
-        let asked = |variant: &Variant| self.variant.iter().any(|asked| asked.covers(*variant));
-        VARIANTS.into_iter().filter(asked).collect()
+        let selected = |variant: &Variant| self.variant.iter().any(|choice| choice.covers(*variant));
+        VARIANTS.into_iter().filter(selected).collect()
     }
 }
 
@@ -190,18 +200,20 @@ impl Variants {
     }
 }
 
+/// The artifacts with these names, in the order of the catalog, followed by single runs.
 fn choose(names: &[String], all: &[Artifact]) -> Result<Vec<Artifact>> {
     let known: Vec<&str> = all.iter().map(|artifact| artifact.name.as_str()).collect();
     let known = known.join(", ");
-    ensure!(!names.is_empty(), "say which: {known}, or all; --list says what they are");
+    ensure!(!names.is_empty(), "nothing to run: choose from {known}, or all; --list describes them");
     let is = |artifact: &Artifact, name: &str| name == "all" || name == artifact.name;
     let mut runs: Vec<Artifact> = Vec::new();
     for name in names {
         if all.iter().any(|artifact| is(artifact, name)) {
             continue;
         }
-        let run = Artifact::of_run(name, all)
-            .with_context(|| format!("{name} is none of {known}, all, and no run of configs/paper"))?;
+        let run = Artifact::of_run(name, all).with_context(|| {
+            format!("unknown name {name}: choose from {known}, all, or the names of the files in configs/paper")
+        })?;
         if run.name != *name {
             tell!("note: {name} is the same run as {}", run.name);
         }
@@ -209,8 +221,8 @@ fn choose(names: &[String], all: &[Artifact]) -> Result<Vec<Artifact>> {
             runs.push(run);
         }
     }
-    let asked = |artifact: &&Artifact| names.iter().any(|name| is(artifact, name));
-    Ok(all.iter().filter(asked).cloned().chain(runs).collect())
+    let selected = |artifact: &&Artifact| names.iter().any(|name| is(artifact, name));
+    Ok(all.iter().filter(selected).cloned().chain(runs).collect())
 }
 
 fn write_configs(folder: &Path, scale: &Scale, all: &[Artifact], out: &mut impl Write) -> Result<()> {

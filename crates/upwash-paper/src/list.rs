@@ -1,10 +1,10 @@
-//! What there is, what each needs, and how long that would take here.
+//! `--list`: the tables and figures, the runs that each needs, and an estimate of their time on this machine.
 
 use crate::Args;
 use crate::artifacts::Artifact;
 use crate::experiments::PaperExperiment;
 use crate::outcomes::Store;
-use crate::running::needed;
+use crate::running::needed_runs;
 use crate::scale::{Scale, Task, WORKERS};
 use anyhow::{Context, Result, anyhow};
 use std::io::Write;
@@ -32,44 +32,48 @@ pub(crate) fn print(args: &Args, scale: &Scale, all: &[Artifact], out: &mut impl
         time(each),
         match scale.quick {
             true => "",
-            false => " (without its tests, one at a time)",
+            false => " (without evaluations, one run at a time)",
         }
     )?;
     for artifact in all {
         let only = std::slice::from_ref(artifact);
         let seeds = args.seeds(only, &variants, &store);
-        let (here, also): (Vec<_>, Vec<_>) =
-            needed(only, &variants, &store, seeds).into_iter().partition(|run| run.task == Task::Cifar10);
-        let missing = here.iter().filter(|run| !directory::is_over(&run.directory));
+        let (cifar10, cifar100): (Vec<_>, Vec<_>) =
+            needed_runs(only, &variants, &store, seeds).into_iter().partition(|run| run.task == Task::Cifar10);
+        let missing = cifar10.iter().filter(|run| !directory::is_over(&run.directory));
         let missing = missing.count();
         let (name, label, caption) = (&artifact.name, &artifact.label, &artifact.caption);
         writeln!(out, "{name:<9} {label}: {caption}")?;
         write!(
             out,
-            "          {} runs ({seeds} {}), {missing} to be run: {}",
-            here.len(),
+            "          {} runs ({seeds} {}), {missing} still to run: {}",
+            cifar10.len(),
             if seeds == 1 { "seed" } else { "seeds" },
             time(missing as f64 * each)
         )?;
-        if !also.is_empty() {
-            let (count, source, model) = (also.len(), &other.source, &other.model);
-            write!(out, "; and {count} of {source} with {model}, not timed")?;
+        if !cifar100.is_empty() {
+            let (count, source, model) = (cifar100.len(), &other.source, &other.model);
+            write!(out, "; and {count} runs of {source} with {model}, not timed")?;
         }
         writeln!(out)?;
     }
     let names: Vec<&str> = variants.iter().map(|variant| variant.name()).collect();
-    writeln!(out, "\nwith --variant {}. Runs are shared: what one table has run, another need not.", names.join(","))?;
+    writeln!(
+        out,
+        "\nwith --variant {}. Tables share runs: a run that several of them need is run once.",
+        names.join(",")
+    )?;
     Ok(())
 }
 
-/// Rounds of a run.
+/// Number of rounds of a run.
 fn rounds(scale: &Scale) -> u64 {
-    scale.epochs * scale.images_each().div_ceil(scale.batch) as u64
+    scale.epochs * scale.examples_per_worker().div_ceil(scale.batch) as u64
 }
 
-/// Measured: a few rounds of made-up images.
+/// Measures the time of a round on synthetic images.
 fn seconds_per_round(args: &Args, scale: &Scale) -> Result<f64> {
-    // A CPU need not see whole batches: time goes by images.
+    // On a CPU, the time is proportional to the batch size, so smaller batches suffice.
     let (rounds, batch) = match args.engine.is_gpu() {
         true => (30, scale.batch),
         false => (6, scale.batch.min(16)),
@@ -86,19 +90,19 @@ fn seconds_per_round(args: &Args, scale: &Scale) -> Result<f64> {
     let experiment = Experiment::prepare(config, &DataPaths::standard())?;
     let mut engine = args.engine.build(&experiment.engine_spec())?;
     let mut times = Vec::new();
-    let mut watch = |event: &Event| {
+    let mut observe = |event: &Event| {
         if let Event::Round { .. } = event {
             times.push(Instant::now());
         }
         ControlFlow::Continue
     };
     let progress = Progress::start(experiment.workers());
-    upwash::run::run(&experiment, &mut *engine, progress, &mut watch)?;
-    // The first rounds are those in which everything is done for the first time; of the others, the one in the middle.
+    upwash::run::run(&experiment, &mut *engine, progress, &mut observe)?;
+    // The first rounds are left out, because they include warm-up. The result is the median of the others.
     let mut each: Vec<f64> =
         times.windows(2).skip(times.len() / 4).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
     each.sort_by(f64::total_cmp);
-    let each = each.get(each.len() / 2).context("no round was run")?;
+    let each = each.get(each.len() / 2).context("no round was timed")?;
     Ok(each * scale.batch as f64 / batch as f64)
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use upwash_cli::output::{Output, finish};
 use upwash_paper::Args;
 
-/// Exit codes are those of `upwash`.
+/// The exit codes are those of `upwash`.
 fn main() -> ExitCode {
     let args = Args::parse();
     let mut out = Output(std::io::stdout().lock());

@@ -1,4 +1,4 @@
-//! The paper's numbers, and what is wrong among them.
+//! The paper's numbers. The tests document errors in them.
 
 use crate::claims::{Claim, ClaimKind, Measure};
 use crate::experiments::PaperExperiment;
@@ -6,7 +6,7 @@ use crate::outcomes::mean;
 use serde::Deserialize;
 use std::sync::LazyLock;
 
-/// The paper's numbers of one experiment in one table.
+/// The paper's numbers for one experiment in one table.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PaperValues {
@@ -14,7 +14,7 @@ pub(crate) struct PaperValues {
     pub(crate) experiment: PaperExperiment,
     pub(crate) accuracies: Vec<f64>,
     pub(crate) average: Option<f64>,
-    /// After half and all of the epochs.
+    /// Training losses after half and after all of the epochs.
     pub(crate) losses: Option<Vec<Vec<f64>>>,
 }
 
@@ -25,7 +25,7 @@ struct File {
 }
 
 impl PaperValues {
-    /// All of them; of an experiment that is in several tables, those first that others agree with.
+    /// All numbers. For an experiment that is in several tables, the entry that agrees with the others comes first.
     pub(crate) fn all() -> &'static [Self] {
         static ALL: LazyLock<File> = LazyLock::new(|| {
             let text = include_str!("../data/paper_values.toml");
@@ -34,19 +34,19 @@ impl PaperValues {
         &ALL.values
     }
 
-    /// What is printed of an experiment in one of these tables.
+    /// The numbers of an experiment in one of these tables.
     pub(crate) fn in_tables(tables: &[String], experiment: &PaperExperiment) -> Option<&'static Self> {
         let mut all = Self::all().iter();
         all.find(|values| tables.contains(&values.table) && values.experiment == *experiment)
     }
 
-    /// What is printed of an experiment anywhere.
+    /// The numbers of an experiment in any table.
     pub(crate) fn anywhere(experiment: &PaperExperiment) -> Option<&'static Self> {
         let mut all = Self::all().iter();
         all.find(|values| values.experiment == *experiment)
     }
 
-    /// What is printed as the average, or what it is.
+    /// The average as printed, or computed if the paper prints none.
     pub(crate) fn average(&self) -> f64 {
         self.average.unwrap_or_else(|| mean(&self.accuracies))
     }
@@ -57,7 +57,7 @@ impl PaperValues {
     }
 }
 
-/// By how much one is better in the paper, where it prints both.
+/// The difference that a claim is about, according to the paper's numbers; `None` if the paper does not print both.
 pub(super) fn claimed<'a>(
     claim: &Claim,
     printed: impl Fn(&PaperExperiment) -> Option<&'a PaperValues>,
@@ -123,13 +123,13 @@ mod tests {
         let (matcha, over_matcha) = (values("table5", "matcha-11x1"), values("table6", "al-dsgd-matcha-5x3"));
         // "D-PSGD performs poorly even when the degree is only decreased to 84 %."
         assert!(dpsgd(11).average() > dpsgd(13).average());
-        // "AL-DSGD with 38 % of degree is even better than D-PSGD with 84 %": so it is there,
+        // "AL-DSGD with 38 % of degree is even better than D-PSGD with 84 %": true in the tables.
         assert!(led(5).average() > dpsgd(11).average());
-        // "the same conclusion" over MATCHA: it is not, with the printed average or the one that is right.
+        // "the same conclusion" over MATCHA: false, with the printed and with the correct average.
         assert!(over_matcha.average() - matcha.average() < -0.7);
         assert!(mean(&over_matcha.accuracies) - mean(&matcha.accuracies) < -0.7);
         // "increased by 5.8 % and 16.7 % in the worst-performance worker and by 2.1 % and 5.5 % in the final averaged
-        // model", on CIFAR-10 and CIFAR-100: the numbers for CIFAR-100 are those of the table, the others are not.
+        // model", on CIFAR-10 and CIFAR-100: the numbers for CIFAR-100 match the table, the others do not.
         let gains = |data: &str| {
             let [one, other] =
                 ["al-dsgd-dpsgd-13x3", "dpsgd-13x1"].map(|name| values("table2", &format!("{data}{name}")));
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(gains("cifar100-"), ["16.65", "5.52"]);
     }
 
-    /// Spearman's rank correlation; equals share their rank.
+    /// Spearman's rank correlation; equal values share their rank.
     fn rank_correlation(a: &[f64], b: &[f64]) -> f64 {
         let ranks = |values: &[f64]| -> Vec<f64> {
             let below = |x: f64| values.iter().filter(|y| **y < x).count();
@@ -155,9 +155,9 @@ mod tests {
         product(&a, &b) / (product(&a, &a) * product(&b, &b)).sqrt()
     }
 
-    /// In the two matchings that the released baseline uses, half of the workers have two links and half one: the
-    /// paper's losses after 100 epochs fall into the same two halves. But they go by degree almost as well: only two
-    /// workers of the same degree are in different halves.
+    /// In the two matchings that the released baseline uses, half of the workers have two links and half have one. The
+    /// paper's losses after 100 epochs fall into the same two halves. But they correlate with the degree almost as
+    /// well: only two workers of the same degree are in different halves.
     #[test]
     fn the_printed_losses_tell_matchings_from_degrees_by_two_workers() {
         let spec: GraphSpec = "paper:L1".parse().unwrap();
@@ -178,7 +178,7 @@ mod tests {
         let by_degree = rank_correlation(&numbers(&|worker| whole[worker]), losses);
         let by_matchings = rank_correlation(&numbers(&degree), losses);
         assert_eq!(format!("{by_degree:.2}, {by_matchings:.2}"), "-0.75, -0.88");
-        // Apart from 0 and 6, more links in the graph are more in the matchings.
+        // Apart from workers 0 and 6, more links in the graph mean more links in the matchings.
         let apart = |a: usize, b: usize| whole[a] <= whole[b] && degree(a) > degree(b);
         let pairs: Vec<(usize, usize)> =
             (0..8).flat_map(|a| (0..8).map(move |b| (a, b))).filter(|&(a, b)| apart(a, b)).collect();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn every_table_has_numbers_of_all_workers() {
+    fn every_table_has_numbers_for_all_workers() {
         for values in PaperValues::all() {
             let losses = values.losses.iter().flatten();
             for numbers in losses.chain([&values.accuracies]) {

@@ -1,11 +1,12 @@
-//! Who computed a run: `run.json` in its directory.
+//! The provenance of a run: the file `run.json` in its directory.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use upwash_cli::{COMMIT, files};
 
-/// A commit, an engine and how many ran at the same time; and those before, where a run went on elsewhere.
+/// The commit, the engine and the number of parallel runs that computed a run; and the earlier ones if it was resumed
+/// elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Provenance {
@@ -22,7 +23,7 @@ pub(crate) struct Provenance {
 impl Provenance {
     const FILE: &str = "run.json";
 
-    /// This program's.
+    /// The provenance of runs of this program.
     pub(crate) fn new(engine: String, parallel_runs: usize) -> Self {
         Self {
             before: vec![],
@@ -33,15 +34,15 @@ impl Provenance {
         }
     }
 
-    /// What is known; nothing where that was not kept.
+    /// Reads the provenance of a run; empty if it was not recorded.
     pub(crate) fn read(directory: &Path) -> Self {
         let text = std::fs::read_to_string(directory.join(Self::FILE)).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
     }
 
-    /// Writes it down, and those before, where the run goes on.
-    pub(crate) fn write(mut self, directory: &Path, goes_on: bool) -> Result<()> {
-        if goes_on {
+    /// Writes the provenance. For a resumed run, the earlier one is kept in `before`.
+    pub(crate) fn write(mut self, directory: &Path, is_resumed: bool) -> Result<()> {
+        if is_resumed {
             let mut last = Self::read(directory);
             let mut before = std::mem::take(&mut last.before);
             if last != self && last != Self::default() {
@@ -53,20 +54,20 @@ impl Provenance {
         files::write(&directory.join(Self::FILE), text.as_bytes())
     }
 
-    /// All that computed it, the first one first.
+    /// The engines that computed the run, oldest first.
     pub(crate) fn engines(&self) -> Vec<String> {
-        let parts = self.before.iter().chain([self]);
-        parts.filter_map(|part| part.engine.clone()).collect()
+        let all = self.before.iter().chain([self]);
+        all.filter_map(|entry| entry.engine.clone()).collect()
     }
 
-    /// How many ran at the same time, with it.
+    /// The number of runs at the same time, including this one.
     pub(crate) fn parallel_runs(&self) -> u64 {
         self.parallel_runs.unwrap_or(1).max(1)
     }
 
-    /// Whether that was the same from its start to its end.
-    pub(crate) fn is_even(&self) -> bool {
+    /// Whether the number of parallel runs was the same from start to end.
+    pub(crate) fn has_constant_parallel_runs(&self) -> bool {
         let mut before = self.before.iter();
-        before.all(|part| part.parallel_runs() == self.parallel_runs())
+        before.all(|entry| entry.parallel_runs() == self.parallel_runs())
     }
 }

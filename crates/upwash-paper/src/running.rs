@@ -1,4 +1,4 @@
-//! Runs what is missing.
+//! Runs the experiments whose results are missing.
 
 use crate::Args;
 use crate::artifacts::Artifact;
@@ -16,7 +16,7 @@ use upwash::run::{RunDirectory, RunLocation, Status};
 use upwash_cli::runs::end_cleanly_when_interrupted;
 use upwash_cli::{files, parallel, tell};
 
-/// One run.
+/// A run that a table or figure needs.
 pub(crate) struct PlannedRun {
     pub(crate) directory: PathBuf,
     name: String,
@@ -24,12 +24,12 @@ pub(crate) struct PlannedRun {
     pub(crate) task: Task,
 }
 
-/// A run that is about to begin or to go on.
+/// A run that is about to start or continue.
 type OpenRun = (PlannedRun, Experiment, RunDirectory);
 
-/// All runs that artifacts need, each once: task by task, and there seed by seed, so that something of everything is there
-/// early.
-pub(crate) fn needed(artifacts: &[Artifact], variants: &[Variant], store: &Store, seeds: u64) -> Vec<PlannedRun> {
+/// All runs that the artifacts need, each once. They are ordered by task and then by seed, so that every experiment has
+/// a first result early.
+pub(crate) fn needed_runs(artifacts: &[Artifact], variants: &[Variant], store: &Store, seeds: u64) -> Vec<PlannedRun> {
     let (mut seen, mut all) = (BTreeSet::new(), Vec::new());
     for seed in 1..=seeds {
         for artifact in artifacts {
@@ -60,37 +60,38 @@ fn prepare(config: &str, name: &str, cache: &mut DatasetCache) -> Result<Experim
     experiment.with_context(|| name.to_owned())
 }
 
-pub(crate) fn run_what_is_missing(
+/// Runs everything that the artifacts need and that has not finished yet.
+pub(crate) fn run_missing(
     args: &Args,
     store: &Store,
     artifacts: &[Artifact],
     variants: &[Variant],
 ) -> Result<ExitCode> {
     let seeds = args.seeds(artifacts, variants, store);
-    let mut planned = needed(artifacts, variants, store, seeds);
-    // CIFAR-100 is in no package: who does not have it does without.
+    let mut planned = needed_runs(artifacts, variants, store, seeds);
+    // CIFAR-100 is not available as a package. Without it, the runs that need it are skipped.
     if let Some(first) = planned.iter().find(|run| run.task == Task::Cifar100)
         && let Err(error) = prepare(&first.config, "CIFAR-100", &mut DatasetCache::default())
     {
-        tell!("note: {error:#}; what needs it is left out");
+        tell!("note: {error:#}; experiments that need it are left out");
         planned.retain(|run| run.task != Task::Cifar100);
     }
     end_cleanly_when_interrupted()?;
     let (count, mut cache) = (planned.len(), DatasetCache::default());
     let mut planned = planned.into_iter().enumerate().peekable();
     while planned.peek().is_some() {
-        // The next few that are not done. Two tasks have two networks: they cannot share an engine.
+        // The next unfinished runs of one task. Tasks have different networks, which cannot share an engine.
         let mut open: Vec<OpenRun> = Vec::new();
         while let Some((number, run)) = planned.next_if(|(_, run)| {
-            let alike = open.first().is_none_or(|first| first.0.task == run.task);
-            alike && open.len() < args.parallel_runs.get()
+            let has_same_task = open.first().is_none_or(|first| first.0.task == run.task);
+            has_same_task && open.len() < args.parallel_runs.get()
         }) {
             let experiment = prepare(&run.config, &run.name, &mut cache)?;
             let location = RunLocation::local(&experiment);
             match RunDirectory::open(&run.directory, &experiment, &location)? {
                 Some(directory) => {
                     let from =
-                        directory.round().map_or(String::new(), |round| format!(", goes on after round {round}"));
+                        directory.round().map_or(String::new(), |round| format!(", continues after round {round}"));
                     tell!("run {} of {count}: {}{from}", number + 1, run.name);
                     open.push((run, experiment, directory));
                 }
@@ -105,7 +106,7 @@ pub(crate) fn run_what_is_missing(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs these, and says which was interrupted, if one was.
+/// Runs these at the same time. Returns the name of the first one that was interrupted.
 fn run_parallel(args: &Args, open: Vec<OpenRun>) -> Result<Option<String>> {
     if open.is_empty() {
         return Ok(None);
@@ -120,8 +121,8 @@ fn run_parallel(args: &Args, open: Vec<OpenRun>) -> Result<Option<String>> {
     let mut engine = parallel::engine(&args.engine, &experiments)?;
     let provenance = Provenance::new(args.engine.display_name(), runs.len());
     for (run, directory) in runs.iter().zip(&directories) {
-        let goes_on = directory.round().is_some();
-        provenance.clone().write(&run.directory, goes_on)?;
+        let is_resumed = directory.round().is_some();
+        provenance.clone().write(&run.directory, is_resumed)?;
     }
     let mut open: Vec<(&Experiment, RunDirectory)> = experiments.into_iter().zip(directories).collect();
     let ended = parallel::execute(&mut *engine, &mut open);
@@ -134,7 +135,7 @@ fn run_parallel(args: &Args, open: Vec<OpenRun>) -> Result<Option<String>> {
             }
             Ok(_) if args.compact => compact(&run.directory)?,
             Ok(_) => {}
-            // Those that are over are seen to before that is said.
+            // The error is returned after the finished runs have been compacted.
             Err(error) => {
                 failure.get_or_insert(anyhow::Error::from(error).context(run.name));
             }
@@ -146,7 +147,7 @@ fn run_parallel(args: &Args, open: Vec<OpenRun>) -> Result<Option<String>> {
     }
 }
 
-/// Leaves out what only a report of single rounds, or more training, would need.
+/// Removes the files and events that only reports of single rounds or further training would need.
 fn compact(directory: &Path) -> Result<()> {
     let events = directory.join("events.jsonl");
     let text = files::read(&events)?;

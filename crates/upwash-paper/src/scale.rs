@@ -1,9 +1,9 @@
-//! What is trained on which data, how long, and in how large batches.
+//! The scale of the experiments: data set, model, number of epochs and batch size.
 
 use serde::Deserialize;
 use std::sync::LazyLock;
 
-/// On the paper's graphs.
+/// Number of workers on the paper's graphs.
 pub(crate) const WORKERS: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,17 +12,17 @@ pub(crate) enum Task {
     Cifar100,
 }
 
-/// What is trained, and how long.
+/// A data set with its model and training defaults.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Dataset {
-    /// In titles of figures.
+    /// The name in titles of figures.
     pub(crate) label: String,
-    /// What is trained on what.
+    /// Description of the data and the model.
     pub(crate) description: String,
-    /// Where it comes from.
+    /// Source of the data.
     pub(crate) source: String,
-    /// Of an image.
+    /// Shape of an image.
     pub(crate) shape: String,
     pub(crate) model: String,
     pub(crate) train_examples: usize,
@@ -41,7 +41,7 @@ struct Datasets {
 static DATASETS: LazyLock<Datasets> =
     LazyLock::new(|| toml::from_str(include_str!("../data/datasets.toml")).expect("datasets.toml is tested"));
 
-/// How long, and how large.
+/// The size of the experiments, which is the same for all runs of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scale {
     pub(crate) quick: bool,
@@ -51,14 +51,14 @@ pub(crate) struct Scale {
 
 impl Scale {
     pub(crate) fn new(quick: bool, epochs: Option<u64>, batch: Option<usize>) -> Self {
-        let usual = match quick {
+        let defaults = match quick {
             true => &DATASETS.digits,
             false => &DATASETS.cifar10,
         };
-        Self { quick, epochs: epochs.unwrap_or(usual.epochs), batch: batch.unwrap_or(usual.batch) }
+        Self { quick, epochs: epochs.unwrap_or(defaults.epochs), batch: batch.unwrap_or(defaults.batch) }
     }
 
-    /// What stands for a task at this scale, and its name.
+    /// The data set of a task at this scale, with its name.
     pub(crate) fn named_dataset(&self, task: Task) -> (&'static str, &'static Dataset) {
         match (self.quick, task) {
             (true, _) => ("digits", &DATASETS.digits),
@@ -71,29 +71,29 @@ impl Scale {
         self.named_dataset(task).1
     }
 
-    /// Whether a task can be run at this scale: on the digits there is but one.
+    /// Whether a task exists at this scale: the digits replace only CIFAR-10.
     pub(crate) fn has(&self, task: Task) -> bool {
         !self.quick || task == Task::Cifar10
     }
 
-    /// What a run is, in words.
+    /// Description of a run.
     pub(crate) fn display_name(&self, task: Task) -> String {
         let description = &self.dataset(task).description;
         let Self { epochs, batch, .. } = self;
         format!("{description}, {WORKERS} workers, batch {batch}, {epochs} epochs")
     }
 
-    /// How many a worker has to train on.
-    pub(crate) fn images_each(&self) -> usize {
+    /// Training examples of each worker.
+    pub(crate) fn examples_per_worker(&self) -> usize {
         self.dataset(Task::Cifar10).train_examples / WORKERS
     }
 
-    /// Whether the paper's numbers are of this scale: in its text or in its code.
-    pub(crate) fn is_the_paper_s(&self) -> bool {
+    /// Whether the paper's numbers have this scale, according to its text or its code.
+    pub(crate) fn is_paper_scale(&self) -> bool {
         !self.quick && self.epochs == 200 && matches!(self.batch, 128 | 16)
     }
 
-    /// The directory of all runs of a task at this scale.
+    /// The name of the directory with all runs of a task at this scale.
     pub(crate) fn directory(&self, task: Task) -> String {
         let (name, dataset) = self.named_dataset(task);
         let batch = match self.batch == dataset.batch {
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_sets_are_read_and_described() {
+    fn data_sets_file_is_valid() {
         assert!(DATASETS.digits.description.starts_with("400 "));
         assert_eq!(DATASETS.digits.train_examples, 400);
         assert_eq!(DATASETS.cifar10.batch, DATASETS.cifar100.batch);

@@ -1,4 +1,4 @@
-//! Tables: the paper's numbers beside ours, in Markdown.
+//! Markdown tables with the paper's numbers beside ours.
 
 use crate::artifacts::{Artifact, Column};
 use crate::claims::Measure;
@@ -10,27 +10,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use upwash::algorithm::Variant;
 
-/// What there is of one variant of a column.
+/// The runs of one variant of a column.
 pub(crate) enum Runs {
-    /// By seed.
+    /// The runs of this variant, ordered by seed.
     Own(Vec<Outcome>),
-    /// They are those of another variant, which is shown.
-    Those(Variant),
+    /// The runs are those of another variant, which is shown too.
+    SameAs(Variant),
 }
 
+/// The runs of a column by variant.
 pub(crate) type Found = BTreeMap<Variant, Runs>;
 
 impl Runs {
+    /// The runs of this variant; empty if they are those of another one.
     pub(crate) fn own(&self) -> &[Outcome] {
         match self {
             Self::Own(runs) => runs,
-            Self::Those(_) => &[],
+            Self::SameAs(_) => &[],
         }
     }
 }
 
 impl Renderer<'_> {
-    /// The tables of the columns that there are runs of.
+    /// Writes the tables of the columns that have runs.
     pub(crate) fn tables(&self, text: &mut String, artifact: &Artifact, columns: &[(&Column, Found)]) -> Result<()> {
         if artifact.by_worker {
             for (column, found) in columns {
@@ -47,12 +49,12 @@ impl Renderer<'_> {
         }
     }
 
-    /// A column's runs.
+    /// The runs of a column.
     pub(crate) fn found(&self, column: &Column) -> Found {
         let runs = |&variant: &Variant| {
             let resolved = column.experiment.resolved(variant);
             if resolved != variant && self.variants.contains(&resolved) {
-                return (variant, Runs::Those(resolved));
+                return (variant, Runs::SameAs(resolved));
             }
             let outcomes = self.store.outcomes(&column.experiment, variant);
             (variant, Runs::Own(outcomes.values().cloned().collect()))
@@ -67,7 +69,7 @@ impl Renderer<'_> {
         names.map(str::to_owned).collect()
     }
 
-    /// A row for each worker.
+    /// Writes a table with a row for each worker.
     fn by_worker(&self, text: &mut String, found: &Found, paper: Option<&PaperValues>, losses: bool) -> Result<()> {
         let outcomes = found.values().flat_map(Runs::own);
         let count = outcomes.map(|outcome| outcome.accuracies.len()).max();
@@ -85,7 +87,7 @@ impl Renderer<'_> {
                 outcome.accuracies.get(worker).copied()
             });
         }
-        // What is in brackets is not printed there.
+        // An average in brackets is computed here, not printed in the paper.
         let printed = paper.map_or(String::new(), |paper| match paper.average {
             Some(printed) => number(Some(printed), 2),
             None => format!("({})", number(Some(paper.average()), 2)),
@@ -102,12 +104,12 @@ impl Renderer<'_> {
         write_aligned(text, &rows.rows)
     }
 
-    /// Training losses after half and all of the epochs.
+    /// Adds the training losses after half and after all of the epochs.
     fn losses(&self, rows: &mut WorkerRows, workers: &[usize], paper: Option<&PaperValues>) {
         let epochs = self.store.scale.epochs;
         let half = (epochs > 1).then_some((0, epochs / 2));
-        for (place, epoch) in half.into_iter().chain([(1, epochs)]) {
-            let printed = paper.and_then(|paper| paper.losses.as_ref()?.get(place));
+        for (index, epoch) in half.into_iter().chain([(1, epochs)]) {
+            let printed = paper.and_then(|paper| paper.losses.as_ref()?.get(index));
             for &worker in workers {
                 let printed = printed.and_then(|all| all.get(worker)).copied();
                 let name = format!("{worker}, loss in epoch {epoch}");
@@ -119,13 +121,13 @@ impl Renderer<'_> {
         }
     }
 
-    /// The averaged model, and on how many images its batch-norm statistics were estimated: runs that do not say
-    /// it took 16 batches. The digits' network has none.
+    /// The row name of the averaged model, with the number of images on which its batch-norm statistics were estimated.
+    /// Runs that do not record it used 16 batches. The network for the digits has no batch norm.
     fn averaged_name(&self, found: &Found) -> String {
         let scale = self.store.scale;
-        let usual = 16 * scale.batch as u64;
+        let default = 16 * scale.batch as u64;
         let runs = found.values().flat_map(Runs::own);
-        let images = runs.map(|outcome| outcome.statistics_examples.unwrap_or(usual));
+        let images = runs.map(|outcome| outcome.statistics_examples.unwrap_or(default));
         let images: BTreeSet<u64> = images.filter(|_| !scale.quick).collect();
         let images: Vec<String> = images.iter().map(u64::to_string).collect();
         match images.is_empty() {
@@ -134,7 +136,7 @@ impl Renderer<'_> {
         }
     }
 
-    /// How many seeds, and how long each took.
+    /// The row with the number of seeds and the time of a run.
     fn counts(&self, found: &Found, has_paper: bool) -> Vec<String> {
         let mut cells = vec!["seeds".to_owned()];
         if has_paper {
@@ -143,7 +145,7 @@ impl Renderer<'_> {
         for variant in self.variants {
             let runs = match &found[variant] {
                 Runs::Own(runs) => runs,
-                Runs::Those(other) => {
+                Runs::SameAs(other) => {
                     cells.push(format!("= {}", other.name()));
                     continue;
                 }
@@ -154,27 +156,28 @@ impl Renderer<'_> {
                 (count, true) => count.to_string(),
                 (count, false) => {
                     let sizes: BTreeSet<u64> = runs.iter().map(|run| run.parallel_runs).collect();
-                    let how = match (sizes.first(), sizes.last()) {
+                    let parallel = match (sizes.first(), sizes.last()) {
                         (Some(1), Some(1)) | (None, _) | (_, None) => String::new(),
                         (least, most) if least == most => {
                             format!(", {} at a time", runs[0].parallel_runs)
                         }
                         (Some(least), Some(most)) => format!(", {least} to {most} at a time"),
                     };
-                    format!("{count} ({:.0} s each{how})", mean(&seconds))
+                    format!("{count} ({:.0} s each{parallel})", mean(&seconds))
                 }
             });
         }
         cells
     }
 
-    /// A row for each algorithm, the graphs across, as the paper has it: all workers' mean, and the worst one.
+    /// Writes tables with a row for each algorithm and a column for each graph, as in the paper: one for the mean of
+    /// the workers and one for the worst worker.
     fn by_links(&self, text: &mut String, artifact: &Artifact, columns: &[(&Column, Found)]) -> Result<()> {
-        // How many seeds there are, if everywhere as many.
+        // The number of seeds, if it is the same everywhere.
         let counts = columns.iter().flat_map(|(_, found)| found.values());
         let counts: BTreeSet<usize> = counts.map(|runs| runs.own().len()).collect();
         let mut counts = counts.into_iter().filter(|count| *count > 0);
-        let alike = counts.next().filter(|_| counts.next().is_none());
+        let same_count = counts.next().filter(|_| counts.next().is_none());
         let links: BTreeSet<_> = columns.iter().map(|(column, _)| column.experiment.links).collect();
         let mut names: Vec<String> = Vec::new();
         for (column, _) in columns {
@@ -183,7 +186,7 @@ impl Renderer<'_> {
                 names.push(name);
             }
         }
-        let is = |column: &Column, name: &str, links: u8| {
+        let is_column = |column: &Column, name: &str, links: u8| {
             column.experiment.links == links && column.experiment.display_name() == name
         };
         let mut table = |title: String, cell: &dyn Fn(&str, u8) -> String| -> Result<()> {
@@ -196,35 +199,35 @@ impl Renderer<'_> {
             }
             write_aligned(text, &rows)
         };
-        type Of = (&'static str, fn(&PaperValues) -> f64, Measure);
-        let of: [Of; 2] = [
+        type Statistic = (&'static str, fn(&PaperValues) -> f64, Measure);
+        let statistics: [Statistic; 2] = [
             ("mean", PaperValues::average, Measure::MeanAccuracy),
             ("worst worker", PaperValues::worst, Measure::WorstAccuracy),
         ];
-        for (what, printed, measure) in of {
+        for (title, printed, measure) in statistics {
             if columns.iter().any(|(column, _)| self.printed(column).is_some()) {
-                table(format!("{what}, paper"), &|name, links| {
+                table(format!("{title}, paper"), &|name, links| {
                     let mut all = artifact.columns.iter();
-                    let found = all.find(|column| is(column, name, links));
+                    let found = all.find(|column| is_column(column, name, links));
                     let found = found.and_then(|column| self.printed(column));
                     number(found.map(printed), 2)
                 })?;
             }
             for &variant in self.variants {
-                table(format!("{what}, {}", variant.name()), &|name, links| {
+                table(format!("{title}, {}", variant.name()), &|name, links| {
                     let mut all = columns.iter();
-                    let Some((_, found)) = all.find(|(column, _)| is(column, name, links)) else {
+                    let Some((_, found)) = all.find(|(column, _)| is_column(column, name, links)) else {
                         return "not run".into();
                     };
-                    let value = |outcome: &Outcome| outcome.measure(measure, self.low);
-                    match alike {
+                    let value = |outcome: &Outcome| outcome.measure(measure, self.low_loss);
+                    match same_count {
                         Some(_) => spread(&found[&variant], &value, 2),
                         None => with_count(&found[&variant], &value),
                     }
                 })?;
             }
         }
-        let seeds = match alike {
+        let seeds = match same_count {
             Some(1) => "one seed each".into(),
             Some(count) => format!("{count} seeds each"),
             None => "in brackets: seeds".into(),
@@ -233,7 +236,7 @@ impl Renderer<'_> {
         Ok(())
     }
 
-    /// A row for each experiment.
+    /// Writes a table with a row for each experiment.
     fn means(&self, text: &mut String, columns: &[(&Column, Found)]) -> Result<()> {
         let has_paper = columns.iter().any(|(column, _)| self.printed(column).is_some());
         let mut rows = vec![self.heading("mean test accuracy", has_paper)];
@@ -258,7 +261,7 @@ impl Renderer<'_> {
     }
 }
 
-/// Rows of one column of an artifact: a variant in each cell.
+/// Rows of the table of one column of an artifact, with a cell for each variant.
 struct WorkerRows<'a> {
     rows: Vec<Vec<String>>,
     found: &'a Found,
@@ -280,7 +283,7 @@ fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or(String::new(), |value| format!("{value:.digits$}"))
 }
 
-/// The first row is the heading.
+/// Writes an aligned Markdown table. The first row is the heading.
 fn write_aligned(text: &mut String, rows: &[Vec<String>]) -> Result<()> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -304,7 +307,7 @@ fn write_aligned(text: &mut String, rows: &[Vec<String>]) -> Result<()> {
     Ok(())
 }
 
-/// A mean over seeds with its standard deviation, and how many seeds there are.
+/// The mean over seeds with its standard deviation and the number of seeds.
 fn with_count(runs: &Runs, value: &dyn Fn(&Outcome) -> Option<f64>) -> String {
     let cell = spread(runs, value, 2);
     match runs.own().len() {
@@ -313,17 +316,17 @@ fn with_count(runs: &Runs, value: &dyn Fn(&Outcome) -> Option<f64>) -> String {
     }
 }
 
-/// A mean over seeds with its standard deviation.
+/// The mean over seeds with its standard deviation, or the reason why there is none.
 fn spread(runs: &Runs, value: &dyn Fn(&Outcome) -> Option<f64>, digits: usize) -> String {
     let runs = match runs {
         Runs::Own(runs) if runs.is_empty() => return "not run".into(),
         Runs::Own(runs) => runs,
-        Runs::Those(other) => return format!("= {}", other.name()),
+        Runs::SameAs(other) => return format!("= {}", other.name()),
     };
-    let lost: Vec<u64> = runs.iter().filter_map(Outcome::diverged).collect();
-    let going: Vec<&Outcome> = runs.iter().filter(|run| run.diverged().is_none()).collect();
-    let values: Vec<f64> = going.iter().filter_map(|run| value(run)).collect();
-    let diverged = match (lost.len(), lost.first()) {
+    let diverged: Vec<u64> = runs.iter().filter_map(Outcome::diverged).collect();
+    let stable: Vec<&Outcome> = runs.iter().filter(|run| run.diverged().is_none()).collect();
+    let values: Vec<f64> = stable.iter().filter_map(|run| value(run)).collect();
+    let diverged = match (diverged.len(), diverged.first()) {
         (_, None) => String::new(),
         (1, Some(round)) => format!("diverged in round {round}"),
         (count, Some(round)) => format!("{count} diverged, the first in round {round}"),

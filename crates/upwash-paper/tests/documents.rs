@@ -1,4 +1,4 @@
-//! That what the documents say is what the results are, and that stored configurations and runs are what their names say.
+//! The documents agree with the stored results, and stored configurations and runs match their names.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +13,7 @@ fn project() -> PathBuf {
 }
 
 #[test]
-fn the_configurations_are_those_of_the_program() {
+fn stored_configurations_are_up_to_date() {
     let folder = tempfile::tempdir().unwrap();
     REPRODUCE.said(folder.path(), &["--configs", "."]);
     let read = |path: &Path| -> Vec<(String, String)> {
@@ -29,29 +29,29 @@ fn the_configurations_are_those_of_the_program() {
     );
 }
 
-/// Stands for data that need not be here.
+/// Replaces data sets that may not be installed.
 const DATA: &str = "\"synthetic:train=1024,test=8,shape=3x32x32\"";
 
-/// Every stored run is the one that its folder is called after, is over, and says where it comes from.
+/// Every stored run matches the name of its folder, has ended, and has its provenance recorded.
 #[test]
-fn results_are_what_their_names_say() {
+fn stored_runs_match_their_names() {
     let folder = tempfile::tempdir().unwrap();
     let mut runs = 0;
     for scale in folders(&project().join("results")) {
-        let words: Vec<String> = name(&scale).split('-').map(str::to_owned).collect();
-        let quick = words[0] == "digits";
-        let prefix = match &*words[0] {
+        let parts: Vec<String> = name(&scale).split('-').map(str::to_owned).collect();
+        let quick = parts[0] == "digits";
+        let prefix = match &*parts[0] {
             "cifar100" => "cifar100-",
             data => {
-                assert!(quick || data == "cifar10", "{words:?}");
+                assert!(quick || data == "cifar10", "{parts:?}");
                 ""
             }
         };
-        assert_eq!(words[2], "epochs");
+        assert_eq!(parts[2], "epochs");
         let configs = folder.path().join(name(&scale));
-        let place = configs.to_str().unwrap();
-        let mut arguments = vec!["--configs", place, "--epochs", &words[1]];
-        if let Some(batch) = words.get(4) {
+        let configs_path = configs.to_str().unwrap();
+        let mut arguments = vec!["--configs", configs_path, "--epochs", &parts[1]];
+        if let Some(batch) = parts.get(4) {
             arguments.extend(["--batch", batch]);
         }
         if quick {
@@ -70,7 +70,7 @@ fn results_are_what_their_names_say() {
                 }
                 let config = Config::parse(&text, &changes).unwrap();
                 let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
-                let data = format!("\"{}\"", words[0]);
+                let data = format!("\"{}\"", parts[0]);
                 let config = experiment.config.to_toml().replace(DATA, &data);
                 let stored = std::fs::read_to_string(run.join("config.toml")).unwrap();
                 let stored = stored.split("\n# checksum").next().unwrap();
@@ -90,18 +90,18 @@ fn results_are_what_their_names_say() {
     assert!(runs > 30, "{runs}");
 }
 
-/// Every table in the document is what `upwash-reproduce` makes of the stored runs. Between two such lines:
-/// `<!-- reproduce ARGUMENTS -->` and `<!-- end -->`.
+/// Every table between the lines `<!-- reproduce ARGUMENTS -->` and `<!-- end -->` of the document is what
+/// `upwash-reproduce` prints for the stored runs.
 #[test]
-fn the_document_says_what_the_results_are() {
+fn tables_in_the_document_match_the_results() {
     let text = std::fs::read_to_string(project().join("docs/reproduction.md")).unwrap();
     let mut tables = 0;
     for part in text.split("<!-- reproduce ").skip(1) {
         let (arguments, rest) = part.split_once(" -->\n").unwrap();
-        let (there, _) = rest.split_once("<!-- end -->").unwrap();
+        let (documented, _) = rest.split_once("<!-- end -->").unwrap();
         let mut all: Vec<&str> = arguments.split(' ').collect();
         all.extend(["--show", "--out", "results"]);
-        // Headings are one step further down there.
+        // Headings in the document are one level deeper.
         let deeper = |line: &str| match line.starts_with("##") {
             true => format!("#{line}\n"),
             false => format!("{line}\n"),
@@ -111,37 +111,37 @@ fn the_document_says_what_the_results_are() {
             let kept = text.lines().filter(|line| !line.is_empty());
             kept.map(str::to_owned).collect()
         };
-        // The first difference: all of a long table would not be read.
-        let (there, made) = (lines(there), lines(&made));
-        for (there, made) in there.iter().zip(&made) {
-            assert_eq!(there, made, "run scripts/fill-in-tables.sh");
+        // Compared line by line, so that the error shows only the first difference.
+        let (documented, made) = (lines(documented), lines(&made));
+        for (documented, made) in documented.iter().zip(&made) {
+            assert_eq!(documented, made, "run scripts/fill-in-tables.sh");
         }
-        assert_eq!(there.len(), made.len(), "run scripts/fill-in-tables.sh");
+        assert_eq!(documented.len(), made.len(), "run scripts/fill-in-tables.sh");
         tables += 1;
     }
     assert!(tables > 0);
 }
 
-/// Numbers with a point, without their signs, and their digits behind it.
+/// The decimal numbers in a text without their signs, and their number of decimals.
 fn numbers(text: &str) -> Vec<(f64, usize)> {
-    let words = text.split(|letter: char| !letter.is_ascii_digit() && letter != '.');
+    let words = text.split(|character: char| !character.is_ascii_digit() && character != '.');
     words
         .filter_map(|word| {
             let word = word.trim_matches('.');
-            let (_, behind) = word.split_once('.')?;
-            Some((word.parse().ok()?, behind.len()))
+            let (_, decimals) = word.split_once('.')?;
+            Some((word.parse().ok()?, decimals.len()))
         })
         .collect()
 }
 
-/// Tables of single runs, `<!-- seeds FOLDER -->` to `<!-- end -->`, have what the runs came to.
+/// The tables of single runs, from `<!-- seeds FOLDER -->` to `<!-- end -->`.
 fn single_runs(text: &str) -> Vec<&str> {
     let tables = text.split("<!-- seeds ").skip(1);
     tables.map(|part| part.split_once("<!-- end -->").unwrap().0).collect()
 }
 
 #[test]
-fn single_runs_are_what_their_summaries_say() {
+fn tables_of_single_runs_match_the_summaries() {
     let text = std::fs::read_to_string(project().join("docs/reproduction.md")).unwrap();
     let mut rows = 0;
     for table in single_runs(&text) {
@@ -159,26 +159,26 @@ fn single_runs_are_what_their_summaries_say() {
     assert!(rows > 0);
 }
 
-/// Every number with a point in what the document makes of its tables is, rounded, in one of them.
+/// Every decimal number in the document's conclusions is, rounded, in one of its tables.
 #[test]
-fn the_reading_has_its_numbers_from_the_tables() {
+fn conclusions_use_numbers_from_the_tables() {
     let text = std::fs::read_to_string(project().join("docs/reproduction.md")).unwrap();
     let tables = text.split("<!-- reproduce ").skip(1);
     let tables = tables.map(|part| part.split_once("<!-- end -->").unwrap().0);
     let tables = tables.chain(single_runs(&text));
     let known: Vec<(f64, usize)> = tables.flat_map(numbers).collect();
-    let (_, reading) = text.split_once("\n## What of the paper holds\n").unwrap();
-    let reading = reading.split("\n## ").next().unwrap();
-    let said = numbers(reading);
-    assert!(said.len() > 5, "{said:?}");
-    for (number, digits) in said {
+    let (_, conclusions) = text.split_once("\n## What of the paper holds\n").unwrap();
+    let conclusions = conclusions.split("\n## ").next().unwrap();
+    let used = numbers(conclusions);
+    assert!(used.len() > 5, "{used:?}");
+    for (number, digits) in used {
         let half = 0.5 / 10_f64.powi(digits as i32) + 1e-9;
-        let is = |(known, behind): &(f64, usize)| *behind >= digits && (known - number).abs() <= half;
-        assert!(known.iter().any(is), "{number} is in no table");
+        let is_same = |(known, decimals): &(f64, usize)| *decimals >= digits && (known - number).abs() <= half;
+        assert!(known.iter().any(is_same), "{number} is not in any table");
     }
 }
 
-/// Everyone's training losses in an epoch of a stored run.
+/// The training losses of all workers in an epoch of a stored run.
 fn losses(run: &Path, epoch: u64) -> Vec<f64> {
     let text = std::fs::read_to_string(run.join("events.jsonl")).unwrap();
     let events = text.lines().map(|line| -> serde_json::Value { serde_json::from_str(line).unwrap() });
@@ -187,8 +187,8 @@ fn losses(run: &Path, epoch: u64) -> Vec<f64> {
     serde_json::from_value(losses).unwrap()
 }
 
-/// The paper prints losses of 0.50 for D-PSGD and 0.38 for MATCHA in epoch 100, in the mean over workers, and says that
-/// batches were 128; its script has 16.
+/// The paper prints mean losses over the workers of 0.50 for D-PSGD and 0.38 for MATCHA in epoch 100, and says that the
+/// batch size was 128. Its script has 16.
 #[test]
 fn the_printed_losses_are_not_those_of_batch_128() {
     let results = project().join("results");
@@ -207,17 +207,17 @@ fn the_printed_losses_are_not_those_of_batch_128() {
     assert!(found.iter().all(|loss| (0.42..0.59).contains(loss)), "{found:?}");
 }
 
-/// Every test that the findings name is there.
+/// Every test that docs/findings.md names exists.
 #[test]
-fn findings_have_their_tests() {
+fn tests_named_in_findings_exist() {
     let text = std::fs::read_to_string(project().join("docs/findings.md")).unwrap();
     let named = text.split('`').skip(1).step_by(2);
     let mut found = 0;
     let named = named.filter(|name| name.starts_with("crates/"));
     for (file, item) in named.filter_map(|name| name.split_once("::")) {
         let source = std::fs::read_to_string(project().join(file)).unwrap();
-        let there = [format!("fn {item}("), format!("enum {item} ")];
-        assert!(there.iter().any(|item| source.contains(item)), "{file}::{item}");
+        let definitions = [format!("fn {item}("), format!("enum {item} ")];
+        assert!(definitions.iter().any(|item| source.contains(item)), "{file}::{item}");
         found += 1;
     }
     assert!(found >= 12, "{found}");

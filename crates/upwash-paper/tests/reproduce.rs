@@ -1,4 +1,4 @@
-//! The program `upwash-reproduce`.
+//! `upwash-reproduce` on the command line.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,7 +9,7 @@ use common::{REPRODUCE, folders, name};
 const QUICK: [&str; 7] = ["table2", "--quick", "--epochs", "4", "--seeds", "2", "--compact"];
 
 #[test]
-fn a_small_table_is_run_once_and_shown_again() {
+fn table_is_run_once_and_shown_again() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let text = REPRODUCE.said(here, &QUICK);
@@ -39,16 +39,16 @@ fn a_small_table_is_run_once_and_shown_again() {
     assert_eq!(names, ["config.toml", "events.jsonl", "run.json", "summary.json"]);
     let events = std::fs::read_to_string(runs.join("dpsgd-sound-13x1/seed-2/events.jsonl"));
     assert!(!events.unwrap().contains("\"event\":\"round\""));
-    // What is done is not run again; what is shown is the same.
+    // Finished runs are not repeated, and the output is the same.
     assert_eq!(REPRODUCE.said(here, &QUICK), text);
     assert_eq!(files(), before);
     let shown = REPRODUCE.said(here, &["table2", "--quick", "--epochs", "4", "--show", "--workers", "0,4"]);
     assert!(shown.contains("\n| 4 ") && !shown.contains("\n| 3 "), "{shown}");
 }
 
-/// On one engine at the same time they come to the same; and a run can be asked for by itself.
+/// Runs on one engine at the same time give the same results, and a run can be requested individually.
 #[test]
-fn parallel_and_single_runs_are_the_same_runs() {
+fn parallel_and_single_runs_give_the_same_results() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let text = REPRODUCE.said(here, &QUICK);
@@ -74,8 +74,8 @@ fn parallel_and_single_runs_are_the_same_runs() {
     assert!(shown.contains("D = 13, sound"), "{shown}");
 }
 
-/// The released baseline leaves workers 0 and 4 on their own, and that is what the paper shows of them; with the whole
-/// graph they are as good as the others.
+/// The released baseline isolates workers 0 and 4 from the others, which explains their accuracy in the paper. On the
+/// whole graph they are as good as the others.
 #[test]
 fn workers_0_and_4_are_worse_in_the_released_baseline_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -85,10 +85,10 @@ fn workers_0_and_4_are_worse_in_the_released_baseline_alone() {
     assert!(ends.contains("sound: so in 0 of 1 seeds"), "{text}");
 }
 
-/// Who computed it is known, also of a run that others have gone on with; what is compact in the end is what was asked for last.
+/// The provenance is recorded, also for a run that was resumed differently, and the last `--compact` takes effect.
 #[cfg(unix)]
 #[test]
-fn an_interrupted_table_goes_on() {
+fn interrupted_table_is_resumed() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let table = ["table5", "--quick", "--seeds", "1", "--epochs", "80", "--variant", "sound"];
@@ -106,13 +106,13 @@ fn an_interrupted_table_goes_on() {
     };
     assert_eq!((&json()["together"], &json()["before"]), (&5.into(), &serde_json::Value::Null));
     let five = json();
-    // MATCHA was released as it was written.
+    // MATCHA is the same in the released code and in the text.
     let run = ["matcha-released-5x1", "--quick", "--seeds", "1", "--epochs", "80"];
     let output = REPRODUCE.output(here, &run);
     assert!(output.status.success());
     let error = String::from_utf8_lossy(&output.stderr);
     for expected in
-        ["matcha-released-5x1 is the same run as matcha-sound-5x1", "matcha-sound-5x1, seed 1, goes on after round "]
+        ["matcha-released-5x1 is the same run as matcha-sound-5x1", "matcha-sound-5x1, seed 1, continues after round "]
     {
         assert!(error.contains(expected), "{error}");
     }
@@ -125,7 +125,7 @@ fn an_interrupted_table_goes_on() {
     assert!(!first.join("model.safetensors").exists());
 }
 
-/// A figure of several graphs is drawn over epochs, and over the graphs.
+/// A figure of several graphs is drawn over epochs and over links.
 #[test]
 fn figures_are_drawn() {
     let folder = tempfile::tempdir().unwrap();
@@ -145,18 +145,18 @@ fn figures_are_drawn() {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn invalid_arguments_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, expected) in [
-        (&[][..], "say which: table1,"),
-        (&["table11"], "table11 is none of table1,"),
+        (&[][..], "nothing to run: choose from table1,"),
+        (&["table11"], "unknown name table11: choose from table1,"),
         (&["table2", "--seeds", "0"], "0 is not in"),
         (&["table2", "--workers", "8"], "are 0 to 7"),
         (&["table2", "--loss", "nan"], "above 0"),
         (&["table2", "--batch", "6251"], "6250 images"),
-        (&["table2", "--show"], "is not there"),
+        (&["table2", "--show"], "does not exist"),
         (&["--list", "--batch", "6251"], "6250 images"),
-        (&["cifar100-dpsgd-sound-13x1", "--quick"], "--quick is on the digits alone"),
+        (&["cifar100-dpsgd-sound-13x1", "--quick"], "--quick supports only the digits"),
         (&["table2", "--variant", "good"], "possible values"),
     ] {
         let output = REPRODUCE.output(folder.path(), arguments);
@@ -167,7 +167,7 @@ fn mistakes_are_named() {
 }
 
 #[test]
-fn what_can_be_made_is_listed_with_what_it_takes() {
+fn list_shows_the_runs_and_time_of_each_table() {
     let folder = tempfile::tempdir().unwrap();
     let text = REPRODUCE.said(folder.path(), &["--list", "--quick", "--variant", "all"]);
     for label in [

@@ -1,44 +1,47 @@
-//! What an event changes in a run.
+//! Applies events to a [`Run`].
 
-use crate::{Batches, Epoch, Graph, Now, Run};
+use crate::{Batches, Epoch, Graph, LiveState, Run};
 use upwash::run::{ControlRequest, Event};
 
-/// Whose events.
+/// The process that wrote an event log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Source {
-    /// Who it is, where it knows only itself.
+    /// The peer's worker, for a process that knows only its own worker.
     pub(crate) peer: Option<usize>,
-    /// Whether there is no other: what it does not know is nothing.
-    pub(crate) alone: bool,
+    /// Whether this process holds all workers of the run. Values missing from its events then do not exist anywhere
+    /// else.
+    pub(crate) has_all_workers: bool,
 }
 
-/// As events begin that are most of a file.
-const ROUND: &[u8] = br#"{"event":"round","round":"#;
-/// More workers than anyone has: a number above it is a mistake.
-const MOST_WORKERS: usize = 1_000_000;
-/// Warnings that are shown.
-const MOST_WARNINGS: usize = 50;
+/// The start of a round event. Most lines of a log are round events.
+const ROUND_PREFIX: &[u8] = br#"{"event":"round","round":"#;
+/// The largest plausible number of workers. A larger one in a log is an error.
+const MAX_WORKERS: usize = 1_000_000;
+/// How many distinct warnings are shown.
+const MAX_WARNINGS: usize = 50;
 
-/// Lines of rounds, of which few have to be understood.
+/// Round events that are not plotted. Only the newest of them have to be parsed.
 #[derive(Default)]
 pub(crate) struct Skipped {
-    /// The last one; and the last that said something of links, and of leaders.
+    /// The newest line.
     last: Vec<u8>,
+    /// The newest line that lists links.
     links: Vec<u8>,
+    /// The newest line that lists leaders.
     leaders: Vec<u8>,
 }
 
-/// Of a line that tells of a round, its number.
-pub(crate) fn number_of_round(line: &[u8]) -> Option<u64> {
-    let rest = line.strip_prefix(ROUND)?;
+/// The round of a line that is a round event; `None` for other lines.
+pub(crate) fn round_number(line: &[u8]) -> Option<u64> {
+    let rest = line.strip_prefix(ROUND_PREFIX)?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
 impl Skipped {
     pub(crate) fn keep(&mut self, line: &mut Vec<u8>) {
-        let says = |what: &[u8]| memchr::memmem::find(line, what).is_some();
-        let (links, leaders) = (says(br#""links":"#), says(br#""leaders":"#));
+        let contains = |key: &[u8]| memchr::memmem::find(line, key).is_some();
+        let (links, leaders) = (contains(br#""links":"#), contains(br#""leaders":"#));
         if links {
             self.links.clone_from(line);
         }
@@ -54,10 +57,10 @@ impl Skipped {
             now.links = links.or(now.links.take());
         }
         if let Some(Event::Round { leaders, .. }) = parse(&self.leaders) {
-            now.follow(leaders, source);
+            now.update_leaders(leaders, source);
         }
         if let Some(Event::Round { losses, .. }) = parse(&self.last) {
-            fill(&mut now.losses, known(losses));
+            merge(&mut now.losses, without_nan(losses));
         }
         *self = Self::default();
     }
@@ -67,18 +70,18 @@ fn parse(line: &[u8]) -> Option<Event> {
     serde_json::from_slice(line).ok()
 }
 
-/// Numbers as the page has them: none where an event has NaN.
-pub(crate) fn known(numbers: Vec<f64>) -> Vec<Option<f64>> {
-    numbers.into_iter().map(some).collect()
+/// Replaces NaN, which stands for an unknown value in events, by `None`.
+pub(crate) fn without_nan(numbers: Vec<f64>) -> Vec<Option<f64>> {
+    numbers.into_iter().map(non_nan).collect()
 }
 
-pub(crate) fn some(number: f64) -> Option<f64> {
+pub(crate) fn non_nan(number: f64) -> Option<f64> {
     (!number.is_nan()).then_some(number)
 }
 
-impl Now {
-    /// A request was carried out before this round.
-    fn control(&mut self, round: u64, request: ControlRequest) {
+impl LiveState {
+    /// Records a control request that was carried out before this round.
+    fn apply_control(&mut self, round: u64, request: ControlRequest) {
         match request {
             ControlRequest::Pause => self.paused = true,
             ControlRequest::Continue => self.paused = false,
@@ -87,11 +90,11 @@ impl Now {
         }
     }
 
-    /// Someone follows another, or nobody any more.
-    fn follow(&mut self, leaders: Option<Vec<Option<[usize; 2]>>>, source: Source) {
+    /// Updates the leaders. A process that holds only some workers leaves the leaders of the others unchanged.
+    fn update_leaders(&mut self, leaders: Option<Vec<Option<[usize; 2]>>>, source: Source) {
         match leaders {
             None => {}
-            Some(leaders) if source.alone => self.leaders = leaders,
+            Some(leaders) if source.has_all_workers => self.leaders = leaders,
             Some(leaders) => {
                 self.leaders.resize(leaders.len(), None);
                 for (own, theirs) in self.leaders.iter_mut().zip(leaders) {
@@ -102,8 +105,8 @@ impl Now {
     }
 }
 
-/// What is known, and where it is not, what was known.
-fn fill(own: &mut Vec<Option<f64>>, theirs: Vec<Option<f64>>) {
+/// Overwrites `own` with the known values of `theirs`.
+fn merge(own: &mut Vec<Option<f64>>, theirs: Vec<Option<f64>>) {
     own.resize(own.len().max(theirs.len()), None);
     for (own, theirs) in own.iter_mut().zip(theirs) {
         *own = theirs.or(*own);
@@ -111,17 +114,17 @@ fn fill(own: &mut Vec<Option<f64>>, theirs: Vec<Option<f64>>) {
 }
 
 impl Run {
-    /// Takes an event into account, or says why it cannot be one of this run.
+    /// Applies an event. The error says why the event is invalid.
     pub(crate) fn apply(&mut self, event: Event, source: Source) -> Result<(), String> {
         match event {
             Event::Started { algorithm, graph, workers, server, parameters, rounds, rounds_per_epoch, .. } => {
-                if workers > MOST_WORKERS {
-                    return Err(format!("{workers} workers are too many"));
+                if workers > MAX_WORKERS {
+                    return Err(format!("{workers} workers are too many: at most {MAX_WORKERS} are supported"));
                 }
                 (self.algorithm, self.graph_name) = (algorithm, graph);
                 (self.workers, self.server, self.parameters) = (workers, server, parameters);
                 (self.rounds, self.rounds_per_epoch) = (rounds, rounds_per_epoch);
-                // What an earlier part of the run came to, and was asked for, is over.
+                // The results and control requests of an earlier part of the run no longer apply.
                 (self.per_worker, self.averaged_accuracy) = (vec![], None);
                 (self.now.paused, self.now.stopping, self.now.checkpoint) = (false, false, None);
             }
@@ -130,14 +133,14 @@ impl Run {
                     self.graph = Graph::new(self.workers, matchings, relabelings);
                 }
             }
-            Event::Control { round, request } => self.now.control(round, request),
+            Event::Control { round, request } => self.now.apply_control(round, request),
             Event::Warning { message } => self.warn(message),
             Event::Round { round, losses, links, leaders, .. } => {
                 self.rounds_run = self.rounds_run.max(round.saturating_add(1));
-                let losses = known(losses);
+                let losses = without_nan(losses);
                 self.batches.add(round, &losses);
-                fill(&mut self.now.losses, losses);
-                self.now.follow(leaders, source);
+                merge(&mut self.now.losses, losses);
+                self.now.update_leaders(leaders, source);
                 self.now.links = links.or(self.now.links.take());
             }
             Event::Epoch { epoch, train_losses, test_accuracies, consensus_distance, sent, .. } => {
@@ -146,9 +149,9 @@ impl Run {
                 self.add_epoch(
                     Epoch {
                         epoch,
-                        losses: known(train_losses),
-                        accuracies: test_accuracies.map(known),
-                        consensus: some(consensus_distance),
+                        losses: without_nan(train_losses),
+                        accuracies: test_accuracies.map(without_nan),
+                        consensus: non_nan(consensus_distance),
                         bytes: sent.bytes_sent,
                         seconds: sent.simulated_seconds,
                     },
@@ -163,42 +166,42 @@ impl Run {
         Ok(())
     }
 
-    fn add_epoch(&mut self, found: Epoch, source: Source) {
+    fn add_epoch(&mut self, new: Epoch, source: Source) {
         let epochs = &mut self.epochs;
-        match epochs.binary_search_by_key(&found.epoch, |known| known.epoch) {
-            // What was run again counts as it was the last time.
-            Ok(place) if source.alone => epochs[place] = found,
-            Ok(place) => epochs[place].join(found),
-            Err(place) => epochs.insert(place, found),
+        match epochs.binary_search_by_key(&new.epoch, |known| known.epoch) {
+            // An epoch that was run again replaces the earlier one.
+            Ok(index) if source.has_all_workers => epochs[index] = new,
+            Ok(index) => epochs[index].join(new),
+            Err(index) => epochs.insert(index, new),
         }
     }
 
-    fn warn(&mut self, what: String) {
-        if self.warnings.len() < MOST_WARNINGS && !self.warnings.contains(&what) {
-            self.warnings.push(what);
+    fn warn(&mut self, message: String) {
+        if self.warnings.len() < MAX_WARNINGS && !self.warnings.contains(&message) {
+            self.warnings.push(message);
         }
     }
 }
 
 impl Batches {
-    /// Points that are kept: more would not be seen.
-    const MOST: usize = crate::page::POINTS;
+    /// How many rounds are kept. More points could not be told apart in a chart.
+    const MAX_ROWS: usize = crate::page::MAX_POINTS;
 
-    /// Whether a round would be kept.
-    pub(crate) fn wants(&self, round: u64) -> bool {
+    /// Whether this round is kept.
+    pub(crate) fn keeps(&self, round: u64) -> bool {
         round.is_multiple_of(self.every.max(1))
     }
 
     fn add(&mut self, round: u64, losses: &[Option<f64>]) {
         self.every = self.every.max(1);
-        if !self.wants(round) {
+        if !self.keeps(round) {
             return;
         }
         match self.rows.binary_search_by_key(&round, |row| row.0) {
-            Ok(place) => fill(&mut self.rows[place].1, losses.to_vec()),
-            Err(place) => self.rows.insert(place, (round, losses.to_vec())),
+            Ok(index) => merge(&mut self.rows[index].1, losses.to_vec()),
+            Err(index) => self.rows.insert(index, (round, losses.to_vec())),
         }
-        while self.rows.len() > Self::MOST {
+        while self.rows.len() > Self::MAX_ROWS {
             self.every *= 2;
             let every = self.every;
             self.rows.retain(|row| row.0.is_multiple_of(every));

@@ -1,149 +1,153 @@
-//! Reading a run's folder while it is written: again and again, only what has been added.
+//! Reads a run's folder incrementally while the run writes to it.
 
-use crate::events::{Skipped, Source, number_of_round, some};
-use crate::page::{POINTS, thinned};
+use crate::events::{Skipped, Source, non_nan, round_number};
+use crate::page::{MAX_POINTS, thinned};
 use crate::{ReadError, Run};
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use upwash::run::{Event, Status, Summary};
 
-/// A run whose folder is read as it grows: events of one process, or of several that are one run.
+/// A run whose folder is read as it grows. The run may consist of one process or of several.
 pub struct Follower {
     folder: PathBuf,
-    parts: Vec<Part>,
+    logs: Vec<EventLog>,
     run: Run,
-    /// How often it was begun anew, because events that had been read are gone.
+    /// How often reading restarted from the beginning because events that had been read were gone.
     restarts: u64,
     /// Whether epochs are thinned out when there are many.
-    lean: bool,
+    thins_epochs: bool,
 }
 
-/// Events of one process.
-struct Part {
+/// The event log of one process, and how far it has been read.
+struct EventLog {
     folder: PathBuf,
     source: Source,
-    /// Lines and bytes that were read.
+    /// Lines read so far.
     lines: usize,
+    /// Bytes read so far.
     offset: u64,
-    /// The last of those bytes: as long as they are there, so is what was read.
-    last: Vec<u8>,
-    /// The beginning of one more line, which may be half written.
-    rest: Vec<u8>,
-    /// The round with which it began the last time, and how it ended since.
+    /// The last bytes read. While the file still has them there, it was only appended to.
+    tail: Vec<u8>,
+    /// The beginning of one more line that may not be completely written.
+    partial_line: Vec<u8>,
+    /// The first round of the newest start.
     started: u64,
+    /// How the run ended since that start.
     ending: Option<Status>,
-    /// What it had sent, by epochs.
+    /// Bytes sent up to each epoch, as (epoch, bytes).
     bytes: Vec<(u64, u64)>,
-    /// Lines of a later version; and such that could not be read, with what was wrong with the first.
+    /// Number of events of unknown kinds.
     unknown: usize,
+    /// Number of lines that could not be read.
     unreadable: usize,
-    mistake: String,
+    /// The error of the first of those lines.
+    first_error: String,
 }
 
-/// Bytes by which a place in a file is known again.
-const KNOWN: usize = 64;
+/// How many bytes of a log identify the position up to which it was read.
+const TAIL_BYTES: usize = 64;
 
 impl Follower {
-    /// Finds a run; nothing of it is read yet.
+    /// Opens a run's folder without reading any events.
     pub fn open(folder: &Path) -> Result<Self, ReadError> {
-        let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-        let name = whole.file_name().map(|name| crate::read::printable(&name.to_string_lossy()));
+        let absolute = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        let name = absolute.file_name().map(|name| crate::read::printable(&name.to_string_lossy()));
         let follower = Self {
             folder: folder.to_owned(),
-            parts: vec![],
+            logs: vec![],
             run: Run { name: name.unwrap_or_else(|| "run".into()), ..Run::default() },
             restarts: 0,
-            lean: false,
+            thins_epochs: false,
         };
-        match parts(folder).is_empty() {
+        match event_logs(folder).is_empty() {
             true => Err(ReadError::NoRun(folder.to_owned())),
             false => Ok(follower),
         }
     }
 
-    /// Keeps no more epochs than can be seen, however long the run.
+    /// Keeps no more epochs than a chart can show, however long the run.
     #[must_use]
-    pub fn lean(mut self) -> Self {
-        self.lean = true;
+    pub fn with_thinned_epochs(mut self) -> Self {
+        self.thins_epochs = true;
         self
     }
 
-    /// What was read so far.
+    /// The run as read so far.
     pub fn run(&self) -> &Run {
         &self.run
     }
 
-    /// Folders of the processes that have not ended.
-    pub fn going_on(&self) -> impl Iterator<Item = &Path> {
-        let going = self.newest().filter(|part| part.ending.is_none());
-        going.map(|part| part.folder.as_path())
+    /// Folders of the processes that are still running.
+    pub fn running_folders(&self) -> impl Iterator<Item = &Path> {
+        let running = self.current_logs().filter(|log| log.ending.is_none());
+        running.map(|log| log.folder.as_path())
     }
 
-    /// Whether a line has begun that is not complete.
-    pub fn is_cut(&self) -> bool {
-        self.parts.iter().any(|part| !part.rest.is_empty())
+    /// Whether a log ends with an incomplete line.
+    pub fn has_partial_line(&self) -> bool {
+        self.logs.iter().any(|log| !log.partial_line.is_empty())
     }
 
-    /// When its events were written to the last time, if that can be known.
-    pub fn written(&self) -> Option<std::time::SystemTime> {
-        let time = |part: &Part| {
-            let about = std::fs::metadata(part.folder.join("events.jsonl")).ok()?;
-            about.modified().ok()
+    /// When the events were last modified, if the file system says so.
+    pub fn modified(&self) -> Option<std::time::SystemTime> {
+        let time = |log: &EventLog| {
+            let metadata = std::fs::metadata(log.folder.join("events.jsonl")).ok()?;
+            metadata.modified().ok()
         };
-        self.parts.iter().filter_map(time).max()
+        self.logs.iter().filter_map(time).max()
     }
 
-    /// How often it was begun anew.
+    /// How often reading restarted from the beginning.
     pub fn restarts(&self) -> u64 {
         self.restarts
     }
 
-    /// The processes that have the run now: it may have begun in others.
-    fn newest(&self) -> impl Iterator<Item = &Part> {
-        let newest = self.parts.iter().max_by_key(|part| part.started);
-        let alone = newest.is_some_and(|part| part.source.alone);
-        self.parts.iter().filter(move |part| part.source.alone == alone)
+    /// The logs of the processes that hold the run now. Others may have started it.
+    fn current_logs(&self) -> impl Iterator<Item = &EventLog> {
+        let newest = self.logs.iter().max_by_key(|log| log.started);
+        let has_all_workers = newest.is_some_and(|log| log.source.has_all_workers);
+        self.logs.iter().filter(move |log| log.source.has_all_workers == has_all_workers)
     }
 
-    /// Reads what was added; whether anything was.
+    /// Reads what was added since the last call. Returns whether anything changed.
     pub fn read(&mut self) -> Result<bool, ReadError> {
-        let mut all = std::mem::take(&mut self.parts);
-        for (folder, source) in parts(&self.folder) {
-            if !all.iter().any(|part| part.folder == folder) {
-                all.push(Part::new(folder, source));
+        let mut all = std::mem::take(&mut self.logs);
+        for (folder, source) in event_logs(&self.folder) {
+            if !all.iter().any(|log| log.folder == folder) {
+                all.push(EventLog::new(folder, source));
             }
         }
-        // What one process has gone on with comes after what several have begun.
+        // If several processes started the run and one continued it, the one comes last.
         all.sort_by(|a, b| (a.source, &a.folder).cmp(&(b.source, &b.folder)));
-        let gone = all.iter().any(|part| !part.is_there());
+        let gone = all.iter().any(|log| !log.is_intact());
         if gone {
-            // A run that was stopped goes on from its checkpoint, and what came after that comes again.
-            all.retain(|part| part.folder.join("events.jsonl").exists());
-            for part in &mut all {
-                *part = Part::new(part.folder.clone(), part.source);
+            // A run that was resumed from a checkpoint rewrites the events after that checkpoint.
+            all.retain(|log| log.folder.join("events.jsonl").exists());
+            for log in &mut all {
+                *log = EventLog::new(log.folder.clone(), log.source);
             }
             let name = std::mem::take(&mut self.run.name);
             self.run = Run { name, ..Run::default() };
             self.restarts += 1;
         }
-        let mut news = gone;
-        let result = all.iter_mut().try_for_each(|part| {
-            news |= part.read(&mut self.run)?;
+        let mut changed = gone;
+        let result = all.iter_mut().try_for_each(|log| {
+            changed |= log.read(&mut self.run)?;
             Ok(())
         });
-        self.parts = all;
+        self.logs = all;
         result?;
-        if news {
-            self.settle();
+        if changed {
+            self.merge_logs();
         }
-        news |= self.read_the_rest();
-        Ok(news)
+        changed |= self.read_config_and_summaries();
+        Ok(changed)
     }
 
-    /// What all processes say together.
-    fn settle(&mut self) {
-        let endings: Option<Vec<&Status>> = self.newest().map(|part| part.ending.as_ref()).collect();
+    /// Updates everything that depends on the logs of all processes.
+    fn merge_logs(&mut self) {
+        let endings: Option<Vec<&Status>> = self.current_logs().map(|log| log.ending.as_ref()).collect();
         let worst = |endings: Vec<&Status>| {
             let found = |kind: fn(&Status) -> bool| endings.iter().find(|ending| kind(ending)).copied();
             found(|ending| matches!(ending, Status::Diverged { .. }))
@@ -152,41 +156,42 @@ impl Follower {
                 .cloned()
         };
         self.run.ending = endings.and_then(worst);
-        self.run.processes = self.newest().count();
-        if self.parts.len() > 1 {
-            let known = |part: &Part, epoch: u64| {
-                let after = part.bytes.partition_point(|entry| entry.0 <= epoch);
-                Some(part.bytes[after.checked_sub(1)?].1)
+        self.run.processes = self.current_logs().count();
+        if self.logs.len() > 1 {
+            let bytes_until = |log: &EventLog, epoch: u64| {
+                let after = log.bytes.partition_point(|entry| entry.0 <= epoch);
+                Some(log.bytes[after.checked_sub(1)?].1)
             };
             for epoch in &mut self.run.epochs {
-                let one = self.parts.iter().filter(|part| part.source.alone);
-                let whole = one.filter_map(|part| known(part, epoch.epoch)).max();
-                let each = self.parts.iter().filter(|part| !part.source.alone);
-                let sum = || each.filter_map(|part| known(part, epoch.epoch)).sum();
-                epoch.bytes = whole.unwrap_or_else(sum);
+                let whole = self.logs.iter().filter(|log| log.source.has_all_workers);
+                let total = whole.filter_map(|log| bytes_until(log, epoch.epoch)).max();
+                let parts = self.logs.iter().filter(|log| !log.source.has_all_workers);
+                let sum = || parts.filter_map(|log| bytes_until(log, epoch.epoch)).sum();
+                epoch.bytes = total.unwrap_or_else(sum);
             }
         }
-        if self.lean && self.run.epochs.len() > 4 * POINTS {
+        if self.thins_epochs && self.run.epochs.len() > 4 * MAX_POINTS {
             self.run.epochs = thinned(&self.run.epochs).into_iter().cloned().collect();
         }
-        let notices = self.parts.iter().flat_map(Part::notices);
+        let notices = self.logs.iter().flat_map(EventLog::notices);
         self.run.notices = self.run.warnings.iter().cloned().chain(notices).collect();
     }
 
-    /// Files that are written once: the configuration in the beginning, summaries in the end.
-    fn read_the_rest(&mut self) -> bool {
+    /// Reads the files that are written once: the configuration at the start, summaries at the end. Returns whether the
+    /// results of the workers were read.
+    fn read_config_and_summaries(&mut self) -> bool {
         if self.run.config.is_empty() {
             let folders = [&self.folder].into_iter();
-            let mut folders = folders.chain(self.parts.iter().map(|part| &part.folder));
+            let mut folders = folders.chain(self.logs.iter().map(|log| &log.folder));
             let read = |folder: &PathBuf| std::fs::read_to_string(folder.join("config.toml")).ok();
             self.run.config = folders.find_map(read).unwrap_or_default();
         }
         if self.run.ending.is_none() || !self.run.per_worker.is_empty() {
             return false;
         }
-        let own: Vec<(PathBuf, Source, Option<Status>)> =
-            self.newest().map(|part| (part.folder.clone(), part.source, part.ending.clone())).collect();
-        for (folder, source, ending) in own {
+        let ended: Vec<(PathBuf, Source, Option<Status>)> =
+            self.current_logs().map(|log| (log.folder.clone(), log.source, log.ending.clone())).collect();
+        for (folder, source, ending) in ended {
             self.run.read_summary(&folder, source.peer, &ending);
         }
         let ending = self.run.ending.clone();
@@ -194,73 +199,72 @@ impl Follower {
         !self.run.per_worker.is_empty()
     }
 
-    /// All there is, with notices of what could not be read.
+    /// The whole run, with notices about lines that could not be read.
     pub fn into_run(mut self) -> Result<Run, ReadError> {
-        for part in &mut self.parts {
-            // The last line of a run that was cut off may be whole all the same.
-            let rest = std::mem::take(&mut part.rest);
-            if !rest.is_empty() && !part.understand(&rest, &mut self.run) {
-                part.rest = rest;
+        for log in &mut self.logs {
+            // A last line without a newline may still be complete.
+            let line = std::mem::take(&mut log.partial_line);
+            if !line.is_empty() && !log.apply_line(&line, &mut self.run) {
+                log.partial_line = line;
             }
         }
-        self.settle();
+        self.merge_logs();
         if self.run.workers == 0 {
             return Err(ReadError::Empty(self.folder));
         }
-        for part in self.parts.iter().filter(|part| !part.rest.is_empty()) {
-            let place = part.folder.join("events.jsonl");
-            let what = "the last line is cut; what is before it is shown";
-            self.run.notices.push(format!("{}: {what}", place.display()));
+        for log in self.logs.iter().filter(|log| !log.partial_line.is_empty()) {
+            let path = log.folder.join("events.jsonl");
+            let notice = "the last line is incomplete and left out";
+            self.run.notices.push(format!("{}: {notice}", path.display()));
         }
         Ok(self.run)
     }
 }
 
-/// Where a run's processes write: its own folder, and those in it.
-fn parts(folder: &Path) -> Vec<(PathBuf, Source)> {
-    let inside = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let part = |path: PathBuf| {
+/// The folders in which the processes of a run write their events: the run's folder, or folders `rank-N` or `peer-N` in
+/// it.
+fn event_logs(folder: &Path) -> Vec<(PathBuf, Source)> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let process_folder = |path: PathBuf| {
         let name = path.file_name()?.to_str()?;
         let number = |kind: &str| name.strip_prefix(kind)?.parse().ok();
         let (peer, rank): (Option<usize>, Option<usize>) = (number("peer-"), number("rank-"));
-        let there = path.join("events.jsonl").exists();
-        let alone = false;
-        (there && (peer.is_some() || rank.is_some())).then_some((path, Source { peer, alone }))
+        let has_events = path.join("events.jsonl").exists();
+        (has_events && (peer.is_some() || rank.is_some())).then_some((path, Source { peer, has_all_workers: false }))
     };
-    let mut all: Vec<(PathBuf, Source)> = inside.filter_map(|entry| part(entry.path())).collect();
+    let mut all: Vec<(PathBuf, Source)> = entries.filter_map(|entry| process_folder(entry.path())).collect();
     if folder.join("events.jsonl").exists() {
-        let (peer, alone) = (None, true);
-        all.push((folder.to_owned(), Source { peer, alone }));
+        all.push((folder.to_owned(), Source { peer: None, has_all_workers: true }));
     }
     all
 }
 
-impl Part {
+impl EventLog {
     fn new(folder: PathBuf, source: Source) -> Self {
         Self {
             folder,
             source,
             lines: 0,
             offset: 0,
-            last: vec![],
-            rest: vec![],
+            tail: vec![],
+            partial_line: vec![],
             started: 0,
             ending: None,
             bytes: vec![],
             unknown: 0,
             unreadable: 0,
-            mistake: String::new(),
+            first_error: String::new(),
         }
     }
 
-    /// Whether what was read is still there.
-    fn is_there(&self) -> bool {
+    /// Whether the part of the file that was read is unchanged.
+    fn is_intact(&self) -> bool {
         let check = || -> std::io::Result<bool> {
             let mut file = File::open(self.folder.join("events.jsonl"))?;
-            let mut bytes = vec![0; self.last.len()];
-            file.seek(SeekFrom::Start(self.offset - self.last.len() as u64))?;
+            let mut bytes = vec![0; self.tail.len()];
+            file.seek(SeekFrom::Start(self.offset - self.tail.len() as u64))?;
             match file.read_exact(&mut bytes) {
-                Ok(()) => Ok(bytes == self.last),
+                Ok(()) => Ok(bytes == self.tail),
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
                 Err(error) => Err(error),
             }
@@ -268,51 +272,51 @@ impl Part {
         self.offset == 0 || check().unwrap_or(false)
     }
 
-    /// Reads whole lines that were added; whether there were any.
+    /// Reads the complete lines that were added. Returns whether there were any.
     fn read(&mut self, run: &mut Run) -> Result<bool, ReadError> {
         let path = self.folder.join("events.jsonl");
         let failed = |error| ReadError::Io { path: path.clone(), error };
         let mut file = File::open(&path).map_err(failed)?;
         file.seek(SeekFrom::Start(self.offset)).map_err(failed)?;
         let mut reader = BufReader::with_capacity(1 << 20, file);
-        let (mut line, mut news) = (Vec::new(), false);
+        let (mut line, mut changed) = (Vec::new(), false);
         let mut skipped = Skipped::default();
-        self.rest.clear();
+        self.partial_line.clear();
         loop {
             line.clear();
             if reader.read_until(b'\n', &mut line).map_err(failed)? == 0 {
                 break;
             }
             if !line.ends_with(b"\n") {
-                self.rest = line;
+                self.partial_line = line;
                 break;
             }
             self.offset += line.len() as u64;
             self.lines += 1;
-            let kept = line.len().min(KNOWN);
-            self.last = line[line.len() - kept..].to_vec();
-            news = true;
-            match number_of_round(&line) {
-                Some(round) if !run.batches.wants(round) => {
+            let kept = line.len().min(TAIL_BYTES);
+            self.tail = line[line.len() - kept..].to_vec();
+            changed = true;
+            match round_number(&line) {
+                Some(round) if !run.batches.keeps(round) => {
                     run.rounds_run = run.rounds_run.max(round + 1);
                     skipped.keep(&mut line);
                 }
                 _ => {
-                    // Links and leaders are told when they change: an earlier line counts as long as
-                    // no later one says otherwise.
+                    // Links and leaders are written only when they change: those of a skipped line hold until a later
+                    // line replaces them.
                     skipped.apply(run, self.source);
-                    if !self.understand(&line, run) {
+                    if !self.apply_line(&line, run) {
                         self.unreadable += 1;
                     }
                 }
             }
         }
         skipped.apply(run, self.source);
-        Ok(news)
+        Ok(changed)
     }
 
-    /// Whether it could be read.
-    fn understand(&mut self, line: &[u8], run: &mut Run) -> bool {
+    /// Parses a line and applies its event. Returns whether the line was valid.
+    fn apply_line(&mut self, line: &[u8], run: &mut Run) -> bool {
         let result = serde_json::from_slice::<Event>(line).map_err(|error| error.to_string());
         let result = result.and_then(|event| {
             match &event {
@@ -331,28 +335,29 @@ impl Part {
         match result {
             Ok(()) => true,
             Err(error) => {
-                if self.mistake.is_empty() {
-                    self.mistake = format!("line {}: {error}", self.lines);
+                if self.first_error.is_empty() {
+                    self.first_error = format!("line {}: {error}", self.lines);
                 }
                 false
             }
         }
     }
 
-    /// What a reader should know of it.
+    /// Notices about lines that were left out.
     fn notices(&self) -> Vec<String> {
-        let place = self.folder.join("events.jsonl");
-        let place = place.display();
+        let path = self.folder.join("events.jsonl");
+        let path = path.display();
         let mut all = Vec::new();
         match self.unreadable {
             0 => {}
-            1 => all.push(format!("{place}, {}; it is left out", self.mistake)),
-            more => all
-                .push(format!("{place}: {more} lines cannot be read and are left out, the first is {}", self.mistake)),
+            1 => all.push(format!("{path}, {}; this line is left out", self.first_error)),
+            count => {
+                all.push(format!("{path}: {count} unreadable lines are left out; the first is {}", self.first_error))
+            }
         }
         if self.unknown > 0 {
             all.push(format!(
-                "{place}: {} events of a kind that this version of upwash does not know are left out",
+                "{path}: {} events of kinds unknown to this version of upwash are left out",
                 self.unknown
             ));
         }
@@ -361,9 +366,10 @@ impl Part {
 }
 
 impl Run {
-    /// The summary of how it ended, if it is that; of a process that knows only its own worker, that one's part.
-    fn read_summary(&mut self, place: &Path, peer: Option<usize>, ending: &Option<Status>) {
-        let Ok(Some(mut summary)) = Summary::read(place) else {
+    /// Reads the summary in `folder`, if it belongs to this ending. The summary of a peer describes only its own
+    /// worker.
+    fn read_summary(&mut self, folder: &Path, peer: Option<usize>, ending: &Option<Status>) {
+        let Ok(Some(mut summary)) = Summary::read(folder) else {
             return;
         };
         if ending.as_ref() != Some(&summary.status) {
@@ -375,7 +381,7 @@ impl Run {
             Some(worker) => self.per_worker.extend(summary.per_worker.into_iter().filter(|found| found.id == worker)),
             None => {
                 self.per_worker = summary.per_worker;
-                self.averaged_accuracy = some(summary.averaged_model_accuracy);
+                self.averaged_accuracy = non_nan(summary.averaged_model_accuracy);
             }
         }
         self.per_worker.sort_by_key(|worker| worker.id);

@@ -1,5 +1,7 @@
-//! Runs as people like to see them: pages, tables and files for other programs, drawn from a run's folder alone, so that
-//! it does not matter which engine or transport made it, or whether it is still going on. Nothing here changes a run.
+//! Reports of runs: HTML pages, figures, terminal tables, CSV and TensorBoard files.
+//!
+//! The crate reads only the files in a run's folder. It therefore works for every engine and transport, and for runs
+//! that are still in progress. It never modifies a run.
 
 mod drawing;
 mod events;
@@ -16,7 +18,7 @@ pub use figure::{Figure, NamedLine, figures};
 pub use follow::Follower;
 pub use live::{LiveStatus, Viewer};
 pub use page::{live_page, page};
-pub use read::{Batches, Epoch, Graph, Now, ReadError, Run};
+pub use read::{Batches, Epoch, Graph, LiveState, ReadError, Run};
 pub use table::csv;
 pub use tensorboard::tensorboard;
 pub use text::show;

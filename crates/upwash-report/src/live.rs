@@ -1,53 +1,54 @@
-//! What someone who watches a run is told: all of it once, then what is new.
+//! Messages for the live page: the whole run first, then what changed.
 
-use crate::page::{More, POINTS, View};
+use crate::page::{MAX_POINTS, RunProgress, View};
 use crate::{Epoch, Follower, Run};
 use serde::Serialize;
 
-/// What is known of a run that its events do not say.
+/// What the live page shows beyond the events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LiveStatus {
-    /// Rounds a second.
+    /// Rounds per second.
     pub pace: Option<f64>,
-    /// Whether something was asked of the run that it has not found yet.
+    /// Whether a control request is waiting for the run to carry it out.
     pub waiting: bool,
-    /// Whether nothing has been heard of it for long.
+    /// Whether the run has not written any events for a long time.
     pub silent: bool,
-    /// Whether then its last line is not complete.
+    /// Whether the run is silent and its last line is incomplete.
     pub cut: bool,
 }
 
-/// Someone who watches.
+/// One connected browser, and what was already sent to it.
 #[derive(Debug, Default)]
 pub struct Viewer {
-    /// What was sent already: none in the beginning.
-    seen: Option<Seen>,
+    /// `None` before the first message.
+    sent: Option<Sent>,
 }
 
-/// What was sent.
+/// What was sent so far.
 #[derive(Debug)]
-struct Seen {
+struct Sent {
     shape: Shape,
-    /// The last epoch and the last round: they may not have been complete, and are sent again.
+    /// The last epoch. It may have been incomplete, so it is sent again.
     epoch: u64,
+    /// The last round. It may have been incomplete, so it is sent again.
     round: u64,
-    /// Epochs in all.
+    /// Number of epochs on the page.
     points: usize,
 }
 
-/// When this changes, everything is sent anew.
+/// Properties of a run whose change requires sending everything again.
 #[derive(Debug, PartialEq)]
 struct Shape {
     restarts: u64,
     workers: usize,
     has_graph: bool,
-    /// Rounds are thinned out when there are many.
+    /// Every how many rounds one is kept.
     every: u64,
 }
 
-/// Nothing is known yet, perhaps because nothing can be read.
+/// Sent while no events can be read yet.
 #[derive(Serialize)]
-struct Waiting<'a> {
+struct NotStarted<'a> {
     notices: &'a [String],
 }
 
@@ -59,14 +60,14 @@ struct LiveUpdate<T> {
 }
 
 impl Viewer {
-    /// The next message: what it is called (`view`: a whole run; `more`: to be added to it; `wait`: the run has
-    /// not begun) and its content, JSON.
+    /// The next message: its event name and its JSON content. `view` is a whole run, `more` an increment to it, and
+    /// `wait` means that the run has not started.
     pub fn next(&mut self, follower: &Follower, live_status: LiveStatus) -> (&'static str, String) {
         let run = follower.run();
         if run.workers == 0 {
-            self.seen = None;
-            let wait = Waiting { notices: &run.notices };
-            return ("wait", json(wait, live_status));
+            self.sent = None;
+            let content = NotStarted { notices: &run.notices };
+            return ("wait", json(content, live_status));
         }
         let shape = Shape {
             restarts: follower.restarts(),
@@ -74,31 +75,31 @@ impl Viewer {
             has_graph: run.graph.is_some(),
             every: run.batches.every,
         };
-        let seen = self.seen.take().filter(|seen| seen.shape == shape);
-        let new = seen.as_ref().map(|seen| since(run, seen.epoch));
-        let points = match (&seen, &new) {
-            (Some(seen), Some(new)) => seen.points + new.len().saturating_sub(1),
-            _ => run.epochs.len().min(POINTS),
+        let sent = self.sent.take().filter(|sent| sent.shape == shape);
+        let new = sent.as_ref().map(|sent| epochs_from(run, sent.epoch));
+        let points = match (&sent, &new) {
+            (Some(sent), Some(new)) => sent.points + new.len().saturating_sub(1),
+            _ => run.epochs.len().min(MAX_POINTS),
         };
-        let goes_on = points <= 3 * POINTS;
-        self.seen = Some(Seen {
+        let fits = points <= 3 * MAX_POINTS;
+        self.sent = Some(Sent {
             shape,
             epoch: run.epochs.last().map_or(0, |epoch| epoch.epoch),
             round: run.batches.rows.last().map_or(0, |row| row.0),
-            points: match goes_on {
+            points: match fits {
                 true => points,
-                false => POINTS,
+                false => MAX_POINTS,
             },
         });
-        match (seen, new) {
-            (Some(seen), Some(new)) if goes_on => ("more", json(More::new(run, new, seen.round), live_status)),
+        match (sent, new) {
+            (Some(sent), Some(new)) if fits => ("more", json(RunProgress::new(run, new, sent.round), live_status)),
             _ => ("view", json(View::new(run), live_status)),
         }
     }
 }
 
-/// Epochs from this one on.
-fn since(run: &Run, epoch: u64) -> Vec<&Epoch> {
+/// The epochs from this one on.
+fn epochs_from(run: &Run, epoch: u64) -> Vec<&Epoch> {
     let first = run.epochs.partition_point(|known| known.epoch < epoch);
     run.epochs[first..].iter().collect()
 }

@@ -1,12 +1,12 @@
-//! The page: one file that needs nothing else.
+//! The HTML page: one self-contained file.
 
-use crate::{Epoch, Graph, Now, Run};
+use crate::{Epoch, Graph, LiveState, Run};
 use serde::Serialize;
 use upwash::run::Status;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
 const STYLE: &str = include_str!("../assets/page.css");
-/// One after the other, in a scope of their own.
+/// The scripts, concatenated in this order inside one function scope.
 const SCRIPTS: [&str; 5] = [
     include_str!("../assets/page/charts.js"),
     include_str!("../assets/page/figures.js"),
@@ -14,36 +14,37 @@ const SCRIPTS: [&str; 5] = [
     include_str!("../assets/page/live.js"),
     include_str!("../assets/page/start.js"),
 ];
-/// Apache ECharts, as it was published.
+/// Apache ECharts, unmodified.
 const CHARTS: &str = include_str!("../assets/echarts.min.js");
 
-/// Points of a line: more would not be seen.
-pub(crate) const POINTS: usize = 400;
-/// So many workers have a line each; of more, so few are drawn: the band and the mean tell the rest.
-const LINES: usize = 32;
+/// How many points a line has at most. More could not be told apart in a chart.
+pub(crate) const MAX_POINTS: usize = 400;
+/// Up to this many workers, each has its own line.
+const MAX_LINES: usize = 32;
+/// With more workers, about this many have a line. The mean and the band between extremes cover all workers.
 const FEW_LINES: usize = 16;
 
-/// A page with these runs side by side.
+/// A page that shows these runs side by side.
 pub fn page(runs: &[Run]) -> String {
     let views: Vec<View<'_>> = runs.iter().map(View::new).collect();
     let data = serde_json::to_string(&views).unwrap_or_else(|_| "[]".into());
     let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
-    put_together(&names.join(", "), &data, "")
+    assemble(&names.join(", "), &data, "")
 }
 
-/// The same page for a run that goes on: it asks the server that it came from for [messages](crate::Viewer) at
-/// `events`, and sends it control requests at `control/...`.
+/// The page for a run in progress. It requests [messages](crate::Viewer) from its server at `events` and posts control
+/// requests to `control/...`.
 pub fn live_page(name: &str) -> String {
-    put_together(name, "null", "connect-src 'self'; ")
+    assemble(name, "null", "connect-src 'self'; ")
 }
 
-fn put_together(title: &str, data: &str, policy: &str) -> String {
-    // Within a script nothing may look like a tag, whatever a run is called.
+fn assemble(title: &str, data: &str, policy: &str) -> String {
+    // A `<` in the name of a run must not end the script element.
     let data = data.replace('<', "\\u003c");
     let script = format!("\"use strict\";\n(() => {{\n{}}})();\n", SCRIPTS.concat());
     let mut page = String::with_capacity(CHARTS.len() + data.len() + 64 * 1024);
     let mut rest = TEMPLATE;
-    // What is put in is not looked at again: it may hold anything.
+    // Inserted text is not searched for placeholders, since it may contain anything.
     while let Some((before, after)) = rest.split_once("{{") {
         page.push_str(before);
         let Some((name, after)) = after.split_once("}}") else {
@@ -71,7 +72,7 @@ fn escaped(text: &str) -> String {
     text.replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A run as the page needs it: no more lines and points than can be seen.
+/// A run reduced to the lines and points that the page draws.
 #[derive(Serialize)]
 pub(crate) struct View<'a> {
     name: &'a str,
@@ -83,45 +84,47 @@ pub(crate) struct View<'a> {
     processes: usize,
     rounds: u64,
     rounds_per_epoch: u64,
-    /// Whose lines are drawn.
+    /// The workers that have a line.
     drawn: Vec<usize>,
     config: &'a str,
     #[serde(flatten)]
-    more: More<'a>,
+    progress: RunProgress<'a>,
 }
 
-/// What changes while a run goes on.
+/// What changes while a run is in progress.
 #[derive(Serialize)]
-pub(crate) struct More<'a> {
+pub(crate) struct RunProgress<'a> {
     rounds_run: u64,
-    epochs: Vec<Row>,
-    /// Losses of some rounds.
-    batches: Vec<Batch>,
-    /// Everyone's accuracy in the end, or the last time it was tested.
+    epochs: Vec<EpochRow>,
+    /// Batch losses of a sample of the rounds.
+    batches: Vec<BatchRow>,
+    /// The last test accuracy of each worker.
     ends: Vec<Option<f64>>,
     averaged_accuracy: Option<f64>,
     notices: &'a [String],
-    now: &'a Now,
+    now: &'a LiveState,
     ending: &'a Option<Status>,
 }
 
 #[derive(Serialize)]
-struct Batch {
+struct BatchRow {
     round: u64,
-    /// Of those who are drawn.
+    /// The losses of the drawn workers.
     losses: Vec<Option<f64>>,
-    /// Of all.
+    /// The spread over all workers.
     loss: Option<Spread>,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct EpochRow {
     epoch: u64,
-    /// Of those who are drawn.
+    /// The losses of the drawn workers.
     losses: Vec<Option<f64>>,
+    /// The test accuracies of the drawn workers.
     accuracies: Option<Vec<Option<f64>>>,
-    /// Of all.
+    /// The spread of the losses over all workers.
     loss: Option<Spread>,
+    /// The spread of the test accuracies over all workers.
     accuracy: Option<Spread>,
     consensus: Option<f64>,
     bytes: u64,
@@ -147,38 +150,39 @@ impl<'a> View<'a> {
             processes: run.processes,
             rounds: run.rounds,
             rounds_per_epoch: run.rounds_per_epoch,
-            drawn: drawn(run),
+            drawn: drawn_workers(run),
             config: &run.config,
-            more: More::new(run, thinned(&run.epochs), 0),
+            progress: RunProgress::new(run, thinned(&run.epochs), 0),
         }
     }
 }
 
-impl<'a> More<'a> {
-    /// With these epochs, and rounds from this one on.
-    pub(crate) fn new(run: &'a Run, epochs: Vec<&Epoch>, first: u64) -> Self {
-        let (trains, drawn) = (trains(run), drawn(run));
+impl<'a> RunProgress<'a> {
+    /// These epochs, and the kept rounds from `first_round` on.
+    pub(crate) fn new(run: &'a Run, epochs: Vec<&Epoch>, first_round: u64) -> Self {
+        let (training, drawn) = (training_workers(run), drawn_workers(run));
         let mut ends = vec![None; run.workers];
-        run.last_accuracies().into_iter().for_each(|(worker, accuracy)| ends[worker] = Some(accuracy)); // only workers that there are
-        let of = |workers: &[usize], values: &[Option<f64>]| -> Vec<Option<f64>> {
+        // `last_accuracies` has only workers below `run.workers`.
+        run.last_accuracies().into_iter().for_each(|(worker, accuracy)| ends[worker] = Some(accuracy));
+        let select = |workers: &[usize], values: &[Option<f64>]| -> Vec<Option<f64>> {
             workers.iter().map(|&worker| values.get(worker).copied().flatten()).collect()
         };
-        let row = |epoch: &Epoch| Row {
+        let row = |epoch: &Epoch| EpochRow {
             epoch: epoch.epoch,
-            losses: of(&drawn, &epoch.losses),
-            accuracies: epoch.accuracies.as_ref().map(|all| of(&drawn, all)),
-            loss: Spread::of(&of(&trains, &epoch.losses)),
-            accuracy: epoch.accuracies.as_ref().and_then(|all| Spread::of(&of(&trains, all))),
+            losses: select(&drawn, &epoch.losses),
+            accuracies: epoch.accuracies.as_ref().map(|all| select(&drawn, all)),
+            loss: Spread::of(&select(&training, &epoch.losses)),
+            accuracy: epoch.accuracies.as_ref().and_then(|all| Spread::of(&select(&training, all))),
             consensus: epoch.consensus,
             bytes: epoch.bytes,
             seconds: epoch.seconds,
         };
         let rows = &run.batches.rows;
-        let batches = rows[rows.partition_point(|row| row.0 < first)..].iter();
-        let batch = |(round, losses): &(u64, Vec<Option<f64>>)| Batch {
+        let batches = rows[rows.partition_point(|row| row.0 < first_round)..].iter();
+        let batch = |(round, losses): &(u64, Vec<Option<f64>>)| BatchRow {
             round: *round,
-            losses: of(&drawn, losses),
-            loss: Spread::of(&of(&trains, losses)),
+            losses: select(&drawn, losses),
+            loss: Spread::of(&select(&training, losses)),
         };
         Self {
             rounds_run: run.rounds_run,
@@ -193,19 +197,19 @@ impl<'a> More<'a> {
     }
 }
 
-/// All but a server.
-fn trains(run: &Run) -> Vec<usize> {
+/// All workers but the server.
+fn training_workers(run: &Run) -> Vec<usize> {
     (0..run.workers).filter(|worker| Some(*worker) != run.server).collect()
 }
 
-/// Whose lines are drawn.
-fn drawn(run: &Run) -> Vec<usize> {
-    let trains = trains(run);
-    let step = match trains.len() {
-        ..=LINES => 1,
+/// The workers that have a line.
+fn drawn_workers(run: &Run) -> Vec<usize> {
+    let training = training_workers(run);
+    let step = match training.len() {
+        ..=MAX_LINES => 1,
         many => many.div_ceil(FEW_LINES),
     };
-    trains.into_iter().step_by(step).collect()
+    training.into_iter().step_by(step).collect()
 }
 
 impl Spread {
@@ -219,16 +223,17 @@ impl Spread {
     }
 }
 
-/// Some of the epochs: the first, the last, and at most so many between; and of those in which models were tested as many.
+/// A sample of the epochs: the first, the last, at most [`MAX_POINTS`] between them, and at most [`MAX_POINTS`] of
+/// those with an evaluation.
 pub(crate) fn thinned(epochs: &[Epoch]) -> Vec<&Epoch> {
-    let step = |count: usize| count.div_ceil(POINTS).max(1);
+    let step = |count: usize| count.div_ceil(MAX_POINTS).max(1);
     let tested = epochs.iter().filter(|epoch| epoch.accuracies.is_some());
     let (every, every_test) = (step(epochs.len()), step(tested.count()));
     let (last, mut tests) = (epochs.len().saturating_sub(1), 0);
-    let keep = |(place, epoch): &(usize, &Epoch)| {
+    let keep = |(index, epoch): &(usize, &Epoch)| {
         tests += usize::from(epoch.accuracies.is_some());
         let test = epoch.accuracies.is_some() && tests % every_test == 0;
-        test || (place + 1) % every == 0 || *place == 0 || *place == last
+        test || (index + 1) % every == 0 || *index == 0 || *index == last
     };
     let kept = epochs.iter().enumerate().filter(keep);
     kept.map(|(_, epoch)| epoch).collect()

@@ -1,129 +1,130 @@
-//! A run as it was, or is so far.
+//! The data model of a run, finished or in progress.
 
 use crate::Follower;
-use crate::events::some;
+use crate::events::non_nan;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 use upwash::run::{Status, WorkerSummary};
 use upwash_topology::Edge;
 
-/// Why a folder cannot be shown.
+/// Why a run's folder cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// Not a run's folder.
+    /// The folder is not a run's folder.
     #[error(
-        "{0} is no run: it has no events.jsonl, and no folders rank-N or peer-N that have one. Give the folder that \
-         `upwash train --out` was given"
+        "{0} is not a run: neither it nor a folder rank-N or peer-N in it has an events.jsonl. Give the folder that \
+         was passed to `upwash train --out`"
     )]
     NoRun(PathBuf),
-    /// It cannot be read.
+    /// A file cannot be read.
     #[error("{path}: {error}")]
     Io {
-        /// What.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: std::io::Error,
     },
-    /// A run that has not begun.
-    #[error("{0} has no event yet: the run has not begun, or its events are of a later version of upwash")]
+    /// The run has not started.
+    #[error("{0} has no readable events: the run has not started, or a later version of upwash wrote them")]
     Empty(PathBuf),
 }
 
-/// A run as it was, or is so far.
+/// A run, finished or in progress, as its files describe it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Run {
-    /// What it is called: its folder's name.
+    /// The name of its folder.
     pub name: String,
-    /// The algorithm in words.
+    /// The algorithm's display name.
     pub algorithm: String,
-    /// The graph in words.
+    /// The graph's display name.
     pub graph_name: String,
-    /// Its links, where they can be known.
+    /// The graph, if the events describe it.
     pub graph: Option<Graph>,
-    /// How many workers, a server included.
+    /// Number of workers, including a server.
     pub workers: usize,
-    /// The worker without data that serves the others, if there is one.
+    /// The worker that acts as the parameter server and has no data, if there is one.
     pub server: Option<usize>,
-    /// Numbers in a model.
+    /// Parameters of a model.
     pub parameters: usize,
-    /// Rounds in all.
+    /// Configured number of rounds.
     pub rounds: u64,
-    /// Rounds in an epoch.
+    /// Rounds per epoch.
     pub rounds_per_epoch: u64,
-    /// Rounds that have been run.
+    /// Rounds completed so far.
     pub rounds_run: u64,
-    /// What happened in each epoch.
+    /// The completed epochs.
     pub epochs: Vec<Epoch>,
-    /// Losses of single rounds, not of all.
+    /// Batch losses of a sample of the rounds.
     pub batches: Batches,
-    /// The last round.
-    pub now: Now,
-    /// How it ended, if it has.
+    /// The state after the last round.
+    pub now: LiveState,
+    /// How the run ended; `None` while it is in progress.
     pub ending: Option<Status>,
-    /// Each worker at the end.
+    /// Final results of each worker.
     pub per_worker: Vec<WorkerSummary>,
-    /// The accuracy of the averaged model.
+    /// Test accuracy of the averaged model.
     pub averaged_accuracy: Option<f64>,
     /// The resolved configuration.
     pub config: String,
-    /// In how many processes.
+    /// Number of processes.
     pub processes: usize,
-    /// What a reader should know.
+    /// Warnings of the run, and problems with its files.
     pub notices: Vec<String>,
-    /// That of it which its events say.
+    /// The warnings among the notices: those that the run itself reported.
     #[serde(skip)]
     pub(crate) warnings: Vec<String>,
 }
 
-/// The losses of rounds, of which some are kept.
+/// Batch losses of a sample of the rounds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Batches {
-    /// Every which.
+    /// Every how many rounds one is kept.
     pub every: u64,
-    /// Its number, and everyone's loss on its batch.
+    /// Each kept round with the batch loss of every worker.
     pub rows: Vec<(u64, Vec<Option<f64>>)>,
 }
 
-/// Where a run is.
+/// The state of a run after its last round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Now {
-    /// Everyone's last loss.
+pub struct LiveState {
+    /// The last batch loss of each worker.
     pub losses: Vec<Option<f64>>,
-    /// Over which links models went in the last round, where that is known.
+    /// The links used in the last round, if known.
     pub links: Option<Vec<Edge>>,
-    /// Whom everyone followed in it: two leaders each, where someone follows any.
+    /// The two leaders of each worker in the last round; `None` for a worker without leaders.
     pub leaders: Vec<Option<[usize; 2]>>,
-    /// Whether it waits for someone who has paused it.
+    /// Whether the run is paused.
     pub paused: bool,
-    /// Whether it was asked to stop.
+    /// Whether the run was asked to stop.
     pub stopping: bool,
-    /// The round before which a checkpoint was asked for the last time.
+    /// The round before which the last requested checkpoint was written.
     pub checkpoint: Option<u64>,
 }
 
-/// A graph's links by matchings.
+/// A graph as a list of matchings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Graph {
-    /// Links, matching by matching.
+    /// The links of each matching.
     pub matchings: Vec<Vec<Edge>>,
-    /// Where its workers are drawn, in the square from (0, 0) to (1, 1).
+    /// The position of each node in the unit square, for drawing.
     pub positions: Vec<[f64; 2]>,
-    /// Copies that take turns, where there are several: in copy c, worker k is at node `relabelings[c][k]`.
+    /// The copies of the graph that take turns, if there are several: in copy c, worker k is at node
+    /// `relabelings[c][k]`.
     pub relabelings: Vec<Vec<usize>>,
 }
 
-/// An epoch.
+/// Measurements of one epoch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Epoch {
-    /// Its number, from 1.
+    /// The epoch's number, counted from 1.
     pub epoch: u64,
-    /// Each worker's mean loss.
+    /// Mean training loss of each worker.
     pub losses: Vec<Option<f64>>,
-    /// Each worker's accuracy, where it was tested.
+    /// Test accuracy of each worker; `None` if this epoch was not evaluated.
     pub accuracies: Option<Vec<Option<f64>>>,
-    /// How far the models are from their average.
+    /// Consensus distance: how far the models are from their average.
     pub consensus: Option<f64>,
     /// Bytes sent so far.
     pub bytes: u64,
@@ -132,19 +133,19 @@ pub struct Epoch {
 }
 
 impl Run {
-    /// Reads a run's folder, whoever is writing to it.
+    /// Reads a run's folder, even while the run is writing to it.
     pub fn read(folder: &Path) -> Result<Self, ReadError> {
         let mut follower = Follower::open(folder)?;
         follower.read()?;
         follower.into_run()
     }
 
-    /// Reads several, and names each by as much of its path as it takes to tell them apart.
+    /// Reads several runs. Each is named by the shortest end of its path that distinguishes it from the others.
     pub fn read_all(folders: &[PathBuf]) -> Result<Vec<Self>, ReadError> {
         let runs: Result<Vec<Self>, ReadError> = folders.iter().map(|folder| Self::read(folder)).collect();
         let mut runs = runs?;
-        let whole = |folder: &PathBuf| folder.canonicalize().unwrap_or_else(|_| folder.clone());
-        let whole: Vec<PathBuf> = folders.iter().map(whole).collect();
+        let absolute = |folder: &PathBuf| folder.canonicalize().unwrap_or_else(|_| folder.clone());
+        let paths: Vec<PathBuf> = folders.iter().map(absolute).collect();
         let name = |path: &Path, parts: usize| {
             let all = path.components().filter_map(|part| match part {
                 Component::Normal(name) => Some(printable(&name.to_string_lossy())),
@@ -153,20 +154,20 @@ impl Run {
             let all: Vec<_> = all.collect();
             all[all.len().saturating_sub(parts)..].join("/")
         };
-        let different = whole.iter().collect::<BTreeSet<_>>().len();
-        let longest = whole.iter().map(|path| path.components().count()).max();
+        let distinct = paths.iter().collect::<BTreeSet<_>>().len();
+        let longest = paths.iter().map(|path| path.components().count()).max();
         for parts in 1..=longest.unwrap_or(1) {
-            for (run, path) in runs.iter_mut().zip(&whole) {
+            for (run, path) in runs.iter_mut().zip(&paths) {
                 run.name = name(path, parts);
             }
             let names: BTreeSet<&str> = runs.iter().map(|run| run.name.as_str()).collect();
-            if names.len() == different {
+            if names.len() == distinct {
                 break;
             }
         }
-        // The same folder may be there more than once.
+        // The same folder may be given more than once.
         let mut seen = BTreeMap::new();
-        for (run, path) in runs.iter_mut().zip(&whole) {
+        for (run, path) in runs.iter_mut().zip(&paths) {
             let times = seen.entry(path).or_insert(0);
             *times += 1;
             if *times > 1 {
@@ -176,7 +177,7 @@ impl Run {
         Ok(runs)
     }
 
-    /// Accuracies of those who train, at the end or the last time they were tested.
+    /// The last test accuracy of each worker other than the server, as (worker, accuracy).
     pub fn last_accuracies(&self) -> Vec<(usize, f64)> {
         let mut found: BTreeMap<usize, f64> = BTreeMap::new();
         for epoch in self.epochs.iter().rev() {
@@ -190,32 +191,32 @@ impl Run {
             }
         }
         for worker in &self.per_worker {
-            found.extend(some(worker.test_accuracy).map(|accuracy| (worker.id, accuracy)));
+            found.extend(non_nan(worker.test_accuracy).map(|accuracy| (worker.id, accuracy)));
         }
-        let counts = |worker: &usize| *worker < self.workers && Some(*worker) != self.server;
-        found.into_iter().filter(|(worker, _)| counts(worker)).collect()
+        let trains = |worker: &usize| *worker < self.workers && Some(*worker) != self.server;
+        found.into_iter().filter(|(worker, _)| trains(worker)).collect()
     }
 }
 
-/// A name that does nothing to a terminal.
+/// The name without control characters, which a terminal could interpret.
 pub(crate) fn printable(name: &str) -> String {
-    let letter = |letter: char| {
-        if letter.is_control() { '\u{fffd}' } else { letter }
+    let replaced = |character: char| {
+        if character.is_control() { '\u{fffd}' } else { character }
     };
-    name.chars().map(letter).collect()
+    name.chars().map(replaced).collect()
 }
 
 impl Epoch {
-    /// What another process knows of the same epoch.
+    /// Merges in what another process measured in the same epoch.
     pub(crate) fn join(&mut self, other: Self) {
-        let fill = |own: &mut Vec<Option<f64>>, theirs: Vec<Option<f64>>| {
+        let merge = |own: &mut Vec<Option<f64>>, theirs: Vec<Option<f64>>| {
             for (own, theirs) in own.iter_mut().zip(theirs) {
                 *own = theirs.or(*own);
             }
         };
-        fill(&mut self.losses, other.losses);
+        merge(&mut self.losses, other.losses);
         match (&mut self.accuracies, other.accuracies) {
-            (Some(own), Some(theirs)) => fill(own, theirs),
+            (Some(own), Some(theirs)) => merge(own, theirs),
             (own @ None, theirs) => *own = theirs,
             _ => {}
         }
@@ -225,15 +226,15 @@ impl Epoch {
 }
 
 impl Graph {
-    /// From its links, if they are a graph's.
+    /// Builds the graph; `None` if the links or the relabelings are invalid.
     pub(crate) fn new(workers: usize, matchings: Vec<Vec<Edge>>, relabelings: Vec<Vec<usize>>) -> Option<Self> {
         let links = matchings.iter().flatten().copied();
         let built = upwash_topology::Graph::new(workers, links).ok()?;
-        let everyone = |copy: &Vec<usize>| {
-            let found: BTreeSet<usize> = copy.iter().copied().collect();
-            copy.len() == workers && found.into_iter().eq(0..workers)
+        let is_permutation = |copy: &Vec<usize>| {
+            let nodes: BTreeSet<usize> = copy.iter().copied().collect();
+            copy.len() == workers && nodes.into_iter().eq(0..workers)
         };
-        relabelings.iter().all(everyone).then(|| Self {
+        relabelings.iter().all(is_permutation).then(|| Self {
             positions: upwash_topology::layout(&built),
             matchings,
             relabelings,

@@ -1,9 +1,9 @@
-//! Numbers for other programs.
+//! CSV export.
 
 use crate::Run;
 use std::fmt::Write;
 
-/// Every epoch of every worker, a line each.
+/// A CSV table with one line per epoch and worker.
 pub fn csv(runs: &[Run]) -> String {
     let mut text =
         String::from("run,epoch,worker,train_loss,test_accuracy,consensus_distance,bytes_sent,simulated_seconds\n");
@@ -13,7 +13,7 @@ pub fn csv(runs: &[Run]) -> String {
             for worker in (0..run.workers).filter(|worker| Some(*worker) != run.server) {
                 let accuracy = epoch.accuracies.as_ref().and_then(|all| *all.get(worker)?);
                 let loss = epoch.losses.get(worker).copied().flatten();
-                // A name may hold anything.
+                // The name is quoted because it may contain commas and quotes.
                 let name = run.name.replace('"', "\"\"");
                 let _ = writeln!(
                     text,

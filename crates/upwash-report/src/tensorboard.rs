@@ -1,8 +1,8 @@
-//! Event files that TensorBoard opens: records with checksums, each a small protocol buffer.
+//! TensorBoard event files: checksummed records, each of which is a protocol buffer.
 
 use crate::Run;
 
-/// A file's content for each worker, and for what all have in common: its name and its bytes.
+/// The content of an event file for each worker, and of one for values that concern all workers, as (name, bytes).
 pub fn tensorboard(run: &Run) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
     for worker in (0..run.workers).filter(|worker| Some(*worker) != run.server) {
@@ -36,7 +36,7 @@ struct Records {
 impl Records {
     fn new() -> Self {
         let mut records = Self { bytes: vec![] };
-        // Event.file_version, its third field.
+        // The third field is Event.file_version.
         let mut event = Vec::new();
         double(&mut event, 1, 0.0);
         bytes(&mut event, 3, b"brain.Event:2");
@@ -44,7 +44,7 @@ impl Records {
         records
     }
 
-    /// Event { wall_time = 1, step = 2, summary = 5 { value = 1 { tag = 1, simple_value = 2 } } }.
+    /// Adds Event { wall_time = 1, step = 2, summary = 5 { value = 1 { tag = 1, simple_value = 2 } } }.
     fn epoch(&mut self, step: u64, seconds: f64, values: &[(&str, Option<f64>)]) {
         let mut summary = Vec::new();
         for (tag, number) in values {
@@ -64,7 +64,7 @@ impl Records {
         self.push(&event);
     }
 
-    /// Length and content, each with its masked CRC-32C.
+    /// Appends a record: length and content, each followed by its masked CRC-32C.
     fn push(&mut self, event: &[u8]) {
         let length = (event.len() as u64).to_le_bytes();
         self.bytes.extend(length);

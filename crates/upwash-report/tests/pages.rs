@@ -1,4 +1,4 @@
-//! The page as a browser shows it.
+//! The HTML page in a real browser.
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use upwash_topology::GraphSpec;
 
 const WORKERS: usize = 8;
 
-/// A run's folder, with made-up losses.
+/// Creates the folder of a run with made-up losses.
 fn folder(parent: &std::path::Path, name: &str) -> PathBuf {
     folder_of(parent, name, "paper:L1", WORKERS, 10)
 }
@@ -36,45 +36,45 @@ fn folder_of(parent: &std::path::Path, name: &str, graph: &str, workers: usize, 
     folder
 }
 
-/// Lines that are drawn in a chart: what is not filled and has bent corners.
-fn drawn(chart: &str) -> String {
+/// A script that counts the lines drawn in a chart: paths without fill and with beveled joins.
+fn line_count(chart: &str) -> String {
     format!("document.querySelectorAll('#{chart} svg path[fill=\"none\"][stroke-linejoin=\"bevel\"]').length")
 }
 
 #[test]
-fn a_report_opens_from_disk_and_answers_to_the_mouse() {
+fn report_opens_from_disk_and_reacts_to_the_mouse() {
     let Some(mut browser) = Browser::start(1440, 1000) else {
         return;
     };
-    let place = tempfile::tempdir().unwrap();
-    let folders = ["first", "<script>alert(1)<x>"].map(|name| folder(place.path(), name));
+    let directory = tempfile::tempdir().unwrap();
+    let folders = ["first", "<script>alert(1)<x>"].map(|name| folder(directory.path(), name));
     let runs = Run::read_all(&folders).unwrap();
-    let file = place.path().join("report.html");
+    let file = directory.path().join("report.html");
     std::fs::write(&file, page(&runs)).unwrap();
     browser.open(&format!("file://{}", file.display()));
-    // Two graphs, losses and accuracies of two runs, six charts of both.
+    // Two graphs, two loss and two accuracy charts, and six charts that compare the runs.
     assert_eq!(browser.evaluate("document.querySelectorAll('.chart svg').length"), 12);
     // A line for each worker, and the mean.
-    let lines = browser.evaluate(&drawn("loss-0"));
+    let lines = browser.evaluate(&line_count("loss-0"));
     assert_eq!(lines, WORKERS + 1);
     let legend = "[...document.querySelectorAll('#loss-0 svg text')].find((e) => e.textContent === 'worker 3')";
     browser.click(legend);
-    browser.wait_for(&format!("{} === {WORKERS}", drawn("loss-0")));
+    browser.wait_for(&format!("{} === {WORKERS}", line_count("loss-0")));
     browser.click(legend);
-    browser.wait_for(&format!("{} === {}", drawn("loss-0"), WORKERS + 1));
-    // Twelve links, and names that are only text.
+    browser.wait_for(&format!("{} === {}", line_count("loss-0"), WORKERS + 1));
+    // The graph has twelve links. A tag in a run's name stays text.
     let links = "upwash.charts[0].instance.getOption().series[0].links.length";
     assert_eq!(browser.evaluate(links), 12);
     assert_eq!(browser.evaluate("document.querySelectorAll('#table th')[2].textContent"), "<script>alert(1)<x>");
-    // Each can be saved as SVG.
+    // Every chart can be saved as SVG.
     assert_eq!(browser.evaluate("document.querySelectorAll('.panel .save').length"), 12);
     let picture = browser.evaluate("decodeURIComponent(upwash.charts[2].picture())");
     let picture = picture.as_str().unwrap();
     assert!(picture.starts_with("data:image/svg+xml") && picture.contains("worker 3"));
-    // Values under the pointer.
+    // A tooltip shows the values under the pointer.
     browser.click("document.querySelector('#by-rounds svg')");
     browser.wait_for("[...document.querySelectorAll('#by-rounds > div')].some((e) => e.textContent.includes('first'))");
-    // No wider than a phone.
+    // The page fits the width of a phone.
     let size = serde_json::json!({ "width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": false });
     browser.call("Emulation.setDeviceMetricsOverride", size);
     browser.wait_for("document.documentElement.scrollWidth <= 390");
@@ -82,22 +82,22 @@ fn a_report_opens_from_disk_and_answers_to_the_mouse() {
 }
 
 #[test]
-fn a_thousand_workers_are_drawn_too() {
+fn thousand_workers_are_drawn() {
     let Some(mut browser) = Browser::start(1440, 1000) else {
         return;
     };
-    let place = tempfile::tempdir().unwrap();
-    let folder = folder_of(place.path(), "many", "torus:25x40", 1000, 1000);
+    let directory = tempfile::tempdir().unwrap();
+    let folder = folder_of(directory.path(), "many", "torus:25x40", 1000, 1000);
     let run = Run::read(&folder).unwrap();
     let page = page(&[run]);
     assert!(page.len() < 4 << 20, "{} bytes", page.len());
-    let file = place.path().join("report.html");
+    let file = directory.path().join("report.html");
     std::fs::write(&file, page).unwrap();
     browser.open(&format!("file://{}", file.display()));
-    let lines = browser.evaluate(&drawn("loss-0")).as_u64().unwrap();
+    let lines = browser.evaluate(&line_count("loss-0")).as_u64().unwrap();
     assert!((12..=17).contains(&lines), "{lines}");
-    // For who wants to know: loading, and drawing.
-    let took = browser.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd");
-    println!("loaded and drawn in {took} ms");
+    // For information: the time to load and draw the page.
+    let milliseconds = browser.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd");
+    println!("loaded and drawn in {milliseconds} ms");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! Folders as runs leave them, and as they should not be.
+//! Reading of run folders, both valid and damaged.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -43,7 +43,7 @@ fn events() -> Vec<String> {
 }
 
 #[test]
-fn a_run_is_read_and_shown() {
+fn run_is_read_and_shown() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &events(), "\n");
     let run = Run::read(folder.path()).unwrap();
@@ -63,7 +63,7 @@ fn a_run_is_read_and_shown() {
 }
 
 #[test]
-fn a_line_that_is_cut_and_events_of_later_versions_are_left_out_with_a_notice() {
+fn incomplete_lines_and_unknown_events_are_left_out_with_a_notice() {
     let folder = tempfile::tempdir().unwrap();
     let mut lines = events();
     lines.pop();
@@ -74,14 +74,14 @@ fn a_line_that_is_cut_and_events_of_later_versions_are_left_out_with_a_notice() 
     let run = Run::read(folder.path()).unwrap();
     assert_eq!((run.epochs.len(), &run.ending), (2, &None));
     let notices = run.notices.join("\n");
-    assert!(notices.contains("the last line is cut"), "{notices}");
-    assert!(notices.contains("1 events of a kind that this version"), "{notices}");
+    assert!(notices.contains("the last line is incomplete"), "{notices}");
+    assert!(notices.contains("1 events of kinds unknown to this version"), "{notices}");
     assert!(notices.contains("line 3"), "{notices}");
-    assert!(show(&run).contains("going on, or cut off"));
+    assert!(show(&run).contains("still running or interrupted"));
 }
 
 #[test]
-fn processes_of_one_run_are_one_run() {
+fn logs_of_several_processes_are_merged() {
     let folder = tempfile::tempdir().unwrap();
     for worker in 0..3 {
         let mut losses = [None; 3];
@@ -93,12 +93,12 @@ fn processes_of_one_run_are_one_run() {
     assert_eq!(run.epochs.len(), 1);
     assert!(run.epochs[0].losses.iter().all(Option::is_some));
     assert_eq!(run.last_accuracies().len(), 3);
-    // Each counts its own.
+    // Each process counts only the bytes it sent.
     assert_eq!(run.epochs[0].bytes, 300);
 }
 
 #[test]
-fn what_is_no_run_is_said_to_be_none() {
+fn folder_without_a_run_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let error = Run::read(folder.path()).unwrap_err();
     assert!(matches!(error, ReadError::NoRun(_)), "{error}");
@@ -109,7 +109,7 @@ fn what_is_no_run_is_said_to_be_none() {
 }
 
 #[test]
-fn runs_of_the_same_name_are_told_apart_and_names_are_only_text() {
+fn runs_of_the_same_name_are_distinguished_and_names_are_escaped() {
     let folder = tempfile::tempdir().unwrap();
     let folders: Vec<PathBuf> = ["a</script><script>alert(1)</script>", "b"]
         .map(|name| folder.path().join(name.replace('/', "\u{2215}")).join("seed-1"))
@@ -120,7 +120,7 @@ fn runs_of_the_same_name_are_told_apart_and_names_are_only_text() {
     let page = page(&runs);
     assert!(!page.contains("<script>alert"), "a name became a tag");
     assert_eq!(page.matches("<script").count(), 3, "{}", page.len());
-    assert!(!page.contains("{{"), "a place was not filled in");
+    assert!(!page.contains("{{"), "a placeholder was not replaced");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn figures_have_a_line_for_each_worker() {
     write(folder.path(), &events(), "\n");
     let figures = figures(&[Run::read(folder.path()).unwrap()]);
     let names: Vec<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
-    // There is no consensus distance in these events: nothing to draw.
+    // These events have no consensus distance, so its figure is left out.
     let expected = [
         "graph",
         "graph-copy-2",
@@ -142,7 +142,7 @@ fn figures_have_a_line_for_each_worker() {
         "accuracy-time",
     ];
     assert_eq!(names, expected);
-    // Three workers with their edges, three links.
+    // Three workers with their outlines, and three links.
     let graph = figures[0].svg().unwrap();
     assert_eq!(graph.matches("<circle").count(), 6, "{graph}");
     assert_eq!(graph.matches("<polyline").count(), 3, "{graph}");
@@ -150,7 +150,7 @@ fn figures_have_a_line_for_each_worker() {
     let svg = figures[2].svg().unwrap();
     let named = |name: &str| svg.contains(name);
     assert!(named("worker 0") && named("worker 2") && named("mean") && named("training loss"));
-    // Three workers and the mean, each with its sign in the legend; axes and grid are lines of two points.
+    // Three workers and the mean, each in the chart and in the legend.
     let lines = svg.matches("<polyline").count();
     assert!(lines >= 2 * 4, "{lines}");
     let png = figures[0].png().unwrap();
@@ -180,7 +180,7 @@ const STOPPED: &str = r#""status":"interrupted","round":2"#;
 const FINISHED: &str = r#""status":"finished""#;
 
 #[test]
-fn what_a_run_came_to_before_it_went_on_is_forgotten() {
+fn results_from_before_a_resume_are_discarded() {
     let folder = tempfile::tempdir().unwrap();
     let known = [Some(0.5); 3];
     let mut lines = vec![
@@ -194,15 +194,15 @@ fn what_a_run_came_to_before_it_went_on_is_forgotten() {
     let stopped = Run::read(folder.path()).unwrap();
     assert_eq!(stopped.ending, Some(Status::Interrupted { round: 2 }));
     assert_eq!(stopped.last_accuracies()[0], (0, 0.25));
-    // It goes on, and has not been stopped again.
+    // The run was resumed and is in progress.
     lines.pop();
     lines.push(STARTED.replace("\"round\":0", "\"round\":2"));
     lines.push(epoch(2, [Some(0.1); 3], true, 200));
     write(folder.path(), &lines, "\n");
-    let going = Run::read(folder.path()).unwrap();
-    assert!(going.ending.is_none() && !going.now.stopping && going.per_worker.is_empty());
-    assert_eq!(going.last_accuracies()[0], (0, 0.9));
-    // It has ended, and its new summary is not there yet; then it is.
+    let resumed = Run::read(folder.path()).unwrap();
+    assert!(resumed.ending.is_none() && !resumed.now.stopping && resumed.per_worker.is_empty());
+    assert_eq!(resumed.last_accuracies()[0], (0, 0.9));
+    // The run has ended, first without and then with its new summary.
     lines.push(ended(FINISHED));
     write(folder.path(), &lines, "\n");
     assert!(Run::read(folder.path()).unwrap().per_worker.is_empty());
@@ -212,34 +212,34 @@ fn what_a_run_came_to_before_it_went_on_is_forgotten() {
 }
 
 #[test]
-fn a_run_of_peers_ends_when_all_have_ended() {
+fn run_of_peers_ends_when_all_peers_have_ended() {
     let folder = tempfile::tempdir().unwrap();
     let only = |worker: usize, loss: f64| {
         let mut losses = [None; 3];
         losses[worker] = Some(loss);
         losses
     };
-    let place = |worker: usize| folder.path().join(format!("peer-{worker}"));
+    let peer = |worker: usize| folder.path().join(format!("peer-{worker}"));
     for worker in 0..3 {
         let mut lines = vec![STARTED.to_string(), epoch(1, only(worker, 0.5), true, 100)];
         match worker {
             0 => lines.push(ended(STOPPED)),
             _ => lines.push(epoch(2, only(worker, 0.25), true, 200)),
         }
-        write(&place(worker), &lines, "\n");
+        write(&peer(worker), &lines, "\n");
     }
     let mut follower = Follower::open(folder.path()).unwrap();
     follower.read().unwrap();
     assert_eq!((&follower.run().ending, follower.run().processes), (&None, 3));
-    let going: Vec<PathBuf> = follower.going_on().map(Path::to_owned).collect();
-    assert_eq!(going, [place(1), place(2)]);
-    // Everyone's own last accuracy; what a peer had sent stays sent.
+    let running: Vec<PathBuf> = follower.running_folders().map(Path::to_owned).collect();
+    assert_eq!(running, [peer(1), peer(2)]);
+    // Each worker has its own last accuracy. The bytes of a peer that has ended still count.
     let accuracies = [(0, 0.5), (1, 0.75), (2, 0.75)];
     assert_eq!(follower.run().last_accuracies(), accuracies);
     let bytes: Vec<u64> = follower.run().epochs.iter().map(|epoch| epoch.bytes).collect();
     assert_eq!(bytes, [300, 500]);
     for worker in 1..3 {
-        let mut events = fs::File::options().append(true).open(place(worker).join("events.jsonl")).unwrap();
+        let mut events = fs::File::options().append(true).open(peer(worker).join("events.jsonl")).unwrap();
         writeln!(events, "{}", ended(FINISHED)).unwrap();
     }
     assert!(follower.read().unwrap());
@@ -247,7 +247,7 @@ fn a_run_of_peers_ends_when_all_have_ended() {
 }
 
 #[test]
-fn one_process_can_go_on_with_what_several_began() {
+fn one_process_can_resume_a_run_of_several_processes() {
     let folder = tempfile::tempdir().unwrap();
     for rank in 0..2 {
         let losses = [[Some(0.5), None, None], [None, Some(0.5), Some(0.5)]][rank];
@@ -266,12 +266,12 @@ fn one_process_can_go_on_with_what_several_began() {
 }
 
 #[test]
-fn nonsense_is_said_once_and_ends_nothing() {
+fn invalid_lines_give_one_notice_and_are_skipped() {
     let folder = tempfile::tempdir().unwrap();
     let mut lines = events();
     let bad = (0..1000).map(|number| format!(r#"{{"event":"epoch","epoch":"{number}"}}"#));
     lines.splice(1..1, bad);
-    // More accuracies than workers, and a worker that there is not.
+    // More accuracies than workers, and a summary of a worker that does not exist.
     let long = lines[1001].replace(r#""test_accuracies":null"#, r#""test_accuracies":[0.1,0.2,0.3,0.4]"#);
     lines[1001] = long;
     write(folder.path(), &lines, "\n");
@@ -279,7 +279,7 @@ fn nonsense_is_said_once_and_ends_nothing() {
     fs::write(folder.path().join("summary.json"), text).unwrap();
     let run = Run::read(folder.path()).unwrap();
     assert_eq!(run.notices.len(), 1, "{:?}", run.notices);
-    assert!(run.notices[0].contains("1000 lines cannot be read"), "{:?}", run.notices);
+    assert!(run.notices[0].contains("1000 unreadable lines"), "{:?}", run.notices);
     assert_eq!(run.last_accuracies().len(), 3);
     assert!(page(&[run]).len() < 2 << 20);
     let many = STARTED.replace("\"workers\":3", "\"workers\":99999999999");
@@ -288,10 +288,10 @@ fn nonsense_is_said_once_and_ends_nothing() {
 }
 
 #[test]
-fn names_are_told_apart_whatever_they_are() {
+fn names_are_distinguished_at_any_depth() {
     let folder = tempfile::tempdir().unwrap();
     let deep = ["one", "two"].map(|top| folder.path().join(top).join("a/b/c/d/e"));
-    deep.iter().for_each(|place| write(place, &events(), "\n"));
+    deep.iter().for_each(|folder| write(folder, &events(), "\n"));
     let names = |folders: &[PathBuf]| -> Vec<String> {
         let runs = Run::read_all(folders).unwrap();
         runs.into_iter().map(|run| run.name).collect()
@@ -301,7 +301,7 @@ fn names_are_told_apart_whatever_they_are() {
 }
 
 #[test]
-fn of_many_epochs_those_with_tests_are_still_seen() {
+fn evaluations_are_kept_when_epochs_are_thinned() {
     let folder = tempfile::tempdir().unwrap();
     let mut lines = vec![STARTED.to_string()];
     lines.extend((1..=4010).map(|number| epoch(number, [Some(0.5); 3], number % 10 == 0, number)));
@@ -310,8 +310,8 @@ fn of_many_epochs_those_with_tests_are_still_seen() {
     let tested = page.matches(r#""accuracies":[0.5,0.5,0.5]"#).count();
     assert!((200..=401).contains(&tested), "{tested}");
     assert!(page.contains(r#"{"epoch":1,"#) && page.contains(r#"{"epoch":4010,"#));
-    // Watched, no more are kept than can be seen.
-    let mut follower = Follower::open(folder.path()).unwrap().lean();
+    // A follower with thinned epochs keeps no more than a chart can show.
+    let mut follower = Follower::open(folder.path()).unwrap().with_thinned_epochs();
     follower.read().unwrap();
     assert!(follower.run().epochs.len() < 1000, "{}", follower.run().epochs.len());
 }

@@ -1,6 +1,8 @@
-//! A run in a browser while it goes on: a small server that reads the run's folder, as reports do, and tells those who
-//! watch what is new. It changes nothing but what someone asks for at a button, which it leaves in the folder as a
-//! [request](upwash::run::ControlRequest). It does not matter whether it is in the run's process or in one of its own.
+//! Live view of a run in a browser.
+//!
+//! A small HTTP server follows the run's folder, as reports do, and streams changes to the connected browsers. It only
+//! writes to the folder when a user presses a button: then it leaves a
+//! [control request](upwash::run::ControlRequest) there. The server can be part of the run's process or a separate one.
 
 mod reader;
 mod requests;
@@ -17,45 +19,45 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use upwash_report::ReadError;
 
-/// How long a server that ends waits for those who watch to hear the last of it.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long a server that shuts down waits for browsers to receive the last messages.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a run cannot be watched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WatchError {
-    /// There is no run.
+    /// The folder is not a run, or cannot be read.
     #[error(transparent)]
     Run(#[from] ReadError),
-    /// Someone listens there already.
+    /// Another program already listens on the address.
     #[error(
-        "{0} is in use, perhaps by another `watch`: choose another with `watch --listen ADDRESS:PORT` or `train \
-         --watch=ADDRESS:PORT`; port 0 is any that is free"
+        "{0} is in use, perhaps by another `watch`: choose another address with `watch --listen ADDRESS:PORT` or \
+         `train --watch=ADDRESS:PORT`; port 0 selects a free port"
     )]
     InUse(SocketAddr),
-    /// The system does not let us.
+    /// The system refused to listen on the address.
     #[error("cannot listen on {address}: {error}")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         error: std::io::Error,
     },
-    /// Others could look, and stop the run.
-    #[error("{0} can be reached from other machines: watching there needs a token")]
+    /// Without a token, anyone on the network could watch and stop the run.
+    #[error("{0} can be reached from other machines: listening there requires a token")]
     NeedsToken(SocketAddr),
 }
 
-/// An address at which browsers may ask, and nobody answers yet.
-pub struct Place {
-    listener: TcpListener,
+/// A bound address that does not serve a run yet.
+pub struct Listener {
+    socket: TcpListener,
     address: SocketAddr,
     token: Option<Token>,
 }
 
-impl Place {
-    /// Takes an address. Where other machines can reach it, a token must be part of every request.
-    pub fn take(address: SocketAddr, token: Option<Token>) -> Result<Self, WatchError> {
+impl Listener {
+    /// Binds an address. If other machines can reach it, every request must carry the token.
+    pub fn bind(address: SocketAddr, token: Option<Token>) -> Result<Self, WatchError> {
         if token.is_none() && !address.ip().is_loopback() {
             return Err(WatchError::NeedsToken(address));
         }
@@ -63,25 +65,25 @@ impl Place {
             std::io::ErrorKind::AddrInUse => WatchError::InUse(address),
             _ => WatchError::Listen { address, error },
         };
-        let listener = TcpListener::bind(address).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { listener, address, token })
+        let socket = TcpListener::bind(address).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        let address = socket.local_addr().map_err(failed)?;
+        Ok(Self { socket, address, token })
     }
 
-    /// Shows the run in a folder there.
-    pub fn show(self, folder: &Path) -> Result<Server, WatchError> {
-        let Self { listener, address, token } = self;
+    /// Starts serving the run in a folder.
+    pub fn serve(self, folder: &Path) -> Result<Server, WatchError> {
+        let Self { socket, address, token } = self;
         let failed = |error| WatchError::Listen { address, error };
         let reader = Reader::open(folder)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, asked) = (stop.clone(), token.clone());
+        let (stopped, required) = (stop.clone(), token.clone());
         let serve = move || {
-            let (news, reading) = reader.follow(stopped);
-            runtime.block_on(requests::serve(listener, news, asked));
+            let (updates, reading) = reader.follow(stopped);
+            runtime.block_on(requests::serve(socket, updates, required));
             let _ = reading.join();
-            runtime.shutdown_timeout(FAREWELL);
+            runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         };
         let thread = std::thread::Builder::new().name("watch".into());
         let thread = Some(thread.spawn(serve).map_err(failed)?);
@@ -89,7 +91,7 @@ impl Place {
     }
 }
 
-/// A server, until it is dropped.
+/// A running server. Dropping it shuts it down.
 pub struct Server {
     address: SocketAddr,
     token: Option<Token>,
@@ -98,15 +100,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// Whether browsers on this machine alone can reach it.
+    /// Whether only browsers on this machine can reach the server.
     pub fn is_local(&self) -> bool {
         self.address.ip().is_loopback()
     }
 
-    /// What to open in a browser.
+    /// The URL to open in a browser, including the token.
     pub fn url(&self) -> String {
         let ip = self.address.ip();
-        // An address that stands for all is none that one can go to.
+        // The unspecified address (0.0.0.0 or ::) is not one that a browser can open.
         let host = match ip.is_unspecified() {
             true => "THIS-MACHINE".into(),
             false if ip.is_ipv6() => format!("[{ip}]"),

@@ -1,7 +1,7 @@
-//! What browsers ask for, and who may ask.
+//! HTTP routes and access control.
 
 use crate::reader::RunUpdates;
-use crate::{FAREWELL, Token};
+use crate::{SHUTDOWN_TIMEOUT, Token};
 use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -18,34 +18,34 @@ use tokio::sync::Semaphore;
 use upwash::run::ControlRequest;
 use upwash_report::{Viewer, live_page};
 
-/// Those who may watch at a time.
-const VIEWERS: usize = 64;
+/// How many browsers may be connected at a time.
+const MAX_VIEWERS: usize = 64;
 
 #[derive(Clone)]
 struct ServerState {
-    news: RunUpdates,
+    updates: RunUpdates,
     token: Option<Token>,
     viewers: Arc<Semaphore>,
 }
 
-/// Serves until nothing more will come.
-pub(crate) async fn serve(listener: TcpListener, news: RunUpdates, token: Option<Token>) {
+/// Serves until the reader has stopped.
+pub(crate) async fn serve(listener: TcpListener, updates: RunUpdates, token: Option<Token>) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
     };
-    let state = ServerState { news: news.clone(), token, viewers: Arc::new(Semaphore::new(VIEWERS)) };
+    let state = ServerState { updates: updates.clone(), token, viewers: Arc::new(Semaphore::new(MAX_VIEWERS)) };
     let router = Router::new()
         .route("/", get(page))
         .route("/events", get(events))
-        .route("/control/{what}", post(control))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "There is nothing here.\n") })
-        .layer(from_fn_with_state(state.clone(), admit))
+        .route("/control/{name}", post(control))
+        .fallback(|| async { (StatusCode::NOT_FOUND, "Not found.\n") })
+        .layer(from_fn_with_state(state.clone(), authorize))
         .with_state(state);
-    let served = axum::serve(listener, router).with_graceful_shutdown(news.clone().ended());
-    // Someone who does not close its connection is not waited for.
+    let served = axum::serve(listener, router).with_graceful_shutdown(updates.clone().ended());
+    // Do not wait for clients that keep their connection open.
     let limit = async {
-        news.ended().await;
-        tokio::time::sleep(FAREWELL).await;
+        updates.ended().await;
+        tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
     };
     tokio::select! {
         _ = served.into_future() => {}
@@ -53,21 +53,22 @@ pub(crate) async fn serve(listener: TcpListener, news: RunUpdates, token: Option
     }
 }
 
-/// Before every request: who has no token is refused, and so are other people's web pages that run in a browser here.
-async fn admit(State(state): State<ServerState>, request: Request, next: Next) -> Response {
+/// Runs before every request. Refuses requests without the token or, on a local address, requests that a foreign web
+/// page makes from the user's browser.
+async fn authorize(State(state): State<ServerState>, request: Request, next: Next) -> Response {
     let allowed = match &state.token {
-        Some(token) => given(&request).is_some_and(|guess| token.is(guess)),
-        None => is_for_this_machine(request.headers()) && !is_from_elsewhere(&request),
+        Some(token) => request_token(&request).is_some_and(|guess| token.matches(guess)),
+        None => has_local_host(request.headers()) && !is_cross_site(&request),
     };
     let mut response = match (allowed, &state.token) {
         (true, _) => next.run(request).await,
         (false, Some(_)) => {
-            let what = "This needs the token that `upwash` has printed: open the address as it stands there.\n";
-            (StatusCode::UNAUTHORIZED, what).into_response()
+            let message = "The token is missing or wrong: open the complete address that `upwash` printed.\n";
+            (StatusCode::UNAUTHORIZED, message).into_response()
         }
         (false, None) => {
-            let what = "This is for browsers on the same machine: open it as localhost or 127.0.0.1.\n";
-            (StatusCode::FORBIDDEN, what).into_response()
+            let message = "Only browsers on this machine have access: open this page as localhost or 127.0.0.1.\n";
+            (StatusCode::FORBIDDEN, message).into_response()
         }
     };
     let headers = response.headers_mut();
@@ -82,16 +83,17 @@ async fn admit(State(state): State<ServerState>, request: Request, next: Next) -
     response
 }
 
-/// The token of a request: in its address, where a browser has it, or in a header.
-fn given(request: &Request) -> Option<&str> {
+/// The token of a request: from its URL, where a browser sends it, or from the `Authorization` header.
+fn request_token(request: &Request) -> Option<&str> {
     let header = request.headers().get(header::AUTHORIZATION);
     let bearer = header.and_then(|value| value.to_str().ok()).and_then(|value| value.strip_prefix("Bearer "));
     let mut parts = request.uri().query().unwrap_or("").split('&');
     bearer.or_else(|| parts.find_map(|part| part.strip_prefix("token=")))
 }
 
-/// A name that someone else's server has made to mean this machine is none of its own.
-fn is_for_this_machine(headers: &HeaderMap) -> bool {
+/// Whether the `Host` header names this machine. This prevents DNS rebinding: a foreign name that resolves to a
+/// loopback address is refused.
+fn has_local_host(headers: &HeaderMap) -> bool {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let name = host.map(|host| match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -103,30 +105,30 @@ fn is_for_this_machine(headers: &HeaderMap) -> bool {
     })
 }
 
-/// What a page of someone else's asks for, as browsers say; but anyone may have a link to the page itself.
-fn is_from_elsewhere(request: &Request) -> bool {
+/// Whether the browser says that a page of another site makes this request. Links to the page itself are allowed.
+fn is_cross_site(request: &Request) -> bool {
     let site = request.headers().get("sec-fetch-site");
     request.uri().path() != "/" && site.is_some_and(|site| site == "cross-site")
 }
 
 async fn page(State(state): State<ServerState>) -> Html<String> {
-    Html(live_page(&state.news.name()))
+    Html(live_page(&state.updates.name()))
 }
 
 async fn events(State(state): State<ServerState>) -> Response {
-    let Ok(seat) = state.viewers.clone().try_acquire_owned() else {
-        let what = "Too many watch this run already.\n";
-        return (StatusCode::SERVICE_UNAVAILABLE, what).into_response();
+    let Ok(permit) = state.viewers.clone().try_acquire_owned() else {
+        let message = "Too many browsers are connected to this run. Close one and reload this page.\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, message).into_response();
     };
-    // All that there is at once, then whenever there is something new.
-    let start = (state.news, Viewer::default(), true, seat);
-    let messages = unfold(start, |(mut news, mut viewer, first, seat)| async move {
+    // The whole run at once, then a message for every change.
+    let start = (state.updates, Viewer::default(), true, permit);
+    let messages = unfold(start, |(mut updates, mut viewer, first, permit)| async move {
         if !first {
-            news.wait().await?;
+            updates.wait().await?;
         }
-        let (name, content) = news.tell(&mut viewer);
+        let (name, content) = updates.next_message(&mut viewer);
         let event = Event::default().event(name).data(content);
-        Some((Ok::<_, Infallible>(event), (news, viewer, false, seat)))
+        Some((Ok::<_, Infallible>(event), (updates, viewer, false, permit)))
     });
     let alive = KeepAlive::new().interval(Duration::from_secs(10));
     Sse::new(messages).keep_alive(alive).into_response()
@@ -134,21 +136,21 @@ async fn events(State(state): State<ServerState>) -> Response {
 
 async fn control(
     State(state): State<ServerState>,
-    Path(what): Path<String>,
+    Path(name): Path<String>,
     headers: HeaderMap,
 ) -> (StatusCode, String) {
-    // A header that a page from elsewhere cannot send without being allowed to.
+    // A page of another site cannot send this header without a CORS preflight, which fails.
     if !headers.contains_key("x-upwash") {
-        let what = "The header `x-upwash` is missing.\n";
-        return (StatusCode::FORBIDDEN, what.into());
+        let message = "The header `x-upwash` is missing.\n";
+        return (StatusCode::FORBIDDEN, message.into());
     }
-    let Ok(request) = what.parse::<ControlRequest>() else {
+    let Ok(request) = name.parse::<ControlRequest>() else {
         let names = ControlRequest::ALL.map(ControlRequest::name).join(", ");
-        let what = format!("A control request is one of {names}.\n");
-        return (StatusCode::NOT_FOUND, what);
+        let message = format!("Unknown control request: use one of {names}.\n");
+        return (StatusCode::NOT_FOUND, message);
     };
-    match state.news.request(request) {
+    match state.updates.request(request) {
         Ok(()) => (StatusCode::ACCEPTED, String::new()),
-        Err(why) => (StatusCode::CONFLICT, why),
+        Err(message) => (StatusCode::CONFLICT, message),
     }
 }

@@ -1,18 +1,18 @@
-//! What those must know who watch from elsewhere.
+//! The secret that authorizes browsers on other machines.
 
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// A word that nobody can guess, which a URL can hold as it is.
+/// A secret that cannot be guessed and needs no escaping in a URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
-/// Why a word is no token.
+/// A text is not a valid token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a token has 16 to 128 letters, digits, - and _; leave it out, and one is made")]
+#[error("a token must have 16 to 128 letters, digits, - and _; leave it unset to have one generated")]
 pub struct TokenError;
 
 impl Token {
-    /// One of 128 random bits.
+    /// Generates a token of 128 random bits.
     ///
     /// ```
     /// use upwash_watch::Token;
@@ -21,21 +21,21 @@ impl Token {
     ///
     /// # Panics
     ///
-    /// If the system has no random numbers.
+    /// Panics if the system provides no random numbers.
     pub fn generate() -> Self {
         let mut bytes = [0; 16];
-        let made = SystemRandom::new().fill(&mut bytes);
-        made.expect("random numbers from the system");
+        let filled = SystemRandom::new().fill(&mut bytes);
+        filled.expect("random numbers from the system");
         Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// As it is written.
+    /// The token as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether this is the token, in a time that does not tell how much of it is.
-    pub(crate) fn is(&self, guess: &str) -> bool {
+    /// Whether `guess` is the token, compared in constant time.
+    pub(crate) fn matches(&self, guess: &str) -> bool {
         let (own, guess) = (self.0.as_bytes(), guess.as_bytes());
         let differences = own.iter().zip(guess).fold(0, |sum, (a, b)| sum | (a ^ b));
         own.len() == guess.len() && std::hint::black_box(differences) == 0
@@ -45,10 +45,10 @@ impl Token {
 impl std::str::FromStr for Token {
     type Err = TokenError;
 
-    fn from_str(word: &str) -> Result<Self, TokenError> {
-        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-        match (16..=128).contains(&word.len()) && word.bytes().all(fits) {
-            true => Ok(Self(word.to_owned())),
+    fn from_str(text: &str) -> Result<Self, TokenError> {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        match (16..=128).contains(&text.len()) && text.bytes().all(is_allowed) {
+            true => Ok(Self(text.to_owned())),
             false => Err(TokenError),
         }
     }
@@ -66,11 +66,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_itself_alone() {
+    fn token_matches_only_itself() {
         let token: Token = "0123456789abcdef".parse().unwrap();
-        assert!(token.is("0123456789abcdef"));
+        assert!(token.matches("0123456789abcdef"));
         for other in ["", "0123456789abcde", "0123456789abcdee", "0123456789abcdef0"] {
-            assert!(!token.is(other), "{other}");
+            assert!(!token.matches(other), "{other}");
         }
         assert_eq!("short".parse::<Token>(), Err(TokenError));
         assert_eq!("0123456789abcdef&x=".parse::<Token>(), Err(TokenError));

@@ -1,4 +1,4 @@
-//! Who is let in, and what is told.
+//! Access control, and the messages that browsers receive.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 use upwash::run::ControlRequest;
-use upwash_watch::{Place, Server, Token, WatchError};
+use upwash_watch::{Listener, Server, Token, WatchError};
 
 const TOKEN: &str = "0123456789abcdef";
 const EVENTS: &str = concat!(
@@ -18,14 +18,15 @@ const EVENTS: &str = concat!(
     "\n"
 );
 
+/// Writes the events of a run.
 fn run(folder: &Path) {
     std::fs::write(folder.join("events.jsonl"), EVENTS).unwrap();
 }
 
 fn serve(folder: &Path, token: Option<&str>) -> Server {
     let token: Option<Token> = token.map(|token| token.parse().unwrap());
-    let place = Place::take("127.0.0.1:0".parse().unwrap(), token).unwrap();
-    place.show(folder).unwrap()
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), token).unwrap();
+    listener.serve(folder).unwrap()
 }
 
 /// HOST:PORT of a server.
@@ -35,7 +36,7 @@ fn host(server: &Server) -> String {
     rest.split('/').next().unwrap().to_owned()
 }
 
-fn send(server: &Server, request: &str, headers: &str) -> TcpStream {
+fn send(server: &Server, line: &str, headers: &str) -> TcpStream {
     let host = host(server);
     let mut stream = TcpStream::connect(&host).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -44,23 +45,23 @@ fn send(server: &Server, request: &str, headers: &str) -> TcpStream {
         false => format!("Host: {host}\r\n"),
     };
     let close = "Connection: close\r\nContent-Length: 0\r\n";
-    write!(stream, "{request} HTTP/1.1\r\n{named}{headers}{close}\r\n").unwrap();
+    write!(stream, "{line} HTTP/1.1\r\n{named}{headers}{close}\r\n").unwrap();
     stream
 }
 
-/// The status and the rest of an answer.
-fn ask(server: &Server, request: &str, headers: &str) -> (u16, String) {
-    let mut answer = String::new();
-    let mut stream = send(server, request, headers);
-    stream.read_to_string(&mut answer).unwrap();
-    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, answer)
+/// Sends a request. Returns the status code and the whole response.
+fn request(server: &Server, line: &str, headers: &str) -> (u16, String) {
+    let mut response = String::new();
+    let mut stream = send(server, line, headers);
+    stream.read_to_string(&mut response).unwrap();
+    let status = response.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, response)
 }
 
 const CONTROL: &str = "X-Upwash: control\r\n";
 
 #[test]
-fn without_the_token_every_request_is_refused() {
+fn every_request_without_the_token_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path());
     let server = serve(folder.path(), Some(TOKEN));
@@ -68,46 +69,46 @@ fn without_the_token_every_request_is_refused() {
     let wrong = "0123456789abcdee";
     for path in ["/", "/events", "/elsewhere"] {
         for query in ["", "?token=", &format!("?token={wrong}"), "?nekot=0123456789abcdef"] {
-            let (status, _) = ask(&server, &format!("GET {path}{query}"), "");
+            let (status, _) = request(&server, &format!("GET {path}{query}"), "");
             assert_eq!(status, 401, "{path}{query}");
         }
     }
-    assert_eq!(ask(&server, "POST /control/stop", CONTROL).0, 401);
+    assert_eq!(request(&server, "POST /control/stop", CONTROL).0, 401);
     assert!(!ControlRequest::is_waiting(folder.path()));
-    let (status, page) = ask(&server, &format!("GET /?token={TOKEN}"), "");
+    let (status, page) = request(&server, &format!("GET /?token={TOKEN}"), "");
     assert_eq!(status, 200);
     assert!(page.contains("no-store") && page.contains("no-referrer"), "{}", &page[..400]);
     let bearer = format!("Authorization: Bearer {TOKEN}\r\n{CONTROL}");
-    assert_eq!(ask(&server, "POST /control/stop", &bearer).0, 202);
+    assert_eq!(request(&server, "POST /control/stop", &bearer).0, 202);
     assert_eq!(ControlRequest::take(folder.path()), Some(ControlRequest::Stop));
 }
 
 #[test]
-fn other_people_s_pages_cannot_reach_it() {
+fn pages_of_other_sites_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path());
     let server = serve(folder.path(), None);
-    // A name of theirs that leads here.
+    // Foreign names that resolve to this machine.
     for host in ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""] {
-        let (status, _) = ask(&server, "GET /", &format!("Host: {host}\r\n"));
+        let (status, _) = request(&server, "GET /", &format!("Host: {host}\r\n"));
         assert_eq!(status, 403, "{host}");
     }
     for host in ["localhost", "localhost:99", "127.0.0.1:99", "[::1]:99"] {
-        let (status, _) = ask(&server, "GET /", &format!("Host: {host}\r\n"));
+        let (status, _) = request(&server, "GET /", &format!("Host: {host}\r\n"));
         assert_eq!(status, 200, "{host}");
     }
-    let theirs = "Sec-Fetch-Site: cross-site\r\n";
-    assert_eq!(ask(&server, "GET /", theirs).0, 200);
-    assert_eq!(ask(&server, "GET /events", theirs).0, 403);
-    // A form of theirs: browsers send such headers only where they are allowed to.
-    assert_eq!(ask(&server, "POST /control/stop", "").0, 403);
-    assert_eq!(ask(&server, "GET /control/stop", CONTROL).0, 405);
-    assert_eq!(ask(&server, "POST /control/explode", CONTROL).0, 404);
+    let cross_site = "Sec-Fetch-Site: cross-site\r\n";
+    assert_eq!(request(&server, "GET /", cross_site).0, 200);
+    assert_eq!(request(&server, "GET /events", cross_site).0, 403);
+    // A form on another site cannot set the header.
+    assert_eq!(request(&server, "POST /control/stop", "").0, 403);
+    assert_eq!(request(&server, "GET /control/stop", CONTROL).0, 405);
+    assert_eq!(request(&server, "POST /control/explode", CONTROL).0, 404);
     assert!(!ControlRequest::is_waiting(folder.path()));
 }
 
 #[test]
-fn those_who_watch_are_told_all_once_and_then_what_is_new() {
+fn viewers_receive_the_whole_run_once_and_then_increments() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path());
     let server = serve(folder.path(), None);
@@ -128,10 +129,10 @@ fn those_who_watch_are_told_all_once_and_then_what_is_new() {
     assert_eq!(name, "view");
     assert!(data.contains(r#""relabelings":[[0,1,2],[2,0,1]]"#), "{data}");
     assert!(data.contains(r#""links":[[0,1]],"leaders":[[0,1],null,[2,2]]"#), "{data}");
-    // A line that is half written is not one.
+    // An incomplete line is not read.
     let mut events = std::fs::File::options().append(true).open(folder.path().join("events.jsonl")).unwrap();
     events.write_all(br#"{"event":"round","round":1,"losses":[0.5,"#).unwrap();
-    // Something else is new: someone has looked.
+    // Another change, so that the next message shows that the log was read.
     ControlRequest::Pause.leave(folder.path()).unwrap();
     let (_, data) = next();
     assert!(data.contains(r#""rounds_run":1"#) && data.contains(r#""waiting":true"#), "{data}");
@@ -143,26 +144,26 @@ fn those_who_watch_are_told_all_once_and_then_what_is_new() {
     }
     assert_eq!(name, "more");
     assert!(data.contains(r#"{"round":1,"losses":[0.5,1.5,2.5]"#), "{data}");
-    // Links are as they were: nothing else was said.
+    // The links are unchanged, since the event does not list any.
     assert!(data.contains(r#""links":[[0,1]]"#), "{data}");
-    // The end is told even if the server ends at once.
+    // Viewers receive the end of the run even if the server shuts down at once.
     events.write_all(b"{\"event\":\"ended\",\"status\":\"finished\"}\n").unwrap();
-    let farewell = std::thread::spawn(move || drop(server));
+    let shutdown = std::thread::spawn(move || drop(server));
     while !data.contains(r#""ending":{"status":"finished"}"#) {
         (_, data) = next();
     }
-    farewell.join().unwrap();
+    shutdown.join().unwrap();
 }
 
 #[test]
-fn a_run_that_goes_on_from_a_checkpoint_is_shown_anew() {
+fn run_resumed_from_a_checkpoint_is_read_from_the_start() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path());
     let mut follower = upwash_report::Follower::open(folder.path()).unwrap();
     assert!(follower.read().unwrap());
     assert!(!follower.read().unwrap());
     assert_eq!((follower.run().rounds_run, follower.restarts()), (1, 0));
-    // The round is cut off, and another comes in its place, longer than what was there.
+    // The last round is removed and others follow, so that the file is longer than before.
     let kept: String = EVENTS.split_inclusive('\n').take(2).collect();
     let round = |number: u64| {
         format!(
@@ -178,30 +179,30 @@ fn a_run_that_goes_on_from_a_checkpoint_is_shown_anew() {
 }
 
 #[test]
-fn an_address_that_is_taken_or_open_to_all_is_refused() {
+fn addresses_in_use_or_open_to_the_network_are_refused() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let error = Place::take(address, None).err().unwrap();
+    let error = Listener::bind(address, None).err().unwrap();
     assert!(matches!(error, WatchError::InUse(_)), "{error}");
-    let open = Place::take("0.0.0.0:0".parse().unwrap(), None).err().unwrap();
+    let open = Listener::bind("0.0.0.0:0".parse().unwrap(), None).err().unwrap();
     assert!(matches!(open, WatchError::NeedsToken(_)), "{open}");
     let folder = tempfile::tempdir().unwrap();
-    let place = Place::take("127.0.0.1:0".parse().unwrap(), None).unwrap();
-    assert!(matches!(place.show(folder.path()), Err(WatchError::Run(_))));
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), None).unwrap();
+    assert!(matches!(listener.serve(folder.path()), Err(WatchError::Run(_))));
 }
 
 #[test]
-fn a_run_that_is_over_or_of_several_processes_is_not_asked_for_what_it_cannot() {
+fn impossible_control_requests_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     for rank in ["rank-0", "rank-1"] {
         std::fs::create_dir(folder.path().join(rank)).unwrap();
         run(&folder.path().join(rank));
     }
     let server = serve(folder.path(), None);
-    let (status, answer) = ask(&server, "POST /control/pause", CONTROL);
+    let (status, response) = request(&server, "POST /control/pause", CONTROL);
     assert_eq!(status, 409);
-    assert!(answer.contains("can only be stopped"), "{answer}");
-    assert_eq!(ask(&server, "POST /control/stop", CONTROL).0, 202);
+    assert!(response.contains("can only be stopped"), "{response}");
+    assert_eq!(request(&server, "POST /control/stop", CONTROL).0, 202);
     for rank in ["rank-0", "rank-1"] {
         assert_eq!(ControlRequest::take(&folder.path().join(rank)), Some(ControlRequest::Stop));
     }
@@ -210,6 +211,6 @@ fn a_run_that_is_over_or_of_several_processes_is_not_asked_for_what_it_cannot() 
     let ended = EVENTS.to_owned() + "{\"event\":\"ended\",\"status\":\"finished\"}\n";
     std::fs::write(over.path().join("events.jsonl"), ended).unwrap();
     let server = serve(over.path(), None);
-    assert_eq!(ask(&server, "POST /control/stop", CONTROL).0, 409);
+    assert_eq!(request(&server, "POST /control/stop", CONTROL).0, 409);
     assert!(!ControlRequest::is_waiting(over.path()));
 }

@@ -1,4 +1,4 @@
-//! `upwash topology analyze` and `optimize`
+//! `upwash topology analyze` and `upwash topology optimize`.
 
 use super::{budget, json, table};
 use anyhow::Result;
@@ -7,15 +7,15 @@ use upwash_topology::{Analysis, AnalysisOptions, GraphSpec, LeaderWeights};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The graph, as `ring:8` or `paper:L1`; `upwash topology list` shows all
+    /// The graph, for example `ring:8` or `paper:L1`; `upwash topology list` shows all
     graph: GraphSpec,
-    /// Also MATCHA, for this part of the links in an average round (above 0, at most 1)
+    /// Also analyze MATCHA with this fraction of the links up in an average round (above 0, at most 1)
     #[arg(long, value_name = "B", value_parser = budget, allow_negative_numbers = true)]
     budget: Option<f64>,
-    /// Also a rotation of the workers' places through this many copies of the graph
+    /// Also analyze a rotation of the workers through this many relabeled copies of the graph
     #[arg(long, value_name = "N")]
     rotate: Option<usize>,
-    /// Also AL-DSGD, with these weights of the best and the best-connected neighbor
+    /// Also analyze AL-DSGD with these weights of the best and the best-connected neighbor
     #[arg(long, value_name = "W_BEST,W_DEGREE", allow_hyphen_values = true)]
     leaders: Option<LeaderWeights>,
     /// Print one JSON object
@@ -35,9 +35,9 @@ pub(crate) fn analyze(args: &Args, out: &mut impl Write) -> Result<()> {
 
 #[derive(clap::Args)]
 pub(crate) struct OptimizeArgs {
-    /// The graph, as `ring:8` or `paper:L1`; `upwash topology list` shows all
+    /// The graph, for example `ring:8` or `paper:L1`; `upwash topology list` shows all
     graph: GraphSpec,
-    /// The part of the links in an average round (above 0, at most 1)
+    /// The fraction of the links that are up in an average round (above 0, at most 1)
     #[arg(long, value_name = "B", value_parser = budget, allow_negative_numbers = true)]
     budget: f64,
     /// Print one JSON object

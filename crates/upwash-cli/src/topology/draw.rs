@@ -1,4 +1,4 @@
-//! `upwash topology draw`
+//! `upwash topology draw`.
 
 use anyhow::{Result, ensure};
 use std::io::Write;
@@ -7,17 +7,17 @@ use upwash_topology::{GraphSpec, Rotation};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The graph, as `ring:8` or `paper:L1`; `upwash topology list` shows all
+    /// The graph, for example `ring:8` or `paper:L1`; `upwash topology list` shows all
     graph: GraphSpec,
-    /// The file to write, or - for the standard output
+    /// The SVG file to write; - is stdout
     #[arg(short, long, value_name = "FILE.svg")]
     output: PathBuf,
-    /// Draw a rotation's copies side by side
+    /// Draw the copies of a rotation side by side
     #[arg(long, value_name = "N")]
     rotate: Option<usize>,
 }
 
-/// Above this many nodes a picture shows nothing and a layout takes minutes.
+/// Above this many nodes, a drawing is unreadable and its layout takes minutes.
 const MAX_DRAWN: usize = 4096;
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {

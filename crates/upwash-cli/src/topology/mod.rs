@@ -1,4 +1,4 @@
-//! `upwash topology`: graphs of workers.
+//! `upwash topology`: lists, analyzes, draws and optimizes communication graphs.
 
 mod analyze;
 mod draw;
@@ -8,16 +8,16 @@ use anyhow::Result;
 use std::io::Write;
 use upwash_topology::{Analysis, GraphKind, GraphSpec};
 
-/// Graphs of workers.
+/// Communication graphs.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// List every graph that can be asked for, with an example
+    /// List all kinds of graphs, with an example of each
     List,
-    /// Show how fast workers on a graph come to agree
+    /// Show how fast the workers on a graph reach consensus
     Analyze(analyze::Args),
-    /// Draw a graph as SVG, its matchings in colors
+    /// Draw a graph as SVG, with a color for each matching
     Draw(draw::Args),
-    /// Find how often to use each matching for a budget of communication (MATCHA)
+    /// Compute the activation probabilities of the matchings for a communication budget (MATCHA)
     Optimize(analyze::OptimizeArgs),
 }
 
@@ -38,7 +38,7 @@ fn list(out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// An analysis as one line of JSON, with the graph's spelling in front.
+/// Prints an analysis as one line of JSON. The graph comes first.
 fn json(out: &mut impl Write, graph: &GraphSpec, analysis: &Analysis) -> Result<()> {
     #[derive(serde::Serialize)]
     struct Object<'a> {
@@ -50,7 +50,7 @@ fn json(out: &mut impl Write, graph: &GraphSpec, analysis: &Analysis) -> Result<
     Ok(writeln!(out, "{text}")?)
 }
 
-/// A budget from the command line; whether it is in range is the library's to say.
+/// Parses a budget. The library checks its range.
 fn budget(text: &str) -> Result<f64, String> {
-    text.parse().map_err(|_| "write a number above 0 and at most 1, as 0.5".into())
+    text.parse().map_err(|_| "write a number above 0 and at most 1, for example 0.5".into())
 }

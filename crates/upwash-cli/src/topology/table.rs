@@ -1,11 +1,11 @@
-//! An analysis as a person reads it: at most 80 columns.
+//! Plain-text tables of an analysis, at most 80 columns wide.
 
 use anyhow::Result;
 use std::io::Write;
 use upwash_topology::published::Theorem1;
 use upwash_topology::{Analysis, Contraction, Graph, GraphSpec, LeaderAnalysis, MatchaAnalysis};
 
-/// Lists of more workers than this are summed up.
+/// Graphs with more workers than this get no table of single workers.
 const MAX_LISTED: usize = 32;
 
 pub(crate) fn analysis(out: &mut impl Write, spec: &GraphSpec, graph: &Graph, analysis: &Analysis) -> Result<()> {
@@ -42,9 +42,9 @@ fn headline(out: &mut impl Write, spec: &GraphSpec, analysis: &Analysis) -> Resu
         true => "connected",
         false => "not connected",
     };
-    // A path can be long: the name has a line of its own.
+    // The name gets its own line, because it may contain a long path.
     writeln!(out, "{spec}\n{workers}, {links}, {connected}\n")?;
-    // Of equals the first.
+    // Of workers with the same degree, the first is named.
     let degrees = || analysis.degrees.iter().enumerate();
     let (least_at, least) = degrees().min_by_key(|at| at.1).unwrap_or((0, &0));
     let (most_at, most) = degrees().rev().max_by_key(|at| at.1).unwrap_or((0, &0));
@@ -68,7 +68,7 @@ fn headline(out: &mut impl Write, spec: &GraphSpec, analysis: &Analysis) -> Resu
     writeln!(out, "  lambda_max   {:.6}", analysis.lambda_max)?;
     if !analysis.connected {
         let pieces = analysis.pieces.len();
-        writeln!(out, "  {pieces} pieces that never agree: rho is 1, alpha that of the largest piece")?;
+        writeln!(out, "  {pieces} pieces that never agree: rho is 1, alpha is that of the largest piece")?;
     }
     Ok(())
 }
@@ -76,8 +76,8 @@ fn headline(out: &mut impl Write, spec: &GraphSpec, analysis: &Analysis) -> Resu
 fn contractions(out: &mut impl Write, analysis: &Analysis) -> Result<()> {
     writeln!(
         out,
-        "\nHow fast workers come to agree. A round multiplies the squared disagreement by\n\
-         at most rho; `rounds` is how many shrink disagreement to a hundredth.\n"
+        "\nSpeed of consensus. A round multiplies the squared disagreement by at most rho;\n\
+         `rounds` is the number of rounds that shrink disagreement to a hundredth.\n"
     )?;
     let note = |exact: bool, note: &'static str| if exact { "" } else { note };
     let mut rows: Vec<(String, Contraction)> = vec![
@@ -88,17 +88,17 @@ fn contractions(out: &mut impl Write, analysis: &Analysis) -> Result<()> {
     if let Some(matcha) = &analysis.matcha {
         rows.push((matcha_name(matcha), matcha.contraction.clone()));
     }
-    // Of the others rho alone is known.
+    // For the others, only rho is known.
     let mut add = |name: String, rho: f64| rows.push((name, Contraction::from_rho(rho)));
     let over_matcha = analysis.matcha.as_ref();
     if let Some(leaders) = over_matcha.and_then(|matcha| matcha.al_dsgd.as_ref()) {
-        let how = note(leaders.exact, " (sampled)");
-        add(format!("AL-DSGD over MATCHA{how}"), leaders.rho_random);
+        let suffix = note(leaders.exact, " (sampled)");
+        add(format!("AL-DSGD over MATCHA{suffix}"), leaders.rho_random);
     }
     if let Some(al_dsgd) = &analysis.al_dsgd {
         add("AL-DSGD, random losses".into(), al_dsgd.rho_random);
-        let how = note(al_dsgd.rho_worst_exact, " (bound)");
-        add(format!("AL-DSGD, worst leaders{how}"), al_dsgd.rho_worst);
+        let suffix = note(al_dsgd.rho_worst_exact, " (bound)");
+        add(format!("AL-DSGD, worst leaders{suffix}"), al_dsgd.rho_worst);
     }
     if let Some(rotation) = &analysis.rotation {
         let copies = rotation.relabelings.len();
@@ -112,9 +112,9 @@ fn contractions(out: &mut impl Write, analysis: &Analysis) -> Result<()> {
     if !weak.is_empty() {
         writeln!(
             out,
-            "\n  Own weight 0 or less with the optimal alpha: {} {}.\n  \
-             The paper's Algorithm 1, as written, scales steps by that weight: there it\n  \
-             stands still or climbs. Metropolis weights are always positive.",
+            "\n  Self-weight <= 0 with the optimal alpha: {} {}.\n  \
+             The paper's Algorithm 1, as written, scales gradient steps by that weight, so\n  \
+             these stand still or go uphill. Metropolis weights are always positive.",
             if weak.len() == 1 { "worker" } else { "workers" },
             shortened(weak, 8)
         )?;
@@ -123,8 +123,8 @@ fn contractions(out: &mut impl Write, analysis: &Analysis) -> Result<()> {
         let copies = rotation.relabelings.len();
         writeln!(
             out,
-            "\n  Over a turn of {copies} {}, expected degrees have variance {:.4}, and the mean\n  \
-             Laplacian has lambda_2 {:.6}.",
+            "\n  Over a cycle of {copies} {}, expected degrees have variance {:.4}, and the\n  \
+             mean Laplacian has lambda_2 {:.6}.",
             if copies == 1 { "copy" } else { "copies" },
             rotation.degree_variance,
             rotation.lambda2_mean
@@ -168,7 +168,7 @@ fn matchings(out: &mut impl Write, analysis: &Analysis, matcha: &MatchaAnalysis)
     writeln!(out, "  matching  probability  links")?;
     let rows = analysis.matchings.iter().zip(&matcha.probabilities);
     for (number, (links, &probability)) in rows.enumerate() {
-        // A tiny budget has tiny probabilities, which are not none.
+        // A tiny budget has tiny probabilities, which must not be printed as zero.
         let probability = match probability > 0.0 && probability < 5e-5 {
             true => format!("{probability:.2e}"),
             false => format!("{probability:.4}"),
@@ -179,20 +179,20 @@ fn matchings(out: &mut impl Write, analysis: &Analysis, matcha: &MatchaAnalysis)
     published(out, &matcha.published_theorem1)
 }
 
-/// Theorem 1 of the AL-DSGD paper, to be compared with what holds.
+/// Prints the conditions of Theorem 1 of the AL-DSGD paper, for comparison.
 fn published(out: &mut impl Write, theorem: &Theorem1) -> Result<()> {
-    let asks = match theorem.alpha {
+    let conditions = match theorem.alpha {
         Some((low, high)) => {
             let w = theorem.w_best_below;
             format!("alpha between {low:.4} and {high:.4}, w_best below {w:.5}")
         }
-        None if theorem.lambda_min > 0.0 => "what no alpha fulfils: its zeta is 0".into(),
+        None if theorem.lambda_min > 0.0 => "conditions that no alpha satisfies: its zeta is 0".into(),
         None => "a connected graph of two workers or more".into(),
     };
-    writeln!(out, "\n  Theorem 1 of the AL-DSGD paper, as printed, asks for\n  {asks}.")?;
+    writeln!(out, "\n  Theorem 1 of the AL-DSGD paper, as printed, requires\n  {conditions}.")?;
     if theorem.alpha.is_some() && !theorem.alpha_within_limit {
         let limit = theorem.alpha_limit;
-        writeln!(out, "  Its proof also needs alpha <= {limit:.4}, which it does not say.")?;
+        writeln!(out, "  Its proof also needs alpha <= {limit:.4}, which the theorem does not state.")?;
     }
     Ok(())
 }
@@ -203,7 +203,7 @@ fn leaders(out: &mut impl Write, al_dsgd: &LeaderAnalysis, matcha: Option<&Match
     writeln!(out, "\nAL-DSGD, w_best {best} and w_degree {degree}:\n")?;
     let four = |value: f64| format!("{value:.4}");
     let limit = |value: Option<f64>| value.map_or("none".into(), four);
-    let safe = "safe whatever the leaders: w_best + w_degree <";
+    let safe = "safe for any leaders: w_best + w_degree <";
     let mut lines = vec![(safe, format!("{:.5}", al_dsgd.w_safe))];
     if let Some(leaders) = matcha.and_then(|matcha| matcha.al_dsgd.as_ref()) {
         lines.push(("the same over MATCHA", format!("{:.5}", leaders.w_safe)));
@@ -213,11 +213,11 @@ fn leaders(out: &mut impl Write, al_dsgd: &LeaderAnalysis, matcha: Option<&Match
     let printed = limit(al_dsgd.published_step_limit);
     let proved = limit(al_dsgd.published_step_limit_proved);
     lines.extend([
-        ("part of a step that counts (sound, released)", step),
-        ("the same as written", four(al_dsgd.step_factor_written)),
+        ("effective fraction of a step (sound, released)", step),
+        ("the same, as written", four(al_dsgd.step_factor_written)),
         ("effective number of workers", format!("{workers:.2}")),
-        ("the same as written", format!("{workers_written:.2}")),
-        ("how unequally a round counts them, |A'1 - 1|", drift),
+        ("the same, as written", format!("{workers_written:.2}")),
+        ("inequality of the workers' weights, |A'1 - 1|", drift),
         ("Theorem 2's largest gamma L, as printed", printed),
         ("the same, as its proof (which has gaps) needs it", proved),
     ]);
@@ -235,7 +235,12 @@ fn workers(out: &mut impl Write, graph: &Graph, analysis: &Analysis) -> Result<(
     let degrees = degrees.map(|rotation| &rotation.expected_degrees);
     let influence = analysis.al_dsgd.as_ref().map(|al_dsgd| &al_dsgd.influence);
     let heading = |column: Option<&Vec<f64>>, name: &str| column.map_or(String::new(), |_| format!("{name:>11}"));
-    writeln!(out, "\n  worker  degree{}{}  neighbors", heading(degrees, "in a turn"), heading(influence, "influence"),)?;
+    writeln!(
+        out,
+        "\n  worker  degree{}{}  neighbors",
+        heading(degrees, "in a cycle"),
+        heading(influence, "influence"),
+    )?;
     for worker in 0..analysis.nodes {
         let cell = |column: Option<&Vec<f64>>, digits: usize| {
             column.map_or(String::new(), |values| format!("{:>11.digits$}", values[worker]))
@@ -252,7 +257,7 @@ fn workers(out: &mut impl Write, graph: &Graph, analysis: &Analysis) -> Result<(
     Ok(())
 }
 
-/// As many links as fit into `width`.
+/// A list of as many links as fit into `width`.
 fn link_list(links: &[(usize, usize)], width: usize) -> String {
     let names: Vec<String> = links.iter().map(|(u, v)| format!("{u}-{v}")).collect();
     let all = names.join(" ");

@@ -1,4 +1,4 @@
-//! What tests of the program have in common.
+//! Helpers shared by the tests of the program.
 #![allow(dead_code, unused_imports, clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -10,22 +10,22 @@ pub use upwash_testkit::program::wait_with_timeout;
 
 const UPWASH: Program = Program::new(env!("CARGO_BIN_EXE_upwash"));
 
-/// `upwash ARGUMENTS` in a folder, to its end.
+/// Runs `upwash ARGUMENTS` in a folder to its end.
 pub fn upwash(folder: &Path, arguments: &[&str]) -> Output {
     UPWASH.output(folder, arguments)
 }
 
-/// What it prints, where all goes well.
+/// Runs the program, which must succeed, and returns its stdout.
 pub fn said(folder: &Path, arguments: &[&str]) -> String {
     UPWASH.said(folder, arguments)
 }
 
-/// What it says of a mistake.
+/// Runs the program, which must fail with exit code 2, and returns its stderr.
 pub fn error(folder: &Path, arguments: &[&str]) -> String {
     UPWASH.error(folder, arguments)
 }
 
-/// Begins it, interrupts it once it has `ready`, and gives what it says at its end.
+/// Starts the program, interrupts it once `ready` is true, and returns its output.
 pub fn interrupted(folder: &Path, arguments: &[&str], ready: impl Fn() -> bool) -> Output {
     UPWASH.interrupted(folder, arguments, ready)
 }
@@ -46,7 +46,7 @@ pub fn mpirun(folder: &Path, ranks: usize, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs it to its end, but not for ever.
+/// Runs a command to its end, with a timeout.
 pub fn finish(mut command: Command) -> Output {
     wait_with_timeout(command.spawn().expect("mpirun: install openmpi-bin"))
 }
@@ -56,7 +56,7 @@ pub fn summary(folder: &Path) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The summary without the time it took.
+/// The summary without the wall-clock time.
 pub fn outcome(folder: &Path) -> Value {
     let mut summary = summary(folder);
     assert!(summary["wall_seconds"].as_f64().unwrap() > 0.0);
@@ -64,7 +64,7 @@ pub fn outcome(folder: &Path) -> Value {
     summary
 }
 
-/// Losses by (round, worker) of all processes' events.
+/// Losses by (round, worker), from the events of all processes.
 pub fn losses(folder: &Path) -> Vec<Vec<f64>> {
     let mut found: Vec<Vec<f64>> = Vec::new();
     let mut folders = vec![folder.to_owned()];

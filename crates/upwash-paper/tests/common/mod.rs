@@ -1,4 +1,4 @@
-//! What tests of the program have in common.
+//! Helpers shared by the tests of the program.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use upwash_testkit::program::Program;
 
 pub const REPRODUCE: Program = Program::new(env!("CARGO_BIN_EXE_upwash-reproduce"));
 
-/// Those in a folder, by name.
+/// The folders in a folder, sorted by name.
 pub fn folders(path: &Path) -> Vec<PathBuf> {
     let inside = std::fs::read_dir(path).unwrap();
     let paths = inside.map(|entry| entry.unwrap().path());

@@ -1,20 +1,20 @@
-// What the page is made of: runs, colors, words, and charts that are drawn when there is time.
+// Shared building blocks: data, colors, number formats, and charts that are drawn incrementally.
 
-// Runs to draw; of a run that goes on there is nothing yet, and the server will tell.
+// The runs to draw. The live page starts with null and receives its run from the server.
 const given = JSON.parse(document.getElementById("data").textContent);
 const isLive = given === null;
 let runs = given || [];
 const main = document.getElementById("main");
-// Okabe and Ito's colors, which people see apart whatever colors they see; then the same dashed.
-const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a8a00", "#7a7f87"];
-// The same hues, dark enough on white.
+// The Okabe-Ito palette, which is distinguishable with color vision deficiency. Further lines repeat it dashed.
+const COLORS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a8a00", "#7a7f87"];
+// The same hues, dark enough on a white background.
 const DARKER = ["#0072b2", "#a87000", "#00805c", "#b0578a", "#c05400", "#2b86bd", "#717100", "#6b7078"];
 const DASHES = ["solid", "dashed", "dotted"];
 const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches && !isPrinted();
 const isPrinted = () => matchMedia("print").matches;
 const style = (index) => ({
-  color: (isDark() ? COLOURS : DARKER)[index % COLOURS.length],
-  type: DASHES[Math.floor(index / COLOURS.length) % DASHES.length],
+  color: (isDark() ? COLORS : DARKER)[index % COLORS.length],
+  type: DASHES[Math.floor(index / COLORS.length) % DASHES.length],
 });
 let charts = [];
 const nameRuns = () => {
@@ -45,8 +45,8 @@ const worst = (values) => (known(values).length ? Math.min(...known(values)) : n
 
 const svg = (instance) => instance.getDataURL({ type: "svg", backgroundColor: color("--paper") });
 const resized = new ResizeObserver((changes) => changes.forEach((change) => charts.find((entry) => entry.element === change.target)?.instance?.resize()));
-// A chart is made anew when colors change, from what makes its options. It changes with epochs, or with rounds; a
-// large one is drawn in dots, which is faster, and as SVG when it is saved.
+// A chart is rebuilt from its options function when the color scheme changes. Its data changes with epochs or with
+// rounds. A large chart is drawn on a canvas, which is faster, and rendered as SVG only when it is saved.
 const chart = (parent, id, options, { changes = "epochs", large = false } = {}) => {
   const element = make("div", parent, undefined, "chart");
   element.id = id;
@@ -74,11 +74,11 @@ const chart = (parent, id, options, { changes = "epochs", large = false } = {}) 
   waiting.push(entry);
   return element;
 };
-// From the top, a little at a time: what is seen first is there first, and the page answers meanwhile.
+// Draws the charts from top to bottom in short slices, so that the first ones appear early and the page stays responsive.
 let waiting = [];
-const drawSome = (most = 50) => {
+const drawSome = (budget = 50) => {
   const began = performance.now();
-  while (waiting.length && performance.now() - began < most) draw(waiting.shift());
+  while (waiting.length && performance.now() - began < budget) draw(waiting.shift());
   if (waiting.length) setTimeout(drawSome);
   else performance.mark("drawn");
 };
@@ -93,7 +93,7 @@ const draw = (entry) => {
   const options = entry.options();
   if (selected && options.legend) options.legend.selected = selected;
   entry.instance.setOption(options);
-  // Whoever zooms wants these epochs, however many more there will be.
+  // A zoomed range keeps its epochs while new ones arrive.
   entry.instance.on("datazoom", () => {
     const zoom = entry.instance.getOption().dataZoom?.[0];
     if (zoom) entry.zoom = zoom.start > 0.5 || zoom.end < 99.5 ? { startValue: zoom.startValue, endValue: zoom.endValue } : null;
@@ -103,7 +103,7 @@ const draw = (entry) => {
 const keepZoom = (entry) => {
   if (entry.zoom) entry.instance.dispatchAction({ type: "dataZoom", dataZoomIndex: 0, ...entry.zoom }, { silent: true });
 };
-// New data; under someone's pointer not too often, so that what is read there stays.
+// Updates the data. A chart under the pointer is updated less often, so that its tooltip stays readable.
 const refresh = (entry) => {
   const now = performance.now();
   if (!entry.instance || (entry.element.matches(":hover") && now - (entry.refreshed || 0) < 3000)) return false;
@@ -121,7 +121,7 @@ const frame = (x, series, more = {}) => {
   return {
     animation: false,
     textStyle: { color: ink, fontFamily: "system-ui, sans-serif" },
-    aria: { enabled: true, label: { description: more.about || `Lines over ${x}; the table on this page has the numbers at the end.` } },
+    aria: { enabled: true, label: { description: more.about || `Lines over ${x}. The table on this page has the final values.` } },
     tooltip: { trigger: "axis", confine: true, enterable: true, extraCssText: "max-height: 300px; overflow-y: auto;", backgroundColor: color("--paper"), borderColor: line, textStyle: { color: ink }, valueFormatter: more.format || short },
     legend: { type: isPrinted() ? "plain" : "scroll", top: 0, left: 4, right: 8, itemWidth: 22, itemHeight: 10, itemGap: 8, textStyle: { color: ink }, pageTextStyle: { color: soft }, pageIconColor: soft, data: more.legend },
     grid: { left: 58, right: 18, top: isPrinted() ? 38 + 20 * Math.floor((more.legend || []).length / 9) : 38, bottom: isPrinted() ? 46 : 74 },
@@ -143,6 +143,6 @@ const section = (title, note, kind = "grid") => {
 const panel = (grid, run, title) => {
   const element = make("section", grid, undefined, "panel");
   if (title) make("h3", element, title);
-  if (run) { make("h3", element, run.label); make("p", element, `${run.algorithm} on ${run.graph_name}`, "words"); }
+  if (run) { make("h3", element, run.label); make("p", element, `${run.algorithm} on ${run.graph_name}`, "caption"); }
   return element;
 };

@@ -1,6 +1,6 @@
-// What the charts show: everyone's lines, the graph, several runs side by side.
+// The contents of the charts: lines of the workers, the graph, comparisons of runs.
 
-// Between the lowest and the highest: one shape, drawn with the first point that is seen.
+// The area between the lowest and the highest value: one polygon, drawn with the first visible point.
 const band = (points, log) => {
   const usable = points.filter(([, low, high]) => low !== null && high !== null && (!log || low > 0));
   const fill = color("--ink");
@@ -14,55 +14,55 @@ const band = (points, log) => {
   };
 };
 
-// Each run's workers: lines, their mean, and the band between lowest and highest.
+// The workers of a run: a line each, their mean, and the band between the lowest and the highest.
 const perWorker = (run, key, log, format) => () => {
   const rows = run.epochs.filter((epoch) => epoch[key]);
   const spread = (epoch) => (key === "losses" ? epoch.loss : epoch.accuracy);
   const workers = run.drawn;
-  const series = workers.map((worker, place) => lines(`worker ${worker}`, rows.map((epoch) => [epoch.epoch, epoch[key][place]]), place));
+  const series = workers.map((worker, index) => lines(`worker ${worker}`, rows.map((epoch) => [epoch.epoch, epoch[key][index]]), index));
   const ink = color("--ink");
   series.push(lines("mean", rows.map((epoch) => [epoch.epoch, spread(epoch)?.mean ?? null]), 0, { line: { width: 3, color: ink, type: "solid" }, item: { color: ink } }));
   if (workers.length > 1) series.push(band(rows.map((epoch) => [epoch.epoch, spread(epoch)?.low ?? null, spread(epoch)?.high ?? null]), log));
   return frame("epoch", series, { log, format, legend: [...workers.map((worker) => `worker ${worker}`), "mean"] });
 };
 
-// Losses of single rounds.
+// Batch losses of single rounds.
 const perBatch = (run) => () => {
   const rows = run.batches;
   const ink = color("--ink");
-  const series = run.drawn.map((worker, place) => lines(`worker ${worker}`, rows.map((row) => [row.round, row.losses[place]]), place, { line: { width: 0.8, opacity: 0.6 } }));
+  const series = run.drawn.map((worker, index) => lines(`worker ${worker}`, rows.map((row) => [row.round, row.losses[index]]), index, { line: { width: 0.8, opacity: 0.6 } }));
   series.push(lines("mean", rows.map((row) => [row.round, row.loss?.mean ?? null]), 0, { line: { width: 3, color: ink, type: "solid" }, item: { color: ink } }));
   return frame("round", series, { log: true, legend: [...run.drawn.map((worker) => `worker ${worker}`), "mean"] });
 };
 
 const isLarge = (run) => run.workers > 100;
 const LEADERS = ["#d55e00", "#cc79a7"];
-const goesOn = (run) => isLive && !run.ending;
-const leaderNames = (run) => (run.algorithm.startsWith("LSGD") ? ["the best of its group", "the best of all"] : ["the best neighbor", "the best-connected"]);
-// The graph as it is, or one of its copies, in which everyone stands elsewhere. While a run goes on, links over which
-// models have just gone stand out, and arrows go from leaders to those who follow.
+const isRunning = (run) => isLive && !run.ending;
+const leaderNames = (run) => (run.algorithm.startsWith("LSGD") ? ["best of its group", "best of all"] : ["best neighbor", "best-connected neighbor"]);
+// The graph, or one of its copies, in which the workers are at other nodes. While a run is in progress, the links of the
+// last round are highlighted, and arrows point from leaders to their followers.
 const graph = (run, copy) => () => {
   const base = frame("", [], { about: `The graph of ${run.workers} workers, with ${run.graph.matchings.flat().length} links in ${run.graph.matchings.length} matchings.` });
   const accuracies = run.ends;
   const all = known(run.ends);
   const [low, high] = all.length ? [Math.min(...all), Math.max(...all)] : [0, 1];
-  const places = copy === undefined ? run.graph.positions.map((_, worker) => worker) : run.graph.relabelings[copy];
+  const nodes = copy === undefined ? run.graph.positions.map((_, worker) => worker) : run.graph.relabelings[copy];
   const workerAt = [];
-  places.forEach((place, worker) => { workerAt[place] = worker; });
+  nodes.forEach((node, worker) => { workerAt[node] = worker; });
   const degree = Array(run.workers).fill(0);
   run.graph.matchings.flat().forEach(([a, b]) => { degree[workerAt[a]] += 1; degree[workerAt[b]] += 1; });
   const largest = Math.max(1, ...degree);
   const many = isLarge(run);
-  // The more there are, the smaller.
+  // Circles shrink as the number of workers grows.
   const scale = Math.min(1, Math.sqrt(8 / run.workers));
   const size = [18 * scale, 44 * scale];
   const [ink, line] = [color("--ink"), color("--line")];
   const width = many ? 0.6 : 2.5;
   const links = run.graph.matchings.flatMap((matching, index) => matching.map(([a, b]) => ({
     source: workerAt[a], target: workerAt[b], lineStyle: { ...style(index), width, opacity: 0.9 },
-    words: `${workerAt[a]} – ${workerAt[b]}, matching ${index}`,
+    caption: `${workerAt[a]} – ${workerAt[b]}, matching ${index}`,
   })));
-  if (copy === undefined && goesOn(run) && run.now.links) {
+  if (copy === undefined && isRunning(run) && run.now.links) {
     const key = (a, b) => `${Math.min(a, b)} ${Math.max(a, b)}`;
     const up = new Map(run.now.links.map(([a, b]) => [key(a, b), [a, b]]));
     links.forEach((link) => {
@@ -70,28 +70,28 @@ const graph = (run, copy) => () => {
       Object.assign(link.lineStyle, found ? { width: 2 * width, opacity: 1 } : { opacity: 0.15 });
     });
     // Links of other copies.
-    up.forEach(([a, b]) => links.push({ source: a, target: b, lineStyle: { color: ink, width: 2 * width, opacity: 0.8 }, words: `${a} – ${b}` }));
+    up.forEach(([a, b]) => links.push({ source: a, target: b, lineStyle: { color: ink, width: 2 * width, opacity: 0.8 }, caption: `${a} – ${b}` }));
     if (!many) {
       run.now.leaders.forEach((pair, worker) => (pair || []).forEach((leader, which) => {
         if (leader === worker) return;
         links.push({
           source: leader, target: worker, symbol: ["none", "arrow"], symbolSize: 9, emphasis: { disabled: true },
           lineStyle: { color: LEADERS[which], width: 1.6, type: DASHES[which], curveness: 0.16 + 0.14 * which, opacity: 1 },
-          words: `${leader} leads ${worker}: ${leaderNames(run)[which]}`,
+          caption: `${leader} leads ${worker}: ${leaderNames(run)[which]}`,
         });
       }));
     }
   }
   const shown = {
     animation: false, textStyle: base.textStyle, aria: base.aria,
-    tooltip: { ...base.tooltip, trigger: "item", formatter: (item) => (item.dataType === "edge" ? item.data.words
-      : `worker ${item.dataIndex}<br>degree ${degree[item.dataIndex]}<br>accuracy ${percent(accuracies[item.dataIndex])}`) },
+    tooltip: { ...base.tooltip, trigger: "item", formatter: (item) => (item.dataType === "edge" ? item.data.caption
+      : `worker ${item.dataIndex}<br>degree ${degree[item.dataIndex]}<br>test accuracy ${percent(accuracies[item.dataIndex])}`) },
     visualMap: all.length ? { min: low, max: high === low ? low + 1e-9 : high, orient: "horizontal", left: "center", bottom: 0, itemHeight: 120, calculable: true, seriesIndex: 0,
-      inRange: { color: ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"] }, formatter: percent, textStyle: { color: ink }, text: [`accuracy`, ""] } : undefined,
+      inRange: { color: ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"] }, formatter: percent, textStyle: { color: ink }, text: ["test accuracy", ""] } : undefined,
   };
-  // Many workers are dots and lines on a plain: a graph's own means would take half a second.
+  // Many workers are drawn as a scatter plot with lines: the graph series would take half a second.
   if (many) {
-    const at = (worker) => run.graph.positions[places[worker]];
+    const at = (worker) => run.graph.positions[nodes[worker]];
     const kinds = new Map();
     links.forEach((link) => {
       const look = JSON.stringify(link.lineStyle);
@@ -104,8 +104,8 @@ const graph = (run, copy) => () => {
       dataZoom: [{ type: "inside", xAxisIndex: 0, filterMode: "none" }, { type: "inside", yAxisIndex: 0, filterMode: "none" }],
       xAxis: axis, yAxis: { ...axis, inverse: true },
       series: [
-        { type: "scatter", z: 3, data: places.map((_, worker) => [...at(worker), accuracies[worker]]), symbolSize: (_, { dataIndex }) => size[0] + (size[1] - size[0]) * degree[dataIndex] / largest, itemStyle: { color: ink } },
-        ...[...kinds].map(([look, alike]) => ({ type: "lines", coordinateSystem: "cartesian2d", silent: true, lineStyle: JSON.parse(look), data: alike })),
+        { type: "scatter", z: 3, data: nodes.map((_, worker) => [...at(worker), accuracies[worker]]), symbolSize: (_, { dataIndex }) => size[0] + (size[1] - size[0]) * degree[dataIndex] / largest, itemStyle: { color: ink } },
+        ...[...kinds].map(([look, segments]) => ({ type: "lines", coordinateSystem: "cartesian2d", silent: true, lineStyle: JSON.parse(look), data: segments })),
       ],
     };
   }
@@ -114,9 +114,9 @@ const graph = (run, copy) => () => {
     series: [{
       type: "graph", layout: "none", roam: true, preserveAspect: "contain", top: 44, bottom: 84, left: 40, right: 40,
       label: { show: true, color: ink, position: "right" },
-      data: places.map((place, worker) => ({
-        // In large units: lines whose ends are less than one apart are made straight.
-        name: String(worker), x: 1000 * run.graph.positions[place][0], y: 1000 * run.graph.positions[place][1], value: accuracies[worker],
+      data: nodes.map((node, worker) => ({
+        // Scaled up, because edges between nodes less than one unit apart are drawn straight.
+        name: String(worker), x: 1000 * run.graph.positions[node][0], y: 1000 * run.graph.positions[node][1], value: accuracies[worker],
         symbolSize: size[0] + (size[1] - size[0]) * degree[worker] / largest,
       })),
       links, itemStyle: { borderColor: ink, borderWidth: many ? 0 : 1 },
@@ -126,7 +126,7 @@ const graph = (run, copy) => () => {
 };
 
 // Several runs in one chart.
-const together = (x, value, at, more = {}) => () => frame(x, runs.map((run, index) => lines(
+const compared = (x, value, at, more = {}) => () => frame(x, runs.map((run, index) => lines(
   run.label, run.epochs.map((epoch) => [at(run, epoch), value(run, epoch)]).filter((point) => point[1] !== null && point[1] !== undefined), index)), more);
 const accuracy = (_, epoch) => epoch.accuracy?.mean;
 const worstAccuracy = (_, epoch) => epoch.accuracy?.low;

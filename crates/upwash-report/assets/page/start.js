@@ -1,4 +1,4 @@
-// Begins.
+// Entry point.
 
 window.upwash = { charts, runs };
 if (isLive) live(); else build();

@@ -1,6 +1,6 @@
-//! Charts of lines, drawn.
+//! Drawing of line charts.
 
-use super::{Chart, Line, NAMED};
+use super::{Chart, Line, MAX_LEGEND};
 use plotters::coord::Shift;
 use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
@@ -8,21 +8,22 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use std::ops::Range;
 
-type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
+type DrawResult<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
 impl Chart {
-    fn is_usable(&self, y: f64) -> bool {
+    /// Whether a point can be drawn: logarithmic axes have no zero.
+    fn is_drawable(&self, y: f64) -> bool {
         y.is_finite() && (!self.log || y > 0.0)
     }
 
-    /// Between the lowest and the highest of those around a mean.
+    /// The outline of the area between the lowest and the highest line, for charts with a mean.
     fn band(&self) -> Option<Vec<(f64, f64)>> {
-        let mean = self.lines.iter().find(|line| line.wide)?;
-        let others = || self.lines.iter().filter(|line| !line.wide);
+        let mean = self.lines.iter().find(|line| line.is_mean)?;
+        let others = || self.lines.iter().filter(|line| !line.is_mean);
         let mut edges = [vec![], vec![]];
         for &(x, _) in &mean.points {
-            let here = |line: &Line| line.points.iter().find(|point| point.0 == x).copied();
-            let all = others().filter_map(here).filter(|point| self.is_usable(point.1));
+            let at_x = |line: &Line| line.points.iter().find(|point| point.0 == x).copied();
+            let all = others().filter_map(at_x).filter(|point| self.is_drawable(point.1));
             let (low, high) =
                 all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (_, y)| (low.min(y), high.max(y)));
             if low <= high {
@@ -30,18 +31,23 @@ impl Chart {
                 edges[1].insert(0, (x, low));
             }
         }
-        let shape = edges.concat();
-        (shape.len() > 2).then_some(shape)
+        let outline = edges.concat();
+        (outline.len() > 2).then_some(outline)
     }
 
-    /// The smallest and the largest of something of all points.
-    fn range(&self, of: fn(&(f64, f64)) -> f64) -> (f64, f64) {
+    /// The smallest and the largest coordinate of all points.
+    fn range(&self, coordinate: fn(&(f64, f64)) -> f64) -> (f64, f64) {
         let points = self.lines.iter().flat_map(|line| &line.points);
-        let points = points.filter(|point| self.is_usable(point.1)).map(of);
+        let points = points.filter(|point| self.is_drawable(point.1)).map(coordinate);
         points.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)))
     }
 
-    pub(super) fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>, title: &str, scale: u32) -> Drawn<B> {
+    pub(super) fn draw<B: DrawingBackend>(
+        &self,
+        area: &DrawingArea<B, Shift>,
+        title: &str,
+        scale: u32,
+    ) -> DrawResult<B> {
         let (x, y) = (self.range(|point| point.0), self.range(|point| point.1));
         let x: Range<f64> = match x.1 > x.0 {
             true => x.0..x.1,
@@ -53,24 +59,24 @@ impl Chart {
         if !title.is_empty() {
             builder.caption(title, font(15, scale));
         }
-        // Below a factor of ten a logarithmic axis would have no number.
+        // Over less than a factor of ten, a logarithmic axis would have no labels.
         if self.log && y.1 >= 10.0 * y.0 {
             let y = y.0 / 1.1..y.1 * 1.1;
             self.draw_on(builder.build_cartesian_2d(x, y.log_scale())?, scale)?;
         } else {
-            let room = ((y.1 - y.0) * 0.05).max(1e-9);
-            let y = y.0 - room..y.1 + room;
+            let margin = ((y.1 - y.0) * 0.05).max(1e-9);
+            let y = y.0 - margin..y.1 + margin;
             self.draw_on(builder.build_cartesian_2d(x, y)?, scale)?;
         }
         area.present()
     }
 
-    /// Axes, band, lines and legend.
+    /// Draws axes, band, lines and legend.
     fn draw_on<'a, B: DrawingBackend + 'a, Y>(
         &self,
         mut chart: ChartContext<'a, B, Cartesian2d<RangedCoordf64, Y>>,
         scale: u32,
-    ) -> Drawn<B>
+    ) -> DrawResult<B>
     where
         Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
@@ -84,8 +90,8 @@ impl Chart {
             .axis_desc_style(font(13, scale))
             .x_label_formatter(&|x| label(*x))
             .y_label_formatter(&|y| label(*y))
-            .x_desc(self.across)
-            .y_desc(self.up)
+            .x_desc(self.x_label)
+            .y_desc(self.y_label)
             .draw()?;
         if let Some(band) = self.band() {
             chart.draw_series([Polygon::new(band, BLACK.mix(0.1))])?;
@@ -95,7 +101,7 @@ impl Chart {
         }
         chart
             .configure_series_labels()
-            .position(match self.up.contains("accuracy") {
+            .position(match self.y_label.contains("accuracy") {
                 true => SeriesLabelPosition::LowerRight,
                 false => SeriesLabelPosition::UpperRight,
             })
@@ -111,11 +117,11 @@ impl Chart {
         chart: &mut ChartContext<'a, B, Cartesian2d<RangedCoordf64, Y>>,
         line: &Line,
         scale: u32,
-    ) -> Drawn<B> {
-        let width = if line.wide { 3 * scale } else { 3 * scale / 2 };
+    ) -> DrawResult<B> {
+        let width = if line.is_mean { 3 * scale } else { 3 * scale / 2 };
         let style = line.color.stroke_width(width);
         let points = line.points.iter().copied();
-        let points = points.filter(|point| self.is_usable(point.1));
+        let points = points.filter(|point| self.is_drawable(point.1));
         let drawn = match line.dashed {
             true => {
                 let (dash, gap) = (6 * scale, 4 * scale);
@@ -123,8 +129,8 @@ impl Chart {
             }
             false => chart.draw_series(LineSeries::new(points, style))?,
         };
-        // Names of many would cover the chart.
-        if line.wide || self.lines.len() <= NAMED {
+        // The names of many lines would cover the chart.
+        if line.is_mean || self.lines.len() <= MAX_LEGEND {
             let length = 18 * scale as i32;
             let (first, gap) = match line.dashed {
                 true => (length / 3, length / 3),
@@ -145,12 +151,12 @@ fn font(size: u32, scale: u32) -> (&'static str, i32) {
     ("sans-serif", (size * scale) as i32)
 }
 
-/// A number beside an axis.
+/// The label of a tick.
 fn label(number: f64) -> String {
     match number.abs() {
         0.0 => "0".into(),
         size if !(1e-3..1e6).contains(&size) => format!("{number:.0e}"),
-        // As many digits as it takes, and no more.
+        // Rounded to four decimals, without trailing zeros.
         _ => format!("{}", (number * 1e4).round() / 1e4),
     }
 }
