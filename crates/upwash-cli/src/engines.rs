@@ -1,44 +1,49 @@
 //! Which engine trains, and where.
 
-use anyhow::Result;
+use crate::output::note;
+use anyhow::{Result, bail};
 use std::sync::Arc;
 use upwash::engine::{CpuEngine, Engine, EngineSpec};
 use upwash_burn::BurnNetwork;
 
-/// `--engine`, `--device` and what goes with them.
-#[derive(Clone, Debug, clap::Args)]
+/// `--engine`, `--device` and the options of the GPU engine.
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct EngineArgs {
-    /// Who computes gradients: burn (part of the program) or torch (built with `--features torch`)
-    #[arg(long, value_enum, default_value_t = EngineName::Burn)]
+    /// What computes gradients. `auto` takes the GPU where the program has libtorch and the machine has a GPU, and
+    /// otherwise burn, which is part of the program and runs on the CPU
+    #[arg(long, value_enum, default_value_t)]
     engine: EngineName,
-    /// Where torch computes: cpu, cuda or cuda:N
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: DeviceName,
-    /// How numbers are multiplied on a GPU; parameters and mixing are always f32
-    #[arg(long, value_enum, default_value_t = PrecisionName::Bf16)]
-    precision: PrecisionName,
+    /// Where torch computes: cpu, cuda or cuda:N [default: the first GPU if there is one]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceName>,
+    /// Precision of matrix products on a GPU; parameters and mixing are always f32 [default: bf16]
+    #[arg(long, value_enum)]
+    precision: Option<PrecisionName>,
     /// How many workers a GPU computes side by side; fewer need less memory [default: all]
     #[arg(long, value_name = "N")]
     streams: Option<std::num::NonZeroUsize>,
-    /// Launch every operation of a round on the GPU anew instead of replaying a recording
+    /// On a GPU, launch every operation of a round anew instead of replaying a recorded graph
     #[arg(long)]
     eager: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum EngineName {
+    #[default]
+    Auto,
     Burn,
     Torch,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum PrecisionName {
+    #[default]
     Bf16,
     Tf32,
     F32,
 }
 
-/// `cpu`, or a GPU by its number.
+/// `cpu`, or a GPU by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeviceName {
     Cpu,
@@ -54,36 +59,59 @@ impl std::str::FromStr for DeviceName {
             "cpu" => Ok(Self::Cpu),
             "cuda" => Ok(Self::Cuda(0)),
             _ => {
-                let number = text.strip_prefix("cuda:").ok_or_else(wrong)?;
-                number.parse().map(Self::Cuda).map_err(|_| wrong())
+                let index = text.strip_prefix("cuda:").ok_or_else(wrong)?;
+                index.parse().map(Self::Cuda).map_err(|_| wrong())
             }
         }
     }
 }
 
+/// The engine and device that the arguments select on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Selected {
+    Burn,
+    Torch(DeviceName),
+}
+
 impl EngineArgs {
-    /// What is part of every program.
-    pub fn standard() -> Self {
-        Self {
-            engine: EngineName::Burn,
-            device: DeviceName::Cpu,
-            precision: PrecisionName::Bf16,
-            streams: None,
-            eager: false,
+    /// Resolves `auto`, and refuses options that the selected engine would ignore.
+    fn selected(&self) -> Result<Selected> {
+        let selected = match (self.engine, self.device) {
+            (EngineName::Auto, None) => match has_gpu() {
+                true => Selected::Torch(DeviceName::Cuda(0)),
+                false => Selected::Burn,
+            },
+            (EngineName::Auto, Some(DeviceName::Cuda(index))) => Selected::Torch(DeviceName::Cuda(index)),
+            (EngineName::Auto, Some(DeviceName::Cpu)) => Selected::Burn,
+            (EngineName::Burn, None | Some(DeviceName::Cpu)) => Selected::Burn,
+            (EngineName::Burn, Some(DeviceName::Cuda(_))) => {
+                bail!("--engine burn computes on the CPU: use `--engine torch` for a GPU")
+            }
+            (EngineName::Torch, None) if has_gpu() => Selected::Torch(DeviceName::Cuda(0)),
+            (EngineName::Torch, device) => Selected::Torch(device.unwrap_or(DeviceName::Cpu)),
+        };
+        let gpu_options =
+            [("--precision", self.precision.is_some()), ("--streams", self.streams.is_some()), ("--eager", self.eager)];
+        if let (Some((option, _)), false) = (gpu_options.iter().find(|option| option.1), is_gpu(selected)) {
+            bail!(
+                "{option} is an option of the GPU engine, but this run is on the CPU: add `--device cuda`, or leave it out"
+            );
         }
+        Ok(selected)
     }
 
-    /// All workers of a spec.
+    /// An engine with all workers of `spec`.
     pub fn build(&self, spec: &EngineSpec) -> Result<Box<dyn Engine>> {
-        match (self.engine, self.device) {
-            (EngineName::Burn, DeviceName::Cpu) => {
+        let selected = self.selected()?;
+        if self.engine == EngineName::Auto && is_gpu(selected) {
+            note!("engine: {}", self.display_name()?);
+        }
+        match selected {
+            Selected::Burn => {
                 let network = BurnNetwork::new(spec.network.clone());
                 Ok(Box::new(CpuEngine::new(Arc::new(network), spec)))
             }
-            (EngineName::Burn, DeviceName::Cuda(_)) => {
-                anyhow::bail!("burn computes on the CPU: add `--engine torch` for a GPU")
-            }
-            (EngineName::Torch, device) => self.torch(device, spec),
+            Selected::Torch(device) => self.torch(device, spec),
         }
     }
 
@@ -111,7 +139,7 @@ impl EngineArgs {
         use upwash_torch::Precision;
         upwash_torch::CudaOptions {
             device,
-            precision: match self.precision {
+            precision: match self.precision.unwrap_or_default() {
                 PrecisionName::Bf16 => Precision::Bf16,
                 PrecisionName::Tf32 => Precision::Tf32,
                 PrecisionName::F32 => Precision::F32,
@@ -124,12 +152,12 @@ impl EngineArgs {
     /// What a spec will need, by its parts, in bytes: on a GPU of the GPU's memory.
     pub fn memory(&self, spec: &EngineSpec) -> Result<Vec<(&'static str, u64)>> {
         #[cfg(feature = "torch")]
-        if let (EngineName::Torch, DeviceName::Cuda(device)) = (self.engine, self.device) {
+        if let Selected::Torch(DeviceName::Cuda(device)) = self.selected()? {
             use upwash_torch::{MemoryEstimate, TorchNetwork};
             let network = TorchNetwork::new(spec.network.clone());
             let needs = MemoryEstimate::predicted(spec, &network, self.cuda_options(device))?;
-            if self.precision != PrecisionName::Bf16 && !needs.measured {
-                crate::output::tell!("note: in f32 and tf32 libraries can need much more; only a GPU can tell");
+            if self.precision.unwrap_or_default() != PrecisionName::Bf16 && !needs.measured {
+                note!("note: in f32 and tf32 libraries can need much more memory; only a GPU can tell");
             }
             return Ok(needs.parts());
         }
@@ -150,35 +178,47 @@ impl EngineArgs {
         ])
     }
 
-    /// Whether a GPU computes.
-    pub fn is_gpu(&self) -> bool {
-        matches!((self.engine, self.device), (EngineName::Torch, DeviceName::Cuda(_)))
+    /// Whether the run is on a GPU.
+    pub fn is_gpu(&self) -> Result<bool> {
+        Ok(is_gpu(self.selected()?))
     }
 
-    /// As results are kept with it.
-    pub fn display_name(&self) -> String {
-        match (self.engine, self.device) {
-            (EngineName::Burn, _) => "burn, cpu, f32".into(),
-            (EngineName::Torch, DeviceName::Cpu) => "torch, cpu, f32".into(),
-            (EngineName::Torch, DeviceName::Cuda(number)) => {
-                let words = format!("torch, cuda:{number}, {:?}", self.precision).to_lowercase();
-                let name = gpu_names().join(" or ");
-                match name.is_empty() {
-                    true => words,
-                    false => format!("{words}, {name}"),
-                }
+    /// Engine, device and precision, as they are recorded with results.
+    pub fn display_name(&self) -> Result<String> {
+        Ok(match self.selected()? {
+            Selected::Burn => "burn, cpu, f32".into(),
+            Selected::Torch(DeviceName::Cpu) => "torch, cpu, f32".into(),
+            Selected::Torch(DeviceName::Cuda(index)) => {
+                let precision = format!("{:?}", self.precision.unwrap_or_default()).to_lowercase();
+                let gpus = gpu_names().join(" or ");
+                let gpus = if gpus.is_empty() { gpus } else { format!(", {gpus}") };
+                format!("torch, cuda:{index}, {precision}{gpus}")
             }
-        }
+        })
     }
 
     #[cfg(not(feature = "torch"))]
     fn torch(&self, _: DeviceName, _: &EngineSpec) -> Result<Box<dyn Engine>> {
-        let _ = (self.precision, self.streams, self.eager);
-        anyhow::bail!(
-            "this program was built without libtorch: scripts/install-torch.sh gets it and builds \
-             one that has it"
+        bail!(
+            "this program was built without libtorch, which --engine torch needs: scripts/install-torch.sh installs it \
+             and builds a program that has it"
         )
     }
+}
+
+fn is_gpu(selected: Selected) -> bool {
+    matches!(selected, Selected::Torch(DeviceName::Cuda(_)))
+}
+
+/// Whether the program can use a GPU of this machine.
+#[cfg(feature = "torch")]
+fn has_gpu() -> bool {
+    matches!(upwash_torch::Cuda::here(), upwash_torch::Cuda::Devices(1..))
+}
+
+#[cfg(not(feature = "torch"))]
+fn has_gpu() -> bool {
+    false
 }
 
 /// The GPUs of this machine, each kind once, where the driver tells.

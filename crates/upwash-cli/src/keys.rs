@@ -8,12 +8,16 @@ use upwash_peers::Key;
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Create a key in a new file that only its owner can read, and print its fingerprint
+    #[command(after_help = "Example:
+  upwash keys new worker-0.key")]
     New {
         /// The key file
         #[arg(default_value = "upwash.key")]
         file: PathBuf,
     },
     /// Print the fingerprint of a key, which the configuration lists
+    #[command(after_help = "Example:
+  upwash keys show worker-0.key")]
     Show {
         /// The key file
         #[arg(default_value = "upwash.key")]

@@ -5,6 +5,7 @@
 
 mod algorithms;
 mod compare;
+mod config;
 mod data;
 mod demo;
 mod keys;
@@ -12,6 +13,7 @@ mod launch;
 mod peer;
 mod report;
 mod reproduce;
+mod shell;
 mod topology;
 mod train;
 mod transports;
@@ -21,72 +23,126 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use upwash_cli::{engines, files, output, parallel, progress, runs};
 
-/// Train neural networks on many workers without a server.
+/// Train neural networks on many workers without a parameter server.
 #[derive(Parser)]
-#[command(version, about, max_term_width = 100)]
+#[command(name = "upwash", version, long_version = shell::long_version(), max_term_width = 100,
+          after_help = "Start with `upwash demo`, then `upwash train CONFIG.toml`. Every command has examples: `upwash train --help`.")]
 struct Cli {
+    /// Print results, warnings and errors only: no progress and no notes
+    #[arg(long, short, global = true)]
+    quiet: bool,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Train eight workers four ways on handwritten digits, and compare (under a minute)
-    Demo,
+    /// Show what decentralized training is about, on built-in data, in some 15 seconds
+    Demo(demo::Args),
     /// Train as a configuration says
+    #[command(after_help = "Examples:
+  upwash train al-dsgd.toml --out runs/first
+  upwash train al-dsgd.toml --set training.epochs=5 --set seed=2 --out runs/second
+  upwash train al-dsgd.toml --out runs/first --resume
+  upwash train al-dsgd.toml --watch                   # and open the address that it prints
+  upwash train resnet.toml --device cuda:0 --dry-run  # how much GPU memory would it need?")]
     Train(train::Args),
-    /// Train as several configurations say, and compare
+    /// Train as several configurations say, and compare the results in one table
+    #[command(after_help = "Examples:
+  upwash compare dpsgd.toml al-dsgd.toml --out runs/both
+  upwash compare *.toml --set training.epochs=5 --reach 90
+  upwash compare *.toml --device cuda:0 --parallel-runs")]
     Compare(compare::Args),
-    /// Run the AL-DSGD paper's experiments, and show its numbers beside ours: calls upwash-reproduce
+    /// Run the AL-DSGD paper's experiments, and show its numbers beside ours (calls upwash-reproduce)
     #[command(disable_help_flag = true)]
     Reproduce(reproduce::Args),
-    /// Draw runs as a page to open in a browser, one file that needs nothing else
+    /// Write a page about runs: one HTML file that needs nothing else
+    #[command(after_help = "Examples:
+  upwash report runs/first -o first.html
+  upwash report runs/both/* -o both.html
+  upwash report runs/both/* --png figures             # charts as PNG and SVG")]
     Report(report::ReportArgs),
-    /// Show a run in a browser while it goes on, with buttons to pause, keep and stop it
+    /// Show a run in a browser while it is going, with buttons to pause, checkpoint and stop it
+    #[command(after_help = "Examples:
+  upwash watch runs/first                             # on this machine
+  upwash watch runs/first --listen 0.0.0.0:8230       # for other machines: prints an address with a token")]
     Watch(watch::Args),
-    /// Print a run's table and how its losses went
+    /// Print a run's results and its losses over time
+    #[command(after_help = "Example:
+  upwash show runs/first")]
     Show(report::ShowArgs),
-    /// Write runs' numbers for other programs
+    /// Write runs as CSV, or for TensorBoard
+    #[command(after_help = "Examples:
+  upwash export runs/first --csv first.csv
+  upwash export runs/both/* --tensorboard tb")]
     Export(report::ExportArgs),
     /// Train as one worker among peers on other machines, which may come and go
+    #[command(after_help = "Examples:
+  upwash keys new worker-0.key                        # once on each machine
+  upwash peer peers.toml --id 0 --key worker-0.key")]
     Peer(peer::Args),
-    /// Run all peers of a configuration on this machine, keys included
+    /// Run all peers of a configuration on this machine, with keys and addresses made for them
+    #[command(after_help = "Example:
+  upwash launch -n 8 al-dsgd.toml --out runs/peers")]
     Launch(launch::Args),
-    /// Show who of a configuration's peers is in, at which round, and what it has sent
+    /// Show which of a configuration's peers are up, at which round, and what they have sent
+    #[command(after_help = "Example:
+  upwash status peers.toml --key worker-0.key")]
     Status(peer::StatusArgs),
-    /// Keys by which peers know each other: make and show them
+    /// Make and show the keys that identify peers
     #[command(subcommand)]
     Keys(keys::Command),
     /// List the algorithms with their papers, properties and options
+    #[command(after_help = "Examples:
+  upwash algorithms
+  upwash algorithms choco")]
     Algorithms(algorithms::Args),
-    /// Data sets: list and get them
+    /// List and get data sets
     #[command(subcommand)]
     Data(data::Command),
-    /// Graphs of workers: list, analyze, draw and optimize them
+    /// List, analyze, draw and optimize graphs of workers
     #[command(subcommand)]
     Topology(topology::Command),
+    /// Show and check configurations, and print their JSON schema
+    #[command(subcommand)]
+    Config(config::Command),
+    /// Print a completion script for a shell
+    #[command(after_help = "Examples:
+  upwash completions bash > /etc/bash_completion.d/upwash
+  upwash completions zsh > ~/.zfunc/_upwash
+  upwash completions fish > ~/.config/fish/completions/upwash.fish")]
+    Completions(shell::CompletionArgs),
+    /// Write the manual pages of all commands into a folder
+    #[command(after_help = "Example:
+  upwash man ~/.local/share/man/man1")]
+    Man(shell::ManArgs),
 }
 
 /// Exit codes are in one table, in docs/architecture.md.
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    output::set_quiet(cli.quiet);
     let mut out = output::Output(std::io::stdout().lock());
+    let done = |()| ExitCode::SUCCESS;
     let result = match cli.command {
-        Command::Demo => demo::run(&mut out).map(|()| ExitCode::SUCCESS),
+        Command::Demo(args) => demo::run(&args, &mut out),
         Command::Train(args) => train::run(&args, &mut out),
         Command::Compare(args) => compare::run(&args, &mut out),
         Command::Reproduce(args) => reproduce::run(&args),
-        Command::Report(args) => report::report(&args, &mut out).map(|()| ExitCode::SUCCESS),
-        Command::Watch(args) => watch::run(&args, &mut out).map(|()| ExitCode::SUCCESS),
-        Command::Show(args) => report::print(&args, &mut out).map(|()| ExitCode::SUCCESS),
-        Command::Export(args) => report::export(&args, &mut out).map(|()| ExitCode::SUCCESS),
+        Command::Report(args) => report::report(&args, &mut out).map(done),
+        Command::Watch(args) => watch::run(&args, &mut out).map(done),
+        Command::Show(args) => report::print(&args, &mut out).map(done),
+        Command::Export(args) => report::export(&args, &mut out).map(done),
         Command::Peer(args) => peer::run(&args, &mut out),
         Command::Launch(args) => launch::run(&args, &mut out),
         Command::Status(args) => peer::status(&args, &mut out),
-        Command::Keys(command) => keys::run(&command, &mut out).map(|()| ExitCode::SUCCESS),
-        Command::Algorithms(args) => algorithms::run(&args, &mut out).map(|()| ExitCode::SUCCESS),
-        Command::Data(command) => data::run(&command, &mut out).map(|()| ExitCode::SUCCESS),
-        Command::Topology(command) => topology::run(command, &mut out).map(|()| ExitCode::SUCCESS),
+        Command::Keys(command) => keys::run(&command, &mut out).map(done),
+        Command::Algorithms(args) => algorithms::run(&args, &mut out).map(done),
+        Command::Data(command) => data::run(&command, &mut out).map(done),
+        Command::Topology(command) => topology::run(command, &mut out).map(done),
+        Command::Config(command) => config::run(&command, &mut out),
+        Command::Completions(args) => shell::completions(&args, &mut out).map(done),
+        Command::Man(args) => shell::man(&args, &mut out).map(done),
     };
     output::finish(result, out)
 }

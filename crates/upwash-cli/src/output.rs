@@ -3,6 +3,7 @@
 use anyhow::Result;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A writer that ignores a closed pipe, as in `upwash topology list | head -1`. A run continues without its output,
 /// since its results are in its folder.
@@ -24,6 +25,19 @@ impl<W: Write> Write for Output<W> {
     }
 }
 
+/// Whether progress and notes are left out: `--quiet`.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves progress and notes out from now on.
+pub fn set_quiet(quiet: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+}
+
+/// Whether only results, warnings and errors are printed.
+pub fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
 /// Prints a line to stderr. Unlike `eprintln!`, it does not panic if stderr is closed.
 #[macro_export]
 macro_rules! tell {
@@ -32,6 +46,17 @@ macro_rules! tell {
     };
 }
 pub use tell;
+
+/// Prints a line to stderr unless `--quiet` is given.
+#[macro_export]
+macro_rules! note {
+    ($($text:tt)*) => {
+        if !$crate::output::is_quiet() {
+            $crate::output::write_line(format_args!($($text)*))
+        }
+    };
+}
+pub use note;
 
 /// Writes a line to stderr and ignores errors; the implementation of `tell!`.
 pub fn write_line(line: std::fmt::Arguments) {

@@ -1,6 +1,6 @@
 //! Progress of a run on a terminal: a bar and a line for each epoch.
 
-use crate::output::tell;
+use crate::output::{is_quiet, tell};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use std::io::IsTerminal;
 use upwash::run::{ControlFlow, ControlRequest, Event, Observer};
@@ -20,7 +20,7 @@ pub struct ProgressDisplay {
 impl ProgressDisplay {
     /// A bar and, if `epochs` is set, a line for every epoch.
     pub fn new(epochs: bool) -> Self {
-        let bar = match std::io::stderr().is_terminal() {
+        let bar = match std::io::stderr().is_terminal() && !is_quiet() {
             true => ProgressBar::new(0),
             false => ProgressBar::hidden(),
         };

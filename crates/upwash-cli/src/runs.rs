@@ -14,7 +14,7 @@ use upwash::run::{RunError, Status, StopHandle};
 /// Exit code of a run that failed after it had started. docs/architecture.md has the table of exit codes.
 const FAILED: u8 = 1;
 /// Exit code of a command that was refused before it started.
-const REFUSED: u8 = 2;
+pub const REFUSED: u8 = 2;
 /// Exit code of a run that diverged.
 pub const DIVERGED: u8 = 3;
 /// Exit code of a run that was interrupted.

@@ -126,7 +126,7 @@ fn dry_run(args: &Args, experiment: &Experiment, out: &mut impl Write) -> Result
     }
     let parts = args.engine.memory(&experiment.engine_spec())?;
     let all: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
-    let memory = match args.engine.is_gpu() {
+    let memory = match args.engine.is_gpu()? {
         true => "the GPU's memory",
         false => "memory",
     };

@@ -1,4 +1,4 @@
-//! `upwash train`, `demo`, `data` and `algorithms` on the command line.
+//! `upwash train`, `data` and `algorithms` on the command line.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,21 +13,6 @@ fn folder_with(config: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("run.toml"), config).unwrap();
     folder
-}
-
-#[test]
-fn demo_compares_four_algorithms() {
-    let folder = tempfile::tempdir().unwrap();
-    let text = said(folder.path(), &["demo"]);
-    for name in ["D-PSGD ", "MATCHA (budget 0.5) ", "AL-DSGD (sound) over D-PSGD", "results are in runs/demo"] {
-        assert!(text.contains(name), "{text}");
-    }
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    for run in ["dpsgd", "matcha", "al-dsgd-over-dpsgd", "al-dsgd-over-matcha"] {
-        let summary = outcome(&folder.path().join("runs/demo").join(run));
-        assert!(summary["worst_accuracy"].as_f64().unwrap() > 0.93, "{run}: {summary}");
-    }
-    assert!(said(folder.path(), &["demo"]).contains("results are in runs/demo-2"));
 }
 
 #[test]

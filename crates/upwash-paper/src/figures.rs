@@ -3,12 +3,13 @@
 use crate::artifacts::Artifact;
 use crate::claims::Measure;
 use crate::experiments::PaperExperiment;
-use crate::outcomes::{self, Outcome, Store};
+use crate::outcomes::{Outcome, Store};
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use upwash::algorithm::Variant;
 use upwash_cli::files::write_figure;
+use upwash_report::statistics::mean;
 use upwash_report::{Figure, NamedLine, Run};
 
 /// Draws the accuracies over epochs as in the paper's figures, with a line for the mean over the seeds of each
@@ -73,7 +74,7 @@ fn over_links(artifact: &Artifact, store: &Store, variant: Variant) -> Vec<Named
                 // These measures do not depend on the low loss.
                 let value = |outcome: &Outcome| outcome.measure(measure, 0.0);
                 let all: Vec<f64> = outcomes.values().filter_map(value).collect();
-                (!all.is_empty()).then(|| (f64::from(experiment.links), outcomes::mean(&all)))
+                (!all.is_empty()).then(|| (f64::from(experiment.links), mean(&all)))
             };
             lines.push(NamedLine {
                 name: format!("{name}, {part}"),
@@ -95,10 +96,10 @@ fn accuracies(runs: &[&Run]) -> Vec<(f64, f64)> {
             && !known.is_empty()
         {
             let all = by_epoch.entry(epoch.epoch).or_default();
-            all.push(100.0 * outcomes::mean(&known));
+            all.push(100.0 * mean(&known));
         }
     }
     by_epoch.retain(|_, all| all.len() == runs.len());
     let points = by_epoch.into_iter();
-    points.map(|(epoch, all)| (epoch as f64, outcomes::mean(&all))).collect()
+    points.map(|(epoch, all)| (epoch as f64, mean(&all))).collect()
 }

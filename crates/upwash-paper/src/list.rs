@@ -74,7 +74,7 @@ fn rounds(scale: &Scale) -> u64 {
 /// Measures the time of a round on synthetic images.
 fn seconds_per_round(args: &Args, scale: &Scale) -> Result<f64> {
     // On a CPU, the time is proportional to the batch size, so smaller batches suffice.
-    let (rounds, batch) = match args.engine.is_gpu() {
+    let (rounds, batch) = match args.engine.is_gpu()? {
         true => (30, scale.batch),
         false => (6, scale.batch.min(16)),
     };

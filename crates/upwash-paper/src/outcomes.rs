@@ -13,6 +13,7 @@ use upwash::algorithm::Variant;
 use upwash::run::{Status, Summary};
 use upwash_cli::tell;
 use upwash_report::Run;
+use upwash_report::statistics::mean;
 
 /// The results of a run that has ended.
 #[derive(Clone, Debug)]
@@ -196,42 +197,4 @@ fn highest(values: &[f64]) -> f64 {
 
 fn lowest(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::INFINITY, f64::min)
-}
-
-pub(crate) fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
-}
-
-/// The sample standard deviation; `None` for a single value.
-pub(crate) fn deviation(values: &[f64]) -> Option<f64> {
-    let (center, count) = (mean(values), values.len());
-    let squares: f64 = values.iter().map(|value| (value - center).powi(2)).sum();
-    (count > 1).then(|| (squares / (count - 1) as f64).sqrt())
-}
-
-/// Half the width of the 95 % confidence interval of the mean, by Student's t.
-pub(crate) fn margin(values: &[f64]) -> Option<f64> {
-    /// The quantiles for 1 to 30 degrees of freedom.
-    const T: [f64; 30] = [
-        12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-        2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-    ];
-    let count = values.len();
-    let quantile = T.get(count.checked_sub(2)?).copied().unwrap_or(2.042);
-    Some(quantile * deviation(values)? / (count as f64).sqrt())
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn intervals_match_students_t() {
-        // scipy.stats.t.interval(0.95, 4, 3.0, scipy.stats.sem([1, 2, 3, 4, 5])) = (1.0368, 4.9632)
-        let margin = margin(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
-        assert!((margin - 1.9632).abs() < 1e-3, "{margin}");
-        assert_eq!(deviation(&[2.0]), None);
-        assert!((deviation(&[1.0, 3.0]).unwrap() - 2.0_f64.sqrt()).abs() < 1e-12);
-    }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Provenance {
     commit: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     engine: Option<String>,
-    #[serde(rename = "together", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     parallel_runs: Option<u64>,
     version: String,
 }

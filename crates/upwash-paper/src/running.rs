@@ -119,7 +119,7 @@ fn run_parallel(args: &Args, open: Vec<OpenRun>) -> Result<Option<String>> {
     }
     let experiments: Vec<&Experiment> = experiments.iter().collect();
     let mut engine = parallel::engine(&args.engine, &experiments)?;
-    let provenance = Provenance::new(args.engine.display_name(), runs.len());
+    let provenance = Provenance::new(args.engine.display_name()?, runs.len());
     for (run, directory) in runs.iter().zip(&directories) {
         let is_resumed = directory.round().is_some();
         provenance.clone().write(&run.directory, is_resumed)?;

@@ -2,13 +2,14 @@
 
 use crate::artifacts::{Artifact, Column};
 use crate::claims::Measure;
-use crate::outcomes::{Outcome, deviation, mean};
+use crate::outcomes::Outcome;
 use crate::paper_values::PaperValues;
 use crate::text::Renderer;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use upwash::algorithm::Variant;
+use upwash_report::statistics::{deviation, mean};
 
 /// The runs of one variant of a column.
 pub(crate) enum Runs {

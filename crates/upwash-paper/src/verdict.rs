@@ -2,10 +2,11 @@
 
 use crate::claims::{Claim, ClaimKind, Measure};
 use crate::experiments::PaperExperiment;
-use crate::outcomes::{Outcome, Outcomes, Store, margin, mean};
+use crate::outcomes::{Outcome, Outcomes, Store};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use upwash::algorithm::Variant;
+use upwash_report::statistics::{margin, mean};
 
 /// The number of seeds needed for a verdict.
 const MIN_SEEDS: usize = 3;

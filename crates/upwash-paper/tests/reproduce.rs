@@ -104,7 +104,7 @@ fn interrupted_table_is_resumed() {
         let text = std::fs::read_to_string(first.join("run.json")).unwrap();
         serde_json::from_str(&text).unwrap()
     };
-    assert_eq!((&json()["together"], &json()["before"]), (&5.into(), &serde_json::Value::Null));
+    assert_eq!((&json()["parallel_runs"], &json()["before"]), (&5.into(), &serde_json::Value::Null));
     let five = json();
     // MATCHA is the same in the released code and in the text.
     let run = ["matcha-released-5x1", "--quick", "--seeds", "1", "--epochs", "80"];
@@ -118,7 +118,7 @@ fn interrupted_table_is_resumed() {
     }
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("| seeds ") && !text.contains("s each"), "{text}");
-    assert_eq!((&json()["together"], &json()["before"]), (&1.into(), &serde_json::json!([five])));
+    assert_eq!((&json()["parallel_runs"], &json()["before"]), (&1.into(), &serde_json::json!([five])));
     assert!(first.join("model.safetensors").is_file());
     let compact: Vec<&str> = run.into_iter().chain(["--compact"]).collect();
     REPRODUCE.said(here, &compact);

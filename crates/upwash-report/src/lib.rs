@@ -10,6 +10,7 @@ mod follow;
 mod live;
 mod page;
 mod read;
+pub mod statistics;
 mod table;
 mod tensorboard;
 mod text;

@@ -405,7 +405,7 @@ pub fn local_train_loss_excludes_augmentation() {
 pub fn engine_of_wrong_size_is_rejected() {
     let (_, mut engine) = prepare("[graph]\ntopology = \"ring:4\"\n");
     let (experiment, _) = prepare("");
-    let error = run(&experiment, &mut engine, Progress::start(8), &mut Witness::default());
+    let error = run(&experiment, &mut engine, Progress::start(8), &mut Recorder::default());
     let said = error.unwrap_err().to_string();
     assert!(said.contains("this process holds 8 workers, but the engine has 4"), "{said}");
 }

@@ -59,6 +59,8 @@ pub mod optimizer;
 #[doc(hidden)]
 pub mod run;
 #[doc(hidden)]
+pub mod schema;
+#[doc(hidden)]
 pub mod transport;
 
 pub use algorithm::{Algorithm, Assignment, LocalView, Outgoing, Plan, Vector, WorkerStats};

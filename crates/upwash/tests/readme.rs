@@ -5,12 +5,38 @@
 use upwash::config::Config;
 use upwash::experiment::{DataPaths, Experiment};
 
+/// What stands between two marks of a text, for the first time.
+fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
+    text.split_once(start).and_then(|(_, rest)| rest.split_once(end)).unwrap().0
+}
+
 #[test]
-fn readme_configuration_is_accepted() {
-    let readme = include_str!("../../../README.md");
-    let block = readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    let config = Config::parse(block, &[]).unwrap();
+fn configurations_of_the_readme_and_the_guide_are_accepted() {
+    let readme = between(include_str!("../../../README.md"), "CONFIG: &str = r#\"", "\"#;");
+    let config = Config::parse(readme, &[]).unwrap();
+    assert_eq!((config.graph.copies, config.training.epochs), (3, 40));
+    let guide = between(include_str!("../../../docs/training.md"), "cat > al-dsgd.toml << 'EOF'\n", "EOF\n");
+    let config = Config::parse(guide, &[]).unwrap();
     assert_eq!((config.graph.copies, config.training.epochs), (3, 20));
+}
+
+#[test]
+fn readme_can_be_read_in_two_minutes() {
+    let readme = include_str!("../../../README.md");
+    let prose = readme.split("```").step_by(2).flat_map(str::split_whitespace);
+    let words = prose.filter(|word| word.chars().any(char::is_alphanumeric)).count();
+    assert!(words <= 900, "README.md has {words} words without code: at most 900, the rest belongs into docs/");
+}
+
+#[test]
+fn configuration_reference_is_current() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    let current = upwash::schema::reference();
+    if std::env::var_os("UPWASH_RECORD").is_some() {
+        std::fs::write(&path, &current).unwrap();
+    }
+    let remedy = "docs/configuration.md is out of date: UPWASH_RECORD=1 cargo test -p upwash --test readme";
+    assert!(std::fs::read_to_string(&path).unwrap() == current, "{remedy}");
 }
 
 #[test]

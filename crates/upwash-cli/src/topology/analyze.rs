@@ -9,7 +9,8 @@ use upwash_topology::{Analysis, AnalysisOptions, GraphSpec, LeaderWeights};
 pub(crate) struct Args {
     /// The graph, for example `ring:8` or `paper:L1`; `upwash topology list` shows all
     graph: GraphSpec,
-    /// Also analyze MATCHA with this fraction of the links up in an average round (above 0, at most 1)
+    /// Also analyze MATCHA with this budget: the expected fraction of matchings that are active in a round (above 0, at
+    /// most 1)
     #[arg(long, value_name = "B", value_parser = budget, allow_negative_numbers = true)]
     budget: Option<f64>,
     /// Also analyze a rotation of the workers through this many relabeled copies of the graph
@@ -37,7 +38,7 @@ pub(crate) fn analyze(args: &Args, out: &mut impl Write) -> Result<()> {
 pub(crate) struct OptimizeArgs {
     /// The graph, for example `ring:8` or `paper:L1`; `upwash topology list` shows all
     graph: GraphSpec,
-    /// The fraction of the links that are up in an average round (above 0, at most 1)
+    /// The budget: the expected fraction of matchings that are active in a round (above 0, at most 1)
     #[arg(long, value_name = "B", value_parser = budget, allow_negative_numbers = true)]
     budget: f64,
     /// Print one JSON object

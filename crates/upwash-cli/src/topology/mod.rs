@@ -14,10 +14,18 @@ pub(crate) enum Command {
     /// List all kinds of graphs, with an example of each
     List,
     /// Show how fast the workers on a graph reach consensus
+    #[command(after_help = "Examples:
+  upwash topology analyze ring:16
+  upwash topology analyze paper:L1 --budget 0.5 --rotate 3 --leaders 0.1,0.1")]
     Analyze(analyze::Args),
     /// Draw a graph as SVG, with a color for each matching
+    #[command(after_help = "Examples:
+  upwash topology draw torus:4x4 -o torus.svg
+  upwash topology draw paper:L1 --rotate 3 -o rotation.svg")]
     Draw(draw::Args),
-    /// Compute the activation probabilities of the matchings for a communication budget (MATCHA)
+    /// Compute the activation probabilities of the matchings for a budget (MATCHA)
+    #[command(after_help = "Example:
+  upwash topology optimize paper:L1 --budget 0.5")]
     Optimize(analyze::OptimizeArgs),
 }
 

@@ -3,8 +3,9 @@
 fleet.py agree DIR: repeats the 20 rounds that `gpu export DIR` wrote, from the same weights and batches in
 f32, by D-PSGD and by AL-DSGD (sound) on L1. Fails if a loss differs by more than 1e-3 of its value, or the
 change of all models in a round by more than a twentieth of it.
-fleet.py speed: prints milliseconds per round, eager and as one CUDA graph on one stream, in bf16 autocast,
-with batches from a data set on the GPU, crops and flips, SGD with momentum, averaging, and leaders."""
+fleet.py speed [compile]: prints milliseconds per round, bf16 autocast, with batches from a data set on the GPU, crops and
+flips, SGD with momentum, averaging and leaders: eager, as one CUDA graph on one stream, and as one CUDA graph with a
+stream per worker; with `compile`, the last one also with every model compiled first."""
 
 import sys
 import time
@@ -122,7 +123,7 @@ def round_time(work, times):
     return 1e3 * (time.perf_counter() - began) / times
 
 
-def speed():
+def speed(compiled):
     torch.backends.cudnn.benchmark = False
     data = torch.randint(0, 256, (50_000, 3, 32, 32), dtype=torch.uint8, device="cuda")
     classes = torch.randint(0, 10, (50_000,), device="cuda")
@@ -141,15 +142,29 @@ def speed():
             x = (x - 0.5) / 0.2
             return x.contiguous(memory_format=torch.channels_last), classes[picks[i]]
 
+        def gradient(i, model):
+            x, y = batch_of(i)
+            with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+                loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            losses[i].copy_(loss.detach())
+            optimizers[i].step()
+            optimizers[i].zero_grad(set_to_none=False)
+
         def gradients():
             for i in range(WORKERS):
-                x, y = batch_of(i)
-                with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
-                    loss = F.cross_entropy(models[i](x), y)
-                loss.backward()
-                losses[i].copy_(loss.detach())
-                optimizers[i].step()
-                optimizers[i].zero_grad(set_to_none=False)
+                gradient(i, models[i])
+
+        streams = [torch.cuda.Stream() for _ in range(WORKERS)]
+
+        def gradients_in_streams(models=models):
+            main = torch.cuda.current_stream()
+            for i, stream in enumerate(streams):
+                stream.wait_stream(main)
+                with torch.cuda.stream(stream):
+                    gradient(i, models[i])
+            for stream in streams:
+                main.wait_stream(stream)
 
         @torch.no_grad()
         def mixing():
@@ -164,33 +179,40 @@ def speed():
             matrix.copy_(plans(losses.tolist(), 0.01, True))
             mixing()
 
-        eager = round_time(one_round, times)
-        torch.cuda.synchronize()
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
-            for _ in range(3):
+        def as_graph(gradients):
+            torch.cuda.synchronize()
+            side = torch.cuda.Stream()
+            with torch.cuda.stream(side):
+                for _ in range(3):
+                    gradients()
+                    mixing()
+            torch.cuda.synchronize()
+            first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(first, stream=side):
                 gradients()
+            with torch.cuda.graph(second, stream=side):
                 mixing()
-        torch.cuda.synchronize()
-        first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(first, stream=side):
-            gradients()
-        with torch.cuda.graph(second, stream=side):
-            mixing()
 
-        def replayed():
-            picks.copy_(torch.randint(0, 50_000, (WORKERS, batch)))
-            first.replay()
-            matrix.copy_(plans(losses.tolist(), 0.01, True))
-            second.replay()
+            def replayed():
+                picks.copy_(torch.randint(0, 50_000, (WORKERS, batch)))
+                first.replay()
+                matrix.copy_(plans(losses.tolist(), 0.01, True))
+                second.replay()
 
-        graph = round_time(replayed, times)
-        print(f"PyTorch {name}, batch {batch}: eager {eager:.2f} ms per round, one CUDA graph {graph:.2f}", flush=True)
-        del models, optimizers, parameters, first, second
+            return round_time(replayed, times)
+
+        eager = round_time(one_round, times)
+        found = f"eager {eager:.2f} ms per round, one CUDA graph {as_graph(gradients):.2f}"
+        found += f", a stream per worker {as_graph(gradients_in_streams):.2f}"
+        if compiled:
+            fast = [torch.compile(model) for model in models]
+            found += f", compiled {as_graph(lambda: gradients_in_streams(fast)):.2f}"
+        print(f"PyTorch {name}, batch {batch}: {found}", flush=True)
+        del models, optimizers, parameters
         torch.cuda.empty_cache()
 
 
 if sys.argv[1] == "agree":
     agree(sys.argv[2])
 else:
-    speed()
+    speed("compile" in sys.argv[2:])

@@ -1,6 +1,6 @@
 //! Exchanges on the GPU: plans become tables that the mixing kernels read.
 
-use super::buffers::{Rows, Uploads};
+use super::buffers::Rows;
 use super::exchange_tables::{Arrays, ExchangeTables, RemoteRowMap, bits, differences_of, reference_of};
 use super::{CudaEngine, STEP_AND_MIX, TAKE_STEPS, WARPS};
 use crate::shim::{Argument, TorchError};

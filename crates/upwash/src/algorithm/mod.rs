@@ -209,7 +209,7 @@ pub enum Links {
     Configured,
     /// Matchings of the configured graph, drawn by MATCHA.
     Matcha {
-        /// The fraction of the links that is up in an average round.
+        /// The expected fraction of matchings that are active in a round.
         budget: f64,
     },
     /// No links: the algorithm does not use a graph.

@@ -1,10 +1,11 @@
 //! `[clock]`: the cost model, which simulates the compute and network time of a run.
 
 use super::ConfigError;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `[clock]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClockConfig {
     /// The preset that supplies the values that are not given: `datacenter`, `lan`, `wan` or `edge`.
@@ -30,7 +31,7 @@ pub struct ClockConfig {
 }
 
 /// The named network presets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkName {
     /// 25 Gbit/s, 0.02 ms latency; 10 ms per gradient.
@@ -46,7 +47,7 @@ pub enum NetworkName {
 }
 
 /// How a worker uses its links.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Duplex {
     /// It sends to all neighbors and receives from all of them at the same time; each direction has its bandwidth.
@@ -57,7 +58,7 @@ pub enum Duplex {
 }
 
 /// One value for all workers, or one per worker.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "clock.gradient_seconds: expected a number, or a list with one number per worker")]
 pub enum PerWorker {
     /// The same value for all workers.
@@ -67,7 +68,7 @@ pub enum PerWorker {
 }
 
 /// One value for all links, or one per link.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     untagged,
     expecting = "clock.megabits and clock.latency_ms: expected a number, or a list of lists by sender and receiver"

@@ -11,6 +11,7 @@ pub use parse::ConfigError;
 use crate::data::Partition;
 use crate::model::ModelSpec;
 use crate::optimizer::{Decay, LearningRate, Sgd};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use upwash_topology::{GraphSpec, Weights};
 
@@ -23,7 +24,7 @@ use upwash_topology::{GraphSpec, Weights};
 /// assert_eq!(config.model.to_string(), "mlp:64");
 /// # Ok::<(), upwash::config::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// The seed of all random choices.
@@ -32,6 +33,7 @@ pub struct Config {
     pub workers: Option<usize>,
     /// The network to train, for example `mlp:64` or `resnet20`.
     #[serde(with = "as_string")]
+    #[schemars(with = "String")]
     pub model: ModelSpec,
     /// The data set and how it is split among the workers.
     pub data: DataConfig,
@@ -49,13 +51,14 @@ pub struct Config {
 }
 
 /// `[data]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataConfig {
     /// The data set: `digits` is built in, `synthetic:...` is generated; `upwash data list` prints the others.
     pub name: String,
     /// How training images are split among the workers: `balanced`, `iid`, `dirichlet:ALPHA` or `shards:N`.
     #[serde(with = "as_string")]
+    #[schemars(with = "String")]
     pub partition: Partition,
     /// Train only on this many images, the first ones of the training set.
     pub train_examples: Option<usize>,
@@ -64,13 +67,15 @@ pub struct DataConfig {
 }
 
 /// `[graph]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GraphConfig {
     /// The topology, in the notation of `upwash topology list`. Its number of nodes is the number of workers.
+    #[schemars(with = "String")]
     pub topology: GraphSpec,
     /// The mixing weights: `optimal`, `metropolis`, `uniform` or `alpha=NUMBER`.
     #[serde(with = "as_string")]
+    #[schemars(with = "String")]
     pub weights: Weights,
     /// Which links of the graph are up in a round. MATCHA chooses them itself. The default depends on the variant of
     /// the algorithm.
@@ -88,7 +93,7 @@ pub struct GraphConfig {
 }
 
 /// Which links are up in a round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Links {
@@ -108,7 +113,7 @@ pub enum Links {
 }
 
 /// Where the relabelings of a rotation come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Relabelings {
     /// A search for relabelings that balance the degrees of the workers.
@@ -118,7 +123,7 @@ pub enum Relabelings {
 }
 
 /// The order in which a rotation uses its copies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CopyOrder {
     /// In cyclic order.
@@ -130,18 +135,19 @@ pub enum CopyOrder {
 }
 
 /// `[algorithm]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct AlgorithmConfig {
     /// The name of the algorithm, as listed by `upwash algorithms`.
     pub name: String,
     /// The options of the algorithm, including those of its base algorithm if it has one.
     #[serde(flatten)]
+    #[schemars(skip)]
     pub options: toml::Table,
 }
 
 /// `[training]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainingConfig {
     /// The number of passes over the largest shard.
@@ -188,7 +194,7 @@ fn is_sgd(name: &str) -> bool {
 }
 
 /// How an asynchronous algorithm runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Execution {
     /// As a discrete-event simulation on the clock of the cost model. Every run gives the same result.
@@ -199,7 +205,7 @@ pub enum Execution {
 }
 
 /// How the running statistics of batch normalization are treated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Statistics {
     /// Every worker keeps its own statistics, as in the released code.
@@ -211,7 +217,7 @@ pub enum Statistics {
 }
 
 /// How the learning rate decays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DecayName {
     /// It does not decay.
@@ -291,7 +297,7 @@ impl Default for TrainingConfig {
 }
 
 /// How the workers initialize their models.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Start {
     /// Each worker draws its own random weights, as in Algorithm 1 of the paper.

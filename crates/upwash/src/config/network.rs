@@ -1,10 +1,11 @@
 //! `[network]`: how processes reach each other, and how they encode vectors on the wire.
 
 use super::ConfigError;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// `[network]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkConfig {
     /// The precision of numbers on the wire: `f32`, or `bf16` for half the bytes. Algorithms that compress messages
@@ -23,7 +24,7 @@ pub struct NetworkConfig {
 }
 
 /// The address and the key of a worker.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PeerConfig {
     /// `host:port`.
@@ -33,7 +34,7 @@ pub struct PeerConfig {
 }
 
 /// The precision of numbers on the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum WirePrecision {
     /// Four bytes per number. The results equal those of a run in one process.

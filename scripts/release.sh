@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Builds the program for a machine without a compiler: dist/upwash-VERSION-TARGET.tar.gz with the program, its manual
+# pages, completions and licenses, and a checksum. TARGET is this machine's unless it is given (rustup target add TARGET).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+host=$(rustc -vV | sed -n 's/^host: //p')
+target=${1:-$host}
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+name=upwash-$version-$target
+
+cargo build --release --locked -p upwash-cli --target "$target"
+built=${CARGO_TARGET_DIR:-target}/$target/release/upwash
+rm -rf "dist/$name"
+mkdir -p "dist/$name/man" "dist/$name/completions"
+cp "$built" README.md CHANGELOG.md LICENSE LICENSE-MIT LICENSE-APACHE "dist/$name/"
+strip "dist/$name/upwash" 2> /dev/null || true # a cross-compiled one has its own strip
+if [ "$target" = "$host" ]; then
+  "dist/$name/upwash" man "dist/$name/man" > /dev/null
+  for shell in bash zsh fish; do "dist/$name/upwash" completions "$shell" > "dist/$name/completions/upwash.$shell"; done
+fi
+tar -C dist -czf "dist/$name.tar.gz" "$name"
+(cd dist && { sha256sum "$name.tar.gz" || shasum -a 256 "$name.tar.gz"; } > "$name.tar.gz.sha256")
+ls -l "dist/$name.tar.gz"
