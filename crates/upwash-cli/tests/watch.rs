@@ -79,11 +79,8 @@ fn run_is_watched_paused_checkpointed_and_stopped() {
         "document.querySelectorAll('#batches-0 svg path[fill=\"none\"][stroke-linejoin=\"bevel\"]').length === 9",
     );
     // The graph shows the active links and the leaders.
-    let series = "upwash.charts[0].instance.getOption().series[0]";
-    browser.wait_for(&format!("{series}.links.filter((link) => link.symbol).length > 0"));
-    browser.wait_for(&format!(
-        "{series}.links.filter((link) => !link.symbol && link.lineStyle.width > 4).length === upwash.runs[0].now.links.length"
-    ));
+    browser.wait_for("document.querySelectorAll('#graph-0 .leader').length > 0");
+    browser.wait_for("document.querySelectorAll('#graph-0 .up').length === upwash.runs[0].now.links.length");
     let state = |word: &str| format!("document.getElementById('state').textContent.includes('{word}')");
     browser.click("document.getElementById('pause')");
     browser.wait_for(&state("paused"));

@@ -28,7 +28,7 @@ use artifacts::Artifact;
 use experiments::VARIANTS;
 use outcomes::Store;
 use running::{needed_runs, run_missing};
-use scale::{Scale, WORKERS};
+use scale::{Scale, Task, WORKERS};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::num::NonZeroUsize;
@@ -125,13 +125,14 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     );
     let folder = |artifact: &Artifact| args.out.join(scale.directory(artifact.task()));
     if args.show {
-        let missing = chosen.iter().map(folder).find(|folder| !folder.is_dir());
-        if let Some(folder) = missing {
-            bail!(
-                "{} does not exist: run without --show to create the results, or name their folder with --out",
-                folder.display()
-            );
-        }
+        // A table may have columns of both data sets.
+        let folders = [Task::Cifar10, Task::Cifar100].into_iter().filter(|&task| scale.has(task));
+        let folders: Vec<PathBuf> = folders.map(|task| args.out.join(scale.directory(task))).collect();
+        ensure!(
+            folders.iter().any(|folder| folder.is_dir()),
+            "{} does not exist: run without --show to create the results, or name their folder with --out",
+            folders[0].display()
+        );
     } else {
         let status = run_missing(args, &store, &chosen, &variants)?;
         if status != ExitCode::SUCCESS {

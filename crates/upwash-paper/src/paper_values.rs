@@ -2,9 +2,9 @@
 
 use crate::claims::{Claim, ClaimKind, Measure};
 use crate::experiments::PaperExperiment;
-use crate::outcomes::mean;
 use serde::Deserialize;
 use std::sync::LazyLock;
+use upwash_report::statistics::mean;
 
 /// The paper's numbers for one experiment in one table.
 #[derive(Deserialize)]

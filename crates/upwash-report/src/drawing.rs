@@ -1,138 +1,118 @@
-//! Drawing of a graph: links in the color of their matching, workers by degree (size) and test accuracy (color).
+//! The graph of a run, with its workers colored by test accuracy.
 
 use crate::Run;
-use crate::figure::COLORS;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+use upwash_topology::{Drawing, Graph, Shape};
 
-/// A graph, or one of its copies, in which the workers are at other nodes.
-pub(crate) struct Drawing {
-    /// Position in the unit square, size and color of each worker.
-    workers: Vec<([f64; 2], f64, RGBColor)>,
-    links: Vec<(usize, usize, RGBColor)>,
-    caption: String,
+/// Colors for test accuracies, the same for all runs of a page or a set of figures.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AccuracyScale {
+    low: f64,
+    high: f64,
 }
 
-/// The color scale of the page, from dark to bright, so that it also works in grayscale print.
-const SCALE: [(u8, u8, u8); 5] =
-    [(0x44, 0x01, 0x54), (0x3b, 0x52, 0x8b), (0x21, 0x91, 0x8c), (0x5e, 0xc9, 0x62), (0xfd, 0xe7, 0x25)];
+/// Viridis, from dark to bright, which is also legible in grayscale print.
+const COLORS: [[u8; 3]; 5] =
+    [[0x44, 0x01, 0x54], [0x3b, 0x52, 0x8b], [0x21, 0x91, 0x8c], [0x5e, 0xc9, 0x62], [0xfd, 0xe7, 0x25]];
+/// Differences below two points are drawn small.
+const SMALLEST_RANGE: f64 = 0.02;
 
-impl Drawing {
-    /// The drawings of a run with their names: the graph, and the copies that differ from it.
-    pub(crate) fn of(run: &Run) -> Vec<(String, Self)> {
-        let Some(graph) = &run.graph else {
-            return vec![];
-        };
-        let identity: Vec<usize> = (0..run.workers).collect();
-        let mut all = vec![("graph".to_owned(), Self::new(run, &identity))];
-        for (copy, nodes) in graph.relabelings.iter().enumerate() {
-            if *nodes != identity {
-                all.push((format!("graph-copy-{}", copy + 1), Self::new(run, nodes)));
-            }
-        }
-        all.into_iter().filter_map(|(name, drawing)| Some((name, drawing?))).collect()
+impl AccuracyScale {
+    /// The scale of these runs; `None` if no accuracy is known.
+    pub(crate) fn of<'a>(runs: impl IntoIterator<Item = &'a Run>) -> Option<Self> {
+        let accuracies: Vec<f64> =
+            runs.into_iter().flat_map(|run| run.last_accuracies()).map(|(_, value)| value).collect();
+        let low = accuracies.iter().copied().reduce(f64::min)?;
+        let high = accuracies.iter().copied().reduce(f64::max)?;
+        let missing = (SMALLEST_RANGE - (high - low)).max(0.0) / 2.0;
+        Some(Self { low: low - missing, high: high + missing })
     }
 
-    /// Draws worker k at node `nodes[k]`; `None` if that is not a node of the graph.
-    fn new(run: &Run, nodes: &[usize]) -> Option<Self> {
-        let graph = run.graph.as_ref()?;
-        let mut worker_at = vec![0; nodes.len()];
-        for (worker, &node) in nodes.iter().enumerate() {
-            *worker_at.get_mut(node)? = worker;
-        }
-        let (mut links, mut degrees) = (vec![], vec![0_usize; run.workers]);
-        for (number, matching) in graph.matchings.iter().enumerate() {
-            for &(a, b) in matching {
-                let (a, b) = (*worker_at.get(a)?, *worker_at.get(b)?);
-                degrees[a] += 1;
-                degrees[b] += 1;
-                links.push((a, b, COLORS[number % COLORS.len()]));
-            }
-        }
-        let accuracies = run.last_accuracies();
-        let known = || accuracies.iter().map(|entry| entry.1);
-        let (low, high) = (known().fold(f64::INFINITY, f64::min), known().fold(f64::NEG_INFINITY, f64::max));
-        let color = |worker: usize| {
-            let found = accuracies.iter().find(|entry| entry.0 == worker);
-            let fraction = found.map(|entry| (entry.1 - low) / (high - low).max(1e-12));
-            fraction.map_or(RGBColor(0xbb, 0xbb, 0xbb), scale_color)
+    fn color(&self, accuracy: f64) -> String {
+        let place = ((accuracy - self.low) / (self.high - self.low)).clamp(0.0, 1.0) * (COLORS.len() - 1) as f64;
+        let first = (place as usize).min(COLORS.len() - 2);
+        let channel = |index: usize| {
+            let [a, b] = [COLORS[first][index], COLORS[first + 1][index]].map(f64::from);
+            (a + (b - a) * (place - first as f64)).round() as u8
         };
-        let largest = degrees.iter().copied().max().unwrap_or(1).max(1) as f64;
-        // Circles shrink as the number of workers grows.
-        let scale = (8.0 / run.workers as f64).sqrt().min(1.0);
-        let (least, span) = (8.0 * scale, 10.0 * scale);
-        let worker = |worker: usize| {
-            let size = least + span * degrees[worker] as f64 / largest;
-            Some((*graph.positions.get(nodes[worker])?, size, color(worker)))
-        };
-        Some(Self {
-            workers: (0..run.workers).map(worker).collect::<Option<_>>()?,
-            links,
-            caption: match accuracies.is_empty() {
-                true => String::new(),
-                false => format!("test accuracy from {:.2} % (dark) to {:.2} % (bright)", 100.0 * low, 100.0 * high),
-            },
-        })
+        format!("#{:02x}{:02x}{:02x}", channel(0), channel(1), channel(2))
     }
 
-    pub(crate) fn draw<B: DrawingBackend>(
-        &self,
-        area: &DrawingArea<B, Shift>,
-        title: &str,
-        scale: u32,
-    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
-        area.fill(&WHITE)?;
-        let (width, height) = area.dim_in_pixel();
-        let unit = f64::from(scale);
-        let font = |size: u32, horizontal| {
-            ("sans-serif", (size * scale) as i32).into_font().color(&BLACK).pos(Pos::new(horizontal, VPos::Center))
-        };
-        let middle = width as i32 / 2;
-        let line = |y: u32| (middle, (y * scale) as i32);
-        area.draw(&Text::new(title, line(20), font(15, HPos::Center)))?;
-        let below = (middle, height as i32 - (20 * scale) as i32);
-        area.draw(&Text::new(self.caption.as_str(), below, font(12, HPos::Center)))?;
-        // The graph is centered and as large as fits between title and caption.
-        let range = |axis: usize| {
-            let all = || self.workers.iter().map(|worker| worker.0[axis]);
-            (all().fold(1.0, f64::min), all().fold(0.0, f64::max))
-        };
-        let ((left, right), (top, bottom)) = (range(0), range(1));
-        let room = [f64::from(width) - 120.0 * unit, f64::from(height) - 120.0 * unit];
-        let size = (room[0] / (right - left).max(0.1)).min(room[1] / (bottom - top).max(0.1));
-        let at = |[x, y]: [f64; 2]| {
-            let center = [f64::from(width) / 2.0, f64::from(height) / 2.0];
-            let (x, y) = (x - (left + right) / 2.0, y - (top + bottom) / 2.0);
-            ((center[0] + x * size) as i32, (center[1] + y * size) as i32)
-        };
-        let few = self.workers.len() <= 100;
-        let thick = if few { 2 * scale } else { (scale / 2).max(1) };
-        for &(a, b, color) in &self.links {
-            let ends = vec![at(self.workers[a].0), at(self.workers[b].0)];
-            area.draw(&PathElement::new(ends, color.stroke_width(thick)))?;
-        }
-        for (number, &(position, size, color)) in self.workers.iter().enumerate() {
-            let (point, size) = (at(position), (size * unit) as i32);
-            area.draw(&Circle::new(point, size, color.filled()))?;
-            if few {
-                area.draw(&Circle::new(point, size, BLACK.stroke_width(scale)))?;
-                let label = (point.0 + size + 4 * scale as i32, point.1);
-                area.draw(&Text::new(number.to_string(), label, font(12, HPos::Left)))?;
-            }
-        }
-        area.present()
+    /// What the colors mean.
+    pub(crate) fn caption(&self) -> String {
+        let [low, high] = [self.low, self.high].map(|part| 100.0 * part);
+        format!("test accuracy from {low:.1} % (dark) to {high:.1} % (bright)")
     }
 }
 
-/// The color of a fraction from 0 to 1.
-fn scale_color(fraction: f64) -> RGBColor {
-    let position = fraction.clamp(0.0, 1.0) * (SCALE.len() - 1) as f64;
-    let first = (position as usize).min(SCALE.len() - 2);
-    let between = |a: u8, b: u8| {
-        let (a, b) = (f64::from(a), f64::from(b));
-        (a + (b - a) * (position - first as f64)).round() as u8
+/// The color of each worker; white where no accuracy is known.
+pub(crate) fn worker_colors(run: &Run, scale: Option<AccuracyScale>) -> Vec<String> {
+    let mut colors = vec!["#ffffff".to_owned(); run.workers];
+    for (worker, accuracy) in run.last_accuracies() {
+        if let Some(scale) = scale {
+            colors[worker] = scale.color(accuracy);
+        }
+    }
+    colors
+}
+
+/// The drawings of a run with their names: the graph, and the copies in which workers are at other nodes.
+pub(crate) fn drawings(run: &Run, title: &str, scale: Option<AccuracyScale>) -> Vec<(String, Drawing)> {
+    let build = |known: &crate::Graph| Graph::from_matchings(run.workers, known.matchings.clone()).ok();
+    let (Some(known), Some(graph)) = (&run.graph, run.graph.as_ref().and_then(build)) else {
+        return vec![];
     };
-    let (a, b) = (SCALE[first], SCALE[first + 1]);
-    RGBColor(between(a.0, b.0), between(a.1, b.1), between(a.2, b.2))
+    let colors = worker_colors(run, scale);
+    let identity: Vec<usize> = (0..run.workers).collect();
+    let others = known.relabelings.iter().enumerate().filter(|(_, nodes)| **nodes != identity);
+    let copies =
+        others.map(|(copy, nodes)| (format!("graph-copy-{}", copy + 1), format!("{title}, copy {}", copy + 1), nodes));
+    let all = std::iter::once(("graph".to_owned(), title.to_owned(), &identity)).chain(copies);
+    all.filter_map(|(name, title, nodes)| {
+        let drawing = Drawing::of_rotation(&graph, &title, std::slice::from_ref(nodes)).ok()?;
+        Some((name, drawing.with_fills(|worker| colors[worker].clone())))
+    })
+    .collect()
+}
+
+/// Draws the shapes on a bitmap, as large as they fit.
+pub(crate) fn draw<B: DrawingBackend>(
+    drawing: &Drawing,
+    area: &DrawingArea<B, Shift>,
+) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+    area.fill(&WHITE)?;
+    let (width, height) = area.dim_in_pixel();
+    let unit = (f64::from(width) / drawing.width).min(f64::from(height) / drawing.height);
+    let left = (f64::from(width) - unit * drawing.width) / 2.0;
+    let at = |[x, y]: [f64; 2]| ((left + unit * x).round() as i32, (unit * y).round() as i32);
+    let pixels = |length: f64| (unit * length).round().max(1.0) as u32;
+    for shape in &drawing.shapes {
+        match shape {
+            Shape::Line { from, to, width, color, .. } => {
+                let stroke = rgb(color).stroke_width(pixels(*width));
+                area.draw(&PathElement::new(vec![at(*from), at(*to)], stroke))?;
+            }
+            Shape::Node { center, radius, outline, fill, .. } => {
+                area.draw(&Circle::new(at(*center), pixels(*radius), rgb(fill).filled()))?;
+                area.draw(&Circle::new(at(*center), pixels(*radius), BLACK.stroke_width(pixels(*outline))))?;
+            }
+            Shape::Text { at: start, size, centered, color, text, .. } => {
+                let anchor = if *centered { HPos::Center } else { HPos::Left };
+                let font = ("sans-serif", unit * size).into_font().color(&rgb(color));
+                // The backend aligns the bottom of descenders, not the baseline.
+                let bottom = [start[0], start[1] + 0.21 * size];
+                area.draw(&Text::new(text.as_str(), at(bottom), font.pos(Pos::new(anchor, VPos::Bottom))))?;
+            }
+            _ => {}
+        }
+    }
+    area.present()
+}
+
+/// A color from `#rrggbb`.
+fn rgb(color: &str) -> RGBColor {
+    let channel = |at: usize| color.get(at..at + 2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).unwrap_or(0);
+    RGBColor(channel(1), channel(3), channel(5))
 }

@@ -2,12 +2,14 @@
 
 mod chart;
 
-use crate::drawing::Drawing;
+use crate::charts::{CHARTS, ChartSpec, Lines};
+use crate::drawing::{self, AccuracyScale};
 use crate::{Epoch, Run};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 use std::sync::Once;
+use upwash_topology::Drawing;
 
 /// The font of PNG figures, embedded so that none has to be installed.
 const FONT: &[u8] = include_bytes!("../assets/DejaVuSans.ttf");
@@ -85,14 +87,33 @@ impl Line {
 /// All figures of these runs: those of each run, then those that compare the runs.
 pub fn figures(runs: &[Run]) -> Vec<Figure> {
     let mut figures = Vec::new();
+    let scale = AccuracyScale::of(runs);
     for (number, run) in runs.iter().enumerate() {
         let suffix = match runs.len() {
             1 => String::new(),
             _ => format!("-{}", number + 1),
         };
-        figures.extend(run_figures(run, &suffix));
+        let title = shortened(&format!("{}: {}", run.name, run.algorithm));
+        for (name, drawing) in drawing::drawings(run, &title, scale) {
+            let drawing = scale.iter().fold(drawing, |drawing, scale| drawing.with_caption(&scale.caption()));
+            figures.push(Figure {
+                name: format!("{name}{suffix}"),
+                title: String::new(),
+                content: Content::Graph(drawing),
+            });
+        }
+        for spec in CHARTS.iter().filter(|spec| spec.lines == Lines::Workers) {
+            let name = format!("{}{suffix}", spec.name);
+            figures.push(Figure { name, title: title.clone(), content: Content::Chart(worker_chart(spec, run)) });
+        }
     }
-    figures.extend(COMPARISONS.iter().map(|comparison| comparison.figure(runs)));
+    for spec in CHARTS.iter().filter(|spec| spec.lines == Lines::Runs) {
+        figures.push(Figure {
+            name: spec.name.into(),
+            title: spec.title.into(),
+            content: Content::Chart(run_chart(spec, runs)),
+        });
+    }
     figures.retain(|figure| match &figure.content {
         Content::Graph(_) => true,
         Content::Chart(chart) => chart.lines.iter().any(|line| !line.points.is_empty()),
@@ -100,131 +121,25 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
     figures
 }
 
-/// The figures of one run: its graph and copies, and charts with a line for each worker.
-fn run_figures(run: &Run, suffix: &str) -> Vec<Figure> {
-    let title = shortened(&format!("{}: {}", run.name, run.algorithm));
-    let drawings = Drawing::of(run).into_iter().map(|(name, drawing)| {
-        let copy = name.strip_prefix("graph-copy-");
-        Figure {
-            title: copy.map_or(title.clone(), |copy| format!("{title}, copy {copy}")),
-            name: format!("{name}{suffix}"),
-            content: Content::Graph(drawing),
-        }
-    });
-    let mut figures: Vec<Figure> = drawings.collect();
-    let loss: WorkerValue = |epoch, worker| *epoch.losses.get(worker)?;
-    let accuracy: WorkerValue = |epoch, worker| Some(100.0 * (*epoch.accuracies.as_ref()?.get(worker)?)?);
-    for (name, y_label, log, value) in
-        [("loss", "training loss", true, loss), ("accuracy", "test accuracy, %", false, accuracy)]
-    {
-        figures.push(Figure {
-            name: format!("{name}{suffix}"),
-            title: title.clone(),
-            content: Content::Chart(Chart { x_label: "epoch", y_label, log, lines: worker_lines(run, value) }),
-        });
-    }
-    figures
-}
-
-/// A worker's value in an epoch; `None` if unknown.
-type WorkerValue = fn(&Epoch, usize) -> Option<f64>;
-
-/// A line for each worker other than the server, and their mean.
-fn worker_lines(run: &Run, value: WorkerValue) -> Vec<Line> {
-    let workers = (0..run.workers).filter(|worker| Some(*worker) != run.server);
+/// A chart with a line for each worker other than the server, and their mean.
+fn worker_chart(spec: &ChartSpec, run: &Run) -> Chart {
     let line = |worker: usize| {
-        let point = |epoch: &Epoch| Some((epoch.epoch as f64, value(epoch, worker)?));
-        let points = run.epochs.iter().filter_map(point).collect();
-        Line::new(format!("worker {worker}"), points, worker)
+        let point = |epoch: &Epoch| Some((spec.x.value(run, epoch)?, spec.y.of_worker(epoch, worker)?));
+        Line::new(format!("worker {worker}"), run.epochs.iter().filter_map(point).collect(), worker)
     };
-    let mut lines: Vec<Line> = workers.map(line).collect();
+    let mut lines: Vec<Line> = run.training_workers().map(line).collect();
     lines.push(Line { name: "mean".into(), points: mean(&lines), color: BLACK, dashed: false, is_mean: true });
-    lines
+    Chart { x_label: spec.x.label(), y_label: spec.y.label(), log: spec.log, lines }
 }
 
-/// A chart that compares runs, with a line for each.
-struct Comparison {
-    name: &'static str,
-    title: &'static str,
-    x_label: &'static str,
-    y_label: &'static str,
-    log: bool,
-    point: fn(&Run, &Epoch) -> Option<(f64, f64)>,
-}
-
-impl Comparison {
-    const fn accuracy(
-        name: &'static str,
-        x_label: &'static str,
-        point: fn(&Run, &Epoch) -> Option<(f64, f64)>,
-    ) -> Self {
-        Self { name, title: "", x_label, y_label: "mean test accuracy, %", log: false, point }
-    }
-
-    fn figure(&self, runs: &[Run]) -> Figure {
-        let line = |(number, run): (usize, &Run)| {
-            let points = run.epochs.iter().filter_map(|epoch| (self.point)(run, epoch));
-            Line::new(run.name.clone(), points.collect(), number)
-        };
-        Figure {
-            name: self.name.into(),
-            title: self.title.into(),
-            content: Content::Chart(Chart {
-                x_label: self.x_label,
-                y_label: self.y_label,
-                log: self.log,
-                lines: runs.iter().enumerate().map(line).collect(),
-            }),
-        }
-    }
-}
-
-/// The charts that compare runs.
-const COMPARISONS: [Comparison; 6] = [
-    Comparison {
-        name: "worst-loss",
-        title: "Worst worker",
-        x_label: "epoch",
-        y_label: "largest training loss",
-        log: true,
-        point: |run, e| Some((e.epoch as f64, known_values(run, &e.losses).reduce(f64::max)?)),
-    },
-    Comparison {
-        name: "worst-accuracy",
-        title: "Worst worker",
-        x_label: "epoch",
-        y_label: "smallest test accuracy, %",
-        log: false,
-        point: |run, e| {
-            let worst = known_values(run, e.accuracies.as_ref()?).reduce(f64::min)?;
-            Some((e.epoch as f64, 100.0 * worst))
-        },
-    },
-    Comparison::accuracy("accuracy-rounds", "rounds", |run, e| {
-        Some(((e.epoch * run.rounds_per_epoch) as f64, accuracy(run, e)?))
-    }),
-    Comparison::accuracy("accuracy-bytes", "GB sent", |run, e| Some((e.bytes as f64 / 1e9, accuracy(run, e)?))),
-    Comparison::accuracy("accuracy-time", "simulated seconds", |run, e| Some((e.seconds, accuracy(run, e)?))),
-    Comparison {
-        name: "consensus",
-        title: "",
-        x_label: "epoch",
-        y_label: "consensus distance",
-        log: true,
-        point: |_, e| Some((e.epoch as f64, e.consensus?)),
-    },
-];
-
-/// The known values of the workers other than the server.
-fn known_values<'a>(run: &'a Run, values: &'a [Option<f64>]) -> impl Iterator<Item = f64> + 'a {
-    let training = values.iter().enumerate().filter(|(worker, _)| Some(*worker) != run.server);
-    training.filter_map(|(_, value)| *value)
-}
-
-/// The mean test accuracy in percent.
-fn accuracy(run: &Run, epoch: &Epoch) -> Option<f64> {
-    let all: Vec<f64> = known_values(run, epoch.accuracies.as_ref()?).collect();
-    (!all.is_empty()).then(|| 100.0 * all.iter().sum::<f64>() / all.len() as f64)
+/// A chart with a line for each run.
+fn run_chart(spec: &ChartSpec, runs: &[Run]) -> Chart {
+    let line = |(number, run): (usize, &Run)| {
+        let point = |epoch: &Epoch| Some((spec.x.value(run, epoch)?, spec.y.value(run, epoch)?));
+        Line::new(run.name.clone(), run.epochs.iter().filter_map(point).collect(), number)
+    };
+    let lines = runs.iter().enumerate().map(line).collect();
+    Chart { x_label: spec.x.label(), y_label: spec.y.label(), log: spec.log, lines }
 }
 
 /// The mean of the lines at each x.
@@ -277,6 +192,9 @@ impl Figure {
 
     /// Renders the figure as SVG.
     pub fn svg(&self) -> Result<String, String> {
+        if let Content::Graph(drawing) = &self.content {
+            return Ok(drawing.svg());
+        }
         let mut text = String::new();
         let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
         self.draw(&area, 1).map_err(|error| error.to_string())?;
@@ -310,7 +228,7 @@ impl Figure {
             let _ = register_font("sans-serif", FontStyle::Normal, FONT);
         });
         match &self.content {
-            Content::Graph(drawing) => drawing.draw(area, &self.title, scale),
+            Content::Graph(drawing) => drawing::draw(drawing, area),
             Content::Chart(chart) => chart.draw(area, &self.title, scale),
         }
     }

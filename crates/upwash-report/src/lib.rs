@@ -3,6 +3,7 @@
 //! The crate reads only the files in a run's folder. It therefore works for every engine and transport, and for runs
 //! that are still in progress. It never modifies a run.
 
+mod charts;
 mod drawing;
 mod events;
 mod figure;

@@ -1,5 +1,6 @@
 //! Messages for the live page: the whole run first, then what changed.
 
+use crate::drawing::AccuracyScale;
 use crate::page::{MAX_POINTS, RunProgress, View};
 use crate::{Epoch, Follower, Run};
 use serde::Serialize;
@@ -91,9 +92,12 @@ impl Viewer {
                 false => MAX_POINTS,
             },
         });
+        let scale = AccuracyScale::of([run]);
         match (sent, new) {
-            (Some(sent), Some(new)) if fits => ("more", json(RunProgress::new(run, new, sent.round), live_status)),
-            _ => ("view", json(View::new(run), live_status)),
+            (Some(sent), Some(new)) if fits => {
+                ("more", json(RunProgress::new(run, scale, new, sent.round), live_status))
+            }
+            _ => ("view", json(View::new(run, scale), live_status)),
         }
     }
 }

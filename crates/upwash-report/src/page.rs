@@ -1,7 +1,10 @@
 //! The HTML page: one self-contained file.
 
+use crate::charts::{CHARTS as CHART_LIST, ChartSpec, Quantity};
+use crate::drawing::{self, AccuracyScale};
 use crate::{Epoch, Graph, LiveState, Run};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use upwash::run::Status;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
@@ -26,19 +29,28 @@ const FEW_LINES: usize = 16;
 
 /// A page that shows these runs side by side.
 pub fn page(runs: &[Run]) -> String {
-    let views: Vec<View<'_>> = runs.iter().map(View::new).collect();
-    let data = serde_json::to_string(&views).unwrap_or_else(|_| "[]".into());
+    let scale = AccuracyScale::of(runs);
+    let views: Vec<View<'_>> = runs.iter().map(|run| View::new(run, scale)).collect();
     let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
-    assemble(&names.join(", "), &data, "")
+    assemble(&names.join(", "), Some(views), "")
 }
 
 /// The page for a run in progress. It requests [messages](crate::Viewer) from its server at `events` and posts control
 /// requests to `control/...`.
 pub fn live_page(name: &str) -> String {
-    assemble(name, "null", "connect-src 'self'; ")
+    assemble(name, None, "connect-src 'self'; ")
 }
 
-fn assemble(title: &str, data: &str, policy: &str) -> String {
+/// The data of a page.
+#[derive(Serialize)]
+struct PageData<'a> {
+    charts: &'a [ChartSpec],
+    /// `None` on the live page, which receives its run from the server.
+    runs: Option<Vec<View<'a>>>,
+}
+
+fn assemble(title: &str, runs: Option<Vec<View<'_>>>, policy: &str) -> String {
+    let data = serde_json::to_string(&PageData { charts: &CHART_LIST, runs }).unwrap_or_else(|_| "{}".into());
     // A `<` in the name of a run must not end the script element.
     let data = data.replace('<', "\\u003c");
     let script = format!("\"use strict\";\n(() => {{\n{}}})();\n", SCRIPTS.concat());
@@ -79,6 +91,8 @@ pub(crate) struct View<'a> {
     algorithm: &'a str,
     graph_name: &'a str,
     graph: &'a Option<Graph>,
+    /// The graph and its copies as SVG.
+    drawings: Vec<String>,
     workers: usize,
     server: Option<usize>,
     processes: usize,
@@ -100,6 +114,9 @@ pub(crate) struct RunProgress<'a> {
     batches: Vec<BatchRow>,
     /// The last test accuracy of each worker.
     ends: Vec<Option<f64>>,
+    /// The color of each worker in drawings, and what the colors mean.
+    colors: Vec<String>,
+    colors_caption: Option<String>,
     averaged_accuracy: Option<f64>,
     notices: &'a [String],
     now: &'a LiveState,
@@ -117,7 +134,9 @@ struct BatchRow {
 
 #[derive(Serialize)]
 struct EpochRow {
-    epoch: u64,
+    /// Values of the whole run.
+    #[serde(flatten)]
+    values: BTreeMap<&'static str, Option<f64>>,
     /// The losses of the drawn workers.
     losses: Vec<Option<f64>>,
     /// The test accuracies of the drawn workers.
@@ -126,9 +145,6 @@ struct EpochRow {
     loss: Option<Spread>,
     /// The spread of the test accuracies over all workers.
     accuracy: Option<Spread>,
-    consensus: Option<f64>,
-    bytes: u64,
-    seconds: f64,
 }
 
 #[derive(Serialize)]
@@ -139,12 +155,14 @@ struct Spread {
 }
 
 impl<'a> View<'a> {
-    pub(crate) fn new(run: &'a Run) -> Self {
+    pub(crate) fn new(run: &'a Run, scale: Option<AccuracyScale>) -> Self {
+        let drawings = drawing::drawings(run, &run.name, scale);
         Self {
             name: &run.name,
             algorithm: &run.algorithm,
             graph_name: &run.graph_name,
             graph: &run.graph,
+            drawings: drawings.into_iter().map(|(_, drawing)| drawing.svg()).collect(),
             workers: run.workers,
             server: run.server,
             processes: run.processes,
@@ -152,15 +170,15 @@ impl<'a> View<'a> {
             rounds_per_epoch: run.rounds_per_epoch,
             drawn: drawn_workers(run),
             config: &run.config,
-            progress: RunProgress::new(run, thinned(&run.epochs), 0),
+            progress: RunProgress::new(run, scale, thinned(&run.epochs), 0),
         }
     }
 }
 
 impl<'a> RunProgress<'a> {
     /// These epochs, and the kept rounds from `first_round` on.
-    pub(crate) fn new(run: &'a Run, epochs: Vec<&Epoch>, first_round: u64) -> Self {
-        let (training, drawn) = (training_workers(run), drawn_workers(run));
+    pub(crate) fn new(run: &'a Run, scale: Option<AccuracyScale>, epochs: Vec<&Epoch>, first_round: u64) -> Self {
+        let (training, drawn): (Vec<usize>, Vec<usize>) = (run.training_workers().collect(), drawn_workers(run));
         let mut ends = vec![None; run.workers];
         // `last_accuracies` has only workers below `run.workers`.
         run.last_accuracies().into_iter().for_each(|(worker, accuracy)| ends[worker] = Some(accuracy));
@@ -168,14 +186,11 @@ impl<'a> RunProgress<'a> {
             workers.iter().map(|&worker| values.get(worker).copied().flatten()).collect()
         };
         let row = |epoch: &Epoch| EpochRow {
-            epoch: epoch.epoch,
+            values: Quantity::OF_RUN.iter().map(|quantity| (quantity.key(), quantity.value(run, epoch))).collect(),
             losses: select(&drawn, &epoch.losses),
             accuracies: epoch.accuracies.as_ref().map(|all| select(&drawn, all)),
             loss: Spread::of(&select(&training, &epoch.losses)),
             accuracy: epoch.accuracies.as_ref().and_then(|all| Spread::of(&select(&training, all))),
-            consensus: epoch.consensus,
-            bytes: epoch.bytes,
-            seconds: epoch.seconds,
         };
         let rows = &run.batches.rows;
         let batches = rows[rows.partition_point(|row| row.0 < first_round)..].iter();
@@ -189,6 +204,8 @@ impl<'a> RunProgress<'a> {
             epochs: epochs.into_iter().map(row).collect(),
             batches: batches.map(batch).collect(),
             ends,
+            colors: drawing::worker_colors(run, scale),
+            colors_caption: scale.map(|scale| scale.caption()),
             averaged_accuracy: run.averaged_accuracy,
             notices: &run.notices,
             now: &run.now,
@@ -197,14 +214,9 @@ impl<'a> RunProgress<'a> {
     }
 }
 
-/// All workers but the server.
-fn training_workers(run: &Run) -> Vec<usize> {
-    (0..run.workers).filter(|worker| Some(*worker) != run.server).collect()
-}
-
 /// The workers that have a line.
 fn drawn_workers(run: &Run) -> Vec<usize> {
-    let training = training_workers(run);
+    let training: Vec<usize> = run.training_workers().collect();
     let step = match training.len() {
         ..=MAX_LINES => 1,
         many => many.div_ceil(FEW_LINES),

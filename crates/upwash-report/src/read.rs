@@ -108,8 +108,6 @@ pub struct LiveState {
 pub struct Graph {
     /// The links of each matching.
     pub matchings: Vec<Vec<Edge>>,
-    /// The position of each node in the unit square, for drawing.
-    pub positions: Vec<[f64; 2]>,
     /// The copies of the graph that take turns, if there are several: in copy c, worker k is at node
     /// `relabelings[c][k]`.
     pub relabelings: Vec<Vec<usize>>,
@@ -133,6 +131,11 @@ pub struct Epoch {
 }
 
 impl Run {
+    /// All workers but the server.
+    pub(crate) fn training_workers(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.workers).filter(|worker| Some(*worker) != self.server)
+    }
+
     /// Reads a run's folder, even while the run is writing to it.
     pub fn read(folder: &Path) -> Result<Self, ReadError> {
         let mut follower = Follower::open(folder)?;
@@ -229,15 +232,11 @@ impl Graph {
     /// Builds the graph; `None` if the links or the relabelings are invalid.
     pub(crate) fn new(workers: usize, matchings: Vec<Vec<Edge>>, relabelings: Vec<Vec<usize>>) -> Option<Self> {
         let links = matchings.iter().flatten().copied();
-        let built = upwash_topology::Graph::new(workers, links).ok()?;
+        upwash_topology::Graph::new(workers, links).ok()?;
         let is_permutation = |copy: &Vec<usize>| {
             let nodes: BTreeSet<usize> = copy.iter().copied().collect();
             copy.len() == workers && nodes.into_iter().eq(0..workers)
         };
-        relabelings.iter().all(is_permutation).then(|| Self {
-            positions: upwash_topology::layout(&built),
-            matchings,
-            relabelings,
-        })
+        relabelings.iter().all(is_permutation).then_some(Self { matchings, relabelings })
     }
 }

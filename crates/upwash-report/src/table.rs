@@ -10,7 +10,7 @@ pub fn csv(runs: &[Run]) -> String {
     let number = |number: Option<f64>| number.map_or(String::new(), |number| number.to_string());
     for run in runs {
         for epoch in &run.epochs {
-            for worker in (0..run.workers).filter(|worker| Some(*worker) != run.server) {
+            for worker in run.training_workers() {
                 let accuracy = epoch.accuracies.as_ref().and_then(|all| *all.get(worker)?);
                 let loss = epoch.losses.get(worker).copied().flatten();
                 // The name is quoted because it may contain commas and quotes.

@@ -5,7 +5,7 @@ use crate::Run;
 /// The content of an event file for each worker, and of one for values that concern all workers, as (name, bytes).
 pub fn tensorboard(run: &Run) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
-    for worker in (0..run.workers).filter(|worker| Some(*worker) != run.server) {
+    for worker in run.training_workers() {
         let mut file = Records::new();
         for epoch in &run.epochs {
             let loss = epoch.losses.get(worker).copied().flatten();

@@ -56,7 +56,7 @@ fn table(run: &Run) -> String {
         let all = run.epochs.iter().map(loss);
         (worker, all.map(|loss| loss.unwrap_or(f64::NAN)).collect())
     };
-    let workers = (0..run.workers).filter(|worker| Some(*worker) != run.server);
+    let workers = run.training_workers();
     let all: Vec<(usize, Vec<f64>)> = workers.map(losses).collect();
     let finite = || all.iter().flat_map(|entry| &entry.1).filter(|loss| loss.is_finite());
     let lowest = finite().copied().fold(f64::INFINITY, f64::min);

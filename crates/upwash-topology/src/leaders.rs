@@ -9,9 +9,9 @@
 //!
 //! The paper writes models as columns: its W~ is the transpose of A. A round shrinks the squared norm of the
 //! disagreement (I - J) X by a factor of at most rho = ||E[A'(I - J) A]||. The paper's Theorem 1 also requires
-//! ||E[A'A]|| < 1, which no such A satisfies (apply it to the all-ones vector) and no proof needs: because A 1 = 1, (I
-//! - J) A = (I - J) A (I - J), so E||(I - J) A_n ... A_1 X||^2 is at most the product of the rho times ||(I - J) X||^2.
-//! This does not require independence.
+//! ||E[A'A]|| < 1, which no such A satisfies (apply it to the all-ones vector) and no proof needs: because A 1 = 1,
+//! (I - J) A equals (I - J) A (I - J), so E||(I - J) A_n ... A_1 X||^2 is at most the product of the rho times
+//! ||(I - J) X||^2. This does not require independence.
 
 use crate::spectrum::{disagreement, norm};
 use crate::{Graph, Mixing};

@@ -57,7 +57,7 @@ pub use analysis::{
     Analysis, AnalysisError, AnalysisOptions, Contraction, LeaderAnalysis, MatchaAnalysis, MatchaLeaders,
     RotationAnalysis,
 };
-pub use draw::{draw, draw_rotation};
+pub use draw::{Drawing, Shape};
 pub use graph::{Edge, Graph, GraphError, Matching};
 pub use layout::layout;
 pub use leaders::{LeaderWeights, LeaderWeightsError, Leaders};

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use std::io::Write;
 use std::path::PathBuf;
-use upwash_topology::{GraphSpec, Rotation};
+use upwash_topology::{Drawing, GraphSpec, Rotation};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -25,13 +25,14 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     let nodes = graph.nodes();
     ensure!(nodes <= MAX_DRAWN, "{nodes} workers are too many to draw: at most {MAX_DRAWN}");
     let title = args.graph.to_string();
-    let svg = match args.rotate {
-        None => upwash_topology::draw(&graph, &title),
+    let drawing = match args.rotate {
+        None => Drawing::new(&graph, &title),
         Some(copies) => {
             let rotation = Rotation::balance(&graph, copies)?;
-            upwash_topology::draw_rotation(&graph, &title, rotation.relabelings())?
+            Drawing::of_rotation(&graph, &title, rotation.relabelings())?
         }
     };
+    let svg = drawing.svg();
     if args.output.as_os_str() == "-" {
         return Ok(out.write_all(svg.as_bytes())?);
     }

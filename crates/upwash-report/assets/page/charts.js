@@ -1,9 +1,9 @@
 // Shared building blocks: data, colors, number formats, and charts that are drawn incrementally.
 
-// The runs to draw. The live page starts with null and receives its run from the server.
+// The list of charts and the runs to draw. The live page receives its run from the server.
 const given = JSON.parse(document.getElementById("data").textContent);
-const isLive = given === null;
-let runs = given || [];
+const isLive = given.runs === null;
+let runs = given.runs || [];
 const main = document.getElementById("main");
 // The Okabe-Ito palette, which is distinguishable with color vision deficiency. Further lines repeat it dashed.
 const COLORS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a8a00", "#7a7f87"];
@@ -46,21 +46,17 @@ const worst = (values) => (known(values).length ? Math.min(...known(values)) : n
 const svg = (instance) => instance.getDataURL({ type: "svg", backgroundColor: color("--paper") });
 const resized = new ResizeObserver((changes) => changes.forEach((change) => charts.find((entry) => entry.element === change.target)?.instance?.resize()));
 // A chart is rebuilt from its options function when the color scheme changes. Its data changes with epochs or with
-// rounds. A large chart is drawn on a canvas, which is faster, and rendered as SVG only when it is saved.
-const chart = (parent, id, options, { changes = "epochs", large = false } = {}) => {
+// rounds.
+const chart = (parent, id, options, { changes = "epochs" } = {}) => {
   const element = make("div", parent, undefined, "chart");
   element.id = id;
-  const picture = () => {
-    if (!large) return svg(drawn(entry));
-    const other = echarts.init(null, null, { renderer: "svg", ssr: true, width: element.clientWidth, height: element.clientHeight });
-    other.setOption(options());
-    const found = svg(other);
-    other.dispose();
-    return found;
-  };
-  const entry = { element, options, changes, large, instance: null, picture };
-  charts.push(entry);
+  const entry = { element, options, changes, instance: null, picture: () => svg(drawn(entry)) };
   resized.observe(element);
+  addPicture(parent, id, entry);
+};
+// Every picture is updated with its run and can be saved as SVG.
+const addPicture = (parent, id, entry) => {
+  charts.push(entry);
   const save = make("button", parent, "SVG", "save");
   save.title = "Save this chart as SVG";
   save.setAttribute("aria-label", `Save ${id} as SVG`);
@@ -72,7 +68,6 @@ const chart = (parent, id, options, { changes = "epochs", large = false } = {}) 
     link.remove();
   });
   waiting.push(entry);
-  return element;
 };
 // Draws the charts from top to bottom in short slices, so that the first ones appear early and the page stays responsive.
 let waiting = [];
@@ -87,9 +82,10 @@ const drawn = (entry) => {
   return entry.instance;
 };
 const draw = (entry) => {
+  if (entry.update) { entry.update(); return; }
   const selected = entry.instance && entry.instance.getOption().legend?.[0]?.selected;
   if (entry.instance) entry.instance.dispose();
-  entry.instance = echarts.init(entry.element, null, { renderer: entry.large ? "canvas" : "svg" });
+  entry.instance = echarts.init(entry.element, null, { renderer: "svg" });
   const options = entry.options();
   if (selected && options.legend) options.legend.selected = selected;
   entry.instance.setOption(options);
@@ -105,6 +101,7 @@ const keepZoom = (entry) => {
 };
 // Updates the data. A chart under the pointer is updated less often, so that its tooltip stays readable.
 const refresh = (entry) => {
+  if (entry.update) { entry.update(); return true; }
   const now = performance.now();
   if (!entry.instance || (entry.element.matches(":hover") && now - (entry.refreshed || 0) < 3000)) return false;
   entry.refreshed = now;

@@ -35,100 +35,88 @@ const perBatch = (run) => () => {
   return frame("round", series, { log: true, legend: [...run.drawn.map((worker) => `worker ${worker}`), "mean"] });
 };
 
-const isLarge = (run) => run.workers > 100;
 const LEADERS = ["#d55e00", "#cc79a7"];
 const isRunning = (run) => isLive && !run.ending;
-const leaderNames = (run) => (run.algorithm.startsWith("LSGD") ? ["best of its group", "best of all"] : ["best neighbor", "best-connected neighbor"]);
-// The graph, or one of its copies, in which the workers are at other nodes. While a run is in progress, the links of the
-// last round are highlighted, and arrows point from leaders to their followers.
-const graph = (run, copy) => () => {
-  const base = frame("", [], { about: `The graph of ${run.workers} workers, with ${run.graph.matchings.flat().length} links in ${run.graph.matchings.length} matchings.` });
-  const accuracies = run.ends;
-  const all = known(run.ends);
-  const [low, high] = all.length ? [Math.min(...all), Math.max(...all)] : [0, 1];
-  const nodes = copy === undefined ? run.graph.positions.map((_, worker) => worker) : run.graph.relabelings[copy];
-  const workerAt = [];
-  nodes.forEach((node, worker) => { workerAt[node] = worker; });
-  const degree = Array(run.workers).fill(0);
-  run.graph.matchings.flat().forEach(([a, b]) => { degree[workerAt[a]] += 1; degree[workerAt[b]] += 1; });
-  const largest = Math.max(1, ...degree);
-  const many = isLarge(run);
-  // Circles shrink as the number of workers grows.
-  const scale = Math.min(1, Math.sqrt(8 / run.workers));
-  const size = [18 * scale, 44 * scale];
-  const [ink, line] = [color("--ink"), color("--line")];
-  const width = many ? 0.6 : 2.5;
-  const links = run.graph.matchings.flatMap((matching, index) => matching.map(([a, b]) => ({
-    source: workerAt[a], target: workerAt[b], lineStyle: { ...style(index), width, opacity: 0.9 },
-    caption: `${workerAt[a]} – ${workerAt[b]}, matching ${index}`,
-  })));
-  if (copy === undefined && isRunning(run) && run.now.links) {
+const leaderNames = (run) => (run.algorithm.startsWith("LSGD") ? ["the best of its group", "the best of all"] : ["the best neighbor", "the best-connected"]);
+const shape = (parent, tag, attributes) => {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
+  parent.append(element);
+  return element;
+};
+// A drawing of the graph: the program draws it, the page colors the workers. While the run is in progress, the links of
+// the last round stand out, and arrows lead from leaders to the workers that follow them.
+const graph = (parent, id, run, index, isOverlaid) => {
+  const element = make("div", parent, undefined, "graph");
+  element.id = id;
+  element.innerHTML = run.drawings[index];
+  const drawing = element.firstElementChild;
+  drawing.removeAttribute("width");
+  drawing.removeAttribute("height");
+  const nodes = [...drawing.querySelectorAll("circle")];
+  const links = [...drawing.querySelectorAll("[data-link]")];
+  links.forEach((link) => { link.normal = Number(link.getAttribute("stroke-width")); });
+  nodes.forEach((node) => shape(node, "title", {}));
+  // In front of the links, behind the workers.
+  const overlay = shape(drawing, "g", { class: "overlay" });
+  drawing.insertBefore(overlay, nodes[0]);
+  const center = (worker) => {
+    const node = nodes.find((found) => Number(found.dataset.worker) === worker);
+    return [Number(node.getAttribute("cx")), Number(node.getAttribute("cy")), Number(node.getAttribute("r"))];
+  };
+  // An arrow on a curve, ending at the edge of the follower's node.
+  const arrow = (leader, worker, which) => {
+    const [[x1, y1], [x2, y2, radius]] = [center(leader), center(worker)];
+    const bend = 0.16 + 0.14 * which;
+    const middle = [(x1 + x2) / 2 + bend * (y2 - y1), (y1 + y2) / 2 - bend * (x2 - x1)];
+    const [dx, dy] = [x2 - middle[0], y2 - middle[1]];
+    const length = Math.hypot(dx, dy) || 1;
+    const tip = [x2 - dx / length * radius, y2 - dy / length * radius];
+    const wing = (angle) => [tip[0] - 8 * Math.cos(Math.atan2(dy, dx) + angle), tip[1] - 8 * Math.sin(Math.atan2(dy, dx) + angle)];
+    const path = shape(overlay, "path", {
+      d: `M${x1} ${y1} Q${middle} ${tip} M${wing(0.5)} L${tip} L${wing(-0.5)}`, class: "leader", fill: "none", stroke: LEADERS[which], "stroke-width": 1.8, "stroke-dasharray": which ? "6 3" : "none",
+    });
+    shape(path, "title", {}).textContent = `${leader} leads ${worker}: ${leaderNames(run)[which]}`;
+  };
+  const update = () => {
+    nodes.forEach((node) => {
+      const worker = Number(node.dataset.worker);
+      node.setAttribute("fill", run.colors[worker]);
+      node.firstElementChild.textContent = `worker ${worker}, test accuracy ${percent(run.ends[worker])}`;
+    });
+    drawing.querySelectorAll("text[data-worker]").forEach((text) => {
+      const [red, green, blue] = [1, 3, 5].map((at) => parseInt(run.colors[Number(text.dataset.worker)].slice(at, at + 2), 16));
+      text.setAttribute("fill", 0.299 * red + 0.587 * green + 0.114 * blue < 128 ? "#ffffff" : "#222222");
+    });
+    const colors = document.getElementById(`${id}-colors`);
+    if (colors) colors.textContent = run.colors_caption ? `Colors: ${run.colors_caption}.` : "";
+    overlay.replaceChildren();
+    const isActive = isOverlaid && isRunning(run) && run.now.links;
     const key = (a, b) => `${Math.min(a, b)} ${Math.max(a, b)}`;
-    const up = new Map(run.now.links.map(([a, b]) => [key(a, b), [a, b]]));
+    const active = new Map(isActive ? run.now.links.map(([a, b]) => [key(a, b), [a, b]]) : []);
     links.forEach((link) => {
-      const found = up.delete(key(link.source, link.target));
-      Object.assign(link.lineStyle, found ? { width: 2 * width, opacity: 1 } : { opacity: 0.15 });
+      const isUp = active.delete(link.dataset.link);
+      link.classList.toggle("up", Boolean(isUp));
+      link.setAttribute("stroke-width", isUp ? 2 * link.normal : link.normal);
+      link.setAttribute("opacity", isActive && !isUp ? 0.15 : 1);
     });
-    // Links of other copies.
-    up.forEach(([a, b]) => links.push({ source: a, target: b, lineStyle: { color: ink, width: 2 * width, opacity: 0.8 }, caption: `${a} – ${b}` }));
-    if (!many) {
-      run.now.leaders.forEach((pair, worker) => (pair || []).forEach((leader, which) => {
-        if (leader === worker) return;
-        links.push({
-          source: leader, target: worker, symbol: ["none", "arrow"], symbolSize: 9, emphasis: { disabled: true },
-          lineStyle: { color: LEADERS[which], width: 1.6, type: DASHES[which], curveness: 0.16 + 0.14 * which, opacity: 1 },
-          caption: `${leader} leads ${worker}: ${leaderNames(run)[which]}`,
-        });
-      }));
-    }
-  }
-  const shown = {
-    animation: false, textStyle: base.textStyle, aria: base.aria,
-    tooltip: { ...base.tooltip, trigger: "item", formatter: (item) => (item.dataType === "edge" ? item.data.caption
-      : `worker ${item.dataIndex}<br>degree ${degree[item.dataIndex]}<br>test accuracy ${percent(accuracies[item.dataIndex])}`) },
-    visualMap: all.length ? { min: low, max: high === low ? low + 1e-9 : high, orient: "horizontal", left: "center", bottom: 0, itemHeight: 120, calculable: true, seriesIndex: 0,
-      inRange: { color: ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"] }, formatter: percent, textStyle: { color: ink }, text: ["test accuracy", ""] } : undefined,
-  };
-  // Many workers are drawn as a scatter plot with lines: the graph series would take half a second.
-  if (many) {
-    const at = (worker) => run.graph.positions[nodes[worker]];
-    const kinds = new Map();
-    links.forEach((link) => {
-      const look = JSON.stringify(link.lineStyle);
-      if (!kinds.has(look)) kinds.set(look, []);
-      kinds.get(look).push([at(link.source), at(link.target)]);
+    if (!isActive) return;
+    // Links of the other copies of the graph.
+    active.forEach(([a, b]) => {
+      const [[x1, y1], [x2, y2]] = [center(a), center(b)];
+      shape(overlay, "line", { x1, y1, x2, y2, class: "up other", "stroke-width": 2 * links[0].normal });
     });
-    const axis = { type: "value", show: false, min: 0, max: 1 };
-    return {
-      ...shown, grid: { top: 44, bottom: 84, left: 40, right: 40 },
-      dataZoom: [{ type: "inside", xAxisIndex: 0, filterMode: "none" }, { type: "inside", yAxisIndex: 0, filterMode: "none" }],
-      xAxis: axis, yAxis: { ...axis, inverse: true },
-      series: [
-        { type: "scatter", z: 3, data: nodes.map((_, worker) => [...at(worker), accuracies[worker]]), symbolSize: (_, { dataIndex }) => size[0] + (size[1] - size[0]) * degree[dataIndex] / largest, itemStyle: { color: ink } },
-        ...[...kinds].map(([look, segments]) => ({ type: "lines", coordinateSystem: "cartesian2d", silent: true, lineStyle: JSON.parse(look), data: segments })),
-      ],
-    };
-  }
-  return {
-    ...shown,
-    series: [{
-      type: "graph", layout: "none", roam: true, preserveAspect: "contain", top: 44, bottom: 84, left: 40, right: 40,
-      label: { show: true, color: ink, position: "right" },
-      data: nodes.map((node, worker) => ({
-        // Scaled up, because edges between nodes less than one unit apart are drawn straight.
-        name: String(worker), x: 1000 * run.graph.positions[node][0], y: 1000 * run.graph.positions[node][1], value: accuracies[worker],
-        symbolSize: size[0] + (size[1] - size[0]) * degree[worker] / largest,
-      })),
-      links, itemStyle: { borderColor: ink, borderWidth: many ? 0 : 1 },
-      emphasis: { focus: "adjacency" }, lineStyle: { color: line },
-    }],
+    if (run.workers > 100) return;
+    run.now.leaders.forEach((pair, worker) => (pair || []).forEach((leader, which) => { if (leader !== worker) arrow(leader, worker, which); }));
   };
+  const picture = () => `data:image/svg+xml;charset=utf-8,${encodeURIComponent(element.innerHTML)}`;
+  addPicture(parent, id, { element, changes: "rounds", update, picture });
 };
 
-// Several runs in one chart.
-const compared = (x, value, at, more = {}) => () => frame(x, runs.map((run, index) => lines(
-  run.label, run.epochs.map((epoch) => [at(run, epoch), value(run, epoch)]).filter((point) => point[1] !== null && point[1] !== undefined), index)), more);
-const accuracy = (_, epoch) => epoch.accuracy?.mean;
-const worstAccuracy = (_, epoch) => epoch.accuracy?.low;
-const worstLoss = (_, epoch) => epoch.loss?.high;
-const epochOf = (_, epoch) => epoch.epoch;
+// A chart with a line for each run.
+const compared = (spec) => () => {
+  const points = (run) => run.epochs.map((epoch) => [epoch[spec.x.key], epoch[spec.y.key]]).filter((point) => known(point).length === 2);
+  return frame(spec.x.label, runs.map((run, index) => lines(run.label, points(run), index)), {
+    log: spec.log, format: spec.y.label.endsWith("%") ? (value) => `${+value.toFixed(2)} %` : short, from: ["gigabytes", "seconds"].includes(spec.x.key) ? 0 : undefined,
+  });
+};

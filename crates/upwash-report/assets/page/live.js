@@ -104,7 +104,7 @@ const live = () => {
       if (add(run.batches, more.batches, "round") || more.rounds_run !== run.rounds_run) schedule("rounds");
       if (Boolean(more.ending) !== Boolean(run.ending)) schedule("epochs", "rounds");
       if (JSON.stringify(more.notices) !== JSON.stringify(run.notices)) schedule("notices");
-      ["rounds_run", "ends", "averaged_accuracy", "notices", "now", "ending"].forEach((key) => { run[key] = more[key]; });
+      ["rounds_run", "ends", "colors", "colors_caption", "averaged_accuracy", "notices", "now", "ending"].forEach((key) => { run[key] = more[key]; });
     },
   };
   const shape = (run) => JSON.stringify([run.algorithm, run.graph_name, run.workers, run.graph]);

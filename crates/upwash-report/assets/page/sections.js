@@ -50,12 +50,13 @@ const drawTable = () => {
   fillTable(table);
 };
 const drawGraphs = () => {
-  const known = runs.filter((run) => run.graph);
+  const known = runs.filter((run) => run.drawings.length);
   if (!known.length && !isLive) return;
-  const grid = section(isLive ? "Live" : "Graph", "Links have the color of their matching. The size of a worker shows its degree, the color its test accuracy.");
+  const grid = section(isLive ? "Live" : "Graph", "Links have the color of their matching, workers the color of their test accuracy.");
   known.forEach((run, number) => {
     const container = panel(grid, run);
-    chart(container, `graph-${number}`, graph(run), { changes: "rounds", large: isLarge(run) });
+    graph(container, `graph-${number}`, run, 0, true);
+    make("p", container, "", "caption").id = `graph-${number}-colors`;
     make("p", container, "", "caption").id = `caption-${number}`;
     if (run.graph.relabelings.length > 1) make("p", container, `${run.graph.relabelings.length} copies of this graph, with the workers at different nodes, take turns.`, "caption");
   });
@@ -67,36 +68,31 @@ const drawBatches = (grid) => runs.forEach((run, number) => {
 });
 // The copies of the graph in which workers are at other nodes.
 const drawCopies = () => {
-  const isSame = (nodes) => nodes.every((node, worker) => node === worker);
-  const others = (run) => (run.graph?.relabelings || []).map((nodes, copy) => [nodes, copy]).filter(([nodes]) => !isSame(nodes));
-  const turning = runs.filter((run) => !isLarge(run) && others(run).length);
+  const turning = runs.filter((run) => run.workers <= 100 && run.drawings.length > 1);
   if (!turning.length) return;
   const grid = section("Copies of the graph", "The copies take turns, so that no worker is always at the edge: the same graph, with the workers at different nodes.", "grid small");
-  turning.forEach((run) => others(run).slice(0, 6).forEach(([_, copy]) => {
-    const container = panel(grid, null, `${run.label}: copy ${copy + 1} of ${run.graph.relabelings.length}`);
-    chart(container, `copy-${runs.indexOf(run)}-${copy}`, graph(run, copy));
+  turning.forEach((run) => run.drawings.slice(1, 7).forEach((_, copy) => {
+    graph(panel(grid, null, run.label), `copy-${runs.indexOf(run)}-${copy}`, run, copy + 1, false);
   }));
 };
-const drawLosses = () => {
+// The charts of the program's list, in their sections.
+const drawCharts = (isWanted) => {
   const few = runs.some((run) => run.workers > run.drawn.length + 1) ? " With many workers, only some have a line; mean and band include all." : "";
-  let grid = section("Training loss", `The mean over the batches of an epoch, for each worker. The thick line is the mean of all workers, the band spans the lowest to the highest.${few}`);
-  if (!isLive) drawBatches(grid);
-  runs.forEach((run, number) => chart(panel(grid, run), `loss-${number}`, perWorker(run, "losses", true)));
-  if (isLive || runs.some((run) => run.epochs.some((epoch) => epoch.accuracies))) {
-    grid = section("Test accuracy", `The test accuracy of each worker's model. The band spans the worst to the best.${few}`);
-    runs.forEach((run, number) => chart(panel(grid, run), `accuracy-${number}`, perWorker(run, "accuracies", false, percent)));
-  }
+  const isTested = isLive || runs.some((run) => run.epochs.some((epoch) => epoch.accuracies));
+  let [grid, title] = [null, null];
+  given.charts.filter(isWanted).filter((spec) => isTested || spec.name !== "accuracy").forEach((spec) => {
+    const isPerWorker = spec.lines === "workers";
+    if (spec.section !== title) {
+      grid = section(spec.section, spec.note + (isPerWorker ? few : ""));
+      if (!isLive && spec.name === "loss") drawBatches(grid);
+    }
+    title = spec.section;
+    if (!isPerWorker) chart(panel(grid, null, spec.title), spec.name, compared(spec));
+    else runs.forEach((run, number) => chart(panel(grid, run), `${spec.name}-${number}`, perWorker(run, spec.y.key, spec.log, spec.y.key === "accuracies" ? percent : short)));
+  });
 };
-const drawComparisons = () => {
-  let grid = section("Worst worker", "The largest training loss and the smallest test accuracy of any worker.");
-  chart(panel(grid, null, "Largest training loss"), "worst-loss", compared("epoch", worstLoss, epochOf, { log: true }));
-  chart(panel(grid, null, "Smallest test accuracy"), "worst-accuracy", compared("epoch", worstAccuracy, epochOf, { format: percent }));
-  grid = section("Communication cost", "Mean test accuracy against rounds, bytes sent by all workers, and simulated time on the configured network.");
-  chart(panel(grid, null, "Mean test accuracy by rounds"), "by-rounds", compared("rounds", accuracy, (run, epoch) => epoch.epoch * run.rounds_per_epoch, { format: percent }));
-  chart(panel(grid, null, "Mean test accuracy by bytes sent"), "by-bytes", compared("GB sent", accuracy, (_, epoch) => epoch.bytes / 1e9, { format: percent, from: 0 }));
-  chart(panel(grid, null, "Mean test accuracy by simulated time"), "by-time", compared("simulated seconds", accuracy, (_, epoch) => epoch.seconds, { format: percent, from: 0 }));
-  chart(panel(grid, null, "Consensus distance (distance of the models from their average)"), "consensus", compared("epoch", (_, epoch) => epoch.consensus || null, epochOf, { log: true }));
-};
+const drawLosses = () => drawCharts((spec) => spec.lines === "workers");
+const drawComparisons = () => drawCharts((spec) => spec.lines === "runs");
 const drawConfigurations = () => {
   make("h2", main, "Configuration");
   runs.forEach((run) => {
