@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Trains on three hosts (network namespaces at 100 Mbit/s), over MPI and between peers, and checks that all end with the
-# same losses as one process. UPWASH is the program, built with `--features mpi`. Needs root.
+# Trains on three hosts (network namespaces at 100 Mbit/s), over MPI and between peers, and checks that both give the
+# same losses as one process. UPWASH is the path of the program, built with `--features mpi`. Needs root.
 set -euo pipefail
-upwash=$(realpath "${UPWASH:?the path of the program, built with --features mpi}")
+upwash=$(realpath "${UPWASH:?set UPWASH to the path of the program, built with --features mpi}")
 source "$(dirname "$0")/hosts.sh"
 make_hosts 3 100mbit
 work=$(mktemp -d)
@@ -21,8 +21,8 @@ EOF
 
 mpirun_on 3 "$upwash" train config.toml --transport mpi --out mpi > mpi.log
 losses() { python3 -c 'import json, sys; print([n["train_loss"] for n in json.load(open(sys.argv[1]))["per_worker"]])' "$1/summary.json"; }
-[[ $(losses one) == "$(losses mpi)" ]] || { echo "MPI between hosts has other losses than one process"; exit 1; }
-echo "MPI on three hosts: the losses of one process"
+[[ $(losses one) == "$(losses mpi)" ]] || { echo "the losses over MPI on three hosts differ from those of one process"; exit 1; }
+echo "MPI on three hosts: same losses as one process"
 
 { cat config.toml; echo '[network]'; echo 'startup_timeout_seconds = 60.0'; } > peers.toml
 for id in 0 1 2; do
@@ -47,11 +47,11 @@ one = [n["train_loss"] for n in json.load(open("one/summary.json"))["per_worker"
 for worker in range(3):
     own = json.load(open(f"host-{worker}/out/summary.json"))["per_worker"][worker]["train_loss"]
     assert own == one[worker], (worker, own, one[worker])
-# The kernel counts headers and acknowledgements as well.
+# The kernel also counts headers and acknowledgments.
 counted = json.load(open("host-1/out/summary.json"))["bytes_sent"]
 more = int(sys.argv[1]) / counted - 1
-print(f"worker 1 counted {counted} bytes, the kernel {100 * more:.2f} % more")
+print(f"worker 1 counted {counted} bytes, the kernel counted {100 * more:.2f} % more")
 assert abs(more) < 0.02, more
 EOF
-echo "peers on three hosts: the losses of one process"
+echo "peers on three hosts: same losses as one process"
 cd /; rm -rf "$work"

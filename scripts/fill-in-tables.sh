@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the tables of docs/reproduction.md anew from results/. UPWASH_REPRODUCE is the program.
+# Regenerates the tables in docs/reproduction.md from results/. UPWASH_REPRODUCE is the path of upwash-reproduce.
 set -euo pipefail
-reproduce=$(realpath "${UPWASH_REPRODUCE:?the path of the program upwash-reproduce}")
+reproduce=$(realpath "${UPWASH_REPRODUCE:?set UPWASH_REPRODUCE to the path of upwash-reproduce}")
 cd "$(dirname "$0")/.."
 document=docs/reproduction.md
 fresh=$(mktemp)

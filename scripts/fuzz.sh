@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Feeds a peer's decoder with bytes that look for new paths through it: fuzz.sh SECONDS. What is found is kept in
-# fuzz/corpus; an input that breaks it in fuzz/artifacts. Needs a C++ compiler, and no nightly Rust.
+# Usage: fuzz.sh SECONDS. Fuzzes the decoder of a peer, guided by coverage. Inputs that reach new code are kept in
+# fuzz/corpus, inputs that crash it in fuzz/artifacts. Needs a C++ compiler, but not nightly Rust.
 set -euo pipefail
 cd "$(dirname "$0")/../fuzz"
 seconds=${1:-60}
-# Counters on every branch: what cargo-fuzz sets, less the sanitizers, which only nightly has.
+# Coverage counters on every branch: the flags of cargo-fuzz without the sanitizers, which need nightly Rust.
 export RUSTFLAGS="--cfg fuzzing -Cdebug-assertions -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
-# The host's triple is named so that build scripts are built without all that.
+# With an explicit target, these flags do not apply to build scripts.
 target=$(rustc -vV | sed -n 's/^host: //p')
 cargo build --release --target "$target" --target-dir target --quiet
 mkdir -p corpus artifacts

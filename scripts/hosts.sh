@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Several hosts on one machine: network namespaces on a bridge, each with a name and an address of its own and a
-# network of RATE. Needs root.
+# Simulates several hosts on one machine: network namespaces on a bridge, each with its own hostname, address and
+# bandwidth RATE. Needs root.
 #   source scripts/hosts.sh; make_hosts COUNT RATE; on_host 0 COMMAND ...; mpirun_on COUNT PROGRAM ...
-# What was made is taken away when the shell ends.
+# Everything is removed when the shell exits.
 
 tag=uw$$
 
@@ -19,14 +19,14 @@ make_hosts() {
     ip -n "$tag-$host" address add "10.213.77.$((host + 1))/24" dev eth0
     ip -n "$tag-$host" link set eth0 up
     ip -n "$tag-$host" link set lo up
-    # The usual one of Linux, whatever this machine has been set to.
+    # The usual congestion control of Linux, whatever the settings of this machine.
     ip netns exec "$tag-$host" sysctl -qw net.ipv4.tcp_congestion_control=cubic \
       net.ipv4.tcp_slow_start_after_idle=0 2> /dev/null || true
-    # What goes out of a host goes at this rate: both ways, since everyone sends.
+    # Limits what a host sends. Because every host has this limit, it holds in both directions.
     tc -n "$tag-$host" qdisc add dev eth0 root tbf rate "$rate" burst 256k latency 2ms
   done
   agent=$(mktemp)
-  # What mpirun takes for ssh.
+  # mpirun calls this script instead of ssh.
   cat > "$agent" <<EOF
 #!/usr/bin/env bash
 while [[ \$1 == -* ]]; do shift; done
@@ -54,7 +54,7 @@ on_host() {
   ip netns exec "$tag-$host" unshare -u sh -c 'hostname "host-$0"; exec "$@"' "$host" "$@"
 }
 
-# One rank on each host.
+# Runs one rank on each host.
 mpirun_on() {
   local count=$1 list="" host
   shift

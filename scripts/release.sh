@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the program for a machine without a compiler: dist/upwash-VERSION-TARGET.tar.gz with the program, its manual
-# pages, completions and licenses, and a checksum. TARGET is this machine's unless it is given (rustup target add TARGET).
+# Usage: release.sh [TARGET]. Builds the program for machines without a compiler: dist/upwash-VERSION-TARGET.tar.gz with
+# the program, its manual pages, completions and licenses, and a checksum. TARGET is by default the target of this
+# machine; for another one, run `rustup target add TARGET` first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +15,7 @@ built=${CARGO_TARGET_DIR:-target}/$target/release/upwash
 rm -rf "dist/$name"
 mkdir -p "dist/$name/man" "dist/$name/completions"
 cp "$built" README.md CHANGELOG.md LICENSE LICENSE-MIT LICENSE-APACHE "dist/$name/"
-strip "dist/$name/upwash" 2> /dev/null || true # a cross-compiled one has its own strip
+strip "dist/$name/upwash" 2> /dev/null || true # strip may not know the format of another target
 if [ "$target" = "$host" ]; then
   "dist/$name/upwash" man "dist/$name/man" > /dev/null
   for shell in bash zsh fish; do "dist/$name/upwash" completions "$shell" > "dist/$name/completions/upwash.$shell"; done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the README's pictures of pages anew. UPWASH is the program; needs Chromium.
+# Regenerates the screenshots of pages in docs/images. UPWASH is the path of the program. Needs Chromium.
 set -euo pipefail
-upwash=$(realpath "${UPWASH:?the path of the program}")
+upwash=$(realpath "${UPWASH:?set UPWASH to the path of the program}")
 cd "$(dirname "$0")/.."
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
@@ -9,5 +9,5 @@ runs=results/cifar10-200-epochs
 "$upwash" report $runs/dpsgd-released-13x1/seed-1 $runs/al-dsgd-dpsgd-sound-13x3/seed-1 -o "$place/report.html"
 chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$place/profile" --window-size=1440,1640 \
   --virtual-time-budget=3000 --screenshot="$PWD/docs/images/report.png" "file://$place/report.html" 2> /dev/null
-# A run that goes on has to be driven: the tests know how.
+# The live page needs a run in progress, which this test drives.
 PICTURE="$PWD/docs/images/watch.png" cargo test -p upwash-cli --test watch -- --ignored readme_screenshot

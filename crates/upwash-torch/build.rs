@@ -2,12 +2,12 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=cpp");
-    #[cfg(feature = "libtorch")]
+    #[cfg(all(feature = "libtorch", not(feature = "doc-only")))]
     build_shim();
 }
 
 /// Compiles with CUDA if libtorch and the CUDA headers are available, otherwise with stubs that return an error.
-#[cfg(feature = "libtorch")]
+#[cfg(all(feature = "libtorch", not(feature = "doc-only")))]
 fn build_shim() {
     use std::path::PathBuf;
     let folder = std::env::var("DEP_TCH_LIBTORCH_LIB")

@@ -1,4 +1,4 @@
-//! Bytes from the network: whatever they are, a peer refuses them or takes them, and goes on.
+//! Feeds arbitrary bytes from the network to a peer. It must accept or refuse them and continue, without a panic.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -4,6 +4,8 @@ use crate::engines::EngineArgs;
 use crate::parallel;
 use crate::runs::{end_cleanly_when_interrupted, stop_handle};
 use anyhow::Result;
+use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,125 +25,37 @@ pub(crate) struct Args {
     out: Option<PathBuf>,
 }
 
-/// What all runs have in common: eight workers on the paper's graph, each with the images of two digits.
-const BASE: &str = r#"
-model = "mlp:64"
-[data]
-name = "digits"
-partition = "shards:2"
-[graph]
-topology = "paper:L1"
-[algorithm]
-name = "dpsgd"
-[training]
-epochs = 20
-test_every = 20
-checkpoint_every = 0
-"#;
+/// The questions of the demo, and the runs that answer them.
+#[derive(Deserialize)]
+struct Demo {
+    /// The configuration that all runs have in common.
+    base: String,
+    sections: Vec<Section>,
+}
 
-/// A question, and the runs that answer it.
+#[derive(Deserialize)]
 struct Section {
-    question: &'static str,
-    rows: &'static [Row],
+    question: String,
     /// What the second row gains over the first.
     gain: Gain,
+    rows: Vec<Row>,
 }
 
+#[derive(Deserialize)]
 struct Row {
-    folder: &'static str,
-    name: &'static str,
-    settings: &'static [&'static str],
+    folder: String,
+    name: String,
+    #[serde(default)]
+    settings: Vec<String>,
 }
 
-/// A quantity of a run, and the sentence about its change from the first row to the second.
-struct Gain {
-    value: fn(&Summary) -> f64,
-    sentence: fn(change: f64, from: f64, to: f64) -> String,
-    /// Whether the change is a ratio of the two, and not their difference.
-    is_ratio: bool,
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Gain {
+    WorstWorker,
+    Speed,
+    Bytes,
 }
-
-const SECTIONS: [Section; 4] = [
-    Section {
-        question: "1. A baseline that falls apart. The D-PSGD published with MATCHA and AL-DSGD\n\
-                   uses two of the graph's five matchings in turn: workers 0 and 4 are cut off.",
-        rows: &[
-            Row { folder: "published", name: "D-PSGD as published", settings: &["graph.links=released"] },
-            Row { folder: "dpsgd", name: "D-PSGD on the whole graph", settings: &[] },
-        ],
-        gain: Gain {
-            value: worst,
-            sentence: |change, from, to| {
-                format!("The worst worker gains {change:.1} points (95 % interval {from:.1} to {to:.1}).")
-            },
-            is_ratio: false,
-        },
-    },
-    Section {
-        question: "2. A sparse graph: 5 links, and workers 4 and 7 have none. When the workers\n\
-                   rotate through three relabeled copies of it, as in AL-DSGD, all are reached.",
-        rows: &[
-            Row { folder: "sparse-fixed", name: "D-PSGD, fixed graph", settings: &["graph.topology=paper:L1@5"] },
-            Row {
-                folder: "sparse-rotating",
-                name: "D-PSGD, rotation",
-                settings: &["graph.topology=paper:L1@5", "graph.copies=3"],
-            },
-            Row {
-                folder: "sparse-al-dsgd",
-                name: "AL-DSGD (rotation and leaders)",
-                settings: &["graph.topology=paper:L1@5", "graph.copies=3", "algorithm.name=al-dsgd"],
-            },
-        ],
-        gain: Gain {
-            value: worst,
-            sentence: |change, from, to| {
-                format!("The worst worker gains {change:.1} points (95 % interval {from:.1} to {to:.1}).")
-            },
-            is_ratio: false,
-        },
-    },
-    Section {
-        question: "3. One worker is ten times slower (simulated time, a local network). In\n\
-                   rounds, its neighbors wait for it; AD-PSGD has no rounds.",
-        rows: &[
-            Row { folder: "slow-rounds", name: "D-PSGD, in rounds", settings: &["clock.slow=[[3, 10.0]]"] },
-            Row {
-                folder: "slow-asynchronous",
-                name: "AD-PSGD, without rounds",
-                settings: &["clock.slow=[[3, 10.0]]", "algorithm.name=ad-psgd"],
-            },
-        ],
-        gain: Gain {
-            value: |summary| 1.0 / summary.sent.simulated_seconds,
-            sentence: |change, from, to| {
-                format!(
-                    "The same number of gradients is done {change:.1} times as fast (95 % interval\n\
-                     {from:.1} to {to:.1}), but with data this different it costs accuracy."
-                )
-            },
-            is_ratio: true,
-        },
-    },
-    Section {
-        question: "4. Fewer bytes. MATCHA activates each matching of the graph some of the time\n\
-                   (budget 0.5: half of the matchings in an average round).",
-        rows: &[
-            Row { folder: "dpsgd", name: "D-PSGD on the whole graph", settings: &[] },
-            Row { folder: "matcha", name: "MATCHA, budget 0.5", settings: &["algorithm.name=matcha"] },
-            Row {
-                folder: "al-dsgd",
-                name: "AL-DSGD over MATCHA",
-                settings: &["algorithm.name=al-dsgd", "algorithm.base=matcha", "graph.copies=3"],
-            },
-        ],
-        gain: Gain {
-            value: |summary| 1.0 / summary.sent.bytes_sent as f64,
-            sentence: |change, _, _| format!("Models are sent {:.0} % as often.", 100.0 / change),
-            is_ratio: true,
-        },
-    },
-];
 
 fn worst(summary: &Summary) -> f64 {
     100.0 * summary.worst_accuracy
@@ -158,33 +72,33 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         args.seeds
     )?;
     end_cleanly_when_interrupted()?;
-    for section in &SECTIONS {
-        writeln!(out, "\n{}\n", section.question)?;
+    let demo: Demo = toml::from_str(include_str!("demo.toml"))?;
+    for section in &demo.sections {
+        writeln!(out, "\n{}\n", section.question.trim())?;
         writeln!(out, "{:<33}{:>14}{:>16}{:>7}{:>10}", "test accuracy, %", "mean", "worst worker", "MB", "seconds")?;
         out.flush()?;
         let mut summaries = Vec::new();
-        for row in section.rows {
-            let Some(found) = seeds(row, args.seeds, &folder)? else {
-                return Ok(parallel::interrupted_in(row.folder));
+        for row in &section.rows {
+            let Some(found) = seeds(&demo.base, row, args.seeds, &folder)? else {
+                return Ok(parallel::interrupted_in(&row.folder));
             };
-            write_row(out, row.name, &found)?;
+            write_row(out, &row.name, &found)?;
             out.flush()?;
             summaries.push(found);
         }
-        writeln!(out, "{}", section.gain.tell(&summaries))?;
+        writeln!(out, "{}", section.gain.sentence(&summaries))?;
     }
-    finish(&folder, out)?;
+    finish(&demo, &folder, out)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The summaries of a row's runs, which are run unless they are there; none if the user stops them.
-fn seeds(row: &Row, seeds: u64, folder: &Path) -> Result<Option<Vec<Summary>>> {
+fn seeds(base: &str, row: &Row, seeds: u64, folder: &Path) -> Result<Option<Vec<Summary>>> {
     let mut summaries = Vec::new();
     for seed in 1..=seeds {
-        let settings = row.settings.iter().map(|setting| setting.to_string());
-        let settings: Vec<String> = settings.chain([format!("seed={seed}")]).collect();
-        let experiment = Experiment::prepare(Config::parse(BASE, &settings)?, &DataPaths::default())?;
-        let place = folder.join(row.folder).join(format!("seed-{seed}"));
+        let settings: Vec<String> = row.settings.iter().cloned().chain([format!("seed={seed}")]).collect();
+        let experiment = Experiment::prepare(Config::parse(base, &settings)?, &DataPaths::default())?;
+        let place = folder.join(&row.folder).join(format!("seed-{seed}"));
         let location = RunLocation::local(&experiment);
         let summary = match RunDirectory::open(&place, &experiment, &location)? {
             None => Summary::read(&place)?,
@@ -220,26 +134,38 @@ fn write_row(out: &mut impl Write, name: &str, summaries: &[Summary]) -> Result<
 }
 
 impl Gain {
-    /// From the first row to the second, seed by seed.
-    fn tell(&self, rows: &[Vec<Summary>]) -> String {
+    /// A sentence about the change from the first row to the second, seed by seed.
+    fn sentence(self, rows: &[Vec<Summary>]) -> String {
         let [first, second, ..] = rows else {
             return String::new();
         };
-        let change = |(before, after): (&Summary, &Summary)| match self.is_ratio {
-            true => (self.value)(after) / (self.value)(before),
-            false => (self.value)(after) - (self.value)(before),
+        let change = |(before, after): (&Summary, &Summary)| match self {
+            Self::WorstWorker => worst(after) - worst(before),
+            Self::Speed => before.sent.simulated_seconds / after.sent.simulated_seconds,
+            Self::Bytes => 100.0 * after.sent.bytes_sent as f64 / before.sent.bytes_sent as f64,
         };
         let changes: Vec<f64> = first.iter().zip(second).map(change).collect();
         let (middle, half) = (mean(&changes), margin(&changes).unwrap_or(f64::NAN));
-        (self.sentence)(middle, middle - half, middle + half)
+        let (from, to) = (middle - half, middle + half);
+        match self {
+            Self::WorstWorker => {
+                format!("The worst worker gains {middle:.1} points (95 % interval {from:.1} to {to:.1}).")
+            }
+            Self::Speed => format!(
+                "The same number of gradients is done {middle:.1} times as fast (95 % interval\n\
+                 {from:.1} to {to:.1}), but with data this different it costs accuracy."
+            ),
+            Self::Bytes => {
+                format!("The workers send {middle:.1} % of the bytes (95 % interval {from:.1} to {to:.1}).")
+            }
+        }
     }
 }
 
 /// Writes a page about the first seed of every row, and says what to do next.
-fn finish(folder: &Path, out: &mut impl Write) -> Result<()> {
-    let mut names: Vec<&str> = SECTIONS.iter().flat_map(|section| section.rows).map(|row| row.folder).collect();
-    names.sort_unstable();
-    names.dedup();
+fn finish(demo: &Demo, folder: &Path, out: &mut impl Write) -> Result<()> {
+    let rows = demo.sections.iter().flat_map(|section| &section.rows);
+    let names: BTreeSet<&str> = rows.map(|row| row.folder.as_str()).collect();
     let mut runs = Vec::new();
     for name in names {
         let mut run = Run::read(&folder.join(name).join("seed-1"))?;

@@ -2,9 +2,7 @@
 
 use crate::output::note;
 use anyhow::{Result, bail};
-use std::sync::Arc;
-use upwash::engine::{CpuEngine, Engine, EngineSpec};
-use upwash_burn::BurnNetwork;
+use upwash::engine::{Engine, EngineSpec};
 
 /// `--engine`, `--device` and the options of the GPU engine.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -107,24 +105,18 @@ impl EngineArgs {
             note!("engine: {}", self.display_name()?);
         }
         match selected {
-            Selected::Burn => {
-                let network = BurnNetwork::new(spec.network.clone());
-                Ok(Box::new(CpuEngine::new(Arc::new(network), spec)))
-            }
+            Selected::Burn => Ok(upwash_burn::engine(spec)?),
             Selected::Torch(device) => self.torch(device, spec),
         }
     }
 
     #[cfg(feature = "torch")]
     fn torch(&self, device: DeviceName, spec: &EngineSpec) -> Result<Box<dyn Engine>> {
-        use upwash_torch::{CudaEngine, TorchCpuModel, TorchNetwork};
-        let network = TorchNetwork::new(spec.network.clone());
+        use upwash_torch::{CudaEngine, TorchNetwork, cpu_engine};
         match device {
-            DeviceName::Cpu => {
-                let model = TorchCpuModel::new(Arc::new(network), spec.network.input);
-                Ok(Box::new(CpuEngine::new(Arc::new(model), spec)))
-            }
+            DeviceName::Cpu => Ok(cpu_engine(spec)?),
             DeviceName::Cuda(device) => {
+                let network = TorchNetwork::new(spec.network.clone());
                 let engine = CudaEngine::new(spec, &network, self.cuda_options(device))?;
                 if let Some(notice) = engine.notice() {
                     crate::output::tell!("warning: {notice}");

@@ -245,7 +245,7 @@ fn table(args: &Args, statuses: &[Option<ExitStatus>], out: &mut impl Write) -> 
     }
     if !accuracies.is_empty() {
         let mean = 100.0 * accuracies.iter().sum::<f64>() / accuracies.len() as f64;
-        writeln!(out, "     AVG{:>10}{:>13.2} %", "", mean)?;
+        writeln!(out, "    mean{:>10}{:>13.2} %", "", mean)?;
     }
     writeln!(out, "\nresults are in {}", args.out.display())?;
     Ok(match (stopped, diverged) {

@@ -50,7 +50,6 @@ enum Command {
     /// Train as several configurations say, and compare the results in one table
     #[command(after_help = "Examples:
   upwash compare dpsgd.toml al-dsgd.toml --out runs/both
-  upwash compare *.toml --set training.epochs=5 --reach 90
   upwash compare *.toml --device cuda:0 --parallel-runs")]
     Compare(compare::Args),
     /// Run the AL-DSGD paper's experiments, and show its numbers beside ours (calls upwash-reproduce)

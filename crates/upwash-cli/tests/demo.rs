@@ -26,7 +26,7 @@ fn every_claim_of_the_demo_holds_in_its_runs() {
         let bytes = |run| value(run, seed, "bytes_sent");
         assert!(bytes("al-dsgd") < 0.7 * bytes("dpsgd"), "seed {seed}");
     }
-    for claim in ["The worst worker gains ", "times as fast (95 % interval", "Models are sent 6"] {
+    for claim in ["The worst worker gains ", "times as fast (95 % interval", "The workers send 6"] {
         assert!(text.contains(claim), "{claim}: {text}");
     }
     let page = std::fs::read_to_string(folder.path().join("runs/demo/report.html")).unwrap();

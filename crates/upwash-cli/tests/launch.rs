@@ -29,7 +29,7 @@ fn folder_holds_only_one_run() {
     let folder = folder();
     let here = folder.path();
     let table = said(here, &["launch", "ring.toml", "--out", "one"]);
-    assert!(table.contains("AVG"), "{table}");
+    assert!(table.contains("    mean  "), "{table}");
     let before = std::fs::read(here.join("one/peers.toml")).unwrap();
     for other in [
         &["launch", "ring.toml", "--set", "seed=9", "--out", "one"][..],
@@ -45,7 +45,7 @@ fn folder_holds_only_one_run() {
     assert!(again.starts_with("the run in one has already ended"), "{again}");
     assert!(again.ends_with(table.split_once("\n\n").unwrap().1), "{again}");
     let resumed = error(here, &["train", "ring.toml", "--out", "one", "--resume"]);
-    assert!(resumed.contains("`upwash launch` with the same --out"), "{resumed}");
+    assert!(resumed.contains("resume it with `upwash launch` and the same --out"), "{resumed}");
     assert!(!here.join("one/events.jsonl").exists());
     said(here, &["train", "ring.toml", "--out", "whole"]);
     let said = error(here, &["launch", "ring.toml", "--out", "whole"]);
@@ -122,7 +122,7 @@ fn interrupted_server_resumes() {
         assert_eq!(summary["status"], "interrupted", "{peer}");
     }
     let table = said(here, &launch);
-    assert!(table.contains("the server") && table.contains("AVG"), "{table}");
+    assert!(table.contains("the server") && table.contains("    mean  "), "{table}");
     let rounds = |peer: &str| summary(&here.join("run").join(peer))["rounds"].clone();
     assert_eq!(rounds("peer-0"), rounds("peer-1"));
     let text = events(&here.join("run/peer-0"));

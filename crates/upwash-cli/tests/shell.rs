@@ -84,7 +84,7 @@ fn quiet_leaves_results_and_options_of_other_engines_are_refused() {
     std::fs::write(folder.path().join("run.toml"), "[training]\nepochs = 1\n").unwrap();
     let output = upwash(folder.path(), &["--quiet", "train", "run.toml", "--out", "r"]);
     assert!(output.status.success());
-    assert!(String::from_utf8(output.stdout).unwrap().contains("AVG"));
+    assert!(String::from_utf8(output.stdout).unwrap().contains("    mean  "));
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
     for option in [&["--eager"][..], &["--precision", "f32"], &["--streams", "2"]] {
         let words: Vec<&str> = ["train", "run.toml", "--device", "cpu"].iter().chain(option).copied().collect();

@@ -19,8 +19,8 @@ fn folder_with(config: &str) -> tempfile::TempDir {
 fn run_writes_the_documented_files() {
     let folder = folder_with("[training]\nepochs = 2\n");
     let text = said(folder.path(), &["train", "run.toml", "--out", "r", "--set", "seed=5"]);
-    assert!(text.contains("digits: 1442 images, shared out by `balanced`"), "{text}");
-    assert!(text.contains("   AVG  "), "{text}");
+    assert!(text.contains("digits: 1442 images, split by `balanced`"), "{text}");
+    assert!(text.contains("    mean  "), "{text}");
     let run = folder.path().join("r");
     let summary = outcome(&run);
     assert_eq!(summary["algorithm"], "AL-DSGD (sound) over D-PSGD");
@@ -80,7 +80,7 @@ fn invalid_configurations_are_reported_with_location_and_remedy() {
         ("[graph]\ntopology = \"ring:4\"\ncopies = 2\nrelabelings = \"paper\"\n", "for 8 workers"),
         // Keys that would be ignored are refused.
         ("[algorithm]\nname = \"sgp\"\n[graph]\nweights = \"alpha=0.9\"\n", "graph.weights: SGP divides"),
-        ("[algorithm]\nname = \"lsgd\"\ngroups = 100\n", "algorithm.groups = 100: there are 8 workers"),
+        ("[algorithm]\nname = \"lsgd\"\ngroups = 100\n", "algorithm.groups = 100: there are only 8 workers"),
         ("[algorithm]\nname = \"all-reduce\"\n[graph]\ncopies = 3\n", "does not use the links of the graph"),
         ("[algorithm]\nname = \"ad-psgd\"\n[graph]\nweights = \"metropolis\"\n", "without rounds"),
     ] {
@@ -129,7 +129,7 @@ fn resuming_gives_the_same_result_and_skips_damaged_checkpoints() {
     assert_eq!((count("epoch"), count("started"), count("ended")), (3, 2, 1));
 
     let other = ["train", "run.toml", "--out", "whole", "--resume", "--set", "seed=9"];
-    assert!(error(folder.path(), &other).contains("another configuration"));
+    assert!(error(folder.path(), &other).contains("a different configuration"));
 }
 
 /// A full disk, simulated by a limit on the length of files.
@@ -211,7 +211,7 @@ fn run_is_not_resumed_on_another_graph_of_the_same_name() {
     std::fs::remove_file(folder.path().join("r/summary.json")).unwrap();
     std::fs::write(folder.path().join("g.txt"), "0 1\n1 2\n2 3\n0 3\n").unwrap();
     let other = error(folder.path(), &["train", "run.toml", "--out", "r", "--resume"]);
-    assert!(other.contains("another configuration, graph or data"), "{other}");
+    assert!(other.contains("a different configuration, graph or data set"), "{other}");
 
     // The same links in other matchings: different links are up in a round.
     let run = "[graph]\ntopology = \"matchings:m.txt\"\nlinks = \"alternating\"\n[training]\nepochs = 2\n\
@@ -223,7 +223,7 @@ fn run_is_not_resumed_on_another_graph_of_the_same_name() {
     std::fs::write(folder.path().join("m.txt"), "1-2\n0-1 2-3\n").unwrap();
     let resume = ["train", "run.toml", "--out", "m", "--resume"];
     let other = error(folder.path(), &resume);
-    assert!(other.contains("another configuration, graph"), "{other}");
+    assert!(other.contains("a different configuration, graph"), "{other}");
 }
 
 /// Ctrl-C stops a long run with a checkpoint. The helpers time out after a minute.

@@ -4,6 +4,8 @@
 //! that are neighbors in the graph keep a connection open. Connections use mutual TLS 1.3: only listed keys are
 //! accepted, and each key can act only as its own worker. Neighbors drop a peer that is silent, too slow or gone, and
 //! continue without it. A peer that comes back receives the model of a neighbor and joins at the current round.
+//!
+//! This file implements the traits of a transport; their methods are many and short.
 
 #[cfg(test)]
 mod adversarial;

@@ -1,4 +1,5 @@
-//! Connections between peers: authentication, timeouts, and reading and writing frames.
+//! Connections between peers: authentication, timeouts, and reading and writing frames. One file, in the order in which a
+//! connection lives: connect, authenticate, read and write, end.
 
 use crate::frame::{
     FRAME_HEADER, FrameError, FrameHeader, Hello, Kind, Limits, MAX_CONTROL_BYTES, VERSION, parse_message, parse_model,

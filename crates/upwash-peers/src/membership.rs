@@ -1,5 +1,5 @@
 //! Membership table: which peers are connected, and from which round on their links are up. The connections and the
-//! round loop share it.
+//! round loop share it. One file, because every transition of a peer must be seen beside the others.
 //!
 //! Two workers agree on the first round in which the link between them is *up*. Each offers the first round that it has
 //! not begun yet, and the later of the two offers counts. A worker that has already begun that round when the offer

@@ -23,4 +23,4 @@ pub use page::{live_page, page};
 pub use read::{Batches, Epoch, Graph, LiveState, ReadError, Run};
 pub use table::csv;
 pub use tensorboard::tensorboard;
-pub use text::show;
+pub use text::{shard_table, show, summary_table};

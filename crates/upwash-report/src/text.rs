@@ -2,7 +2,8 @@
 
 use crate::{Epoch, Run};
 use std::fmt::Write;
-use upwash::run::Status;
+use upwash::experiment::Experiment;
+use upwash::run::{Status, Summary};
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Width of the loss chart in columns.
@@ -28,6 +29,88 @@ pub fn show(run: &Run) -> String {
         let _ = writeln!(text, "  {gigabytes:.3} GB sent, {seconds:.1} simulated seconds");
     }
     text
+}
+
+/// The results of a run: a row for each worker, their mean, the averaged model and the costs.
+pub fn summary_table(summary: &Summary) -> String {
+    let mut text = format!("{} on {}, {} rounds\n", summary.algorithm, summary.graph, summary.rounds);
+    let _ = match summary.status {
+        Status::Finished => Ok(()),
+        Status::Diverged { worker, round } => {
+            writeln!(text, "diverged: the loss of worker {worker} in round {round}; diverged.upwash has the models")
+        }
+        Status::Interrupted { round } => writeln!(text, "interrupted before round {round}; continue it with --resume"),
+    };
+    let has_local = summary.per_worker.iter().any(|worker| worker.local_train_loss.is_some());
+    let local = if has_local { "  local loss" } else { "" };
+    let _ = writeln!(text, "\n  worker  train loss{local}  test accuracy");
+    let mut row = |name: &str, train_loss: f64, local_loss: Option<f64>, accuracy: f64| {
+        let local = local_loss.map_or(String::new(), |loss| format!("  {loss:>10.4}"));
+        let _ = writeln!(text, "  {name:>6}  {train_loss:>10.4}{local}  {:>13}", percent(accuracy));
+    };
+    let training = || summary.training_workers();
+    for worker in training() {
+        row(&worker.id.to_string(), worker.train_loss, worker.local_train_loss, worker.test_accuracy);
+    }
+    let mean = |sum: f64| sum / training().count().max(1) as f64;
+    let train_loss = mean(training().map(|worker| worker.train_loss).sum());
+    let local_loss: Option<f64> = training().map(|worker| worker.local_train_loss).sum();
+    row("mean", train_loss, local_loss.map(mean), summary.mean_accuracy);
+    let model = if summary.server.is_some() { "server model" } else { "averaged model" };
+    let (averaged, sent) = (percent(summary.averaged_model_accuracy), &summary.sent);
+    let _ = writeln!(
+        text,
+        "\n  {model} {averaged}, consensus distance {:.4}\n  {:.1} MB in {} messages, {:.1} simulated seconds",
+        summary.consensus_distance,
+        sent.bytes_sent as f64 / 1e6,
+        sent.messages_sent,
+        sent.simulated_seconds
+    );
+    text
+}
+
+/// How many images of each class every worker trains on.
+pub fn shard_table(experiment: &Experiment) -> String {
+    const MAX_ROWS: usize = 16;
+    let (data, shards) = (&experiment.data, experiment.sampler.shards());
+    let (partition, images) = (experiment.config.data.partition, data.train.len());
+    let mut text = format!("{}: {images} images, split by `{partition}`\n\n", data.name);
+    let counts = shards.class_counts(&data.train, data.classes);
+    let has_class_columns = data.classes <= 10;
+    let _ = match has_class_columns {
+        true => {
+            let classes: String = (0..data.classes).map(|class| format!("{class:>6}")).collect();
+            writeln!(text, "  worker{classes}   all")
+        }
+        false => writeln!(text, "  worker  images  classes  largest class"),
+    };
+    for (worker, counts) in counts.iter().enumerate().take(MAX_ROWS) {
+        let images: usize = counts.iter().sum();
+        let _ = if has_class_columns {
+            let cells: String = counts.iter().map(|count| format!("{count:>6}")).collect();
+            writeln!(text, "  {worker:>6}{cells}{images:>6}")
+        } else {
+            let classes = counts.iter().filter(|&&count| count > 0).count();
+            let largest = counts.iter().max().copied().unwrap_or(0);
+            writeln!(text, "  {worker:>6}{images:>8}{classes:>9}{largest:>15}")
+        };
+    }
+    if counts.len() > MAX_ROWS {
+        let _ = writeln!(text, "  ... and {} more", counts.len() - MAX_ROWS);
+    }
+    let unused = images - shards.images.iter().map(Vec::len).sum::<usize>();
+    if unused > 0 {
+        let _ = writeln!(text, "  {unused} images are left out, so that all workers have equally many");
+    }
+    text
+}
+
+/// A fraction in percent, if it was measured.
+fn percent(part: f64) -> String {
+    match part.is_nan() {
+        true => "not tested".into(),
+        false => format!("{:.2} %", 100.0 * part),
+    }
 }
 
 /// The run's name, progress, state and notices.

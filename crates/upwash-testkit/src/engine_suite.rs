@@ -1,6 +1,8 @@
 //! A conformance suite for models on the CPU engine: whole runs, equivalences between algorithms, resuming, learning
 //! and divergence. [`engine_conformance!`](crate::engine_conformance) turns it into tests of your own model
 //! implementation.
+//!
+//! One file, because the macro lists every check of it.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::{Arc, OnceLock};

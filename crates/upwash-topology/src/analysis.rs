@@ -1,4 +1,5 @@
-//! The complete analysis of a graph in one object, which `upwash topology analyze --json` prints.
+//! The complete analysis of a graph in one object, which `upwash topology analyze --json` prints. Long
+//! because every field is documented.
 
 use crate::leaders::{LeaderWeights, Leaders};
 use crate::published::{Theorem1, step_limits};

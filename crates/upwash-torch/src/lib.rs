@@ -19,3 +19,22 @@ pub use network::TorchNetwork;
 pub use shim::{Cuda, Memory, TorchError};
 /// The version of tch that modules must use.
 pub use tch;
+
+use std::sync::Arc;
+use upwash::engine::{CpuEngine, Engine, EngineError, EngineSpec};
+
+/// All workers on the CPU, for [`Trainer::engine`](upwash::Trainer::engine).
+pub fn cpu_engine(spec: &EngineSpec) -> Result<Box<dyn Engine>, EngineError> {
+    let network = TorchNetwork::new(spec.network.clone());
+    let model = TorchCpuModel::new(Arc::new(network), spec.network.input);
+    Ok(Box::new(CpuEngine::new(Arc::new(model), spec)))
+}
+
+/// All workers on one GPU, for [`Trainer::engine`](upwash::Trainer::engine).
+pub fn cuda_engine(options: CudaOptions) -> impl FnOnce(&EngineSpec) -> Result<Box<dyn Engine>, EngineError> {
+    move |spec| {
+        let network = TorchNetwork::new(spec.network.clone());
+        let engine = CudaEngine::new(spec, &network, options);
+        Ok(Box::new(engine.map_err(|error| EngineError::Device(error.to_string()))?))
+    }
+}

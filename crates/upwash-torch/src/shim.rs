@@ -1,4 +1,5 @@
 //! Safe wrappers of the C++ shim (`cpp/shim.cpp`): failures become [`TorchError`]s, and handles are freed on drop.
+//! One file, so that all declarations of foreign functions stand beside each other and beside their invariants.
 //!
 //! Invariants that the `SAFETY` comments refer to:
 //! - A tensor handle comes from [`handle`] and points to the `at::Tensor` of a [`Tensor`] that the caller borrows for

@@ -2,7 +2,8 @@
 //!
 //! Every worker has its own clock. Gradients and messages take time. In a round, a worker continues when it has
 //! received what it waits for and its own messages have left (they contain the model that its next step changes). So a
-//! slow worker delays its neighbors first, and others later. None of this slows down the run itself.
+//! slow worker delays its neighbors first, and others later. None of this slows down the run itself. Almost half of this file
+//! is tests against times computed by hand.
 
 use crate::algorithm::PairExchange;
 use crate::config::{ClockConfig, ConfigError, Duplex, PerLink, PerWorker};

@@ -47,7 +47,7 @@ fn models_of_the_wrong_size_and_calls_out_of_order_are_rejected() {
     let mut short = vec![vec![0.0; 63]; 4];
     let rows = short.iter_mut().map(|row| &mut row[..]).collect();
     let error = external.attach(rows, vec![]).err().unwrap().to_string();
-    assert!(error.contains("a model of 64 numbers"), "{error}");
+    assert!(error.contains("a model of 64 values"), "{error}");
     let mut models = vec![start.clone(); 4];
     let rows: Vec<&mut [f32]> = models.iter_mut().map(|row| &mut row[..]).collect();
     let mut engine = external.attach(rows, vec![]).unwrap();

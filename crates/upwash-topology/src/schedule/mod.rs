@@ -1,7 +1,8 @@
 //! Schedules: which links are up in round k, and with which mixing weights.
 //!
 //! A schedule is a pure function of its seed and the round number. Round 10,000 can be computed without the rounds
-//! before it, and every worker computes the same result.
+//! before it, and every worker computes the same result. A third of this file is documentation with examples, one for each
+//! constructor.
 
 mod order;
 mod round;

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Checks that a project outside this workspace can use the library with the libtorch engine, without a [patch] section.
+# Needs libtorch in .torch (scripts/install-torch.sh --fetch-only).
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+project=$(mktemp -d)
+trap 'rm -rf "$project"' EXIT
+mkdir "$project/src"
+cat > "$project/Cargo.toml" << EOF
+[package]
+name = "outside"
+version = "0.1.0"
+edition = "2024"
+
+[dependencies]
+upwash = { path = "$root/crates/upwash" }
+upwash-torch = { path = "$root/crates/upwash-torch", features = ["libtorch"] }
+
+[profile.dev.package."*"]
+opt-level = 2
+EOF
+cat > "$project/src/main.rs" << 'EOF'
+use upwash::{Config, Trainer};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let config = Config::parse("training.epochs = 1", &[])?;
+    let summary = Trainer::new(config).engine(upwash_torch::cpu_engine).run()?;
+    println!("{} workers, {:.2}", summary.workers, summary.mean_accuracy);
+    Ok(())
+}
+EOF
+export LIBTORCH_USE_PYTORCH=1 PATH="$root/.torch/bin:$PATH"
+LD_LIBRARY_PATH=$(python3 -c 'import os, torch; print(os.path.join(os.path.dirname(torch.__file__), "lib"))')
+export LD_LIBRARY_PATH
+cd "$project"
+cargo run --quiet | grep '^8 workers'
