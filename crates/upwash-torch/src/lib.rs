@@ -1,5 +1,5 @@
 //! The GPU engine of Upwash, on libtorch: all workers of a process train on one GPU, in a round that is captured once
-//! as a CUDA graph and replayed. [`TorchCpuModel`] computes the same networks on the CPU.
+//! as a CUDA graph and replayed. `TorchCpuModel` computes the same networks on the CPU.
 //!
 //! Needs the feature `libtorch` and libtorch 2.11; without the feature this crate is empty.
 #![cfg(feature = "libtorch")]
