@@ -115,5 +115,5 @@ fn asynchronous_algorithms_run_with_one_worker_per_rank() {
     let folder = folder("[algorithm]\nname = \"ad-psgd\"\n");
     let output = finish(mpirun(folder.path(), 3, &["c.toml"]));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("start as many processes as there are workers, or one"), "{text}");
+    assert!(text.contains("start one process per worker, or a single process"), "{text}");
 }

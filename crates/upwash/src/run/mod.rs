@@ -50,7 +50,7 @@ pub enum RunError {
     },
     /// The run failed after it had started.
     #[error(
-        "the run failed in round {round}: {source}; {}",
+        "the run failed in round {round}: {cause}; {}",
         match checkpoint {
             Some(path) => format!("its last checkpoint is {}: continue with --resume", path.display()),
             None => "it has no checkpoint".into(),
@@ -61,8 +61,8 @@ pub enum RunError {
         round: u64,
         /// The newest checkpoint, if there is one.
         checkpoint: Option<std::path::PathBuf>,
-        /// The cause.
-        source: Box<RunError>,
+        /// The cause, which the message includes.
+        cause: Box<RunError>,
     },
     /// The engine failed.
     #[error(transparent)]

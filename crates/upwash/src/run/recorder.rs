@@ -149,7 +149,7 @@ impl Recorder<'_> {
     fn failed(&mut self, error: RunError) -> RunError {
         match self.round {
             None => error,
-            Some(round) => RunError::Failed { round, checkpoint: self.checkpoint.take(), source: Box::new(error) },
+            Some(round) => RunError::Failed { round, checkpoint: self.checkpoint.take(), cause: Box::new(error) },
         }
     }
 
