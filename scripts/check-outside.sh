@@ -16,9 +16,16 @@ edition = "2024"
 upwash = { path = "$root/crates/upwash" }
 upwash-torch = { path = "$root/crates/upwash-torch", features = ["libtorch"] }
 
+# As in the workspace, so that what is built there is used again.
+[profile.dev]
+opt-level = 1
+debug = "line-tables-only"
+
 [profile.dev.package."*"]
 opt-level = 2
+debug = false
 EOF
+cp "$root/Cargo.lock" "$project/"
 cat > "$project/src/main.rs" << 'EOF'
 use upwash::{Config, Trainer};
 
@@ -32,5 +39,6 @@ EOF
 export LIBTORCH_USE_PYTORCH=1 PATH="$root/.torch/bin:$PATH"
 LD_LIBRARY_PATH=$(python3 -c 'import os, torch; print(os.path.join(os.path.dirname(torch.__file__), "lib"))')
 export LD_LIBRARY_PATH
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}
 cd "$project"
 cargo run --quiet | grep '^8 workers'
