@@ -1,8 +1,7 @@
 //! `upwash demo`: what decentralized training is about, on built-in data, over several seeds.
 
-use crate::engines::EngineArgs;
-use crate::parallel;
-use crate::runs::{end_cleanly_when_interrupted, stop_handle};
+use crate::output::tell;
+use crate::runs::{INTERRUPTED, end_cleanly_when_interrupted, stop_handle};
 use anyhow::Result;
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -80,7 +79,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         let mut summaries = Vec::new();
         for row in &section.rows {
             let Some(found) = seeds(&demo.base, row, args.seeds, &folder)? else {
-                return Ok(parallel::interrupted_in(&row.folder));
+                let (out, seeds) = (folder.display(), args.seeds);
+                tell!("interrupted in {}: continue with `upwash demo --out {out} --seeds {seeds}`", row.folder);
+                return Ok(ExitCode::from(INTERRUPTED));
             };
             write_row(out, &row.name, &found)?;
             out.flush()?;
@@ -103,7 +104,8 @@ fn seeds(base: &str, row: &Row, seeds: u64, folder: &Path) -> Result<Option<Vec<
         let summary = match RunDirectory::open(&place, &experiment, &location)? {
             None => Summary::read(&place)?,
             Some(directory) => {
-                let mut engine = EngineArgs::default().build(&experiment.engine_spec())?;
+                // Never a GPU: the networks are tiny, and the numbers are those of the README.
+                let mut engine = upwash_burn::engine(&experiment.engine_spec())?;
                 // A row appears every second or two, and the text says what warnings would.
                 let silent = |_: &Event| ControlFlow::Continue;
                 let mut ended =
