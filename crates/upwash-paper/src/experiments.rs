@@ -190,13 +190,17 @@ impl PaperExperiment {
         };
         let (graph, algorithm) = (self.graph_section(variant), self.algorithm_section(variant));
         let Scale { epochs, batch, .. } = scale;
+        let local_train_loss = match scale.local_train_loss {
+            true => "local_train_loss = true\n",
+            false => "",
+        };
         let (half, later) = (*epochs as f64 / 2.0, *epochs as f64 * 0.75);
         format!(
             "seed = {seed}\nmodel = \"{model}\"\n\n[data]\nname = \"{data}\"\npartition = \"iid\"\n{examples}\n\
              [graph]\n{graph}\n[algorithm]\n{algorithm}\n\
              [training]\nepochs = {epochs}\nbatch_size = {batch}\nlearning_rate = {learning_rate}\ndecay = \"steps\"\n\
              decay_at = [{half:?}, {later:?}]\ndecay_factor = 0.1\nmomentum = 0.0\nweight_decay = 5e-4\n\
-             test_every = 5\ncheckpoint_every = 2450\n"
+             test_every = 5\n{local_train_loss}checkpoint_every = 2450\n"
         )
     }
 

@@ -77,6 +77,9 @@ pub struct Args {
     /// Number of runs at the same time, with all workers in one engine; faster on a GPU, with the same results
     #[arg(long, value_name = "N", default_value_t = NonZeroUsize::MIN)]
     parallel_runs: NonZeroUsize,
+    /// At every test, also measure each worker's loss on its own training data, which is the loss in the paper's figures
+    #[arg(long)]
+    local_train_loss: bool,
     /// Keep only what the tables need of finished runs: no events of single rounds, no models
     #[arg(long)]
     compact: bool,
@@ -165,7 +168,8 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
 impl Args {
     /// The scale of the experiments. Fails if an argument is out of range.
     fn scale(&self) -> Result<Scale> {
-        let scale = Scale::new(self.quick, self.epochs, self.batch.map(Into::into));
+        let mut scale = Scale::new(self.quick, self.epochs, self.batch.map(Into::into));
+        scale.local_train_loss = self.local_train_loss;
         ensure!(self.loss > 0.0 && self.loss.is_finite(), "--loss {}: must be above 0", self.loss);
         if let Some(worker) = self.workers.iter().find(|worker| **worker >= WORKERS) {
             bail!("--workers {worker}: the paper's workers are 0 to {}", WORKERS - 1);

@@ -47,6 +47,8 @@ pub(crate) struct Scale {
     pub(crate) quick: bool,
     pub(crate) epochs: u64,
     pub(crate) batch: usize,
+    /// Whether tests also measure each worker's loss on its own training data.
+    pub(crate) local_train_loss: bool,
 }
 
 impl Scale {
@@ -55,7 +57,8 @@ impl Scale {
             true => &DATASETS.digits,
             false => &DATASETS.cifar10,
         };
-        Self { quick, epochs: epochs.unwrap_or(defaults.epochs), batch: batch.unwrap_or(defaults.batch) }
+        let (epochs, batch) = (epochs.unwrap_or(defaults.epochs), batch.unwrap_or(defaults.batch));
+        Self { quick, epochs, batch, local_train_loss: false }
     }
 
     /// The data set of a task at this scale, with its name.
