@@ -205,7 +205,7 @@ fn is_gpu(selected: Selected) -> bool {
 /// Whether the program can use a GPU of this machine.
 #[cfg(feature = "torch")]
 fn has_gpu() -> bool {
-    matches!(upwash_torch::Cuda::here(), upwash_torch::Cuda::Devices(1..))
+    matches!(upwash_torch::Cuda::detect(), upwash_torch::Cuda::Devices(1..))
 }
 
 #[cfg(not(feature = "torch"))]
