@@ -1,4 +1,4 @@
-//! Your own algorithm: `cargo run --release -p upwash-burn --example own_algorithm`
+//! Your own algorithm: `cargo run --release -p upwash --example own_algorithm`
 
 use upwash::{Algorithm, Assignment, Config, LocalView, Plan, Trainer, Vector};
 
@@ -18,7 +18,6 @@ impl Algorithm for FollowTheBest {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let output = std::env::args().nth(1).unwrap_or("runs/own-algorithm".into());
     let summary = Trainer::new(Config::default()) // the digits, eight workers on the graph L1
-        .engine(upwash_burn::engine)
         .algorithm(FollowTheBest(0.5))
         .output(&output)
         .run()?;

@@ -1,4 +1,4 @@
-//! Your own data, in memory: `cargo run --release -p upwash-burn --example own_dataset`
+//! Your own data, in memory: `cargo run --release -p upwash --example own_dataset`
 
 use upwash::{Config, Dataset, Images, Trainer};
 
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::parse("model = \"mlp:16\"\n[training]\nepochs = 5\n", &[])?;
     let output = std::env::args().nth(1);
     let output = output.unwrap_or("runs/own-dataset".into());
-    let trainer = Trainer::new(config).dataset(data).engine(upwash_burn::engine);
+    let trainer = Trainer::new(config).dataset(data);
     let summary = trainer.output(&output).run()?;
     println!("{:.2} % right", 100.0 * summary.mean_accuracy);
     Ok(())

@@ -1,4 +1,4 @@
-//! Your own training loop, which drives a node round by round: `cargo run -p upwash-burn --example own_loop`
+//! Your own training loop, which drives a node round by round: `cargo run -p upwash --example own_loop`
 
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::Progress;

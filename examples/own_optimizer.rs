@@ -1,4 +1,4 @@
-//! Your own local optimizer: `cargo run --release -p upwash-burn --example own_optimizer`
+//! Your own local optimizer: `cargo run --release -p upwash --example own_optimizer`
 
 use upwash::{Config, Optimizer, StepContext, Trainer};
 
@@ -23,7 +23,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::parse("[training]\nepochs = 5\nlearning_rate = 0.02\n", &[])?;
     let output = std::env::args().nth(1).unwrap_or("runs/own-optimizer".into());
     let summary = Trainer::new(config) // the digits, AL-DSGD on L1
-        .engine(upwash_burn::engine)
         .optimizer(Adagrad)
         .output(&output)
         .run()?;

@@ -1,4 +1,4 @@
-//! The CPU engine of Upwash, on Burn's `flex` backend: pure Rust, nothing to install.
+//! Trains your own Burn modules with Upwash, on Burn's `flex` backend: pure Rust, nothing to install.
 //!
 //! Burn computes gradients. Everything else (replicas, optimizer, mixing) happens in [`CpuEngine`], on flat vectors.
 //! Calls into Burn are single-threaded, because the cores are busy with other workers.
@@ -20,8 +20,3 @@ pub fn engine(spec: &EngineSpec) -> Result<Box<dyn Engine>, EngineError> {
 
 /// The version of Burn that modules must use.
 pub use burn;
-
-/// Compiles the programs of the README as documentation tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

@@ -25,7 +25,7 @@ pub trait Classifier: Module {
 /// Layers that draw random numbers, such as dropout, work, but Burn has one generator per process: with them, runs on
 /// more than one thread are not reproducible.
 ///
-/// `examples/own_model.rs` is a complete program.
+/// `examples/own_module.rs` is a complete program.
 pub struct BurnModule<M> {
     make: Box<dyn Fn(&Device) -> M + Send + Sync>,
     /// The module that is copied and filled with parameters. Modules are `Send` but not `Sync`.

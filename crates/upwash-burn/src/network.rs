@@ -1,6 +1,6 @@
 //! Networks that a [`Network`] describes, computed by Burn.
 
-use burn::tensor::activation::relu;
+use burn::tensor::activation::{relu, silu, tanh};
 use burn::tensor::module::{batch_norm, batch_norm_train, conv2d, max_pool2d};
 use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -178,6 +178,27 @@ impl Activation {
     }
 }
 
+/// A function of every element.
+fn function<const D: usize>(layer: &Layer, x: Tensor<D>) -> Tensor<D> {
+    match layer {
+        Layer::Relu => relu(x),
+        Layer::Silu => silu(x),
+        Layer::Tanh => tanh(x),
+        // GELU in its approximation by a hyperbolic tangent.
+        _ => {
+            let inner = (x.clone() + x.clone().powi_scalar(3) * 0.044715) * (2.0 / std::f64::consts::PI).sqrt();
+            x * (tanh(inner) + 1.0) * 0.5
+        }
+    }
+}
+
+/// Normalizes the last dimension.
+fn layer_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, bias: Tensor<1>) -> Tensor<D> {
+    let centered = x.clone() - x.mean_dim(D - 1);
+    let variance = centered.clone().powi_scalar(2).mean_dim(D - 1);
+    centered / (variance + Layer::NORM_EPSILON).sqrt() * weight.unsqueeze() + bias.unsqueeze()
+}
+
 /// A forward pass. Consumes parameters and statistics in the order of the layers.
 struct Pass<'a, 'b> {
     leaves: std::vec::IntoIter<Leaf>,
@@ -204,9 +225,19 @@ impl Pass<'_, '_> {
                 Activation::Image(conv2d(x.image(), weight, bias, options))
             }
             Layer::BatchNorm { .. } => Activation::Image(self.batch_norm(x.image())),
-            Layer::Relu => match x {
-                Activation::Image(x) => Activation::Image(relu(x)),
-                Activation::Flat(x) => Activation::Flat(relu(x)),
+            Layer::LayerNorm { .. } => {
+                let (weight, bias) = (self.next_rank1(), self.next_rank1());
+                match x {
+                    Activation::Image(x) => {
+                        let x = layer_norm(x.permute([0, 2, 3, 1]), weight, bias);
+                        Activation::Image(x.permute([0, 3, 1, 2]))
+                    }
+                    Activation::Flat(x) => Activation::Flat(layer_norm(x, weight, bias)),
+                }
+            }
+            Layer::Relu | Layer::Gelu | Layer::Silu | Layer::Tanh => match x {
+                Activation::Image(x) => Activation::Image(function(layer, x)),
+                Activation::Flat(x) => Activation::Flat(function(layer, x)),
             },
             Layer::MaxPool { size } => {
                 let options = MaxPoolOptions::new([*size; 2]);

@@ -105,7 +105,7 @@ fn seeds(base: &str, row: &Row, seeds: u64, folder: &Path) -> Result<Option<Vec<
             None => Summary::read(&place)?,
             Some(directory) => {
                 // Never a GPU: the networks are tiny, and the numbers are those of the README.
-                let mut engine = upwash_burn::engine(&experiment.engine_spec())?;
+                let mut engine = upwash::engine::native_engine(&experiment.engine_spec())?;
                 // A row appears every second or two, and the text says what warnings would.
                 let silent = |_: &Event| ControlFlow::Continue;
                 let mut ended =

@@ -2,13 +2,13 @@
 
 use crate::output::note;
 use anyhow::{Result, bail};
-use upwash::engine::{Engine, EngineSpec};
+use upwash::engine::{Engine, EngineSpec, native_engine};
 
 /// `--engine`, `--device` and the options of the GPU engine.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct EngineArgs {
     /// What computes gradients. `auto` takes the GPU where the program has libtorch and the machine has a GPU, and
-    /// otherwise burn, which is part of the program and runs on the CPU
+    /// otherwise native, which is part of the program and runs on the CPU
     #[arg(long, value_enum, default_value_t)]
     engine: EngineName,
     /// Where torch computes: cpu, cuda or cuda:N [default: the first GPU if there is one]
@@ -29,7 +29,7 @@ pub struct EngineArgs {
 enum EngineName {
     #[default]
     Auto,
-    Burn,
+    Native,
     Torch,
 }
 
@@ -67,7 +67,7 @@ impl std::str::FromStr for DeviceName {
 /// The engine and device that the arguments select on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Selected {
-    Burn,
+    Native,
     Torch(DeviceName),
 }
 
@@ -77,13 +77,13 @@ impl EngineArgs {
         let selected = match (self.engine, self.device) {
             (EngineName::Auto, None) => match has_gpu() {
                 true => Selected::Torch(DeviceName::Cuda(0)),
-                false => Selected::Burn,
+                false => Selected::Native,
             },
             (EngineName::Auto, Some(DeviceName::Cuda(index))) => Selected::Torch(DeviceName::Cuda(index)),
-            (EngineName::Auto, Some(DeviceName::Cpu)) => Selected::Burn,
-            (EngineName::Burn, None | Some(DeviceName::Cpu)) => Selected::Burn,
-            (EngineName::Burn, Some(DeviceName::Cuda(_))) => {
-                bail!("--engine burn computes on the CPU: use `--engine torch` for a GPU")
+            (EngineName::Auto, Some(DeviceName::Cpu)) => Selected::Native,
+            (EngineName::Native, None | Some(DeviceName::Cpu)) => Selected::Native,
+            (EngineName::Native, Some(DeviceName::Cuda(_))) => {
+                bail!("--engine native computes on the CPU: use `--engine torch` for a GPU")
             }
             (EngineName::Torch, None) if has_gpu() => Selected::Torch(DeviceName::Cuda(0)),
             (EngineName::Torch, device) => Selected::Torch(device.unwrap_or(DeviceName::Cpu)),
@@ -105,7 +105,7 @@ impl EngineArgs {
             note!("engine: {}", self.display_name()?);
         }
         match selected {
-            Selected::Burn => Ok(upwash_burn::engine(spec)?),
+            Selected::Native => Ok(native_engine(spec)?),
             Selected::Torch(device) => self.torch(device, spec),
         }
     }
@@ -178,7 +178,7 @@ impl EngineArgs {
     /// Engine, device and precision, as they are recorded with results.
     pub fn display_name(&self) -> Result<String> {
         Ok(match self.selected()? {
-            Selected::Burn => "burn, cpu, f32".into(),
+            Selected::Native => format!("native, cpu, f32, {}", upwash::engine::Instructions::detect()),
             Selected::Torch(DeviceName::Cpu) => "torch, cpu, f32".into(),
             Selected::Torch(DeviceName::Cuda(index)) => {
                 let precision = format!("{:?}", self.precision.unwrap_or_default()).to_lowercase();

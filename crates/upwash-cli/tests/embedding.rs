@@ -52,7 +52,6 @@ fn program_resumes_runs_of_embedding_programs() {
     let trainer = Trainer::from_file(here.join("c.toml")).unwrap();
     let stop = trainer.stop_handle();
     let stopped = trainer
-        .engine(upwash_burn::engine)
         .output(here.join("begun"))
         .observe(move |event| {
             if let upwash::Event::Round { round: 9, .. } = event {

@@ -31,7 +31,7 @@ fn golden_losses_of_four_peers() {
     let one = traces(&cases, |here| {
         said(here, &["train", "c.toml", "--out", "out"]);
     });
-    check(&file, "burn", Bits::OnTheSameProcessor, &one);
+    check(&file, "native", Bits::OnTheSameProcessor, &one);
     let peers = traces(&cases, |here| {
         said(here, &["launch", "-n", "4", "c.toml", "--out", "out"]);
     });
@@ -49,5 +49,5 @@ fn golden_losses_of_three_ranks() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{text}");
     });
-    check_distributed(&recorded("upwash-burn", "digits-seed-1.json"), &ranks);
+    check_distributed(&recorded("upwash", "digits-seed-1.json"), &ranks);
 }

@@ -77,7 +77,7 @@ pub struct Args {
     /// Number of runs at the same time, with all workers in one engine; faster on a GPU, with the same results
     #[arg(long, value_name = "N", default_value_t = NonZeroUsize::MIN)]
     parallel_runs: NonZeroUsize,
-    /// At every test, also measure each worker's loss on its own training data, which is the loss in the paper's figures
+    /// At every test, also measure each worker's loss on its own training data, as the paper's text defines the loss
     #[arg(long)]
     local_train_loss: bool,
     /// Keep only what the tables need of finished runs: no events of single rounds, no models

@@ -162,8 +162,12 @@ impl<'a> Pass<'a> {
                 x.conv2d(weight, bias, [stride; 2], [padding; 2], [1; 2], 1)
             }
             Layer::BatchNorm { .. } => self.batch_norm(&x),
+            Layer::LayerNorm { channels } => self.layer_norm(&x, *channels as i64),
             Layer::Relu if overwrite => x.relu_(),
             Layer::Relu => x.relu(),
+            Layer::Gelu => x.gelu("tanh"),
+            Layer::Silu => x.silu(),
+            Layer::Tanh => x.tanh(),
             Layer::MaxPool { size } => {
                 let size = [*size as i64; 2];
                 x.max_pool2d(size, size, [0; 2], [1; 2], false)
@@ -176,6 +180,15 @@ impl<'a> Pass<'a> {
                 if body.last().is_some_and(has_reusable_output) { main.g_add_(&side) } else { main + side }
             }
             other => unreachable!("this engine does not support the layer {other:?}"),
+        }
+    }
+
+    fn layer_norm(&mut self, x: &Tensor, channels: i64) -> Tensor {
+        let (weight, bias) = (self.parameter(), self.parameter());
+        let normalized = |x: &Tensor| x.layer_norm([channels], Some(weight), Some(bias), Layer::NORM_EPSILON, true);
+        match x.dim() {
+            4 => normalized(&x.permute([0, 2, 3, 1])).permute([0, 3, 1, 2]),
+            _ => normalized(x),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Compares libtorch with Burn on the CPU.
+//! Compares libtorch with the native engine on the CPU.
 #![cfg(feature = "libtorch")]
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,6 @@ use upwash::engine::Model;
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::model::{Layer, ModelSpec, Network};
 use upwash::run::{Progress, run};
-use upwash_burn::BurnNetwork;
 use upwash_topology::random::Stream;
 use upwash_torch::{TorchCpuModel, TorchModel, TorchModule, TorchNetwork, tch};
 
@@ -52,24 +51,24 @@ fn loss_gradient_and_statistics_agree_for_every_network() {
         ("wrn28-10", [3, 8, 8], 2),
     ] {
         let network = name.parse::<ModelSpec>().unwrap().network(shape, 10);
-        let (torch, burn) = (torch(network.clone()), BurnNetwork::new(network));
+        let (torch, native) = (torch(network.clone()), NativeModel::new(network));
         let size: usize = shape.iter().product();
         let batch = Batch { pixels: noise(1, images * size), labels: (0..images as u8).collect() };
-        let parameters = burn.start(3, 0);
+        let parameters = native.start(3, 0);
         let mut gradients = [vec![0.0; parameters.len()], vec![0.0; parameters.len()]];
-        let mut statistics = [burn.start_statistics(), burn.start_statistics()];
-        let [torch_gradient, burn_gradient] = &mut gradients;
-        let [torch_statistics, burn_statistics] = &mut statistics;
+        let mut statistics = [native.start_statistics(), native.start_statistics()];
+        let [torch_gradient, native_gradient] = &mut gradients;
+        let [torch_statistics, native_statistics] = &mut statistics;
         let found = torch.gradient(&parameters, torch_statistics, &batch, torch_gradient);
-        let known = burn.gradient(&parameters, burn_statistics, &batch, burn_gradient);
+        let known = native.gradient(&parameters, native_statistics, &batch, native_gradient);
         assert!((found.loss - known.loss).abs() < 1e-5, "{name}: {found:?}, {known:?}");
-        assert_close(torch_statistics, burn_statistics, 1e-4);
-        assert_close(torch_gradient, burn_gradient, 1e-3);
-        let found = torch.score(&parameters, burn_statistics, &batch);
-        let known = burn.score(&parameters, burn_statistics, &batch);
+        assert_close(torch_statistics, native_statistics, 1e-4);
+        assert_close(torch_gradient, native_gradient, 1e-3);
+        let found = torch.score(&parameters, native_statistics, &batch);
+        let known = native.score(&parameters, native_statistics, &batch);
         assert!((found.loss / known.loss - 1.0).abs() < 1e-4, "{name}: {found:?}, {known:?}");
         let found = torch.batch_statistics(&parameters, &batch);
-        assert_close(&found, &burn.batch_statistics(&parameters, &batch), 1e-4);
+        assert_close(&found, &native.batch_statistics(&parameters, &batch), 1e-4);
     }
 }
 
@@ -124,7 +123,7 @@ fn losses_and_leaders_agree_for_twenty_rounds() {
         assert_eq!(experiment().rounds(), 20);
         let network = experiment().network;
         let found = run_to_end(experiment(), Arc::new(torch(network.clone())));
-        let known = run_to_end(experiment(), Arc::new(BurnNetwork::new(network)));
+        let known = run_to_end(experiment(), Arc::new(NativeModel::new(network)));
         assert!(found.1 == known.1, "{algorithm}: the leaders differ");
         let pairs = found.0.iter().flatten().zip(known.0.iter().flatten());
         let worst = pairs.map(|(found, known)| (found / known - 1.0).abs());
@@ -133,9 +132,9 @@ fn losses_and_leaders_agree_for_twenty_rounds() {
 
         let experiment = prepare(&config("cnn"));
         let network = experiment.network.clone();
-        let mut burn = experiment.cpu_engine(Arc::new(BurnNetwork::new(network.clone())));
+        let mut native = experiment.cpu_engine(Arc::new(NativeModel::new(network.clone())));
         let mut torch = experiment.cpu_engine(Arc::new(torch(network)));
-        let deviation = common::compare(&experiment, 20, &mut burn, &mut torch);
+        let deviation = common::compare(&experiment, 20, &mut native, &mut torch);
         assert!(deviation.loss < 1e-5, "small CNN, {algorithm}: {deviation:?}");
     }
 }
@@ -149,21 +148,21 @@ fn rounds_agree_on_resnet20() {
         );
         let experiment = prepare(&config);
         let network = experiment.network.clone();
-        let mut burn = experiment.cpu_engine(Arc::new(BurnNetwork::new(network.clone())));
+        let mut native = experiment.cpu_engine(Arc::new(NativeModel::new(network.clone())));
         let mut torch = experiment.cpu_engine(Arc::new(torch(network)));
-        let deviation = common::compare(&experiment, 20, &mut burn, &mut torch);
+        let deviation = common::compare(&experiment, 20, &mut native, &mut torch);
         assert!(deviation.loss < 1e-5 && deviation.change < 0.05, "{algorithm}: {deviation:?}");
     }
 }
 
 #[test]
-fn torch_resumes_from_a_burn_checkpoint() {
+fn torch_resumes_from_a_native_checkpoint() {
     let config = "model = \"cnn\"\n[training]\nepochs = 2\n";
     let experiment = prepare(config);
     let network = experiment.network.clone();
-    let mut burn = experiment.cpu_engine(Arc::new(BurnNetwork::new(network.clone())));
+    let mut native = experiment.cpu_engine(Arc::new(NativeModel::new(network.clone())));
     let mut first = Recorder { stop_at: Some(10), ..Default::default() };
-    run(&experiment, &mut burn, Progress::start(8), &mut first).unwrap();
+    run(&experiment, &mut native, Progress::start(8), &mut first).unwrap();
     let (progress, state) = first.snapshot.unwrap();
     let mut torch = experiment.cpu_engine(Arc::new(torch(network)));
     torch.restore(&state).unwrap();

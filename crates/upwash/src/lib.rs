@@ -1,16 +1,12 @@
 //! Decentralized training: many workers exchange models with their neighbors in a graph, without a central server.
 //!
-//! A run needs a configuration (data, model, graph, algorithm) and an engine that computes gradients. [`Trainer`]
-//! combines them:
+//! A run needs a configuration: data, model, graph, algorithm. [`Trainer`] turns it into one:
 //!
 //! ```
 //! use upwash::{Config, Trainer};
-//! # use upwash_testkit::Quadratic;
 //!
 //! let config = Config::parse("[graph]\ntopology = \"ring:4\"\n[training]\nepochs = 1\n", &[])?;
 //! let summary = Trainer::new(config)
-//! #   .model(Quadratic::new(64))
-//!     // .engine(upwash_burn::engine) trains built-in networks; .model(...) trains your own
 //!     .observe(|event| if let upwash::Event::Epoch { epoch, .. } = event { println!("epoch {epoch}") })
 //!     .run()?;
 //! assert_eq!(summary.workers, 4);
@@ -21,7 +17,7 @@
 //!
 //! | component | implement | pass it to | example |
 //! |---|---|---|---|
-//! | model | [`Model`]: a gradient on flat vectors | [`Trainer::model`] | `own_model.rs` |
+//! | model | [`Model`]: a gradient on flat vectors | [`Trainer::model`] | `own_module.rs` of `upwash-burn` |
 //! | data | a [`Dataset`] in memory | [`Trainer::dataset`] | `own_dataset.rs` |
 //! | algorithm | [`Algorithm`]: weights over received messages | [`Trainer::algorithm`] | `own_algorithm.rs` |
 //! | optimizer | [`Optimizer`]: a direction from a gradient | [`Trainer::optimizer`] | `own_optimizer.rs` |
@@ -71,3 +67,8 @@ pub use ids::{RowIndex, WorkerId};
 pub use optimizer::{Optimizer, StepContext};
 pub use run::{Event, NextRound, Node, Status, StopHandle, Summary};
 pub use trainer::{TrainError, Trainer};
+
+/// Compiles the programs of the README as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

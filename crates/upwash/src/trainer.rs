@@ -3,7 +3,7 @@
 use crate::algorithm::{Algorithm, Asynchronous, Method, Registry};
 use crate::config::{Config, ConfigError};
 use crate::data::Dataset;
-use crate::engine::{CpuEngine, Engine, EngineError, EngineSpec, Model};
+use crate::engine::{CpuEngine, Engine, EngineError, EngineSpec, Model, native_engine};
 use crate::experiment::{CustomParts, DataPaths, DatasetCache, Experiment, ExperimentError};
 use crate::optimizer::Optimizer;
 use crate::run::{
@@ -66,9 +66,6 @@ pub enum TrainError {
     /// The experiment cannot be prepared from its configuration.
     #[error(transparent)]
     Experiment(#[from] ExperimentError),
-    /// The trainer has neither a model nor an engine.
-    #[error("no engine: set a model (`Trainer::model`) or an engine (`Trainer::engine(upwash_burn::engine)`)")]
-    NoEngine,
     /// The engine cannot be created.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -162,7 +159,8 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Computes gradients with the engine that `build` creates for the workers of this process.
+    /// Computes gradients with the engine that `build` creates for the workers of this process, instead of the
+    /// [built-in one](native_engine).
     #[must_use]
     pub fn engine(mut self, build: impl FnOnce(&EngineSpec) -> Result<Box<dyn Engine>, EngineError> + 'a) -> Self {
         self.engine = Some(Box::new(build));
@@ -215,7 +213,7 @@ impl<'a> Trainer<'a> {
         let mut engine = match (engine, model) {
             (Some(build), _) => build(&spec)?,
             (None, Some(model)) => Box::new(CpuEngine::new(model, &spec)),
-            (None, None) => return Err(TrainError::NoEngine),
+            (None, None) => native_engine(&spec)?,
         };
         let Some(output) = output else {
             let mut observer = Stoppable { observer: &mut observer, stop: &stop };

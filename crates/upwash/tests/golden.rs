@@ -1,10 +1,12 @@
-//! The losses of every algorithm on a quadratic model are bit-identical on every machine.
+//! The losses of every algorithm against recorded ones: on a quadratic model, where they are bit-identical on every
+//! machine, and on the digits, where they are so on the processor model on which they were recorded.
 
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
 use std::sync::Arc;
 use upwash::algorithm::Registry;
+use upwash::engine::NativeModel;
 use upwash_testkit::Quadratic;
 use upwash_testkit::golden::{Bits, Trace, Traces, cases, check};
 
@@ -15,6 +17,19 @@ fn losses_on_a_quadratic_match_the_golden_traces() {
     let found: Traces = runs.map(|(name, config)| (name, trace(&config))).collect();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/quadratic.json");
     check(&file, "quadratic", Bits::Everywhere, &found);
+}
+
+#[test]
+fn losses_on_the_digits_match_the_golden_traces() {
+    for seed in [1, 2] {
+        let trace =
+            |config: &str| Trace::of(config, |experiment| Arc::new(NativeModel::new(experiment.network.clone())));
+        let runs = cases(seed).into_iter();
+        let found: Traces = runs.map(|(name, config)| (name, trace(&config))).collect();
+        let file = format!("tests/golden/digits-seed-{seed}.json");
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        check(&file, "native", Bits::OnTheSameProcessor, &found);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod concurrent;
 mod cpu;
 mod external;
 mod mixing;
+mod native;
 mod shared;
 mod spec;
 
@@ -12,6 +13,7 @@ pub(crate) use cpu::consensus_distance;
 pub use cpu::{CpuEngine, Model};
 pub use external::{ExternalEngine, ExternalState};
 pub use mixing::{MixOptions, RemoteRow, WorkerVectors, exchange};
+pub use native::{Instructions, NativeModel, native_engine};
 pub use shared::{EngineHost, EngineShare, share};
 pub use spec::{EngineSpec, StateRows};
 

@@ -38,7 +38,8 @@ impl ShapeTracker {
                     let side = |side: usize| (side + 2 * padding).saturating_sub(*size) / stride + 1;
                     self.push([*outputs, side(height), side(width)]);
                 }
-                Layer::BatchNorm { .. } => self.push(self.shape),
+                Layer::BatchNorm { .. } | Layer::LayerNorm { .. } => self.push(self.shape),
+                Layer::Gelu | Layer::Silu | Layer::Tanh => self.push(self.shape),
                 Layer::MaxPool { size } => {
                     let [channels, ..] = self.shape;
                     self.push([channels, height / size, width / size]);
@@ -50,8 +51,8 @@ impl ShapeTracker {
                     self.shape = before;
                     self.layers(body);
                 }
-                // These work in place or return a view.
-                Layer::Relu | Layer::Flatten => {}
+                // ReLU works in place, and flattening returns a view.
+                _ => {}
             }
         }
     }

@@ -11,68 +11,12 @@ mod zoo;
 pub use layout::{Layout, Replica, Slot};
 pub use zoo::{CUSTOM, ModelError, ModelSpec};
 
+pub use upwash_nn::Layer;
+
 use upwash_topology::random::Stream;
 
 /// The state of models that a checkpoint stores: arrays by name.
 pub type State = Vec<(String, Vec<f32>)>;
-
-/// A layer. Images are stored as channels, height, width.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Layer {
-    /// y = W x + b on flat vectors; W is stored in row-major order, outputs x inputs.
-    Linear {
-        /// The number of input features.
-        inputs: usize,
-        /// The number of output features.
-        outputs: usize,
-    },
-    /// A convolution with a square kernel; its weight is stored as outputs x inputs x size x size.
-    Conv {
-        /// The number of input channels.
-        inputs: usize,
-        /// The number of output channels.
-        outputs: usize,
-        /// The side of the kernel.
-        size: usize,
-        /// The stride.
-        stride: usize,
-        /// The width of the zero padding.
-        padding: usize,
-        /// Whether there is a bias for each output channel.
-        bias: bool,
-    },
-    /// Batch normalization: normalizes each channel over the batch, then scales and shifts it. Has running statistics.
-    BatchNorm {
-        /// The number of channels.
-        channels: usize,
-    },
-    /// ReLU: max(x, 0).
-    Relu,
-    /// Max pooling over squares that do not overlap.
-    MaxPool {
-        /// The side of the square, which is also the stride.
-        size: usize,
-    },
-    /// Global average pooling: the mean of each channel.
-    GlobalAverage,
-    /// Flattens an image to a vector.
-    Flatten,
-    /// A residual block: the sum of the body and the shortcut. An empty shortcut is the identity.
-    Residual {
-        /// The layers of the body.
-        body: Vec<Layer>,
-        /// The layers of the shortcut.
-        shortcut: Vec<Layer>,
-    },
-}
-
-impl Layer {
-    /// The epsilon that batch normalization adds to variances, as in PyTorch.
-    pub const NORM_EPSILON: f64 = 1e-5;
-    /// The momentum of running statistics: the weight of the statistics of a new batch, as in PyTorch.
-    pub const NORM_MOMENTUM: f64 = 0.1;
-}
 
 /// A network that maps an image to one logit per class.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,11 +146,16 @@ impl Collector {
                 self.statistics
                     .extend([tensor("running_mean", &shape, Init::Zero), tensor("running_var", &shape, Init::One)]);
             }
+            Layer::LayerNorm { channels } => {
+                let shape = [channels];
+                self.parameters.extend([tensor("weight", &shape, Init::One), tensor("bias", &shape, Init::Zero)]);
+            }
             Layer::Residual { ref body, ref shortcut } => {
                 self.layers(body, &format!("{path}body."));
                 self.layers(shortcut, &format!("{path}shortcut."));
             }
-            Layer::Relu | Layer::MaxPool { .. } | Layer::GlobalAverage | Layer::Flatten => {}
+            // The other layers have no parameters.
+            _ => {}
         }
     }
 }

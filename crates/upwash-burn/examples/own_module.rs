@@ -1,4 +1,5 @@
-//! Your own Burn module, trained with AL-DSGD: `cargo run --release -p upwash-burn --example own_model`
+//! Your own Burn module, trained with AL-DSGD:
+//! `cargo run --release --manifest-path crates/upwash-burn/Cargo.toml --example own_module`
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -28,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         norm: BatchNormConfig::new(8).init(device),
         linear: LinearConfig::new(8 * 6 * 6, 10).init(device),
     });
-    let output = std::env::args().nth(1).unwrap_or("runs/own-model".into());
+    let output = std::env::args().nth(1).unwrap_or("runs/own-module".into());
     let summary = Trainer::new(config).model(model).output(&output).run()?;
     println!("{:.2} % right; upwash show {output}", 100.0 * summary.mean_accuracy);
     Ok(())

@@ -10,11 +10,11 @@ use std::time::Duration;
 use upwash::config::Config;
 use upwash::data::Batch;
 use upwash::engine::Model;
+use upwash::engine::NativeModel;
 use upwash::engine::{Engine, Score, State};
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::model::Layout;
 use upwash::run::{ControlFlow, Event, Observer, Progress, Status, Summary, TakeSnapshot, run};
-use upwash_burn::BurnNetwork;
 use upwash_testkit::{Archive, distance, plain_steps};
 
 const ASYNCHRONOUS: [&str; 4] = ["ad-psgd", "gosgd", "async-easgd", "downpour"];
@@ -64,7 +64,7 @@ fn run_to_end(experiment: &Experiment, model: Arc<dyn Model>) -> Summary {
 fn every_asynchronous_algorithm_learns_the_digits_on_threads() {
     for name in ASYNCHRONOUS {
         let experiment = prepare(name, "");
-        let model = BurnNetwork::new(experiment.network.clone());
+        let model = NativeModel::new(experiment.network.clone());
         let summary = run_to_end(&experiment, Arc::new(model));
         assert_eq!(summary.status, Status::Finished, "{name}");
         assert!(summary.mean_accuracy > 0.95, "{name}: {summary:?}");
@@ -74,7 +74,7 @@ fn every_asynchronous_algorithm_learns_the_digits_on_threads() {
 
 /// A network that blocks gradients for one worker's images until the other workers have completed `required` gradients.
 struct SlowModel {
-    inner: BurnNetwork,
+    inner: NativeModel,
     slow_images: HashSet<Vec<u32>>,
     size: usize,
     required: u64,
@@ -96,7 +96,7 @@ impl SlowModel {
         let picks = share.map(|&image| upwash::data::Pick::whole(image));
         let images = experiment.data.scaling.batch(&experiment.data.train, picks);
         Self {
-            inner: BurnNetwork::new(network),
+            inner: NativeModel::new(network),
             slow_images: images.pixels.chunks_exact(size).map(key).collect(),
             size,
             required,
@@ -183,7 +183,7 @@ fn checkpoint_has_models_and_velocities_of_the_same_step() {
                   momentum = 0.9\ndecay = \"constant\"\nlearning_rate = 0.05\nasynchronous = \"threads\"\n";
     let config = Config::parse(config, &[]).unwrap();
     let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
-    let engine = || experiment.cpu_engine(Arc::new(BurnNetwork::new(experiment.network.clone())));
+    let engine = || experiment.cpu_engine(Arc::new(NativeModel::new(experiment.network.clone())));
     let known = plain_steps(&mut engine(), experiment.rounds(), 0.05);
     let (mut engine, mut archive) = (engine(), Archive::default());
     run(&experiment, &mut engine, Progress::start(1), &mut archive).unwrap();
@@ -200,7 +200,7 @@ fn checkpoint_has_models_and_velocities_of_the_same_step() {
 #[test]
 fn stopped_run_on_threads_resumes() {
     let experiment = prepare("gosgd", "");
-    let model = || Arc::new(BurnNetwork::new(experiment.network.clone()));
+    let model = || Arc::new(NativeModel::new(experiment.network.clone()));
     let mut engine = experiment.cpu_engine(model());
     let mut recorder = Recorder { stop_at: Some(60), ..Default::default() };
     let first = run(&experiment, &mut engine, Progress::start(8), &mut recorder).unwrap();

@@ -16,7 +16,6 @@ fn example(name: &str) -> Command {
 #[test]
 fn user_defined_parts_train_and_appear_in_the_config() {
     for (name, key, least) in [
-        ("own_model", "model = \"custom:Net\"", 0.85),
         ("own_algorithm", "name = \"custom:FollowTheBest(0.5)\"", 0.9),
         ("own_dataset", "name = \"custom:stripes\"", 0.9),
         ("own_optimizer", "optimizer = \"custom:adagrad\"", 0.85),

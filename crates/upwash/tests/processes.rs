@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use upwash::algorithm::{Links, Registry};
 use upwash::config::Config;
 use upwash::engine::CpuEngine;
+use upwash::engine::NativeModel;
 use upwash::engine::{Engine, State};
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{ControlFlow, Event, Progress, Summary, run, run_with};
 use upwash::transport::{
     Capabilities, Collectives, Membership, Message, MessageExchange, Placement, RoundStart, Traffic, TransportError,
 };
-use upwash_burn::BurnNetwork;
 use upwash_testkit::{Archive, distance, plain_steps};
 
 /// State that all processes share, for collectives.
@@ -193,7 +193,7 @@ type RunOutput = (Vec<Vec<f64>>, State, Summary);
 
 /// Runs all workers in one process.
 fn in_one_process(experiment: &Experiment) -> RunOutput {
-    let network = BurnNetwork::new(experiment.network.clone());
+    let network = NativeModel::new(experiment.network.clone());
     let mut engine = experiment.cpu_engine(Arc::new(network));
     let mut losses = Vec::new();
     let mut watch = |event: &Event| {
@@ -210,7 +210,7 @@ fn in_one_process(experiment: &Experiment) -> RunOutput {
 /// Runs the workers in several processes.
 fn in_processes(experiment: &Experiment, processes: usize) -> Vec<RunOutput> {
     let workers = experiment.workers();
-    let network = Arc::new(BurnNetwork::new(experiment.network.clone()));
+    let network = Arc::new(NativeModel::new(experiment.network.clone()));
     std::thread::scope(|scope| {
         let all: Vec<_> = Channels::all(workers, processes)
             .into_iter()
@@ -334,7 +334,7 @@ fn processes_agree_with_one_for_compression_overlap_and_averaged_statistics() {
 #[test]
 fn models_with_nan_are_refused() {
     let experiment = prepare(&config("name = \"al-dsgd\"", ""));
-    let network = Arc::new(BurnNetwork::new(experiment.network.clone()));
+    let network = Arc::new(NativeModel::new(experiment.network.clone()));
     let refused: usize = std::thread::scope(|scope| {
         let all: Vec<_> = Channels::all(8, 8)
             .into_iter()
@@ -400,7 +400,7 @@ fn stopping_one_process_interrupts_all_in_asynchronous_runs() {
 
 /// Runs three processes, of which `stopping` requests a stop after five rounds. Returns the status of each.
 fn stopped_by(experiment: &Experiment, stopping: usize) -> Vec<upwash::run::Status> {
-    let network = Arc::new(BurnNetwork::new(experiment.network.clone()));
+    let network = Arc::new(NativeModel::new(experiment.network.clone()));
     let timed_out = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mut all = Vec::new();
@@ -468,7 +468,7 @@ fn asynchronous_checkpoint_has_model_and_velocity_of_the_same_step() {
     let config = Config::parse(config, &[]).unwrap();
     let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
     let engine = || {
-        let model = BurnNetwork::new(experiment.network.clone());
+        let model = NativeModel::new(experiment.network.clone());
         CpuEngine::new(Arc::new(model), &experiment.engine_spec().only(&[0]))
     };
     let known = plain_steps(&mut engine(), experiment.rounds(), 0.05);

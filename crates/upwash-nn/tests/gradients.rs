@@ -1,0 +1,218 @@
+//! Gradients of every kind of layer against finite differences in f64, with all instructions of this processor; and the
+//! same bits from instructions of different widths.
+
+use std::ops::Range;
+use upwash_nn::{Function, Instructions, Kernel, Network, NormRanges, Real, Tensor, Workspace};
+
+const EPSILON: f64 = 1e-5;
+const MOMENTUM: f64 = 0.1;
+
+/// Builds a network and lays out its parameters and statistics.
+struct Builder<R: Real> {
+    network: Network<R>,
+    parameters: usize,
+    statistics: usize,
+}
+
+impl<R: Real> Builder<R> {
+    fn new(network: Network<R>) -> Self {
+        Self { network, parameters: 0, statistics: 0 }
+    }
+
+    fn next(&mut self, count: usize) -> Range<usize> {
+        self.parameters += count;
+        self.parameters - count..self.parameters
+    }
+
+    fn conv(&mut self, x: Tensor, outputs: usize, size: usize, stride: usize, padding: usize, bias: bool) -> Tensor {
+        let weights = self.next(outputs * self.network.shape(x).channels * size * size);
+        let bias = bias.then(|| self.next(outputs));
+        self.network.conv(x, Kernel { outputs, size, stride, padding }, weights, bias)
+    }
+
+    fn linear(&mut self, x: Tensor, outputs: usize) -> Tensor {
+        let (weights, bias) = (self.next(outputs * self.network.shape(x).channels), self.next(outputs));
+        self.network.linear(x, outputs, weights, bias)
+    }
+
+    fn norm(&mut self, x: Tensor) -> Tensor {
+        let channels = self.network.shape(x).channels;
+        let (weights, bias) = (self.next(channels), self.next(channels));
+        self.statistics += 2 * channels;
+        let variance = self.statistics - channels..self.statistics;
+        let mean = variance.start - channels..variance.start;
+        self.network.batch_norm(x, NormRanges { weights, bias, mean, variance }, EPSILON, MOMENTUM)
+    }
+
+    fn layer_norm(&mut self, x: Tensor) -> Tensor {
+        let channels = self.network.shape(x).channels;
+        let (weights, bias) = (self.next(channels), self.next(channels));
+        self.network.layer_norm(x, weights, bias, EPSILON)
+    }
+
+    fn act(&mut self, x: Tensor, function: Function) -> Tensor {
+        self.network.activation(x, function)
+    }
+
+    fn finish(mut self, x: Tensor) -> (Network<R>, usize, usize) {
+        let x = self.network.flatten(x);
+        let logits = self.linear(x, 3);
+        (self.network.finish(logits), self.parameters, self.statistics)
+    }
+}
+
+const INPUT: [usize; 3] = [3, 6, 5];
+
+/// The networks, with what is special about each.
+fn networks<R: Real>() -> Vec<(&'static str, (Network<R>, usize, usize))> {
+    let images = || Builder::<R>::new(Network::images(INPUT));
+    let convolved = || Builder::<R>::new(Network::convolved_images(INPUT));
+    let mut all = Vec::new();
+    let mut flat = Builder::new(Network::flat(90));
+    let x = flat.linear(flat.network.input(), 20);
+    let x = flat.act(x, Function::Tanh);
+    let x = flat.linear(x, 7);
+    let x = flat.layer_norm(x);
+    all.push(("perceptron with layer norm", flat.finish(x)));
+    for (name, outputs, size, stride, padding, bias) in [
+        ("3x3", 16, 3, 1, 1, false),
+        ("3x3, 40 channels", 40, 3, 1, 1, true),
+        ("3x3, stride 2", 32, 3, 2, 1, true),
+        ("1x1", 20, 1, 1, 0, true),
+        ("1x1, stride 2", 16, 1, 2, 0, false),
+        ("5x5", 8, 5, 1, 2, true),
+        ("3x3 without padding", 5, 3, 1, 0, false),
+        ("2x2, stride 3", 4, 2, 3, 1, true),
+    ] {
+        // Twice, so that the gradient of an input is checked, too.
+        let mut b = convolved();
+        let x = b.conv(b.network.input(), 17, 3, 1, 1, true);
+        let x = b.act(x, Function::Silu);
+        let x = b.conv(x, outputs, size, stride, padding, bias);
+        let x = b.act(x, Function::Gelu);
+        all.push((name, b.finish(x)));
+    }
+    for stride in [1, 2] {
+        let mut b = convolved();
+        let x = b.conv(b.network.input(), 16, 3, 1, 1, false);
+        let x = b.norm(x);
+        let x = b.act(x, Function::Relu);
+        let start = b.network.len();
+        let y = b.conv(x, 16, 3, stride, 1, false);
+        let y = b.norm(y);
+        let y = b.act(y, Function::Relu);
+        let y = b.conv(y, 16, 3, 1, 1, false);
+        let y = b.norm(y);
+        let middle = b.network.len();
+        let mut side = x;
+        if stride == 2 {
+            side = b.conv(x, 16, 1, 2, 0, false);
+            side = b.norm(side);
+            b.network.compute_later(start, middle);
+        }
+        let y = b.network.sum(y, side);
+        let y = b.act(y, Function::Relu);
+        let y = b.network.global_average(y);
+        all.push((["residual block", "residual block with shortcut"][stride - 1], b.finish(y)));
+    }
+    let mut b = images();
+    let x = b.norm(b.network.input());
+    let x = b.act(x, Function::Relu);
+    let y = b.conv(x, 3, 3, 1, 1, true);
+    let x = b.network.sum(y, x);
+    let x = b.network.max_pool(x, 2);
+    let x = b.layer_norm(x);
+    all.push(("norm first, sum, pooling", b.finish(x)));
+    all
+}
+
+/// A number between -1 and 1 for every index.
+fn noise(index: usize) -> f64 {
+    let mixed = (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    ((mixed >> 11) as f64) / (1u64 << 52) as f64 - 1.0
+}
+
+fn numbers<R: Real>(count: usize, seed: usize, scale: f64) -> Vec<R> {
+    (0..count).map(|index| R::of(scale * noise(index + 7919 * seed))).collect()
+}
+
+const IMAGES: usize = 5;
+const LABELS: [u8; IMAGES] = [0, 2, 1, 1, 0];
+
+fn pixels() -> Vec<f64> {
+    numbers(IMAGES * INPUT.iter().product::<usize>(), 1, 1.0)
+}
+
+fn gradient<R: Real>(network: &Network<R>, parameters: &[R], statistics: usize) -> (f64, Vec<R>) {
+    let (mut memory, mut statistics) = (Workspace::default(), vec![R::of(0.0); statistics]);
+    let mut gradient = vec![R::of(f64::NAN); parameters.len()];
+    let outcome = network.gradient(&mut memory, parameters, &mut statistics, &pixels(), &LABELS, &mut gradient);
+    // Again in memory that is not new, after a larger batch.
+    let twice: Vec<f64> = pixels().into_iter().chain(pixels()).collect();
+    let labels = [LABELS, LABELS].concat();
+    let mut other = gradient.clone();
+    network.gradient(&mut memory, parameters, &mut statistics, &twice, &labels, &mut other);
+    let again = network.gradient(&mut memory, parameters, &mut statistics, &pixels(), &LABELS, &mut other);
+    assert_eq!((again, &other), (outcome, &gradient), "used memory should not matter");
+    (outcome.loss, gradient)
+}
+
+#[test]
+fn gradients_agree_with_finite_differences() {
+    for instructions in Instructions::available() {
+        for (name, (network, count, statistics)) in networks::<f64>() {
+            let network = network.with_instructions(instructions);
+            let parameters: Vec<f64> = numbers(count, 2, 0.3);
+            let (_, found) = gradient(&network, &parameters, statistics);
+            let largest = found.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+            let mut memory = Workspace::default();
+            let mut loss = |parameters: &[f64]| {
+                let mut statistics = vec![0.0; statistics];
+                let mut gradient = vec![0.0; count];
+                network.gradient(&mut memory, parameters, &mut statistics, &pixels(), &LABELS, &mut gradient).loss
+            };
+            let samples = if instructions == Instructions::Portable { 20 } else { 200 };
+            for index in (0..count).step_by(count.div_ceil(samples)) {
+                let step = 1e-5;
+                let mut moved = parameters.clone();
+                moved[index] += step;
+                let above = loss(&moved);
+                moved[index] -= 2.0 * step;
+                let slope = (above - loss(&moved)) / (2.0 * step);
+                let error = (slope - found[index]).abs() / largest;
+                assert!(error < 1e-7, "{name}, {instructions}: {slope} and {} at {index} ({error:e})", found[index]);
+            }
+        }
+    }
+}
+
+/// All instructions with fused multiply-add sum in the same order.
+#[test]
+fn instructions_of_different_widths_give_the_same_bits() {
+    let found: Vec<Instructions> =
+        Instructions::available().into_iter().filter(|&found| found != Instructions::Portable).collect();
+    for (index, (name, (_, count, statistics))) in networks::<f32>().into_iter().enumerate() {
+        let parameters: Vec<f32> = numbers(count, 2, 0.3);
+        let all = found.iter().map(|&instructions| {
+            let (_, (network, ..)) = networks::<f32>().swap_remove(index);
+            gradient(&network.with_instructions(instructions), &parameters, statistics)
+        });
+        let all: Vec<_> = all.collect();
+        assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{name}");
+    }
+}
+
+#[test]
+fn single_precision_is_close_to_double() {
+    for ((name, (single, count, statistics)), (_, (double, ..))) in networks::<f32>().into_iter().zip(networks::<f64>())
+    {
+        let (loss, found) = gradient(&single, &numbers(count, 2, 0.3), statistics);
+        let parameters: Vec<f64> = numbers::<f32>(count, 2, 0.3).into_iter().map(f64::from).collect();
+        let (exact_loss, exact) = gradient(&double, &parameters, statistics);
+        assert!((loss - exact_loss).abs() < 1e-5, "{name}: {loss} and {exact_loss}");
+        let largest = exact.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+        let error = found.iter().zip(&exact).map(|(x, y)| (f64::from(*x) - y).abs()).fold(0.0, f64::max);
+        assert!(error < 1e-5 * largest, "{name}: {error} of {largest}");
+    }
+}
