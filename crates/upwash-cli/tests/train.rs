@@ -8,6 +8,7 @@ use common::{error, interrupted, outcome, said, summary, upwash};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
+use upwash::run::Summary;
 
 fn folder_with(config: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -224,6 +225,32 @@ fn run_is_not_resumed_on_another_graph_of_the_same_name() {
     let resume = ["train", "run.toml", "--out", "m", "--resume"];
     let other = error(folder.path(), &resume);
     assert!(other.contains("a different configuration, graph"), "{other}");
+}
+
+#[test]
+fn network_from_a_file_is_trained_and_kept_with_the_run() {
+    let folder = folder_with("model = \"file:net.toml\"\n[training]\nepochs = 3\ncheckpoint_every = 5\n");
+    let net = "layers = [{ type = 'conv', outputs = 4, size = 5, padding = 0 }, { type = 'layer-norm' }, \
+               { type = 'gelu' }, { type = 'linear' }]\n";
+    std::fs::write(folder.path().join("net.toml"), net).unwrap();
+    said(folder.path(), &["train", "run.toml", "--out", "r"]);
+    let summary = Summary::read(&folder.path().join("r")).unwrap().unwrap();
+    assert!(summary.mean_accuracy > 0.8, "{}", summary.mean_accuracy);
+    std::fs::remove_file(folder.path().join("r/summary.json")).unwrap();
+    // The copy in the directory is enough.
+    std::fs::remove_file(folder.path().join("net.toml")).unwrap();
+    said(folder.path(), &["train", "r/config.toml", "--out", "r", "--resume"]);
+    let missing = error(folder.path(), &["train", "run.toml", "--out", "s"]);
+    assert!(missing.contains("net.toml: cannot read the file"), "{missing}");
+    // Another network under the same name is another run.
+    std::fs::remove_file(folder.path().join("r/summary.json")).unwrap();
+    std::fs::write(folder.path().join("net.toml"), net.replace("gelu", "tanh")).unwrap();
+    let other = error(folder.path(), &["train", "run.toml", "--out", "r", "--resume"]);
+    assert!(other.contains("a different configuration, graph or data set"), "{other}");
+    std::fs::write(folder.path().join("net.toml"), "layers = [{ type = 'dense' }]\n").unwrap();
+    let unknown = error(folder.path(), &["train", "run.toml", "--out", "s"]);
+    assert!(unknown.contains("net.toml") && unknown.contains("unknown variant `dense`"), "{unknown}");
+    assert!(!folder.path().join("s").exists());
 }
 
 /// Ctrl-C stops a long run with a checkpoint. The helpers time out after a minute.

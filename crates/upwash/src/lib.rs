@@ -17,6 +17,7 @@
 //!
 //! | component | implement | pass it to | example |
 //! |---|---|---|---|
+//! | network | no trait: a list of [layers](model::LayerSpec) | [`Trainer::network`] | `own_network.rs` |
 //! | model | [`Model`]: a gradient on flat vectors | [`Trainer::model`] | `own_module.rs` of `upwash-burn` |
 //! | data | a [`Dataset`] in memory | [`Trainer::dataset`] | `own_dataset.rs` |
 //! | algorithm | [`Algorithm`]: weights over received messages | [`Trainer::algorithm`] | `own_algorithm.rs` |

@@ -5,6 +5,7 @@ use crate::config::{Config, ConfigError};
 use crate::data::Dataset;
 use crate::engine::{CpuEngine, Engine, EngineError, EngineSpec, Model, native_engine};
 use crate::experiment::{CustomParts, DataPaths, DatasetCache, Experiment, ExperimentError};
+use crate::model::LayerSpec;
 use crate::optimizer::Optimizer;
 use crate::run::{
     ControlFlow, DirectoryError, Event, Observer, Progress, RunDirectory, RunError, RunLocation, StopHandle, Summary,
@@ -121,6 +122,14 @@ impl<'a> Trainer<'a> {
     pub fn model(mut self, model: impl Model + 'static) -> Self {
         self.own.model = Some(model.name());
         self.model = Some(Arc::new(model));
+        self
+    }
+
+    /// Trains a network of these layers instead of a named one, on any engine.
+    #[must_use]
+    pub fn network(mut self, name: &str, layers: impl Into<Vec<LayerSpec>>) -> Self {
+        self.own.model = Some(name.into());
+        self.own.layers = Some(layers.into());
         self
     }
 

@@ -16,6 +16,7 @@ fn example(name: &str) -> Command {
 #[test]
 fn user_defined_parts_train_and_appear_in_the_config() {
     for (name, key, least) in [
+        ("own_network", "model = \"custom:small-resnet\"", 0.85),
         ("own_algorithm", "name = \"custom:FollowTheBest(0.5)\"", 0.9),
         ("own_dataset", "name = \"custom:stripes\"", 0.9),
         ("own_optimizer", "optimizer = \"custom:adagrad\"", 0.85),

@@ -31,7 +31,7 @@ pub struct Config {
     pub seed: u64,
     /// The number of workers, as an optional cross-check: it must equal the number of nodes of the graph.
     pub workers: Option<usize>,
-    /// The network to train, for example `mlp:64` or `resnet20`.
+    /// The network to train, for example `mlp:64` or `resnet20`, or `file:NET.toml` for a file that lists its layers.
     #[serde(with = "as_string")]
     #[schemars(with = "String")]
     pub model: ModelSpec,

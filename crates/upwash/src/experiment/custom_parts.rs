@@ -4,7 +4,7 @@ use super::ExperimentError;
 use crate::algorithm::Method;
 use crate::config::Config;
 use crate::data::Dataset;
-use crate::model::{CUSTOM, ModelSpec};
+use crate::model::{CUSTOM, LayerSpec, ModelSpec};
 use crate::optimizer::Optimizer;
 use std::sync::Arc;
 
@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub struct CustomParts {
     /// The name of a custom model. The program also builds the engine for it.
     pub model: Option<String>,
+    /// The layers of the custom model, if it is a network.
+    pub layers: Option<Vec<LayerSpec>>,
     /// A custom data set.
     pub dataset: Option<Arc<Dataset>>,
     /// A custom algorithm.

@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::config::{self, AlgorithmConfig, Config, ConfigError};
 use crate::data::{Dataset, PartitionError, Sampler, StoreError, SyntheticError};
 use crate::engine::{CpuEngine, EngineSpec, Model, StateRows};
-use crate::model::{ModelSpec, Network};
+use crate::model::Network;
 use crate::optimizer::Optimizer;
 use std::sync::Arc;
 use upwash_topology::{Graph, GraphError, MatchaError, RotationError, Schedule, ScheduleError, SpecError, Weights};
@@ -142,6 +142,7 @@ impl Experiment {
         };
         resolve::resolve(&mut config, &method, read);
         config.graph.topology = config.graph.topology.located_in(&paths.files);
+        config.model = config.model.located_in(&paths.files);
         let graph = config.graph.topology.build()?;
         if let Some(workers) = config.workers.filter(|&workers| workers != graph.nodes()) {
             return Err(ExperimentError::Conflict(format!(
@@ -169,7 +170,11 @@ impl Experiment {
         let relabelings = links::relabelings(&config.graph, &method, &graph)?;
         let rounds_per_epoch = sampler.rounds_per_epoch();
         let schedule = links::schedule(&config, &method, &graph, &relabelings, rounds_per_epoch)?;
-        let network = config.model.network(data.train.shape, data.classes);
+        let network = match &custom.layers {
+            Some(layers) => Network::described(data.train.shape, data.classes, layers),
+            None => config.model.build(data.train.shape, data.classes),
+        };
+        let network = network.map_err(|error| ExperimentError::Conflict(format!("the model: {error}")))?;
         check_size(&config, &network, graph.nodes(), method.state_vectors().len())?;
         let clock = Clock::new(&config.clock, graph.nodes(), server, config.seed)?;
         let warnings = links::check(&method, &graph, &schedule)?;
@@ -212,13 +217,14 @@ impl Experiment {
     }
 
     /// The identity of a run and of its checkpoints: the configuration and a checksum of the graph and the data. It
-    /// leaves out how processes reach each other and the folder of a graph file.
+    /// leaves out how processes reach each other and the folders of files.
     pub fn identity(&self) -> String {
         let config = Config {
             graph: config::GraphConfig {
                 topology: self.config.graph.topology.without_folder(),
                 ..self.config.graph.clone()
             },
+            model: self.config.model.without_folder(),
             network: config::NetworkConfig { precision: self.config.network.precision, ..Default::default() },
             ..self.config.clone()
         };
@@ -317,6 +323,9 @@ impl Experiment {
                 hash.update(&(*b as u64).to_le_bytes());
             }
         }
+        if self.config.model.file().is_some() {
+            hash.update(format!("{:?}", self.network.layers).as_bytes());
+        }
         for images in [&self.data.train, &self.data.test] {
             hash.update(&images.labels);
             hash.update(&images.pixels);
@@ -334,7 +343,7 @@ fn config_name(value: &impl serde::Serialize) -> String {
 /// Rejects networks that do not fit the images, or that need more memory than any machine has.
 fn check_size(config: &Config, network: &Network, workers: usize, state_vectors: usize) -> Result<(), ExperimentError> {
     let conflict = |what: String| Err(ExperimentError::Conflict(what));
-    if matches!(config.model, ModelSpec::Custom(_)) {
+    if network.layers.is_empty() {
         return Ok(());
     }
     let Some(parameters) = network.checked_size() else {

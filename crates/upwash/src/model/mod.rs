@@ -5,9 +5,11 @@
 //! each worker to the last bit.
 
 mod activations;
+mod description;
 mod layout;
 mod zoo;
 
+pub use description::{DescriptionError, LayerSpec};
 pub use layout::{Layout, Replica, Slot};
 pub use zoo::{CUSTOM, ModelError, ModelSpec};
 

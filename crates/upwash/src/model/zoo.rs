@@ -1,12 +1,18 @@
 //! The built-in networks, by name.
 
+use super::description::{self, DescriptionError};
 use super::{Layer, Network};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+/// The prefix of the path of a file that describes a network.
+const FILE: &str = "file:";
 
 /// The prefix of names in configurations for parts that the embedding program supplies.
 pub const CUSTOM: &str = "custom:";
 
-/// A network by name: `softmax`, `mlp:64,32`, `cnn`, `resnet20`, `thin-resnet50`, `resnet50` or `wrn28-10`.
+/// A network by name: `softmax`, `mlp:64,32`, `cnn`, `resnet20`, `thin-resnet50`, `resnet50` or `wrn28-10`; or
+/// `file:NET.toml`, which [lists its layers](super::LayerSpec).
 ///
 /// ```
 /// use upwash::model::ModelSpec;
@@ -32,13 +38,18 @@ pub enum ModelSpec {
     Resnet50,
     /// WRN-28-10 without dropout and with a bias in every convolution, as in the AL-DSGD experiments.
     Wrn28x10,
+    /// A network that a TOML file describes: `file:NET.toml`.
+    File(PathBuf),
     /// A model that the embedding program supplies: `custom:NAME`.
     Custom(String),
 }
 
 /// The name does not name a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("model `{0}` is unknown: write softmax, mlp:64,32, cnn, resnet20, thin-resnet50, resnet50 or wrn28-10")]
+#[error(
+    "model `{0}` is unknown: write softmax, mlp:64,32, cnn, resnet20, thin-resnet50, resnet50 or wrn28-10, or file:NET.toml for \
+         a network of your own"
+)]
 pub struct ModelError(pub String);
 
 impl FromStr for ModelSpec {
@@ -53,6 +64,7 @@ impl FromStr for ModelSpec {
             "thin-resnet50" => Self::ThinResnet50,
             "resnet50" => Self::Resnet50,
             "wrn28-10" => Self::Wrn28x10,
+            _ if text.starts_with(FILE) && text.len() > FILE.len() => Self::File(text[FILE.len()..].into()),
             _ if text.starts_with(CUSTOM) => Self::Custom(text[CUSTOM.len()..].into()),
             _ => {
                 let sizes = text.strip_prefix("mlp:").ok_or_else(unknown)?;
@@ -76,13 +88,53 @@ impl std::fmt::Display for ModelSpec {
             Self::ThinResnet50 => write!(f, "thin-resnet50"),
             Self::Resnet50 => write!(f, "resnet50"),
             Self::Wrn28x10 => write!(f, "wrn28-10"),
+            Self::File(path) => write!(f, "{FILE}{}", path.display()),
             Self::Custom(name) => write!(f, "{CUSTOM}{name}"),
         }
     }
 }
 
 impl ModelSpec {
-    /// Builds the network for images of this shape and this number of classes. A custom model has no layers here.
+    /// Builds the network for images of this shape and this number of classes, also from a file.
+    pub fn build(&self, input: [usize; 3], classes: usize) -> Result<Network, DescriptionError> {
+        match self {
+            Self::File(path) => Network::described(input, classes, &description::read(path)?)
+                .map_err(|error| DescriptionError { place: format!("{}: {}", path.display(), error.place), ..error }),
+            _ => Ok(self.network(input, classes)),
+        }
+    }
+
+    /// The file that describes the network, if any.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// The same, with the path of a file relative to `folder` made absolute.
+    #[must_use]
+    pub fn located_in(&self, folder: &Path) -> Self {
+        match self {
+            Self::File(path) => {
+                let path = folder.join(path);
+                Self::File(std::path::absolute(&path).unwrap_or(path))
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// The same, with the path of a file reduced to its name.
+    #[must_use]
+    pub fn without_folder(&self) -> Self {
+        match self {
+            Self::File(path) => Self::File(path.file_name().unwrap_or_default().into()),
+            other => other.clone(),
+        }
+    }
+
+    /// Builds a built-in network for images of this shape and this number of classes. A custom model and one from a
+    /// file have no layers here.
     pub fn network(&self, input: [usize; 3], classes: usize) -> Network {
         let channels = input[0];
         let layers = match self {
@@ -96,8 +148,8 @@ impl ModelSpec {
                 bottlenecks(channels, 64, &stages, false, classes)
             }
             Self::Wrn28x10 => wide(channels, 4, 10, classes),
-            // The embedding program knows the layers.
-            Self::Custom(_) => vec![],
+            // The embedding program or the file has the layers.
+            Self::Custom(_) | Self::File(_) => vec![],
         };
         Network { input, classes, layers }
     }

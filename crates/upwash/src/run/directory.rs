@@ -293,18 +293,21 @@ impl RunDirectory {
     }
 }
 
-/// Writes the configuration and, beside it, the graph file that it names, so that the run can be repeated from here.
+/// Writes the configuration and, beside it, the files that it names, so that the run can be repeated from here.
 fn write_config(directory: &Path, config: &str, experiment: &Experiment) -> Result<()> {
     let path = directory.join(CONFIG_FILE);
     crate::files::write(&path, config.as_bytes()).map_err(DirectoryError::io("write", &path))?;
-    let Some(file) = experiment.config.graph.topology.file() else {
-        return Ok(());
-    };
+    let (graph, model) = (&experiment.config.graph, &experiment.config.model);
+    graph.topology.file().into_iter().chain(model.file()).try_for_each(|file| copy_file(directory, file))
+}
+
+/// Copies a file that the configuration names into the directory.
+fn copy_file(directory: &Path, file: &Path) -> Result<()> {
     let copy = directory.join(file.file_name().unwrap_or_default());
     let content = std::fs::read(file).map_err(DirectoryError::io("read", file))?;
     match std::fs::read(&copy) {
         Ok(existing) if existing == content => Ok(()),
-        Ok(_) => Err(DirectoryError::OtherGraphFile { copy, file: file.to_owned() }),
+        Ok(_) => Err(DirectoryError::OtherFile { copy, file: file.to_owned() }),
         Err(_) => crate::files::write(&copy, &content).map_err(DirectoryError::io("write", &copy)),
     }
 }

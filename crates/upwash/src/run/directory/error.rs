@@ -55,9 +55,9 @@ pub enum DirectoryError {
         .0.display()
     )]
     OtherConfiguration(PathBuf),
-    /// The directory already has a different graph file of the same name.
+    /// The directory already has a different file of the same name.
     #[error("{} already exists and differs from {}: choose another directory (--out)", copy.display(), file.display())]
-    OtherGraphFile {
+    OtherFile {
         /// The file in the directory.
         copy: PathBuf,
         /// The file that the configuration names.
