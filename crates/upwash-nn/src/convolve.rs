@@ -10,6 +10,8 @@
 //! sum is computed in the same order everywhere, so that all instruction sets with fused multiply-add give the same
 //! bits.
 
+#![allow(clippy::needless_range_loop, reason = "tiles index several arrays by the same constant ranges")]
+
 use crate::{BLOCK, Real};
 use pulp::{Simd, WithSimd};
 use std::ops::Range;

@@ -5,6 +5,8 @@
 //! pixels that it is part of. The backward pass to the input is the same convolution with the kernel turned by half a
 //! turn. Like [`convolve`](super::convolve), all instruction sets give the same bits.
 
+#![allow(clippy::needless_range_loop, reason = "tiles index several arrays by the same constant ranges")]
+
 use crate::convolve::{Sweep, Write, vectors_per_block};
 use crate::{BLOCK, Real};
 use pulp::{Simd, WithSimd};

@@ -7,6 +7,9 @@ use upwash_nn::{Function, Instructions, Kernel, Network, NormRanges, Real, Tenso
 const EPSILON: f64 = 1e-5;
 const MOMENTUM: f64 = 0.1;
 
+/// A network with the numbers of its parameters and statistics.
+type Built<R> = (Network<R>, usize, usize);
+
 /// Builds a network and lays out its parameters and statistics.
 struct Builder<R: Real> {
     network: Network<R>,
@@ -54,7 +57,7 @@ impl<R: Real> Builder<R> {
         self.network.activation(x, function)
     }
 
-    fn finish(mut self, x: Tensor) -> (Network<R>, usize, usize) {
+    fn finish(mut self, x: Tensor) -> Built<R> {
         let x = self.network.flatten(x);
         let logits = self.linear(x, 3);
         (self.network.finish(logits), self.parameters, self.statistics)
@@ -64,7 +67,7 @@ impl<R: Real> Builder<R> {
 const INPUT: [usize; 3] = [3, 6, 5];
 
 /// The networks, with what is special about each.
-fn networks<R: Real>() -> Vec<(&'static str, (Network<R>, usize, usize))> {
+fn networks<R: Real>() -> Vec<(&'static str, Built<R>)> {
     let images = || Builder::<R>::new(Network::images(INPUT));
     let convolved = || Builder::<R>::new(Network::convolved_images(INPUT));
     let mut all = Vec::new();
