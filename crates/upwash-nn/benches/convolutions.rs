@@ -32,7 +32,8 @@ fn convolutions(instructions: Instructions, (channels, side, size): (usize, usiz
     let (mut x, mut end) = (network.input(), 0);
     let kernel = Kernel { outputs: channels, size, stride: 1, padding: size / 2 };
     for _ in 0..LAYERS {
-        let start = std::mem::replace(&mut end, end + channels * channels * size * size);
+        let start = end;
+        end += channels * channels * size * size;
         x = network.conv(x, kernel, start..end, None);
     }
     let x = network.global_average(x);

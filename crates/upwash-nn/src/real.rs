@@ -40,7 +40,7 @@ pub trait Real:
     fn load<S: Simd>(slice: &[Self]) -> Self::Vector<S>;
     /// Writes a vector to the start of a slice.
     fn store<S: Simd>(slice: &mut [Self], vector: Self::Vector<S>);
-    /// a b + c, rounded once.
+    /// a b + c, rounded once where the instructions can.
     fn mul_add<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>, c: Self::Vector<S>) -> Self::Vector<S>;
     /// a + b.
     fn plus<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
@@ -128,7 +128,7 @@ real!(
     as_simd_f32s,
     as_mut_simd_f32s,
     splat_f32s,
-    mul_add_f32s,
+    mul_add_e_f32s,
     add_f32s,
     sub_f32s,
     mul_f32s,
@@ -141,7 +141,7 @@ real!(
     as_simd_f64s,
     as_mut_simd_f64s,
     splat_f64s,
-    mul_add_f64s,
+    mul_add_e_f64s,
     add_f64s,
     sub_f64s,
     mul_f64s,

@@ -101,29 +101,33 @@ impl Conv {
 
     /// Calls `visit` with the positions of every element of the columns and of the input that it is a copy of, if that
     /// is not padding.
+    #[inline(always)]
     fn each_column(&self, image: usize, mut visit: impl FnMut(usize, Option<usize>)) {
         let [input, output] = self.shapes;
         let Kernel { size, stride, padding, .. } = self.kernel;
         let pitch = self.forward.sweep.input.column;
         let inside = |out: usize, k: usize, side: usize| (out * stride + k).checked_sub(padding).filter(|&i| i < side);
-        for pixel in 0..output.height * output.width {
-            let (y, x) = (pixel / output.width, pixel % output.width);
-            for index in 0..pitch {
-                let (channel, ky, kx) = (index / (size * size), index / size % size, index % size);
-                let from = match (inside(y, ky, input.height), inside(x, kx, input.width)) {
-                    (Some(y), Some(x)) if channel < input.channels => {
-                        let place = y * input.row_pitch() + x * input.pitch + channel;
-                        Some(input.origin() + image * input.image_pitch() + place)
+        let image = input.origin() + image * input.image_pitch();
+        for y in 0..output.height {
+            for x in 0..output.width {
+                let column = (y * output.width + x) * pitch;
+                for (place, (ky, kx)) in (0..size).flat_map(|ky| (0..size).map(move |kx| (ky, kx))).enumerate() {
+                    let pixel = inside(y, ky, input.height).zip(inside(x, kx, input.width));
+                    let pixel = pixel.map(|(y, x)| image + y * input.row_pitch() + x * input.pitch);
+                    for channel in 0..input.channels {
+                        visit(column + channel * size * size + place, pixel.map(|pixel| pixel + channel));
                     }
-                    _ => None,
-                };
-                visit(pixel * pitch + index, from);
+                }
             }
         }
     }
 
     fn copy_columns<R: Real>(&self, input: &[R], image: usize, columns: &mut [R]) {
         self.each_column(image, |to, from| columns[to] = from.map_or(R::default(), |from| input[from]));
+        let used = self.shapes[0].channels * self.kernel.size * self.kernel.size;
+        for column in columns.chunks_exact_mut(self.forward.sweep.input.column) {
+            column[used..].fill(R::default());
+        }
     }
 
     /// Writes the gradient of the input, or adds to it.
