@@ -5,8 +5,8 @@
 //! alpha: minimize the maximum of the parabolas known so far, find the worst v at that point, and add its parabola.
 //! This takes about five eigenvectors, where a golden-section search takes forty.
 
+use crate::Matrix;
 use crate::spectrum::top_eigenvector;
-use faer::{Mat, MatRef};
 
 /// The parabola 1 - 2 alpha `linear` + alpha^2 `square`.
 struct Parabola {
@@ -22,26 +22,26 @@ impl Parabola {
 
 /// Returns the best alpha and its rho, given the expected Laplacian and the expected squared Laplacian of one connected
 /// component.
-pub(crate) fn minimize(mean: MatRef<'_, f64>, square: MatRef<'_, f64>) -> (f64, f64) {
-    let n = mean.nrows();
+pub(crate) fn minimize(mean: &Matrix, square: &Matrix) -> (f64, f64) {
+    let n = mean.rows();
     if n == 1 {
         return (0.0, 0.0);
     }
     // Start near the minimum of the average parabola.
     let largest = (0..n).map(|i| square[(i, i)]).fold(0.0, f64::max);
-    let mut alpha = mean.diagonal().column_vector().iter().sum::<f64>() / n as f64 / largest;
+    let mut alpha = mean.trace() / n as f64 / largest;
     let mut parabolas: Vec<Parabola> = Vec::new();
     let mut best = (alpha, f64::INFINITY);
     for _ in 0..60 {
-        let matrix = Mat::from_fn(n, n, |i, j| {
+        let matrix = Matrix::from_fn(n, n, |i, j| {
             let identity = if i == j { 1.0 } else { 0.0 } - 1.0 / n as f64;
             identity - 2.0 * alpha * mean[(i, j)] + alpha * alpha * square[(i, j)]
         });
-        let (rho, v) = top_eigenvector(matrix.as_ref());
+        let (rho, v) = top_eigenvector(&matrix);
         if rho < best.1 {
             best = (alpha, rho);
         }
-        parabolas.push(Parabola { linear: quadratic_form(mean, &v), square: quadratic_form(square, &v) });
+        parabolas.push(Parabola { linear: mean.quadratic_form(&v), square: square.quadratic_form(&v) });
         let (next, bound) = minimize_maximum(&parabolas);
         if best.1 - bound < 1e-12 {
             break;
@@ -49,11 +49,6 @@ pub(crate) fn minimize(mean: MatRef<'_, f64>, square: MatRef<'_, f64>) -> (f64, 
         alpha = next;
     }
     (crate::spectrum::round_to_12_decimals(best.0), best.1)
-}
-
-/// Returns v'Mv.
-fn quadratic_form(matrix: MatRef<'_, f64>, v: &[f64]) -> f64 {
-    (0..v.len()).map(|j| v[j] * matrix.col(j).iter().zip(v).map(|(a, b)| a * b).sum::<f64>()).sum()
 }
 
 /// Returns the point at which the maximum of the parabolas is smallest, and its value there. The maximum is convex, and

@@ -5,8 +5,7 @@ use crate::leaders::{LeaderWeights, Leaders};
 use crate::published::{Theorem1, step_limits};
 use crate::spectrum::{Spectrum, disagreement, norm};
 use crate::worst::safe_total_weight;
-use crate::{Graph, Matcha, MatchaError, Matching, Mixing, Order, Rotation, RotationError, Schedule, Weights};
-use faer::Mat;
+use crate::{Graph, Matcha, MatchaError, Matching, Matrix, Mixing, Order, Rotation, RotationError, Schedule, Weights};
 
 /// The optional parts of an analysis.
 ///
@@ -365,7 +364,7 @@ impl MatchaLeaders {
         // Each set costs about n^3 operations.
         let affordable = 20_000_000_000 / (nodes * nodes * nodes) as u64;
         let exact = uncertain.len() <= 20 && 1 << uncertain.len() <= affordable.min(1024);
-        let mut sum = Mat::<f64>::zeros(nodes, nodes);
+        let mut sum = Matrix::zeros(nodes, nodes);
         if exact {
             for set in 0..1u32 << uncertain.len() {
                 let chosen = |bit: usize| set >> bit & 1 == 1;
@@ -377,17 +376,17 @@ impl MatchaLeaders {
                     probability *= if chosen(bit) { p } else { 1.0 - p };
                     active.extend(chosen(bit).then_some(j));
                 }
-                sum += probability * moment(&Schedule::matcha_round(matcha, active));
+                sum += &moment(&Schedule::matcha_round(matcha, active)).scaled(probability);
             }
         } else {
             let schedule = Schedule::matcha(matcha, 0);
             let draws = affordable.clamp(16, 256);
             for index in 0..draws {
-                sum += 1.0 / draws as f64 * moment(&schedule.round(index));
+                sum += &moment(&schedule.round(index)).scaled(1.0 / draws as f64);
             }
         }
         let most_candidates = matcha.graph().degrees().into_iter().max().unwrap_or(0) + 1;
-        Self { rho_random: norm(sum.as_ref()), exact, w_safe: safe_total_weight(matcha.rho(), most_candidates) }
+        Self { rho_random: norm(&sum), exact, w_safe: safe_total_weight(matcha.rho(), most_candidates) }
     }
 }
 

@@ -1,7 +1,6 @@
 //! Simple undirected graphs of workers.
 
-use crate::coloring;
-use faer::Mat;
+use crate::{Matrix, coloring};
 use std::sync::OnceLock;
 
 /// A link between two workers, with the smaller number first.
@@ -326,20 +325,20 @@ impl Graph {
     /// assert_eq!((l[(0, 0)], l[(0, 1)]), (1.0, -1.0));
     /// # Ok::<(), upwash_topology::GraphError>(())
     /// ```
-    pub fn laplacian(&self) -> Mat<f64> {
+    pub fn laplacian(&self) -> Matrix {
         weighted_laplacian(self.nodes(), self.edges.iter().map(|&edge| (edge, 1.0)))
     }
 }
 
 /// Returns the Laplacian of weighted links.
-pub(crate) fn weighted_laplacian(nodes: usize, edges: impl IntoIterator<Item = (Edge, f64)>) -> Mat<f64> {
-    let mut laplacian = Mat::zeros(nodes, nodes);
+pub(crate) fn weighted_laplacian(nodes: usize, edges: impl IntoIterator<Item = (Edge, f64)>) -> Matrix {
+    let mut laplacian = Matrix::zeros(nodes, nodes);
     edges.into_iter().for_each(|(edge, weight)| add_link(&mut laplacian, edge, weight));
     laplacian
 }
 
 /// Adds a weighted link to a Laplacian.
-pub(crate) fn add_link(laplacian: &mut Mat<f64>, (u, v): Edge, weight: f64) {
+pub(crate) fn add_link(laplacian: &mut Matrix, (u, v): Edge, weight: f64) {
     laplacian[(u, u)] += weight;
     laplacian[(v, v)] += weight;
     laplacian[(u, v)] -= weight;

@@ -13,9 +13,8 @@
 //! (I - J) A equals (I - J) A (I - J), so E||(I - J) A_n ... A_1 X||^2 is at most the product of the rho times
 //! ||(I - J) X||^2. This does not require independence.
 
-use crate::spectrum::{disagreement, norm};
-use crate::{Graph, Mixing};
-use faer::Mat;
+use crate::spectrum::{contraction, disagreement, norm};
+use crate::{Graph, Matrix, Mixing};
 
 /// The extra weights of the two leaders.
 ///
@@ -90,7 +89,7 @@ pub struct Leaders {
     /// Each worker's candidates, in increasing order.
     candidates: Vec<Vec<usize>>,
     components: Vec<Vec<usize>>,
-    base: Mat<f64>,
+    base: Matrix,
     weights: LeaderWeights,
 }
 
@@ -126,7 +125,7 @@ impl Leaders {
         &self.components
     }
 
-    pub(crate) fn base(&self) -> &Mat<f64> {
+    pub(crate) fn base(&self) -> &Matrix {
         &self.base
     }
 
@@ -184,8 +183,8 @@ impl Leaders {
     /// assert!((a[(0, 1)] - 0.6).abs() < 1e-12); // 0.8 * 0.5 + 0.2
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn matrix(&self, best: &[usize], degree: &[usize]) -> Mat<f64> {
-        let mut a = (1.0 - self.weights.total()) * &self.base;
+    pub fn matrix(&self, best: &[usize], degree: &[usize]) -> Matrix {
+        let mut a = self.base.clone().scaled(1.0 - self.weights.total());
         for i in 0..self.nodes() {
             a[(i, best[i])] += self.weights.best;
             a[(i, degree[i])] += self.weights.degree;
@@ -206,8 +205,7 @@ impl Leaders {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn contraction(&self, best: &[usize], degree: &[usize]) -> f64 {
-        let a = self.matrix(best, degree);
-        norm((a.transpose() * disagreement(self.nodes()) * &a).as_ref())
+        contraction(&self.matrix(best, degree))
     }
 
     /// Returns rho when every order of the losses is equally likely. The result is exact for any number of workers.
@@ -221,7 +219,7 @@ impl Leaders {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn contraction_random(&self) -> f64 {
-        norm(self.second_moment(&disagreement(self.nodes())).as_ref())
+        norm(&self.second_moment(&disagreement(self.nodes())))
     }
 
     /// Returns rho per round of a sequence of rounds with new random losses in each: ||E[A_1' ... A_n'(I - J) A_n ...
@@ -244,15 +242,15 @@ impl Leaders {
         let nodes = rounds.first().expect("at least one round").nodes();
         let last_to_first = rounds.iter().rev();
         let moment = last_to_first.fold(disagreement(nodes), |middle, round| round.second_moment(&middle));
-        norm(moment.as_ref()).powf(1.0 / rounds.len() as f64)
+        norm(&moment).powf(1.0 / rounds.len() as f64)
     }
 
     /// Returns E[A' M A] over random losses. With A = B + w_best S, where S selects the best leaders, it needs only the
     /// probabilities of pairs of leaders: E[S' M S] sums M_ab P(N(a) = j, N(b) = l).
-    pub(crate) fn second_moment(&self, middle: &Mat<f64>) -> Mat<f64> {
+    pub(crate) fn second_moment(&self, middle: &Matrix) -> Matrix {
         // First treat all leaders as chosen independently.
         let expected = self.expected_matrix();
-        let mut moment = expected.transpose() * middle * &expected;
+        let mut moment = &(&expected.transpose() * middle) * &expected;
         // Then add the correction for pairs of workers with common candidates.
         let square = self.weights.best * self.weights.best;
         for (a, b) in self.overlapping_pairs() {
@@ -277,8 +275,8 @@ impl Leaders {
     }
 
     /// Returns E[A] over random losses.
-    pub(crate) fn expected_matrix(&self) -> Mat<f64> {
-        let mut mean = (1.0 - self.weights.total()) * &self.base;
+    pub(crate) fn expected_matrix(&self) -> Matrix {
+        let mut mean = self.base.clone().scaled(1.0 - self.weights.total());
         for (i, leader) in self.degree_leaders().into_iter().enumerate() {
             mean[(i, leader)] += self.weights.degree;
             let share = self.weights.best / self.candidates[i].len() as f64;

@@ -8,9 +8,7 @@
 //! links, because matchings differ in size: on `paper:L1`, budget 0.5 uses 7.73 of 12 links (64 %) in an average round.
 
 use crate::graph::weighted_laplacian;
-use crate::spectrum::eigenvalues;
-use crate::{Graph, Matching, alpha, probabilities};
-use faer::Mat;
+use crate::{Graph, Matching, Matrix, alpha, probabilities};
 
 /// MATCHA's activation probabilities and alpha for one graph and one budget.
 ///
@@ -113,15 +111,15 @@ impl Matcha {
         };
         let mean = solved.weighted_laplacian(|p| p);
         // E[L^2] = (E L)^2 + 2 sum p (1 - p) L_j, because L_j^2 = 2 L_j for a matching.
-        let square = &mean * &mean + solved.weighted_laplacian(|p| 2.0 * p * (1.0 - p));
+        let square = &mean * &mean + &solved.weighted_laplacian(|p| 2.0 * p * (1.0 - p));
         let mut largest = 0;
         for component in &components {
             let size = component.len();
-            let block = |matrix: &Mat<f64>| Mat::from_fn(size, size, |i, j| matrix[(component[i], component[j])]);
+            let block = |matrix: &Matrix| Matrix::from_fn(size, size, |i, j| matrix[(component[i], component[j])]);
             let (mean, square) = (block(&mean), block(&square));
-            let (alpha, rho) = alpha::minimize(mean.as_ref(), square.as_ref());
+            let (alpha, rho) = alpha::minimize(&mean, &square);
             component.iter().for_each(|&worker| solved.alphas[worker] = alpha);
-            solved.lambda2 = solved.lambda2.min(eigenvalues(mean.as_ref())[1]);
+            solved.lambda2 = solved.lambda2.min(mean.symmetric_eigenvalues()[1]);
             if size > largest {
                 (largest, solved.alpha) = (size, alpha);
             }
@@ -137,7 +135,7 @@ impl Matcha {
     }
 
     /// Returns sum_j weight(p_j) L_j.
-    pub(crate) fn weighted_laplacian(&self, weight: impl Fn(f64) -> f64) -> Mat<f64> {
+    pub(crate) fn weighted_laplacian(&self, weight: impl Fn(f64) -> f64) -> Matrix {
         let links = self.matchings().iter().zip(&self.probabilities).flat_map(|(links, &p)| {
             let weight = weight(p);
             links.iter().map(move |&edge| (edge, weight))

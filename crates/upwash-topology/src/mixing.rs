@@ -1,8 +1,7 @@
 //! Mixing matrices.
 
-use crate::spectrum::{contraction, eigenvalues};
-use crate::{Edge, Graph, GraphError};
-use faer::Mat;
+use crate::spectrum::contraction;
+use crate::{Edge, Graph, GraphError, Matrix};
 use std::sync::Arc;
 
 /// A sparse mixing matrix. Row i holds the weights with which worker i combines the models into its next one.
@@ -139,8 +138,8 @@ impl Mixing {
     /// # use upwash_topology::Mixing;
     /// assert_eq!(Mixing::average(2).to_dense()[(0, 1)], 0.5);
     /// ```
-    pub fn to_dense(&self) -> Mat<f64> {
-        let mut dense = Mat::zeros(self.nodes(), self.nodes());
+    pub fn to_dense(&self) -> Matrix {
+        let mut dense = Matrix::zeros(self.nodes(), self.nodes());
         for (i, row) in self.rows.iter().enumerate() {
             for &(j, weight) in row.iter() {
                 dense[(i, j)] = weight;
@@ -159,7 +158,7 @@ impl Mixing {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn contraction(&self) -> f64 {
-        contraction(self.to_dense().as_ref())
+        contraction(&self.to_dense())
     }
 
     /// Returns whether the matrix is symmetric (within 1e-12).
@@ -187,7 +186,7 @@ impl Mixing {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn smallest_eigenvalue(&self) -> f64 {
-        let values = eigenvalues(self.to_dense().as_ref());
+        let values = self.to_dense().symmetric_eigenvalues();
         values.into_iter().fold(f64::INFINITY, f64::min)
     }
 

@@ -13,8 +13,7 @@
 
 use crate::Matching;
 use crate::graph::add_link;
-use faer::linalg::solvers::{DenseSolveCore, Solve};
-use faer::{Mat, Side};
+use crate::matrix::{Cholesky, Matrix, dot};
 use rayon::prelude::*;
 
 /// The relative gap between the bounds on the optimum at which the solver stops.
@@ -63,7 +62,7 @@ struct Problem {
     matchings: usize,
     cap: f64,
     /// The projection P.
-    projection: Mat<f64>,
+    projection: Matrix,
     /// The number of connected components.
     components: usize,
 }
@@ -80,7 +79,7 @@ struct Bound {
 struct Point {
     bounds: Vec<Bound>,
     t: f64,
-    y: Mat<f64>,
+    y: Matrix,
     /// The multiplier of the budget.
     budget: f64,
 }
@@ -88,7 +87,7 @@ struct Point {
 impl Problem {
     fn new(matchings: &[Matching], components: &[Vec<usize>], cap: f64) -> Self {
         let nodes = components.iter().map(Vec::len).sum();
-        let mut projection = Mat::zeros(nodes, nodes);
+        let mut projection = Matrix::zeros(nodes, nodes);
         for component in components {
             for &u in component {
                 for &v in component {
@@ -105,7 +104,7 @@ impl Problem {
     }
 
     fn nodes(&self) -> usize {
-        self.projection.nrows()
+        self.projection.rows()
     }
 
     /// The dimension of Q.
@@ -118,24 +117,20 @@ impl Problem {
     fn start(&self) -> Point {
         let p = 0.95 * (self.cap / self.matchings as f64).min(1.0);
         let laplacian = self.combination(&vec![p; self.matchings], 0.0);
-        let eigen = laplacian.self_adjoint_eigen(Side::Lower).expect("a finite symmetric matrix");
-        let t = 0.5 * eigen.S()[self.components];
+        let t = 0.5 * laplacian.symmetric_eigenvalues()[self.components];
+        let slack = self.combination(&vec![p; self.matchings], t) + &self.projection;
         // S^-1 on Q, and mu such that Y = mu S^-1 has trace 1.
-        let inverse = |k: usize| {
-            if k < self.components { 0.0 } else { 1.0 / (eigen.S()[k] - t) }
-        };
-        let mu = 1.0 / (0..self.nodes()).map(inverse).sum::<f64>();
-        let n = self.nodes();
-        let scaled = Mat::from_fn(n, n, |i, k| eigen.U()[(i, k)] * mu * inverse(k));
-        let y = scaled * eigen.U().transpose();
+        let inverse = Cholesky::of(slack).expect("t is below lambda_2").inverse() - &self.projection;
+        let mu = 1.0 / inverse.trace();
+        let y = inverse.scaled(mu);
         let bound = Bound { p, low: mu / p, high: mu / (1.0 - p) };
         let budget = mu / (self.cap - p * self.matchings as f64);
         Point { bounds: vec![bound; self.matchings], t, y, budget }
     }
 
     /// Returns sum_j p_j L_j - t Q.
-    fn combination(&self, p: &[f64], t: f64) -> Mat<f64> {
-        let mut sum = t * &self.projection;
+    fn combination(&self, p: &[f64], t: f64) -> Matrix {
+        let mut sum = self.projection.clone().scaled(t);
         for i in 0..self.nodes() {
             sum[(i, i)] -= t;
         }
@@ -145,8 +140,22 @@ impl Problem {
         sum
     }
 
+    /// Returns (sum_j p_j L_j - t Q) Y for a Y on Q, link by link.
+    fn combination_times(&self, p: &[f64], t: f64, y: &Matrix) -> Matrix {
+        let mut product = y.clone().scaled(-t);
+        for j in 0..self.nodes() {
+            let (from, to) = (y.column(j), product.column_mut(j));
+            for &(u, v, matching) in &self.links {
+                let difference = p[matching] * (from[u] - from[v]);
+                to[u] += difference;
+                to[v] -= difference;
+            }
+        }
+        product
+    }
+
     /// Returns S.
-    fn slack(&self, point: &Point) -> Mat<f64> {
+    fn slack(&self, point: &Point) -> Matrix {
         let p: Vec<f64> = point.bounds.iter().map(|bound| bound.p).collect();
         self.combination(&p, point.t) + &self.projection
     }
@@ -160,14 +169,14 @@ impl Problem {
     fn complementarity(&self, point: &Point) -> f64 {
         let of_bound = |bound: &Bound| bound.p * bound.low + (1.0 - bound.p) * bound.high;
         let scalars = point.bounds.iter().map(of_bound).sum::<f64>();
-        let matrix = inner(&self.slack(point), &point.y); // Y P = 0
+        let matrix = self.slack(point).inner(&point.y); // Y P = 0
         let count = self.rank() + (2 * self.matchings + 1) as f64;
         (matrix + scalars + self.remaining(point) * point.budget) / count
     }
 
     /// Returns the largest sum of p_j tr(L_j Y) / tr(Y) over all feasible p, reached by taking the best matchings
     /// first.
-    fn upper_bound(&self, y: &Mat<f64>) -> f64 {
+    fn upper_bound(&self, y: &Matrix) -> f64 {
         let mut scores = vec![0.0; self.matchings];
         for &(u, v, j) in &self.links {
             scores[j] += y[(u, u)] + y[(v, v)] - 2.0 * y[(u, v)];
@@ -176,14 +185,14 @@ impl Problem {
         let whole = self.cap.floor() as usize;
         let first: f64 = scores.iter().take(whole).sum();
         let rest = (self.cap - whole as f64) * scores.get(whole).copied().unwrap_or(0.0);
-        (first + rest) / y.diagonal().column_vector().iter().sum::<f64>()
+        (first + rest) / y.trace()
     }
 
     /// Returns the Newton step that makes every product of slack and multiplier equal to `mu` to first order. All
     /// fields of the result are changes. `None` if the step cannot be computed.
     fn direction(&self, point: &Point, mu: f64) -> Option<Point> {
         let m = self.matchings;
-        let z = self.slack(point).llt(Side::Lower).ok()?.inverse();
+        let z = Cholesky::of(self.slack(point))?.inverse();
         let y = &point.y;
 
         // For every link b: b'Zb, b'ZYb, and (b'Zf)(f'Yb) summed over the links f of each matching.
@@ -191,43 +200,46 @@ impl Problem {
             .links
             .par_iter()
             .map(|&(u, v, _)| {
-                let difference = |matrix: &Mat<f64>| -> Vec<f64> {
-                    matrix.col(u).iter().zip(matrix.col(v).iter()).map(|(a, b)| a - b).collect()
+                let difference = |matrix: &Matrix| -> Vec<f64> {
+                    matrix.column(u).iter().zip(matrix.column(v)).map(|(a, b)| a - b).collect()
                 };
                 let (zb, yb) = (difference(&z), difference(y));
                 let mut row = vec![0.0; m];
                 for &(a, b, j) in &self.links {
                     row[j] += (zb[a] - zb[b]) * (yb[a] - yb[b]);
                 }
-                (zb[u] - zb[v], zb.iter().zip(&yb).map(|(a, b)| a * b).sum(), row)
+                (zb[u] - zb[v], dot(&zb, &yb), row)
             })
             .collect();
 
         let remaining = self.remaining(point);
-        let mut system = Mat::<f64>::zeros(m + 1, m + 1);
-        let mut right = Mat::<f64>::zeros(m + 1, 1);
+        let mut system = Matrix::zeros(m + 1, m + 1);
+        let mut right = vec![0.0; m + 1];
         for (&(_, _, j), (trace, with_t, row)) in self.links.iter().zip(&per_link) {
-            right[(j, 0)] += mu * trace;
+            right[j] += mu * trace;
             system[(j, m)] -= with_t;
             system[(m, j)] -= with_t;
             row.iter().enumerate().for_each(|(k, value)| system[(j, k)] += value);
         }
         for (j, &Bound { p, low, high }) in point.bounds.iter().enumerate() {
-            right[(j, 0)] += mu * (1.0 / p - 1.0 / (1.0 - p) - 1.0 / remaining);
+            right[j] += mu * (1.0 / p - 1.0 / (1.0 - p) - 1.0 / remaining);
             system[(j, j)] += low / p + high / (1.0 - p);
             (0..m).for_each(|k| system[(j, k)] += point.budget / remaining);
         }
         // On P, Z is the identity, which is not part of the program.
-        let trace = z.diagonal().column_vector().iter().sum::<f64>() - self.components as f64;
-        right[(m, 0)] = 1.0 - mu * trace;
-        system[(m, m)] = inner(&z, y);
-        let solution = system.partial_piv_lu().solve(&right);
-        let (dp, dt): (Vec<f64>, f64) = ((0..m).map(|j| solution[(j, 0)]).collect(), solution[(m, 0)]);
+        let trace = z.trace() - self.components as f64;
+        right[m] = 1.0 - mu * trace;
+        system[(m, m)] = z.inner(y);
+        let mut dp = system.solve(right);
+        if dp.iter().any(|x| !x.is_finite()) {
+            return None;
+        }
+        let dt = dp.pop()?;
 
         // dY = mu Z - Y - (Z dS Y + Y dS Z) / 2, and its scalar counterpart for the bounds.
-        let half = &z * (self.combination(&dp, dt) * y);
+        let half = &z * &self.combination_times(&dp, dt, y);
         let n = self.nodes();
-        let dy = Mat::from_fn(n, n, |i, j| {
+        let dy = Matrix::from_fn(n, n, |i, j| {
             mu * (z[(i, j)] - self.projection[(i, j)]) - y[(i, j)] - 0.5 * (half[(i, j)] + half[(j, i)])
         });
         let change = |(&Bound { p, low, high }, &dp): (&Bound, &f64)| Bound {
@@ -237,22 +249,21 @@ impl Problem {
         };
         let bounds = point.bounds.iter().zip(&dp).map(change).collect();
         let budget = (mu + point.budget * dp.iter().sum::<f64>()) / remaining - point.budget;
-        let finite = solution.col(0).iter().all(|x| x.is_finite());
-        finite.then_some(Point { bounds, t: dt, y: dy, budget })
+        Some(Point { bounds, t: dt, y: dy, budget })
     }
 
     fn is_primal_feasible(&self, from: &Point, step: &Point, length: f64) -> bool {
         let p: Vec<f64> = from.bounds.iter().zip(&step.bounds).map(|(x, d)| x.p + length * d.p).collect();
         p.iter().all(|&p| p > 0.0 && p < 1.0)
             && p.iter().sum::<f64>() < self.cap
-            && (self.combination(&p, from.t + length * step.t) + &self.projection).llt(Side::Lower).is_ok()
+            && Cholesky::of(self.combination(&p, from.t + length * step.t) + &self.projection).is_some()
     }
 
     fn is_dual_feasible(&self, from: &Point, step: &Point, length: f64) -> bool {
         let positive = |(x, d): (&Bound, &Bound)| x.low + length * d.low > 0.0 && x.high + length * d.high > 0.0;
         from.bounds.iter().zip(&step.bounds).all(positive)
             && from.budget + length * step.budget > 0.0
-            && (&from.y + length * &step.y + &self.projection).llt(Side::Lower).is_ok()
+            && Cholesky::of(step.y.clone().scaled(length) + &from.y + &self.projection).is_some()
     }
 
     /// Returns a little less than the longest step length up to 1 that is feasible.
@@ -270,11 +281,6 @@ impl Problem {
         }
         point.t += primal * step.t;
         point.budget += dual * step.budget;
-        point.y += dual * &step.y;
+        point.y += &step.y.clone().scaled(dual);
     }
-}
-
-/// Returns tr(A'B).
-fn inner(a: &Mat<f64>, b: &Mat<f64>) -> f64 {
-    (0..a.ncols()).map(|j| a.col(j).iter().zip(b.col(j).iter()).map(|(x, y)| x * y).sum::<f64>()).sum()
 }

@@ -4,7 +4,7 @@
 //! numbers.
 
 use crate::Matcha;
-use crate::spectrum::{eigenvalues, norm};
+use crate::spectrum::norm;
 
 /// Theorem 1 as proved in the paper's appendix B. It gives ranges of alpha, and of omega = 2 w_N = 2 w_T, for which it
 /// claims that averaging contracts.
@@ -60,10 +60,10 @@ impl Theorem1 {
     /// ```
     pub fn of(matcha: &Matcha) -> Self {
         let m = matcha.graph().nodes();
-        let values = eigenvalues(matcha.weighted_laplacian(|p| p).as_ref());
+        let values = matcha.weighted_laplacian(|p| p).symmetric_eigenvalues();
         let lambda = values.get(1).copied().unwrap_or(0.0).max(0.0);
         let lambda_max = values.last().copied().unwrap_or(0.0);
-        let zeta = norm(matcha.weighted_laplacian(|p| p * (1.0 - p)).as_ref());
+        let zeta = norm(&matcha.weighted_laplacian(|p| p * (1.0 - p)));
         let exists = zeta > 1e-9 && lambda > 1e-9;
         let k = if exists {
             1f64.max(8.0 * zeta / (lambda * lambda) - 1.0).max(lambda_max * lambda_max / (2.0 * zeta))

@@ -2,8 +2,7 @@
 
 use crate::graph::{add_link, inverse};
 use crate::random::Stream;
-use crate::{Graph, GraphError};
-use faer::{Mat, Side};
+use crate::{Graph, GraphError, Matrix};
 
 /// Relabelings of one graph to use in turn, and measures of how well they balance it.
 ///
@@ -290,7 +289,7 @@ impl Search<'_> {
             return (0.0, vec![0.0]);
         }
         let share = 1.0 / relabelings.len() as f64;
-        let mut mean = Mat::<f64>::zeros(m, m);
+        let mut mean = Matrix::zeros(m, m);
         for relabeling in relabelings {
             let mut worker_at = vec![0; m];
             relabeling.iter().enumerate().for_each(|(worker, &node)| worker_at[node] = worker);
@@ -298,7 +297,7 @@ impl Search<'_> {
                 add_link(&mut mean, (worker_at[u], worker_at[v]), share);
             }
         }
-        let eigen = mean.self_adjoint_eigen(Side::Lower).expect("a finite symmetric matrix");
-        (eigen.S()[1].max(0.0), eigen.U().col(1).iter().copied().collect())
+        let (lambda2, vector) = mean.symmetric_eigenvector(1);
+        (lambda2.max(0.0), vector)
     }
 }

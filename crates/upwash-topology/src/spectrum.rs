@@ -1,7 +1,6 @@
 //! Eigenvalues, and quantities derived from them.
 
-use crate::Graph;
-use faer::{Mat, MatRef, Side};
+use crate::{Graph, Matrix};
 
 /// The eigenvalues of a graph's Laplacian, in increasing order.
 ///
@@ -27,7 +26,7 @@ impl Spectrum {
     /// # Ok::<(), upwash_topology::GraphError>(())
     /// ```
     pub fn of(graph: &Graph) -> Self {
-        let mut values = eigenvalues(graph.laplacian().as_ref());
+        let mut values = graph.laplacian().symmetric_eigenvalues();
         // One eigenvalue per connected component is 0: make it exactly 0 instead of 1e-16.
         values[..graph.components().len()].fill(0.0);
         Self { values }
@@ -87,40 +86,30 @@ pub(crate) fn round_to_12_decimals(value: f64) -> f64 {
     (value * 1e12).round() / 1e12
 }
 
-/// Returns the eigenvalues of a symmetric matrix, in increasing order.
-pub(crate) fn eigenvalues(matrix: MatRef<'_, f64>) -> Vec<f64> {
-    // Fails only for entries that are not finite, which no caller passes.
-    matrix.self_adjoint_eigenvalues(Side::Lower).expect("a finite symmetric matrix")
-}
-
 /// Returns the spectral norm of a symmetric matrix.
-pub(crate) fn norm(matrix: MatRef<'_, f64>) -> f64 {
-    let values = eigenvalues(matrix);
-    values.iter().fold(0.0, |largest, value| value.abs().max(largest))
+pub(crate) fn norm(matrix: &Matrix) -> f64 {
+    matrix.symmetric_eigenvalues().iter().fold(0.0, |largest, value| value.abs().max(largest))
 }
 
 /// Returns the largest eigenvalue of a symmetric matrix and a unit eigenvector for it.
-pub(crate) fn top_eigenvector(matrix: MatRef<'_, f64>) -> (f64, Vec<f64>) {
-    let eigen = matrix.self_adjoint_eigen(Side::Lower).expect("a finite symmetric matrix");
-    let last = matrix.nrows() - 1;
-    let vector = eigen.U().col(last).iter().copied().collect();
-    (eigen.S()[last], vector)
+pub(crate) fn top_eigenvector(matrix: &Matrix) -> (f64, Vec<f64>) {
+    matrix.symmetric_eigenvector(matrix.rows() - 1)
 }
 
 /// Returns (I - J) A: A with the mean of each column subtracted.
-pub(crate) fn centered(matrix: MatRef<'_, f64>) -> Mat<f64> {
-    let n = matrix.nrows() as f64;
-    let means: Vec<f64> = (0..matrix.ncols()).map(|j| matrix.col(j).iter().sum::<f64>() / n).collect();
-    Mat::from_fn(matrix.nrows(), matrix.ncols(), |i, j| matrix[(i, j)] - means[j])
+pub(crate) fn centered(matrix: &Matrix) -> Matrix {
+    let n = matrix.rows() as f64;
+    let means: Vec<f64> = (0..matrix.columns()).map(|j| matrix.column(j).iter().sum::<f64>() / n).collect();
+    Matrix::from_fn(matrix.rows(), matrix.columns(), |i, j| matrix[(i, j)] - means[j])
 }
 
 /// Returns ||A'(I - J) A||, the worst-case factor by which A shrinks the squared disagreement.
-pub(crate) fn contraction(matrix: MatRef<'_, f64>) -> f64 {
+pub(crate) fn contraction(matrix: &Matrix) -> f64 {
     let centered = centered(matrix);
-    norm((centered.transpose() * &centered).as_ref())
+    norm(&(&centered.transpose() * &centered))
 }
 
 /// Returns I - J, the projection onto the disagreement.
-pub(crate) fn disagreement(n: usize) -> Mat<f64> {
-    centered(Mat::<f64>::identity(n, n).as_ref())
+pub(crate) fn disagreement(n: usize) -> Matrix {
+    centered(&Matrix::identity(n))
 }

@@ -3,10 +3,9 @@
 //! rho is convex in A, and A is a convex combination of (1 - w) W + w S over the possible leader maps S. The worst case
 //! is therefore a single leader map that is used for both kinds of leader, with the whole weight w.
 
-use crate::Leaders;
 use crate::random::Stream;
-use crate::spectrum::{centered, contraction};
-use faer::Mat;
+use crate::spectrum::{centered, contraction, top_eigenvector};
+use crate::{Leaders, Matrix};
 
 /// The largest rho over all choices of leaders, or bounds on it.
 ///
@@ -71,7 +70,7 @@ impl Leaders {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn safe_total_weight(&self) -> f64 {
-        safe_total_weight(contraction(self.base().as_ref()), self.most_candidates())
+        safe_total_weight(contraction(self.base()), self.most_candidates())
     }
 
     fn most_candidates(&self) -> usize {
@@ -82,7 +81,7 @@ impl Leaders {
     /// at most as many followers as candidates, so ||S||^2 <= d_max + 1.
     fn worst_bound(&self) -> f64 {
         let w = self.weights().total();
-        let rho = contraction(self.base().as_ref());
+        let rho = contraction(self.base());
         ((1.0 - w) * rho.sqrt() + w * (self.most_candidates() as f64).sqrt()).powi(2)
     }
 
@@ -122,8 +121,8 @@ impl Leaders {
         for mut leaders in starts {
             let mut rho = f64::NEG_INFINITY;
             for _ in 0..20 {
-                let a = centered(self.matrix(&leaders, &leaders).as_ref());
-                let (value, right) = crate::spectrum::top_eigenvector((a.transpose() * &a).as_ref());
+                let a = centered(&self.matrix(&leaders, &leaders));
+                let (value, right) = top_eigenvector(&(&a.transpose() * &a));
                 if value <= rho + 1e-12 {
                     break;
                 }
@@ -131,8 +130,7 @@ impl Leaders {
                 if rho > worst.0 {
                     worst = (rho, leaders.clone());
                 }
-                let column = Mat::from_fn(self.nodes(), 1, |i, _| right[i]);
-                let left = &a * column; // already centered
+                let left = &a * &Matrix::from_fn(self.nodes(), 1, |i, _| right[i]); // already centered
                 for (i, list) in self.candidates().iter().enumerate() {
                     let pull = |j: usize| left[(i, 0)] * right[j];
                     let strongest = list.iter().copied().max_by(|&a, &b| pull(a).total_cmp(&pull(b)));

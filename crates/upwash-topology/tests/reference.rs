@@ -3,10 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use faer::Mat;
 use upwash_topology::published::Theorem1;
 use upwash_topology::{
-    Graph, GraphSpec, LeaderWeights, Leaders, Matcha, Mixing, Rotation, Spectrum, Weights, paper_relabelings,
+    Graph, GraphSpec, LeaderWeights, Leaders, Matcha, Matrix, Mixing, Rotation, Spectrum, Weights, paper_relabelings,
 };
 
 fn graph(spec: &str) -> Graph {
@@ -15,6 +14,10 @@ fn graph(spec: &str) -> Graph {
 
 fn close(left: f64, right: f64, tolerance: f64) {
     assert!((left - right).abs() <= tolerance, "{left} is not {right} within {tolerance}");
+}
+
+fn largest_eigenvalue(matrix: &Matrix) -> f64 {
+    matrix.symmetric_eigenvalues()[matrix.rows() - 1]
 }
 
 fn leaders(graph: &Graph, best: f64, degree: f64) -> Leaders {
@@ -100,7 +103,7 @@ fn matcha_alpha_minimizes_rho() {
     let matcha = Matcha::solve(&graph("paper:L1"), 0.3).unwrap();
     let rho = |alpha: f64| {
         // E[W'W] - J, summed over all sets of active matchings.
-        let mut sum = Mat::<f64>::from_fn(8, 8, |_, _| -1.0 / 8.0);
+        let mut sum = Matrix::from_fn(8, 8, |_, _| -1.0 / 8.0);
         for set in 0..32u32 {
             let is_active = |j: usize| set >> j & 1 == 1;
             let probability: f64 = (0..5)
@@ -110,10 +113,10 @@ fn matcha_alpha_minimizes_rho() {
                 })
                 .product();
             let links = (0..5).filter(|&j| is_active(j)).flat_map(|j| matcha.matchings()[j].clone());
-            let w = Mat::<f64>::identity(8, 8) - alpha * Graph::new(8, links).unwrap().laplacian();
-            sum += probability * (w.transpose() * &w);
+            let w = Matrix::identity(8) - &Graph::new(8, links).unwrap().laplacian().scaled(alpha);
+            sum += &(&w.transpose() * &w).scaled(probability);
         }
-        *sum.self_adjoint_eigenvalues(faer::Side::Lower).unwrap().last().unwrap()
+        largest_eigenvalue(&sum)
     };
     close(rho(matcha.alpha()), matcha.rho(), 1e-9);
     for step in 1..200 {
@@ -153,8 +156,8 @@ fn contraction_with_rotation_matches_reference_values() {
 fn mean_over_random_losses_equals_mean_over_all_orders() {
     let graph = Graph::new(5, [(0, 1), (1, 2), (2, 3), (1, 3), (3, 4)]).unwrap();
     let al_dsgd = leaders(&graph, 0.3, 0.05);
-    let projection = Mat::from_fn(5, 5, |i, j| if i == j { 0.8 } else { -0.2 });
-    let (mut sum, mut squared_drift, mut count) = (Mat::<f64>::zeros(5, 5), 0.0, 0.0);
+    let projection = Matrix::from_fn(5, 5, |i, j| if i == j { 0.8 } else { -0.2 });
+    let (mut sum, mut squared_drift, mut count) = (Matrix::zeros(5, 5), 0.0, 0.0);
     for number in 0..3125 {
         let losses: Vec<f64> = (0..5).map(|i| (number / 5usize.pow(i) % 5) as f64).collect();
         let mut sorted = losses.clone();
@@ -162,15 +165,14 @@ fn mean_over_random_losses_equals_mean_over_all_orders() {
         sorted.dedup();
         if sorted.len() == 5 {
             let a = al_dsgd.matrix(&al_dsgd.best_leaders(&losses), &al_dsgd.degree_leaders());
-            sum += a.transpose() * &projection * &a;
-            let drift = |j: usize| a.col(j).iter().sum::<f64>() - 1.0;
+            sum += &(&(&a.transpose() * &projection) * &a);
+            let drift = |j: usize| a.column(j).iter().sum::<f64>() - 1.0;
             squared_drift += (0..5).map(|j| drift(j).powi(2)).sum::<f64>();
             count += 1.0;
         }
     }
     assert_eq!(count, 120.0);
-    let mean = sum / faer::Scale(count);
-    let rho = *mean.self_adjoint_eigenvalues(faer::Side::Lower).unwrap().last().unwrap();
+    let rho = largest_eigenvalue(&sum) / count;
     close(al_dsgd.contraction_random(), rho, 1e-12);
     close(al_dsgd.mean_shift_random().mean_drift, (squared_drift / count).sqrt(), 1e-12);
 }
@@ -181,13 +183,13 @@ fn leaders_shift_the_mean() {
     let (best, degree) = (al_dsgd.best_leaders(&INDEX), al_dsgd.degree_leaders());
     let a = al_dsgd.matrix(&best, &degree);
     let expected = [1.3, 1.7, 0.8, 1.0, 0.8, 0.8, 0.8, 0.8];
-    (0..8).for_each(|j| close(a.col(j).iter().sum(), expected[j], 1e-12));
+    (0..8).for_each(|j| close(a.column(j).iter().sum(), expected[j], 1e-12));
     let shift = al_dsgd.mean_shift(&best, &degree, &[1.0; 8]);
     let end: f64 = shift.influence.iter().zip(INDEX).map(|(share, x)| share * x).sum();
     close(end, 2.985706077743, 1e-10);
     close(shift.influence.iter().sum(), 1.0, 1e-12);
     // The same by plain iteration.
-    let mut x = Mat::from_fn(8, 1, |i, _| i as f64);
+    let mut x = Matrix::from_fn(8, 1, |i, _| i as f64);
     (0..2000).for_each(|_| x = &a * &x);
     (0..8).for_each(|i| close(x[(i, 0)], end, 1e-9));
 }
@@ -237,7 +239,7 @@ fn second_condition_of_theorem_1_never_holds() {
     for (best, degree) in [(0.0, 0.0), (0.1, 0.1), (0.001, 0.0)] {
         let al_dsgd = leaders(&graph("paper:L1"), best, degree);
         let a = al_dsgd.matrix(&al_dsgd.best_leaders(&INDEX), &al_dsgd.degree_leaders());
-        let largest = *(a.transpose() * &a).self_adjoint_eigenvalues(faer::Side::Lower).unwrap().last().unwrap();
+        let largest = largest_eigenvalue(&(&a.transpose() * &a));
         assert!(largest >= 1.0 - 1e-12, "{largest}");
     }
 }
@@ -311,13 +313,13 @@ fn leaders_over_matcha_are_averaged_over_draws_and_losses() {
     assert!(found.exact);
 
     let matcha = Matcha::solve(&graph, 0.6).unwrap();
-    let projection = Mat::from_fn(4, 4, |i, j| if i == j { 0.75 } else { -0.25 });
+    let projection = Matrix::from_fn(4, 4, |i, j| if i == j { 0.75 } else { -0.25 });
     let orders: Vec<Vec<f64>> = (0..256)
         .map(|number| (0..4).map(|i| (number >> (2 * i) & 3) as f64).collect::<Vec<f64>>())
         .filter(|losses| (0..4).all(|x| losses.contains(&f64::from(x))))
         .collect();
     assert_eq!(orders.len(), 24);
-    let mut sum = Mat::<f64>::zeros(4, 4);
+    let mut sum = Matrix::zeros(4, 4);
     for set in 0..1usize << matcha.matchings().len() {
         let mut probability = 1.0;
         let mut links = vec![];
@@ -331,10 +333,10 @@ fn leaders_over_matcha_are_averaged_over_draws_and_losses() {
         let leaders = Leaders::new(&active, &w, weights);
         for losses in &orders {
             let a = leaders.matrix(&leaders.best_leaders(losses), &leaders.degree_leaders());
-            sum += probability / 24.0 * (a.transpose() * &projection * &a);
+            sum += &(&(&a.transpose() * &projection) * &a).scaled(probability / 24.0);
         }
     }
-    let rho = *sum.self_adjoint_eigenvalues(faer::Side::Lower).unwrap().last().unwrap();
+    let rho = largest_eigenvalue(&sum);
     close(found.rho_random, rho, 1e-10);
 }
 

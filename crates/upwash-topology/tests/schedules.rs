@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use faer::Mat;
-use upwash_topology::{Graph, GraphSpec, Matcha, Order, Schedule, ScheduleError, Spectrum, Weights, paper_relabelings};
+use upwash_topology::{
+    Graph, GraphSpec, Matcha, Matrix, Order, Schedule, ScheduleError, Spectrum, Weights, paper_relabelings,
+};
 
 fn graph(spec: &str) -> Graph {
     spec.parse::<GraphSpec>().unwrap().build().unwrap()
@@ -39,16 +40,16 @@ fn matcha_at_budget_one_is_dpsgd() {
     let matcha = Schedule::matcha(&Matcha::solve(&l1, 1.0).unwrap(), 3).round(17);
     let dpsgd = Schedule::fixed(&l1, &Weights::Optimal).unwrap().round(17);
     assert_eq!(matcha.links(), dpsgd.links());
-    let difference = matcha.mixing().to_dense() - dpsgd.mixing().to_dense();
-    assert!(difference.norm_max() < 1e-9);
+    let difference = matcha.mixing().to_dense() - &dpsgd.mixing().to_dense();
+    assert!(difference.max_norm() < 1e-9);
 }
 
 #[test]
 fn one_peer_exponential_averages_exactly_in_log_n_rounds() {
     let schedule = Schedule::one_peer_exponential(16);
-    let mut product = Mat::<f64>::identity(16, 16);
-    (4..8).for_each(|k| product = schedule.round(k).mixing().to_dense() * &product);
-    assert!((product - Mat::from_fn(16, 16, |_, _| 1.0 / 16.0)).norm_max() < 1e-15);
+    let mut product = Matrix::identity(16);
+    (4..8).for_each(|k| product = &schedule.round(k).mixing().to_dense() * &product);
+    assert!((product - &Matrix::from_fn(16, 16, |_, _| 1.0 / 16.0)).max_norm() < 1e-15);
     // A single worker has no receiver.
     assert_eq!(Schedule::one_peer_exponential(1).round(3).degree(0), 0);
 }
