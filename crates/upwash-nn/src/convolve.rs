@@ -70,6 +70,44 @@ pub(crate) struct Sweep {
     pub(crate) blocks: usize,
 }
 
+/// The number of pixels over which a gradient of weights is summed in registers. Their values stay in the fastest cache
+/// while all tiles read them.
+const STRIP_PIXELS: usize = 128;
+
+/// The size from which weights are read once for all images instead of once for each, in elements.
+const LARGE_WEIGHTS: usize = 1 << 16;
+
+/// Rows of some images.
+#[derive(Clone)]
+pub(crate) struct Strip {
+    pub(crate) images: Range<usize>,
+    pub(crate) rows: Range<usize>,
+}
+
+impl Sweep {
+    /// The grid in strips: some rows of an image, or some images if they are small.
+    #[inline(always)]
+    pub(crate) fn strips(&self) -> impl Iterator<Item = Strip> + use<> {
+        let Self { images: all, rows: height, columns, .. } = *self;
+        let rows = (STRIP_PIXELS / columns.max(1)).clamp(1, height.max(1));
+        let images = (STRIP_PIXELS / (rows * columns).max(1)).max(1);
+        let images = if rows == height { images } else { 1 };
+        let starts =
+            (0..all).step_by(images).flat_map(move |image| (0..height).step_by(rows).map(move |row| (image, row)));
+        starts.map(move |(image, row)| Strip {
+            images: image..all.min(image + images),
+            rows: row..height.min(row + rows),
+        })
+    }
+
+    /// The images and blocks in the order in which they are computed, a number of images with each block.
+    #[inline(always)]
+    pub(crate) fn image_groups(&self, weights: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (all, images) = (self.images, if weights >= LARGE_WEIGHTS { self.images.max(1) } else { 1 });
+        (0..all).step_by(images).map(move |image| image..all.min(image + images))
+    }
+}
+
 /// What becomes of the sums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Write<'a, R> {
@@ -165,14 +203,14 @@ impl<R: Real> Convolve<'_, R> {
     /// All images: tiles of at most `P` pixels and of one block in `V` vectors, or of two blocks if `PAIRS`.
     #[inline(always)]
     fn images<S: Simd, const V: usize, const P: usize, const PAIRS: bool>(mut self, simd: S) {
-        for image in 0..self.sweep.images {
+        for images in self.sweep.image_groups(self.weights.len()) {
             let mut block = 0;
             while PAIRS && block + 2 <= self.sweep.blocks {
-                self.rows::<S, V, 2, P>(simd, image, block);
+                images.clone().for_each(|image| self.rows::<S, V, 2, P>(simd, image, block));
                 block += 2;
             }
             while block < self.sweep.blocks {
-                self.rows::<S, V, 1, P>(simd, image, block);
+                images.clone().for_each(|image| self.rows::<S, V, 1, P>(simd, image, block));
                 block += 1;
             }
         }
@@ -262,91 +300,103 @@ impl<R: Real> WithSimd for WeightGradient<'_, R> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
-        if const { vectors_per_block::<S, R>() == 1 } {
-            let mut block = 0;
-            while block + 4 <= self.sweep.blocks {
-                self.block::<S, 1, 4, 6>(simd, block);
-                block += 4;
-            }
-            while block + 2 <= self.sweep.blocks {
-                self.block::<S, 1, 2, 12>(simd, block);
-                block += 2;
-            }
-            while block < self.sweep.blocks {
-                self.block::<S, 1, 1, 24>(simd, block);
-                block += 1;
-            }
-        } else if const { vectors_per_block::<S, R>() == 2 } {
-            self.blocks::<S, 2, 6>(simd);
-        } else if const { vectors_per_block::<S, R>() == 4 && S::REGISTER_COUNT >= 32 } {
-            self.blocks::<S, 4, 6>(simd);
-        } else if const { vectors_per_block::<S, R>() == 4 } {
-            self.blocks::<S, 4, 2>(simd);
-        } else if const { vectors_per_block::<S, R>() == 8 } {
-            self.blocks::<S, 8, 2>(simd);
-        } else {
-            self.blocks::<S, 16, 1>(simd);
+        for strip in self.sweep.strips() {
+            self.strip(simd, &strip);
         }
     }
 }
 
 impl<R: Real> WeightGradient<'_, R> {
+    /// All blocks, as many at a time as fit into the registers.
     #[inline(always)]
-    fn blocks<S: Simd, const V: usize, const Q: usize>(&mut self, simd: S) {
+    fn strip<S: Simd>(&mut self, simd: S, strip: &Strip) {
+        if const { vectors_per_block::<S, R>() == 1 } {
+            let mut block = 0;
+            while block + 4 <= self.sweep.blocks {
+                self.block::<S, 1, 4, 6>(simd, strip, block);
+                block += 4;
+            }
+            while block + 2 <= self.sweep.blocks {
+                self.block::<S, 1, 2, 12>(simd, strip, block);
+                block += 2;
+            }
+            while block < self.sweep.blocks {
+                self.block::<S, 1, 1, 24>(simd, strip, block);
+                block += 1;
+            }
+        } else if const { vectors_per_block::<S, R>() == 2 } {
+            self.blocks::<S, 2, 6>(simd, strip);
+        } else if const { vectors_per_block::<S, R>() == 4 && S::REGISTER_COUNT >= 32 } {
+            self.blocks::<S, 4, 6>(simd, strip);
+        } else if const { vectors_per_block::<S, R>() == 4 } {
+            self.blocks::<S, 4, 2>(simd, strip);
+        } else if const { vectors_per_block::<S, R>() == 8 } {
+            self.blocks::<S, 8, 2>(simd, strip);
+        } else {
+            self.blocks::<S, 16, 1>(simd, strip);
+        }
+    }
+
+    #[inline(always)]
+    fn blocks<S: Simd, const V: usize, const Q: usize>(&mut self, simd: S, strip: &Strip) {
         for block in 0..self.sweep.blocks {
-            self.block::<S, V, 1, Q>(simd, block);
+            self.block::<S, V, 1, Q>(simd, strip, block);
         }
     }
 
     /// The rows of `B` blocks, up to `Q` at a time.
     #[inline(always)]
-    fn block<S: Simd, const V: usize, const B: usize, const Q: usize>(&mut self, simd: S, block: usize) {
+    fn block<S: Simd, const V: usize, const B: usize, const Q: usize>(&mut self, simd: S, strip: &Strip, block: usize) {
         let Taps { count, run, .. } = self.sweep.taps;
-        for image in 0..self.sweep.images {
-            for tap in 0..count {
-                let mut k = 0;
-                while k + Q <= run {
-                    self.tile::<S, V, B, Q>(simd, image, block, tap, k);
-                    k += Q;
-                }
-                while Q > 8 && k + 8 <= run {
-                    self.tile::<S, V, B, 8>(simd, image, block, tap, k);
-                    k += 8;
-                }
-                while Q > 4 && k + 4 <= run {
-                    self.tile::<S, V, B, 4>(simd, image, block, tap, k);
-                    k += 4;
-                }
-                while Q > 1 && k < run {
-                    self.tile::<S, V, B, 1>(simd, image, block, tap, k);
-                    k += 1;
-                }
+        for tap in 0..count {
+            let mut k = 0;
+            while k + Q <= run {
+                self.tile::<S, V, B, Q>(simd, strip, block, tap, k);
+                k += Q;
+            }
+            while Q > 16 && k + 16 <= run {
+                self.tile::<S, V, B, 16>(simd, strip, block, tap, k);
+                k += 16;
+            }
+            while Q > 8 && k + 8 <= run {
+                self.tile::<S, V, B, 8>(simd, strip, block, tap, k);
+                k += 8;
+            }
+            while Q > 4 && k + 4 <= run {
+                self.tile::<S, V, B, 4>(simd, strip, block, tap, k);
+                k += 4;
+            }
+            while Q > 1 && k < run {
+                self.tile::<S, V, B, 1>(simd, strip, block, tap, k);
+                k += 1;
             }
         }
     }
 
-    /// `Q` rows of the gradient of one tap, summed over an image.
+    /// `Q` rows of the gradient of one tap, summed over a strip.
     #[inline(always)]
     fn tile<S: Simd, const V: usize, const B: usize, const Q: usize>(
         &mut self,
         simd: S,
-        image: usize,
+        strip: &Strip,
         block: usize,
         tap: usize,
         k: usize,
     ) {
-        let Sweep { rows, columns, input: from, output: to, taps, .. } = self.sweep;
+        let Sweep { columns, input: from, output: to, taps, .. } = self.sweep;
         let lanes = BLOCK / V;
         let mut sums = [[[R::splat(simd, R::default()); V]; B]; Q];
-        for row in 0..rows {
-            if !taps.inside(row).contains(&tap) {
-                continue;
+        for image in strip.images.clone() {
+            for row in strip.rows.clone() {
+                if !taps.inside(row).contains(&tap) {
+                    continue;
+                }
+                let input = from.origin + image * from.image + row * from.row + tap * taps.pitch + k;
+                let slopes = to.origin + image * to.image + row * to.row + block * BLOCK;
+                let input = &self.input[input..][..(columns - 1) * from.column + Q];
+                let slopes = &self.slopes[slopes..][..(columns - 1) * to.column + B * BLOCK];
+                sums = add_products(simd, sums, input, from.column, slopes.chunks(to.column));
             }
-            let input = from.origin + image * from.image + row * from.row + tap * taps.pitch + k;
-            let slopes = to.origin + image * to.image + row * to.row + block * BLOCK;
-            let input = &self.input[input..][..(columns - 1) * from.column + Q];
-            let slopes = &self.slopes[slopes..][..(columns - 1) * to.column + B * BLOCK];
-            sums = add_products(simd, sums, input, from.column, slopes.chunks(to.column));
         }
         for q in 0..Q {
             for b in 0..B {

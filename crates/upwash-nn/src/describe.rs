@@ -91,7 +91,7 @@ impl<R: Real> Network<R> {
 /// A network in f32. Its functions are compiled with this crate, and so are fast also where the crates that use it are
 /// compiled without optimization.
 #[derive(Debug)]
-pub struct CompiledNetwork(Network<f32>);
+pub struct CompiledNetwork(pub(crate) Network<f32>);
 
 impl CompiledNetwork {
     /// Builds a network: see [`Network::described`].
@@ -133,6 +133,17 @@ impl CompiledNetwork {
         labels: &[u8],
     ) -> Outcome {
         self.0.score(memory, parameters, statistics, pixels, labels)
+    }
+
+    /// The logits of a batch with fixed statistics: see [`Network::logits`].
+    pub fn logits(
+        &self,
+        memory: &mut Workspace<f32>,
+        parameters: &[f32],
+        statistics: &[f32],
+        pixels: &[f32],
+    ) -> Vec<f32> {
+        self.0.logits(memory, parameters, statistics, pixels)
     }
 
     /// Writes the statistics of a batch.

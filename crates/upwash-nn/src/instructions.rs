@@ -32,6 +32,11 @@ impl Instructions {
         self.find().unwrap_or_default()
     }
 
+    /// Runs code that is compiled for these instructions.
+    pub fn dispatch<W: WithSimd>(self, work: W) -> W::Output {
+        self.arch().dispatch(work)
+    }
+
     #[cfg(target_arch = "x86_64")]
     fn find(self) -> Option<Arch> {
         match self {

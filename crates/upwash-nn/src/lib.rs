@@ -21,6 +21,7 @@ mod real;
 mod shape;
 mod slide;
 mod sums;
+mod timing;
 
 pub use describe::CompiledNetwork;
 pub use instructions::Instructions;
@@ -30,6 +31,7 @@ pub use network::{Network, NormRanges, Outcome};
 pub use pass::{Operation, Pass, Statistics, Tensor, Workspace};
 pub use real::Real;
 pub use shape::Shape;
+pub use timing::{Cost, LayerTime};
 
 /// The number of channels that are computed together.
 pub const BLOCK: usize = 16;

@@ -243,11 +243,19 @@ impl<R: Real> Network<R> {
         self
     }
 
-    /// These operations, with the number of images that fit into the cache.
+    /// Replaces every operation.
+    pub(crate) fn map_operations(&mut self, map: impl FnMut(Box<dyn Operation<R>>) -> Box<dyn Operation<R>>) {
+        self.operations = std::mem::take(&mut self.operations).into_iter().map(map).collect();
+    }
+
+    /// These operations, with the number of images that fit into the cache, or whose activations are as large as the
+    /// weights that are read for them.
     fn group(&self, operations: Range<usize>) -> Group {
         let shapes = self.outputs[operations.clone()].iter().map(|&output| self.shape(output));
         let sizes = shapes.filter(|shape| !shape.is_flat()).map(|shape| shape.image_pitch() * size_of::<R>());
-        let images = sizes.max().map_or(usize::MAX, |largest| (CHUNK_BYTES / largest).max(1));
+        let weights = self.operations[operations.clone()].iter().filter_map(|operation| operation.cost());
+        let weights = weights.map(|(_, cost)| cost.weights * size_of::<R>()).max().unwrap_or(0);
+        let images = sizes.max().map_or(usize::MAX, |largest| (CHUNK_BYTES.max(weights) / largest).max(1));
         Group { operations, images }
     }
 
@@ -341,6 +349,20 @@ impl<R: Real> Network<R> {
     ) -> Outcome {
         let pass = self.forward(memory, parameters, Statistics::Fixed(statistics), pixels, &mut []);
         cross_entropy(pass.value(self.logits), pass.shape(self.logits), labels, None)
+    }
+
+    /// The logits of a batch with fixed statistics: a row for each image, with a column for each class.
+    pub fn logits<P: Copy + Into<f64>>(
+        &self,
+        memory: &mut Workspace<R>,
+        parameters: &[R],
+        statistics: &[R],
+        pixels: &[P],
+    ) -> Vec<R> {
+        let pass = self.forward(memory, parameters, Statistics::Fixed(statistics), pixels, &mut []);
+        let shape = pass.shape(self.logits);
+        let rows = pass.value(self.logits).chunks_exact(shape.pitch).take(pass.batch);
+        rows.flat_map(|row| row[..shape.channels].iter().copied()).collect()
     }
 
     /// Writes the statistics of a batch.

@@ -1,6 +1,7 @@
 //! A pass over the operations of a network, forward or backward, and the memory that it works in.
 
 use crate::buffer::Buffer;
+use crate::timing::Cost;
 use crate::{Real, Shape};
 use pulp::Arch;
 use std::ops::Range;
@@ -269,6 +270,11 @@ pub trait Operation<R: Real>: Send + Sync + std::fmt::Debug {
 
     /// Writes the gradient of its parameters, after those of the last images.
     fn finish_backward(&self, _pass: &mut Pass<'_, R>) {}
+
+    /// For layers of products: a name, and what their passes cost.
+    fn cost(&self) -> Option<(String, Cost)> {
+        None
+    }
 
     /// Makes max(x, 0) part of this operation, if it can be.
     fn fuse_relu(&mut self) -> bool {

@@ -7,7 +7,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "tiles index several arrays by the same constant ranges")]
 
-use crate::convolve::{Sweep, Write, vectors_per_block};
+use crate::convolve::{Strip, Sweep, Taps, Write, vectors_per_block};
 use crate::{BLOCK, Real};
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
@@ -63,14 +63,14 @@ impl<R: Real> Slide<'_, R> {
     /// blocks if `PAIRS`.
     #[inline(always)]
     fn images<S: Simd, const V: usize, const P: usize, const N: usize, const PAIRS: bool>(mut self, simd: S) {
-        for image in 0..self.sweep.images {
+        for images in self.sweep.image_groups(self.weights.len()) {
             let mut block = 0;
             while PAIRS && block + 2 <= self.sweep.blocks {
-                self.rows::<S, V, 2, P, N>(simd, image, block);
+                images.clone().for_each(|image| self.rows::<S, V, 2, P, N>(simd, image, block));
                 block += 2;
             }
             while block < self.sweep.blocks {
-                self.rows::<S, V, 1, P, N>(simd, image, block);
+                images.clone().for_each(|image| self.rows::<S, V, 1, P, N>(simd, image, block));
                 block += 1;
             }
         }
@@ -164,80 +164,94 @@ pub(crate) struct SlideGradient<'a, R> {
     pub(crate) gradient: &'a mut [R],
 }
 
+/// Sums for `Q` input channels, three weights of a kernel row and `B` blocks in `V` vectors each.
+type Sums<S, R, const V: usize, const B: usize, const Q: usize> = [[[[<R as Real>::Vector<S>; V]; B]; SIZE]; Q];
+
 impl<R: Real> WithSimd for SlideGradient<'_, R> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, simd: S) {
+        for strip in self.sweep.strips() {
+            self.strip(simd, &strip);
+        }
+    }
+}
+
+impl<R: Real> SlideGradient<'_, R> {
+    /// All blocks, as many at a time as fit into the registers.
+    #[inline(always)]
+    fn strip<S: Simd>(&mut self, simd: S, strip: &Strip) {
         if const { vectors_per_block::<S, R>() == 1 } {
             let pairs = self.sweep.blocks / 2;
             for pair in 0..pairs {
-                self.block::<S, 1, 2, 4>(simd, 2 * pair);
+                self.block::<S, 1, 2, 4>(simd, strip, 2 * pair);
             }
             if self.sweep.blocks % 2 == 1 {
-                self.block::<S, 1, 1, 8>(simd, 2 * pairs);
+                self.block::<S, 1, 1, 8>(simd, strip, 2 * pairs);
             }
             return;
         }
         for block in 0..self.sweep.blocks {
             if const { vectors_per_block::<S, R>() == 2 } {
-                self.block::<S, 2, 1, 1>(simd, block);
+                self.block::<S, 2, 1, 1>(simd, strip, block);
             } else if const { vectors_per_block::<S, R>() == 4 } {
-                self.block::<S, 4, 1, 1>(simd, block);
+                self.block::<S, 4, 1, 1>(simd, strip, block);
             } else if const { vectors_per_block::<S, R>() == 8 } {
-                self.block::<S, 8, 1, 1>(simd, block);
+                self.block::<S, 8, 1, 1>(simd, strip, block);
             } else {
-                self.block::<S, 16, 1, 1>(simd, block);
+                self.block::<S, 16, 1, 1>(simd, strip, block);
             }
         }
     }
-}
 
-/// Sums for `Q` input channels, three weights of a kernel row and `B` blocks in `V` vectors each.
-type Sums<S, R, const V: usize, const B: usize, const Q: usize> = [[[[<R as Real>::Vector<S>; V]; B]; SIZE]; Q];
-
-impl<R: Real> SlideGradient<'_, R> {
     /// The gradient for `B` blocks, `Q` input channels at a time.
     #[inline(always)]
-    fn block<S: Simd, const V: usize, const B: usize, const Q: usize>(&mut self, simd: S, block: usize) {
-        for image in 0..self.sweep.images {
-            for tap in 0..self.sweep.taps.count {
-                let mut channel = 0;
-                while channel + Q <= self.sweep.taps.run {
-                    self.tile::<S, V, B, Q>(simd, image, block, tap, channel);
-                    channel += Q;
-                }
-                while Q > 1 && channel < self.sweep.taps.run {
-                    self.tile::<S, V, B, 1>(simd, image, block, tap, channel);
-                    channel += 1;
-                }
+    fn block<S: Simd, const V: usize, const B: usize, const Q: usize>(&mut self, simd: S, strip: &Strip, block: usize) {
+        let Taps { count, run, .. } = self.sweep.taps;
+        for tap in 0..count {
+            let mut channel = 0;
+            while channel + Q <= run {
+                self.tile::<S, V, B, Q>(simd, strip, block, tap, channel);
+                channel += Q;
+            }
+            while Q > 3 && channel + 3 <= run {
+                self.tile::<S, V, B, 3>(simd, strip, block, tap, channel);
+                channel += 3;
+            }
+            while Q > 1 && channel < run {
+                self.tile::<S, V, B, 1>(simd, strip, block, tap, channel);
+                channel += 1;
             }
         }
     }
 
-    /// The gradient of one kernel row for `Q` input channels, summed over an image.
+    /// The gradient of one kernel row for `Q` input channels, summed over a strip.
     #[inline(always)]
     fn tile<S: Simd, const V: usize, const B: usize, const Q: usize>(
         &mut self,
         simd: S,
-        image: usize,
+        strip: &Strip,
         block: usize,
         tap: usize,
         channel: usize,
     ) {
-        let Sweep { rows, columns, input: from, output: to, taps, .. } = self.sweep;
+        let Sweep { columns, input: from, output: to, taps, .. } = self.sweep;
         let zero = R::splat(simd, R::default());
         let mut sums: Sums<S, R, V, B, Q> = [[[[zero; V]; B]; SIZE]; Q];
-        for row in 0..rows {
-            if !taps.inside(row).contains(&tap) {
-                continue;
+        for image in strip.images.clone() {
+            for row in strip.rows.clone() {
+                if !taps.inside(row).contains(&tap) {
+                    continue;
+                }
+                // The pixel right of the one that the first weight multiplies, and the slope left of the first pixel.
+                let input =
+                    from.origin + image * from.image + row * from.row + tap * taps.pitch + from.column + channel;
+                let slopes = to.origin + image * to.image + row * to.row - to.column + block * BLOCK;
+                let input = &self.input[input..][..(columns - 1) * from.column + Q];
+                let slopes = &self.slopes[slopes..][..(columns + 1) * to.column + B * BLOCK];
+                sums = add_row(simd, sums, input, from.column, slopes, to.column);
             }
-            // The pixel right of the one that the first weight multiplies, and the slope left of the first pixel.
-            let input = from.origin + image * from.image + row * from.row + tap * taps.pitch + from.column + channel;
-            let slopes = to.origin + image * to.image + row * to.row - to.column + block * BLOCK;
-            let input = &self.input[input..][..(columns - 1) * from.column + Q];
-            let slopes = &self.slopes[slopes..][..(columns + 1) * to.column + B * BLOCK];
-            sums = add_row(simd, sums, input, from.column, slopes, to.column);
         }
         for (q, sums) in sums.iter().enumerate() {
             for b in 0..B {

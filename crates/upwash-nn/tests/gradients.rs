@@ -219,3 +219,10 @@ fn single_precision_is_close_to_double() {
         assert!(error < 1e-5 * largest, "{name}: {error} of {largest}");
     }
 }
+
+/// Every 64-bit Arm processor has NEON, also the one that `scripts/check-neon.sh` emulates.
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn arm_computes_with_neon() {
+    assert_eq!(Instructions::detect(), Instructions::Neon);
+}

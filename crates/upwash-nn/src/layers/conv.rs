@@ -7,6 +7,7 @@ use crate::convolve::{Sweep, Taps, Walk, Write};
 use crate::packing::Packing;
 use crate::pass::{Operation, Pass, Tensor};
 use crate::product::Product;
+use crate::timing::Cost;
 use crate::{BLOCK, Real, Shape, buffer::Buffer};
 use std::ops::Range;
 
@@ -169,6 +170,21 @@ impl Conv {
 impl<R: Real> Operation<R> for Conv {
     fn gradients(&self) -> Vec<Tensor> {
         vec![self.input, self.output]
+    }
+
+    fn cost(&self) -> Option<(String, Cost)> {
+        let ([from, to], Kernel { size, stride, .. }) = (self.shapes, self.kernel);
+        let stride = if stride == 1 { String::new() } else { format!(", stride {stride}") };
+        let name =
+            format!("{size}x{size}, {} to {}, {}x{}{stride}", from.channels, to.channels, from.height, from.width);
+        let cost = Cost {
+            products: to.features() * from.channels * size * size,
+            backward_passes: 1 + usize::from(self.backward.is_some()),
+            weights: self.weights.len(),
+            inputs: from.features(),
+            outputs: to.features(),
+        };
+        Some((name, cost))
     }
 
     fn prepare(&self, pass: &mut Pass<'_, R>) {
