@@ -18,8 +18,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     let registry = Registry::standard();
     if let Some(unknown) = args.names.iter().find(|name| registry.find(name).is_none()) {
-        let names: Vec<&str> = registry.iter().map(|definition| definition.name).collect();
-        bail!("unknown algorithm `{unknown}`: choose from {}", names.join(", "));
+        bail!("unknown algorithm `{unknown}`: it {}", registry.one_of(unknown));
     }
     let selected =
         |definition: &&Definition| args.names.is_empty() || args.names.iter().any(|name| name == definition.name);

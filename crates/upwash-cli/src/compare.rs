@@ -1,15 +1,18 @@
 //! `upwash compare`: several configurations, one table.
 
+use crate::batch::{self, PlannedRun};
+use crate::configs::{self, OverrideArgs};
 use crate::engines::EngineArgs;
 use crate::parallel;
-use crate::runs::{DIVERGED, end_cleanly_when_interrupted, read_next_config};
-use anyhow::{Context, Result, ensure};
+use crate::runs::{DIVERGED, end_cleanly_when_interrupted};
+use crate::seeds::{self, SeedGroup, has_diverged};
+use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use upwash::experiment::{DatasetCache, Experiment};
-use upwash::run::{RunDirectory, RunLocation, Status, Summary};
+use upwash::experiment::DatasetCache;
+use upwash::run::{Status, Summary};
 use upwash_report::{Epoch, Run};
 
 #[derive(clap::Args)]
@@ -17,9 +20,8 @@ pub(crate) struct Args {
     /// The configurations, TOML; a run is called as its file
     #[arg(required = true)]
     configs: Vec<PathBuf>,
-    /// Replace a value of every configuration
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    replacements: Vec<String>,
+    #[command(flatten)]
+    overrides: OverrideArgs,
     /// The folder for results, one folder a run; what is done there is not run again, what was stopped
     /// goes on
     #[arg(long, value_name = "DIR", default_value = "runs/compare")]
@@ -30,6 +32,10 @@ pub(crate) struct Args {
     /// Run all at the same time, their workers in one engine: faster on a GPU. Results are the same
     #[arg(long)]
     parallel_runs: bool,
+    /// Run each configuration with N seeds, its own and those that follow it, and print means, confidence intervals and
+    /// paired differences
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=1000))]
+    seeds: Option<u64>,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -40,71 +46,88 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         let what = "--reach: write a percentage, above 0 and at most 100";
         ensure!(percent > 0.0 && percent <= 100.0, what);
     }
-    let (mut prepared, mut cache) = (Vec::new(), DatasetCache::default());
-    let mut names = BTreeSet::new();
+    let groups = plan(args)?;
+    let seeds = groups.iter().map(Vec::len).max().unwrap_or(1);
+    let planned: Vec<PlannedRun> = groups.into_iter().flatten().collect();
+    let at_a_time = if args.parallel_runs { planned.len() } else { 1 };
+    if args.parallel_runs {
+        // What cannot share an engine leaves nothing behind.
+        parallel::spec(&planned.iter().map(|run| &run.experiment).collect::<Vec<_>>())?;
+    }
+    end_cleanly_when_interrupted()?;
+    if let Some(name) = batch::run_missing(&planned, at_a_time, &args.engine)? {
+        return Ok(parallel::interrupted_in(name));
+    }
+    let mut rows = Vec::new();
+    for run in &planned {
+        rows.push((&run.name, run.summary()?));
+    }
+    let has_lost = rows.iter().any(|(_, row)| has_diverged(row));
+    match args.seeds {
+        None => table(out, &rows)?,
+        Some(_) => table_over_seeds(out, args, &planned, seeds)?,
+    }
+    if let Some(percent) = args.reach {
+        reached(out, &args.out, &rows, percent)?;
+    }
+    writeln!(out, "\nresults are in {}", args.out.display())?;
+    Ok(match has_lost {
+        true => ExitCode::from(DIVERGED),
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// The runs of each configuration: one, or one for each seed.
+fn plan(args: &Args) -> Result<Vec<Vec<PlannedRun>>> {
+    let (mut groups, mut cache, mut names) = (Vec::new(), DatasetCache::default(), BTreeSet::new());
     for path in &args.configs {
-        let experiment = read_next_config(path, &args.replacements, &mut cache)?;
         let stem = path.file_stem().context("a configuration has a name")?;
         let name = stem.to_string_lossy().into_owned();
         ensure!(
             names.insert(name.clone()),
             "two configurations are called {name}: their results would be in one folder"
         );
-        prepared.push((name, experiment));
+        let experiment = configs::read_next(path, &args.overrides.overrides(), &mut cache)?;
+        let Some(seeds) = args.seeds else {
+            groups.push(vec![PlannedRun { folder: args.out.join(&name), name, experiment }]);
+            continue;
+        };
+        let first = experiment.config.seed;
+        let mut group = Vec::new();
+        for seed in first..first.saturating_add(seeds) {
+            let mut overrides = args.overrides.overrides();
+            overrides.set.push(format!("seed={seed}"));
+            let experiment = configs::read_next(path, &overrides, &mut cache)?;
+            let name = format!("{name}/seed-{seed}");
+            group.push(PlannedRun { folder: args.out.join(&name), name, experiment });
+        }
+        groups.push(group);
     }
-    end_cleanly_when_interrupted()?;
-    if let Some(name) = run_what_is_missing(args, &prepared)? {
-        return Ok(parallel::interrupted_in(name));
+    let seed = |group: &Vec<PlannedRun>| group[0].experiment.config.seed;
+    if args.seeds.is_some()
+        && let Some(other) = groups.iter().find(|group| seed(group) != seed(&groups[0]))
+    {
+        bail!(
+            "--seeds compares runs with the same seeds, but {} begins with seed {} and {} with seed {}: add --set seed=1",
+            groups[0][0].name.split('/').next().unwrap_or_default(),
+            seed(&groups[0]),
+            other[0].name.split('/').next().unwrap_or_default(),
+            seed(other)
+        );
     }
-    let mut rows = Vec::new();
-    for (name, _) in &prepared {
-        let folder = args.out.join(name);
-        let summary = Summary::read(&folder)?;
-        let cannot = || format!("cannot read {}", folder.join(Summary::FILE).display());
-        rows.push((name, summary.with_context(cannot)?));
-    }
-    table(out, &rows)?;
-    if let Some(percent) = args.reach {
-        reached(out, &args.out, &rows, percent)?;
-    }
-    writeln!(out, "\nresults are in {}", args.out.display())?;
-    Ok(match rows.iter().any(|(_, row)| has_diverged(row)) {
-        true => ExitCode::from(DIVERGED),
-        false => ExitCode::SUCCESS,
-    })
+    Ok(groups)
 }
 
-/// What is not done: one after the other, or all on one engine. Says which was interrupted.
-fn run_what_is_missing<'a>(args: &Args, prepared: &'a [(String, Experiment)]) -> Result<Option<&'a String>> {
-    let mut at_a_time = 1;
-    if args.parallel_runs {
-        at_a_time = prepared.len();
-        // What cannot share an engine leaves nothing behind.
-        let all: Vec<&Experiment> = prepared.iter().map(|(_, experiment)| experiment).collect();
-        parallel::spec(&all)?;
+/// Means over the seeds, and what the other configurations have more than the first one.
+fn table_over_seeds(out: &mut impl Write, args: &Args, planned: &[PlannedRun], seeds: usize) -> Result<()> {
+    let mut groups = Vec::new();
+    for (path, runs) in args.configs.iter().zip(planned.chunks(seeds)) {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let summaries = runs.iter().map(PlannedRun::summary).collect::<Result<_>>()?;
+        groups.push(SeedGroup { name, summaries });
     }
-    for some in prepared.chunks(at_a_time) {
-        let (mut names, mut due) = (Vec::new(), Vec::new());
-        for (name, experiment) in some {
-            let (path, location) = (args.out.join(name), RunLocation::local(experiment));
-            if let Some(directory) = RunDirectory::open(&path, experiment, &location)? {
-                names.push(name);
-                due.push((experiment, directory));
-            }
-        }
-        if due.is_empty() {
-            continue;
-        }
-        let experiments: Vec<&Experiment> = due.iter().map(|(experiment, _)| *experiment).collect();
-        let mut engine = parallel::engine(&args.engine, &experiments)?;
-        let ended = parallel::execute(&mut *engine, &mut due);
-        for (name, run) in names.into_iter().zip(ended) {
-            if matches!(run?.status, Status::Interrupted { .. }) {
-                return Ok(Some(name));
-            }
-        }
-    }
-    Ok(None)
+    seeds::write_table(out, &groups)?;
+    seeds::write_differences(out, &groups)
 }
 
 fn table(out: &mut impl Write, rows: &[(&String, Summary)]) -> Result<()> {
@@ -136,10 +159,6 @@ fn table(out: &mut impl Write, rows: &[(&String, Summary)]) -> Result<()> {
         writeln!(out, "{name}: {} on {}{diverged}", row.algorithm, row.graph)?;
     }
     Ok(())
-}
-
-fn has_diverged(row: &Summary) -> bool {
-    matches!(row.status, Status::Diverged { .. })
 }
 
 /// What each run had cost when its workers' mean accuracy first was at least `percent`.

@@ -1,11 +1,14 @@
 //! `upwash config`: configurations without a run.
 
-use crate::output::tell;
-use crate::runs::{REFUSED, parse_config, read_config};
+use crate::configs::{self, OverrideArgs};
+use crate::output::{causes, tell};
+use crate::runs::REFUSED;
 use anyhow::Result;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use upwash::algorithm::Registry;
+use upwash::config::Overrides;
 
 /// Show and check configurations, and print their JSON schema.
 #[derive(clap::Subcommand)]
@@ -14,11 +17,10 @@ pub(crate) enum Command {
     #[command(after_help = "Example:
   upwash config show al-dsgd.toml --set graph.copies=1 > whole.toml")]
     Show {
-        /// The configuration, TOML
+        /// The configuration, TOML; - is standard input
         config: PathBuf,
-        /// Replace a value of the configuration
-        #[arg(long = "set", value_name = "KEY=VALUE")]
-        replacements: Vec<String>,
+        #[command(flatten)]
+        overrides: OverrideArgs,
     },
     /// Check configurations as a run would: keys, values, graph, data, algorithm
     #[command(after_help = "Example:
@@ -27,9 +29,8 @@ pub(crate) enum Command {
         /// The configurations, TOML
         #[arg(required = true)]
         configs: Vec<PathBuf>,
-        /// Replace a value of every configuration
-        #[arg(long = "set", value_name = "KEY=VALUE")]
-        replacements: Vec<String>,
+        #[command(flatten)]
+        overrides: OverrideArgs,
     },
     /// Print the JSON schema of configurations, for editors that complete and check TOML
     #[command(after_help = "Example:
@@ -43,21 +44,25 @@ pub(crate) enum Command {
 
 pub(crate) fn run(command: &Command, out: &mut impl Write) -> Result<ExitCode> {
     match command {
-        Command::Show { config, replacements } => {
-            write!(out, "{}", parse_config(config, replacements)?.to_toml())?;
+        Command::Show { config, overrides } => {
+            let mut config = configs::parse(config, &overrides.overrides())?;
+            for warning in Registry::standard().drop_inherited(&mut config.algorithm, &config.graph) {
+                tell!("warning: {warning}");
+            }
+            write!(out, "{}", config.to_toml())?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Check { configs, replacements } => check(configs, replacements, out),
+        Command::Check { configs, overrides } => check(configs, &overrides.overrides(), out),
         Command::Schema => Ok(writeln!(out, "{:#}", upwash::schema::configuration()).map(|()| ExitCode::SUCCESS)?),
         Command::Reference => Ok(write!(out, "{}", upwash::schema::reference()).map(|()| ExitCode::SUCCESS)?),
     }
 }
 
 /// Checks all of them, so that one call names every mistake.
-fn check(configs: &[PathBuf], replacements: &[String], out: &mut impl Write) -> Result<ExitCode> {
+fn check(configs: &[PathBuf], overrides: &Overrides, out: &mut impl Write) -> Result<ExitCode> {
     let mut refused = false;
     for path in configs {
-        match read_config(path, replacements) {
+        match configs::read(path, overrides) {
             Ok(experiment) => {
                 let (algorithm, graph) = (experiment.algorithm_name(), experiment.graph_name());
                 writeln!(out, "{}: ok: {algorithm} on {graph}", path.display())?;
@@ -67,7 +72,7 @@ fn check(configs: &[PathBuf], replacements: &[String], out: &mut impl Write) -> 
             }
             Err(error) => {
                 refused = true;
-                tell!("error: {error:#}");
+                tell!("error: {}", causes(&error));
             }
         }
     }

@@ -64,7 +64,12 @@ fn list(out: &mut impl Write) -> Result<()> {
         let state = if is_installed { "installed" } else { "-" };
         writeln!(out, "{name:<15}{about:<62}{state}")?;
     }
-    Ok(writeln!(out, "\nfiles are stored in {}", store.display())?)
+    writeln!(out, "\nfiles are stored in {}", store.display())?;
+    Ok(writeln!(
+        out,
+        "own data: data.name = \"images:FOLDER\" (PNG and JPEG files, a folder for each class)\n          or \
+         \"arrays:FILE\" (.npz or .safetensors)"
+    )?)
 }
 
 fn install(get: &Get, out: &mut impl Write) -> Result<()> {
@@ -76,7 +81,6 @@ fn install(get: &Get, out: &mut impl Write) -> Result<()> {
     // Ctrl-C also stops the package client. The temporary folder is removed on return.
     crate::runs::end_cleanly_when_interrupted()?;
     let folder = data_folder()?.join(source.name);
-    crate::files::make_folder(&folder)?;
     // Files of an earlier attempt are kept if their checksums are correct.
     let is_valid = |file: &&SourceFile| {
         let content = std::fs::read(folder.join(file.name));
@@ -86,6 +90,8 @@ fn install(get: &Get, out: &mut impl Write) -> Result<()> {
     if missing.is_empty() {
         return Ok(writeln!(out, "{name} is already installed in {}", folder.display())?);
     }
+    // A refused installation leaves no folder behind.
+    let _cleanup = NewFolders::make(&folder)?;
     let scratch = tempfile::tempdir_in(&folder).context("cannot create a temporary folder for unpacking")?;
     let bar = ProgressBar::new(missing.len() as u64);
     let template = "{spinner} {bar:28} {pos}/{len} files, {msg}, {elapsed}";
@@ -117,6 +123,23 @@ fn install(get: &Get, out: &mut impl Write) -> Result<()> {
     }
     bar.finish_and_clear();
     Ok(writeln!(out, "{} is installed in {}", source.name, folder.display())?)
+}
+
+/// Folders that were made, the innermost first. Those that are empty at the end are removed.
+struct NewFolders<'a>(Vec<&'a Path>);
+
+impl<'a> NewFolders<'a> {
+    fn make(folder: &'a Path) -> Result<Self> {
+        let missing = folder.ancestors().take_while(|folder| !folder.exists()).collect();
+        crate::files::make_folder(folder)?;
+        Ok(Self(missing))
+    }
+}
+
+impl Drop for NewFolders<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|folder| drop(std::fs::remove_dir(folder)));
+    }
 }
 
 /// Reads a file of the official distribution: uncompressed, from a .gz, or reconstructed from a PNG.

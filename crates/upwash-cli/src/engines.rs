@@ -101,20 +101,30 @@ impl EngineArgs {
     /// An engine with all workers of `spec`.
     pub fn build(&self, spec: &EngineSpec) -> Result<Box<dyn Engine>> {
         let selected = self.selected()?;
-        if self.engine == EngineName::Auto && is_gpu(selected) {
+        let engine = match selected {
+            Selected::Native => native_engine(spec)?,
+            Selected::Torch(device) => self.torch(device, spec)?,
+        };
+        // Where the program chose the device, it says so.
+        let is_chosen = match self.engine {
+            EngineName::Auto => is_gpu(selected),
+            EngineName::Native => false,
+            EngineName::Torch => self.device.is_none(),
+        };
+        if is_chosen {
             note!("engine: {}", self.display_name()?);
         }
-        match selected {
-            Selected::Native => Ok(native_engine(spec)?),
-            Selected::Torch(device) => self.torch(device, spec),
-        }
+        Ok(engine)
     }
 
     #[cfg(feature = "torch")]
     fn torch(&self, device: DeviceName, spec: &EngineSpec) -> Result<Box<dyn Engine>> {
         use upwash_torch::{CudaEngine, TorchNetwork, cpu_engine};
         match device {
-            DeviceName::Cpu => Ok(cpu_engine(spec)?),
+            DeviceName::Cpu => {
+                spec.check_memory()?;
+                Ok(cpu_engine(spec)?)
+            }
             DeviceName::Cuda(device) => {
                 let network = TorchNetwork::new(spec.network.clone());
                 let engine = CudaEngine::new(spec, &network, self.cuda_options(device))?;
@@ -153,21 +163,7 @@ impl EngineArgs {
             }
             return Ok(needs.parts());
         }
-        let workers = spec.starts.len() as u64;
-        let layout = spec.network.layout();
-        let vectors = 2 + spec.optimizer.state_vectors().len() as u64 + spec.state_vectors.len() as u64;
-        let numbers = vectors * layout.parameter_count() as u64 + layout.statistic_count() as u64;
-        let images = [&spec.data.train, &spec.data.test];
-        let data: usize = images.iter().map(|images| images.pixels.len()).sum();
-        // One gradient and one piece of a test at a time on every thread.
-        let threads = rayon::current_num_threads() as u64;
-        let activations = spec.network.activations() as u64 * 4;
-        let batch = (spec.sampler.batch_size() as u64).max(256);
-        Ok(vec![
-            ("models, steps and what algorithms keep", 4 * workers * numbers),
-            ("images", data as u64),
-            ("gradients under way", threads * batch * activations),
-        ])
+        Ok(spec.memory())
     }
 
     /// Whether the run is on a GPU.

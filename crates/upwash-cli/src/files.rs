@@ -2,12 +2,45 @@
 
 use anyhow::{Context, Result, anyhow};
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use upwash_report::Figure;
 
-/// Reads a text file.
+/// Reads a text file; - is standard input.
 pub fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    let cannot = || format!("cannot read {}", name(path));
+    let bytes = match is_stdin(path) {
+        true => stdin().with_context(cannot)?,
+        false => std::fs::read(path).with_context(cannot)?,
+    };
+    String::from_utf8(bytes).ok().with_context(|| format!("{}: this is not a text file", name(path)))
+}
+
+/// Standard input, however often it is asked for: a sweep reads its configuration once for each run.
+fn stdin() -> std::io::Result<Vec<u8>> {
+    static READ: Mutex<Option<Vec<u8>>> = Mutex::new(None);
+    let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(bytes) = &*read {
+        return Ok(bytes.clone());
+    }
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut bytes)?;
+    *read = Some(bytes.clone());
+    Ok(bytes)
+}
+
+/// Whether a path stands for standard input.
+pub fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// A path as messages name it.
+pub fn name(path: &Path) -> String {
+    match is_stdin(path) {
+        true => "standard input".into(),
+        false => path.display().to_string(),
+    }
 }
 
 /// Creates a file, or truncates an existing one.

@@ -1,8 +1,8 @@
 //! `upwash keys`: creates and shows the keys of peers.
 
-use anyhow::Result;
+use anyhow::{Result, anyhow, ensure};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use upwash_peers::Key;
 
 #[derive(clap::Subcommand)]
@@ -25,14 +25,23 @@ pub(crate) enum Command {
     },
 }
 
+/// Reads a key. If there is none, the error says how to make one.
+pub(crate) fn load(file: &Path) -> Result<Key> {
+    Key::load(file).map_err(|error| match file.exists() {
+        true => error.into(),
+        false => anyhow!("there is no key {0}: make one with `upwash keys new {0}`", file.display()),
+    })
+}
+
 pub(crate) fn run(command: &Command, out: &mut impl Write) -> Result<()> {
     let key = match command {
         Command::New { file } => {
+            ensure!(!file.exists(), "{} exists: name another file, so that no key is lost", file.display());
             let key = Key::generate();
             key.save(file)?;
             key
         }
-        Command::Show { file } => Key::load(file)?,
+        Command::Show { file } => load(file)?,
     };
     Ok(writeln!(out, "{}", key.fingerprint())?)
 }

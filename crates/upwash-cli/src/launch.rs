@@ -1,16 +1,21 @@
 //! `upwash launch`: runs all peers of a run on one machine, with generated keys and addresses.
 
+mod keys;
+mod processes;
+mod progress;
+
 use crate::files;
-use crate::runs::{DIVERGED, INTERRUPTED, end_cleanly_when_interrupted, interrupted, read_config};
+use crate::runs::{DIVERGED, INTERRUPTED, ISOLATED, end_cleanly_when_interrupted, interrupted, read_config};
 use anyhow::{Context, Result, ensure};
+use keys::Keys;
+use processes::{Launch, Outcome, Processes};
+use progress::Progress;
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
-use upwash::config::PeerConfig;
+use std::process::ExitCode;
 use upwash::experiment::Experiment;
 use upwash::run::{Status, Summary, directory};
-use upwash_peers::Key;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -40,38 +45,37 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     files::make_folder(&args.out)?;
     check_folder(&args.out, &experiment)?;
     // Held until return: of two launches into one folder, the second is refused before it changes anything.
-    let lock = files::create(&args.out.join("launch.lock"))?;
-    let _lock = directory::lock(lock, &args.out)?;
+    let lock = lock_folder(&args.out)?;
+    refuse_orphans(&args.out, workers)?;
     // When a run is continued, some peers may have finished already.
     let has_ended = |worker: usize| directory::is_over(&peer_folder(&args.out, worker));
-    if (0..workers).all(has_ended) {
+    let has_ended: Vec<bool> = (0..workers).map(has_ended).collect();
+    if has_ended.iter().all(|ended| *ended) {
         writeln!(out, "the run in {folder} has already ended")?;
-        return table(args, &vec![None; workers], out);
+        let earlier = (0..workers).map(|_| Outcome::Earlier).collect::<Vec<_>>();
+        return table(args, &earlier, out);
     }
-    let config = args.out.join("peers.toml");
+    let keys = Keys::create(&args.out, workers)?;
     let mut with_peers = experiment.config.clone();
-    with_peers.network.peers = peers(&args.out, workers)?;
+    with_peers.network.peers = keys.peers(workers)?;
+    let config = args.out.join("peers.toml");
     files::write(&config, with_peers.to_toml().as_bytes())?;
     end_cleanly_when_interrupted()?;
     let program = std::env::current_exe().context("cannot determine the path of this program")?;
-    let mut children = Children(Vec::new());
-    for worker in 0..workers {
-        children.0.push(match has_ended(worker) {
-            true => None,
-            false => Some(start(&program, &args.out, &config, worker)?),
-        });
-    }
+    let launch = Launch { program, out: &args.out, config, keys: &keys };
+    let processes = Processes::start(&launch, &has_ended)?;
+    record_processes(&lock, &processes);
     writeln!(
         out,
         "{workers} peers: {} on {}\nto see their state: upwash status {} --key {}",
         experiment.algorithm_name(),
         experiment.graph_name(),
-        config.display(),
-        key_file(&args.out, 0).display()
+        launch.config.display(),
+        keys.file(0).display()
     )?;
     out.flush()?;
-    let statuses = children.wait()?;
-    table(args, &statuses, out)
+    let outcomes = processes.wait(Progress::new(&args.out))?;
+    table(args, &outcomes, out)
 }
 
 /// Checks that the folder is new or holds this run, so that two runs are never mixed.
@@ -92,122 +96,70 @@ fn check_folder(out: &Path, experiment: &Experiment) -> Result<()> {
     Ok(())
 }
 
+/// The file that a launch locks, with the identifiers of its processes.
+const LOCK_FILE: &str = "launch.lock";
+
+fn lock_folder(out: &Path) -> Result<File> {
+    let path = out.join(LOCK_FILE);
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = upwash::files::open_regular_with(&mut options, &path);
+    let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(directory::lock(file, out)?)
+}
+
+/// Writes the identifiers of the processes, for the error of a later launch.
+fn record_processes(mut lock: &File, processes: &Processes<'_>) {
+    let text: String = processes.ids().iter().map(|id| format!("{id}\n")).collect();
+    // Only that error would miss them.
+    let _ = lock.set_len(0).and_then(|()| lock.write_all(text.as_bytes()));
+}
+
+/// Refuses to start peers beside those of an earlier launch, or beside peers that the user started.
+fn refuse_orphans(out: &Path, workers: usize) -> Result<()> {
+    let running = (0..workers).filter(|worker| directory::is_running(&peer_folder(out, *worker)));
+    let running: Vec<String> = running.map(|worker| worker.to_string()).collect();
+    if running.is_empty() {
+        return Ok(());
+    }
+    let ids = upwash::files::read_text(&out.join(LOCK_FILE)).unwrap_or_default();
+    let ids: Vec<&str> = ids.split_whitespace().filter(|id| id.bytes().all(|byte| byte.is_ascii_digit())).collect();
+    let processes = match ids.is_empty() {
+        true => String::new(),
+        false => format!(" (the earlier launch started the processes {})", ids.join(", ")),
+    };
+    anyhow::bail!(
+        "peers {} are still running in {}{processes}: if their launch was killed, they stop after their current round; \
+         wait until they have ended, or end them",
+        running.join(", "),
+        out.display()
+    )
+}
+
 fn peer_folder(out: &Path, worker: usize) -> PathBuf {
     out.join(format!("peer-{worker}"))
 }
 
-fn key_file(out: &Path, worker: usize) -> PathBuf {
-    out.join(format!("peer-{worker}.key"))
+fn log_file(out: &Path, worker: usize) -> PathBuf {
+    out.join(format!("peer-{worker}.log"))
 }
 
-/// A key and a free local address for each worker. Existing keys are reused.
-fn peers(out: &Path, workers: usize) -> Result<Vec<PeerConfig>> {
-    // All listeners are open at once, so that the ports differ. The ports lie below the ephemeral range, from which the
-    // system could assign one to an outgoing connection before the peer listens.
-    let first = std::process::id().wrapping_mul(97) % 22_000;
-    let ports = (0..22_000).map(|next| 10_000 + (first + next) % 22_000);
-    let free: Vec<_> =
-        ports.filter_map(|port| std::net::TcpListener::bind(("127.0.0.1", port as u16)).ok()).take(workers).collect();
-    ensure!(free.len() == workers, "fewer than {workers} free ports from 10000 to 31999 on this machine");
-    let peer = |(worker, listener): (usize, &std::net::TcpListener)| {
-        let file = key_file(out, worker);
-        let key = match file.exists() {
-            true => Key::load(&file)?,
-            false => {
-                let key = Key::generate();
-                key.save(&file)?;
-                key
-            }
-        };
-        Ok(PeerConfig { address: listener.local_addr()?.to_string(), key: key.fingerprint().to_string() })
-    };
-    free.iter().enumerate().map(peer).collect()
-}
-
-fn start(program: &Path, out: &Path, config: &Path, worker: usize) -> Result<Child> {
-    let folder = peer_folder(out, worker);
-    let log = files::create(&out.join(format!("peer-{worker}.log")))?;
-    Command::new(program)
-        .arg("peer")
-        .arg(config)
-        .args(["--id", &worker.to_string(), "--threads", "1", "--key"])
-        .arg(key_file(out, worker))
-        .arg("--out")
-        .arg(folder)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .spawn()
-        .with_context(|| format!("cannot start {}", program.display()))
-}
-
-/// The peer processes by worker; `None` for workers that had already finished.
-struct Children(Vec<Option<Child>>);
-
-impl Children {
-    /// Waits for all processes and returns their exit statuses. An interrupt of this process is passed on to them,
-    /// since only a terminal signals the whole process group.
-    fn wait(&mut self) -> Result<Vec<Option<ExitStatus>>> {
-        let mut signaled = false;
-        loop {
-            let children = self.0.iter_mut().flatten();
-            let statuses: std::io::Result<Vec<_>> = children.map(Child::try_wait).collect();
-            if statuses?.iter().all(Option::is_some) {
-                break;
-            }
-            if interrupted() && !std::mem::replace(&mut signaled, true) {
-                self.terminate();
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let children = self.0.iter_mut();
-        let statuses = children.map(|child| child.as_mut().map(Child::wait).transpose());
-        Ok(statuses.collect::<std::io::Result<_>>()?)
-    }
-
-    /// Sends SIGTERM to the processes that are still running. They write a checkpoint before they exit.
-    fn terminate(&mut self) {
-        let children = self.0.iter_mut().flatten();
-        let running = children.filter_map(|child| match child.try_wait() {
-            Ok(None) => Some(child.id().to_string()),
-            _ => None,
-        });
-        // One `kill` for all, without delay: the terminal may just have signaled them, and two signals within half a
-        // second count as one.
-        let running: Vec<String> = running.collect();
-        if !running.is_empty() {
-            let _ = Command::new("kill").args(running).status();
-        }
-    }
-}
-
-impl Drop for Children {
-    /// Ends the remaining processes after an error in this one.
-    fn drop(&mut self) {
-        self.terminate();
-        let deadline = Instant::now() + Duration::from_secs(10);
-        for child in self.0.iter_mut().flatten() {
-            while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// Prints the results of all peers and returns the exit code. `statuses` has `None` for peers that had already
-/// finished.
-fn table(args: &Args, statuses: &[Option<ExitStatus>], out: &mut impl Write) -> Result<ExitCode> {
+/// Prints the results of all peers and returns the exit code.
+fn table(args: &Args, outcomes: &[Outcome], out: &mut impl Write) -> Result<ExitCode> {
     writeln!(out, "\n  worker    rounds  test accuracy   sent MB")?;
-    let (mut accuracies, mut finished, mut diverged) = (Vec::new(), 0, false);
+    let (mut accuracies, mut training, mut finished) = (Vec::new(), 0, 0);
+    let (mut diverged, mut isolated) = (false, false);
     let mut stopped = interrupted();
-    for (worker, status) in statuses.iter().enumerate() {
-        let log = args.out.join(format!("peer-{worker}.log"));
-        let code = status.map_or(Some(0), |status| status.code());
-        let with_summary = [0, DIVERGED, INTERRUPTED].map(|code| Some(i32::from(code)));
+    for (worker, outcome) in outcomes.iter().enumerate() {
+        let log = log_file(&args.out, worker);
+        let code = match outcome {
+            Outcome::Earlier | Outcome::Restarted => Some(0),
+            Outcome::Exited(status) => status.code(),
+        };
+        let with_summary = [0, DIVERGED, ISOLATED, INTERRUPTED].map(|code| Some(i32::from(code)));
         let read = || Summary::read(&peer_folder(&args.out, worker));
         let Some(Ok(Some(summary))) = with_summary.contains(&code).then(read) else {
+            training += 1;
             let outcome = match code {
                 Some(_) => "failed",
                 None => "was killed",
@@ -225,6 +177,7 @@ fn table(args: &Args, statuses: &[Option<ExitStatus>], out: &mut impl Write) -> 
         };
         let accuracy = (!accuracy.is_nan()).then_some(accuracy);
         if !is_server {
+            training += 1;
             accuracies.extend(accuracy);
         }
         let accuracy = accuracy.map_or("not tested".into(), |accuracy| format!("{:.2} %", 100.0 * accuracy));
@@ -232,6 +185,10 @@ fn table(args: &Args, statuses: &[Option<ExitStatus>], out: &mut impl Write) -> 
             Status::Diverged { round, .. } => {
                 diverged = true;
                 format!("  diverged in round {round}")
+            }
+            Status::Isolated { round } => {
+                isolated = true;
+                format!("  isolated before round {round}")
             }
             _ if is_server => "  the server".into(),
             _ => String::new(),
@@ -243,14 +200,25 @@ fn table(args: &Args, statuses: &[Option<ExitStatus>], out: &mut impl Write) -> 
             summary.sent.bytes_sent as f64 / 1e6
         )?;
     }
-    if !accuracies.is_empty() {
-        let mean = 100.0 * accuracies.iter().sum::<f64>() / accuracies.len() as f64;
-        writeln!(out, "    mean{:>10}{:>13.2} %", "", mean)?;
-    }
+    write_mean(&accuracies, training, out)?;
     writeln!(out, "\nresults are in {}", args.out.display())?;
     Ok(match (stopped, diverged) {
         (true, _) => ExitCode::from(INTERRUPTED),
         (_, true) => ExitCode::from(DIVERGED),
-        _ => ExitCode::from(u8::from(finished < statuses.len())),
+        _ if isolated => ExitCode::from(ISOLATED),
+        _ => ExitCode::from(u8::from(finished < outcomes.len())),
     })
+}
+
+/// Prints the mean accuracy, and of how many workers it is if it is not the mean of all.
+fn write_mean(accuracies: &[f64], training: usize, out: &mut impl Write) -> Result<()> {
+    if accuracies.is_empty() {
+        return Ok(());
+    }
+    let mean = 100.0 * accuracies.iter().sum::<f64>() / accuracies.len() as f64;
+    let part = match accuracies.len() == training {
+        true => String::new(),
+        false => format!("          of {} tested workers out of {training}", accuracies.len()),
+    };
+    Ok(writeln!(out, "    mean{:>10}{:>13.2} %{part}", "", mean)?)
 }

@@ -5,6 +5,8 @@
 #![warn(clippy::print_stderr)]
 
 #[doc(hidden)]
+pub mod configs;
+#[doc(hidden)]
 pub mod engines;
 #[doc(hidden)]
 pub mod files;

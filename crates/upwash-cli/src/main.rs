@@ -4,24 +4,31 @@
 #![warn(clippy::print_stderr)]
 
 mod algorithms;
+mod batch;
 mod compare;
 mod config;
 mod data;
 mod demo;
+mod evaluate;
+mod init;
 mod keys;
 mod launch;
 mod peer;
 mod report;
 mod reproduce;
+mod resume;
+mod seeds;
 mod shell;
+mod sweep;
 mod topology;
 mod train;
 mod transports;
+mod usage;
 mod watch;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use upwash_cli::{engines, files, output, parallel, progress, runs};
+use upwash_cli::{configs, engines, files, output, parallel, progress, runs};
 
 /// Train neural networks on many workers without a parameter server.
 #[derive(Parser)]
@@ -31,6 +38,9 @@ struct Cli {
     /// Print results, warnings and errors only: no progress and no notes
     #[arg(long, short, global = true)]
     quiet: bool,
+    /// Print more about every epoch: the range of losses and accuracies, consensus distance, simulated time
+    #[arg(long, short, global = true, conflicts_with = "quiet")]
+    verbose: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -39,19 +49,38 @@ struct Cli {
 enum Command {
     /// Show what decentralized training is about, on built-in data, in some 15 seconds
     Demo(demo::Args),
+    /// Write a configuration with every key, its meaning and its default, to start from
+    #[command(after_help = "Examples:
+  upwash init                                         # writes upwash.toml
+  upwash init - | less")]
+    Init(init::Args),
     /// Train as a configuration says
     #[command(after_help = "Examples:
   upwash train al-dsgd.toml --out runs/first
   upwash train al-dsgd.toml --set training.epochs=5 --set seed=2 --out runs/second
-  upwash train al-dsgd.toml --out runs/first --resume
+  upwash train --resume --out runs/first              # after Ctrl-C or a crash, with all its settings
+  upwash train --resume --out runs/first --epochs 40  # go on where a shorter run ended
+  upwash train al-dsgd.toml --from runs/first/model.safetensors --out runs/finetuned
+  sed s/mlp:64/cnn/ al-dsgd.toml | upwash train - --out runs/cnn
   upwash train al-dsgd.toml --watch                   # and open the address that it prints
   upwash train resnet.toml --device cuda:0 --dry-run  # how much GPU memory would it need?")]
     Train(train::Args),
     /// Train as several configurations say, and compare the results in one table
     #[command(after_help = "Examples:
   upwash compare dpsgd.toml al-dsgd.toml --out runs/both
+  upwash compare dpsgd.toml al-dsgd.toml --out runs/both --seeds 5
   upwash compare *.toml --device cuda:0 --parallel-runs")]
     Compare(compare::Args),
+    /// Train with all combinations of some values, and print a table
+    #[command(after_help = "Examples:
+  upwash sweep al-dsgd.toml --grid training.learning_rate=0.05,0.1,0.2 --grid graph.copies=1,3 --seeds 3
+  upwash sweep al-dsgd.toml --grid training.learning_rate=0.05,0.1 --parallel-runs 4 --out runs/rates")]
+    Sweep(sweep::Args),
+    /// Classify data with a trained model: accuracy, loss, confusion matrix
+    #[command(after_help = "Examples:
+  upwash evaluate runs/first
+  upwash evaluate runs/first/model.safetensors --data images:photos --split all")]
+    Evaluate(evaluate::Args),
     /// Run the AL-DSGD paper's experiments, and show its numbers beside ours (calls upwash-reproduce)
     #[command(disable_help_flag = true)]
     Reproduce(reproduce::Args),
@@ -66,9 +95,10 @@ enum Command {
   upwash watch runs/first                             # on this machine
   upwash watch runs/first --listen 0.0.0.0:8230       # for other machines: prints an address with a token")]
     Watch(watch::Args),
-    /// Print a run's results and its losses over time
-    #[command(after_help = "Example:
-  upwash show runs/first")]
+    /// Print a run's results and its losses over time, or list the runs in a folder
+    #[command(after_help = "Examples:
+  upwash show runs/first
+  upwash show runs                                    # lists the runs in it")]
     Show(report::ShowArgs),
     /// Write runs as CSV, or for TensorBoard
     #[command(after_help = "Examples:
@@ -119,14 +149,20 @@ enum Command {
 
 /// Exit codes are in one table, in docs/architecture.md.
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    output::set_quiet(cli.quiet);
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage::print(&error),
+    };
+    output::set_verbosity(cli.quiet, cli.verbose);
     let mut out = output::Output(std::io::stdout().lock());
     let done = |()| ExitCode::SUCCESS;
     let result = match cli.command {
         Command::Demo(args) => demo::run(&args, &mut out),
+        Command::Init(args) => init::run(&args, &mut out).map(done),
         Command::Train(args) => train::run(&args, &mut out),
         Command::Compare(args) => compare::run(&args, &mut out),
+        Command::Sweep(args) => sweep::run(&args, &mut out),
+        Command::Evaluate(args) => evaluate::run(&args, &mut out).map(done),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Report(args) => report::report(&args, &mut out).map(done),
         Command::Watch(args) => watch::run(&args, &mut out).map(done),

@@ -4,6 +4,7 @@ use anyhow::Result;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
+use upwash::files::printable;
 
 /// A writer that ignores a closed pipe, as in `upwash topology list | head -1`. A run continues without its output,
 /// since its results are in its folder.
@@ -27,10 +28,18 @@ impl<W: Write> Write for Output<W> {
 
 /// Whether progress and notes are left out: `--quiet`.
 static QUIET: AtomicBool = AtomicBool::new(false);
+/// Whether lines of progress have every detail: `--verbose`.
+static VERBOSE: AtomicBool = AtomicBool::new(false);
 
-/// Leaves progress and notes out from now on.
-pub fn set_quiet(quiet: bool) {
+/// Leaves progress and notes out from now on, or shows every detail.
+pub fn set_verbosity(quiet: bool, verbose: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
+    VERBOSE.store(verbose, Ordering::Relaxed);
+}
+
+/// Whether lines of progress have every detail.
+pub fn is_verbose() -> bool {
+    VERBOSE.load(Ordering::Relaxed)
 }
 
 /// Whether only results, warnings and errors are printed.
@@ -60,9 +69,23 @@ pub use note;
 
 /// Writes a line to stderr and ignores errors; the implementation of `tell!`.
 pub fn write_line(line: std::fmt::Arguments) {
+    // A terminal would interpret control characters, which can come from files.
+    let line: String = line.to_string().split('\n').map(|line| printable(line) + "\n").collect();
     // In a single write, because other processes may write to the same stderr.
-    let line = format!("{line}\n");
     let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// An error and its causes on one line. Some errors already include the text of their cause.
+pub fn causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        match text.is_empty() {
+            true => text = cause,
+            false if text.contains(cause.trim_end()) => {}
+            false => text = format!("{}: {cause}", text.trim_end()),
+        }
+    }
+    text
 }
 
 /// Flushes the output, prints the error if there is one, and returns the exit code of the program.
@@ -70,8 +93,24 @@ pub fn finish(result: Result<ExitCode>, mut out: impl Write) -> ExitCode {
     match result.and_then(|code| Ok((out.flush()?, code))) {
         Ok(((), code)) => code,
         Err(error) => {
-            tell!("error: {error:#}");
+            tell!("error: {}", causes(&error));
             crate::runs::error_code(&error)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_named_once() {
+        let missing = || std::io::Error::new(ErrorKind::NotFound, "No such file (os error 2)");
+        let once = anyhow::Error::from(missing()).context("cannot read a.toml");
+        assert_eq!(causes(&once), "cannot read a.toml: No such file (os error 2)");
+        let path = "a.key".into();
+        let included = upwash::run::DirectoryError::Io { action: "read", path, source: missing() };
+        let twice = anyhow::Error::from(included).context("worker 3");
+        assert_eq!(causes(&twice), "worker 3: cannot read a.key: No such file (os error 2)");
     }
 }

@@ -27,11 +27,15 @@ pub fn engine(args: &EngineArgs, experiments: &[&Experiment]) -> Result<Box<dyn 
     args.build(&spec(experiments)?)
 }
 
-/// Runs all experiments in lockstep, with one progress bar.
-pub fn execute(engine: &mut dyn Engine, runs: &mut [(&Experiment, RunDirectory)]) -> Vec<Result<Summary, RunError>> {
+/// Runs all experiments in lockstep, with one progress bar. Beside it is the name of a single one.
+pub fn execute(
+    engine: &mut dyn Engine,
+    runs: &mut [(&Experiment, RunDirectory)],
+    name: &str,
+) -> Vec<Result<Summary, RunError>> {
     let count = runs.len();
     let display = |index| match (count, index) {
-        (1, _) => ProgressDisplay::new(false),
+        (1, _) => ProgressDisplay::new(true).named(name),
         (_, 0) => ProgressDisplay::for_runs(count),
         _ => ProgressDisplay::none(),
     };

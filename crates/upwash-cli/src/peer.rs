@@ -1,26 +1,29 @@
 //! `upwash peer`, which trains one worker among peers, and `upwash status`, which shows the state of the peers.
 
+use crate::configs::{self, OverrideArgs};
 use crate::engines::EngineArgs;
+use crate::keys;
+use crate::output::{note, tell};
 use crate::progress::ProgressDisplay;
-use crate::runs::{end_cleanly_when_interrupted, exit_code, parse_config, read_config, stop_handle, use_threads};
+use crate::runs::{end_cleanly_when_interrupted, exit_code, stop_handle, use_threads};
 use anyhow::{Context, Result, bail, ensure};
+use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use upwash::config::Config;
+use upwash::config::{Config, Overrides};
 use upwash::experiment::Experiment;
 use upwash::run::{RunDirectory, RunLocation, Status, Summary, run_in};
 use upwash::transport::Membership;
-use upwash_peers::{Fingerprint, Key, Limits, Peers, PeersConfig, Timings};
+use upwash_peers::{Fingerprint, Limits, Peers, PeersConfig, Timings};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configuration, the same on all machines; its [network] section lists the address and key of every worker
     config: PathBuf,
-    /// Replace a value of the configuration
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    replacements: Vec<String>,
+    #[command(flatten)]
+    overrides: OverrideArgs,
     /// The worker to run on this machine
     #[arg(long, value_name = "N")]
     id: usize,
@@ -36,6 +39,9 @@ pub(crate) struct Args {
     /// Number of threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+    /// Stop when stdin is closed: then the `upwash launch` that started this peer has ended
+    #[arg(long, hide = true)]
+    until_stdin_closes: bool,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -63,7 +69,7 @@ fn listed_peers(config: &Config) -> Result<Vec<(String, Fingerprint)>> {
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     use_threads(args.threads.map(usize::from))?;
-    let experiment = read_config(&args.config, &args.replacements)?;
+    let experiment = configs::read(&args.config, &args.overrides.overrides())?;
     let (workers, peers) = (experiment.workers(), listed_peers(&experiment.config)?);
     ensure!(
         peers.len() == workers,
@@ -75,7 +81,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     ensure!(args.id < workers, "--id {}: workers are numbered from 0 to {}", args.id, workers - 1);
     let default = PathBuf::from(format!("runs/peer-{}", args.id));
     let folder = args.out.as_deref().unwrap_or(&default);
-    let key = Key::load(&args.key)?;
+    let key = keys::load(&args.key)?;
+    let _lock = lock_key(args)?;
     let mut engine = args.engine.build(&experiment.engine_spec().only(&[args.id]))?;
     let state: usize = engine.state()?.iter().map(|(name, array)| name.len() + 4 * array.len()).sum();
     let layout = engine.layout();
@@ -90,19 +97,51 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         neighbors: experiment.contacts(args.id),
         run: experiment.run_number(),
         rounds: experiment.rounds(),
+        has_rounds: experiment.method.synchronous().is_some(),
         limits,
         timings: timings(&experiment)?,
     })?;
     let location = RunLocation { placement: transport.placement().clone(), is_shared: false };
     // Only now: before this point there is nothing to clean up.
     end_cleanly_when_interrupted()?;
+    if args.until_stdin_closes {
+        stop_when_stdin_closes();
+    }
     let Some(mut results) = RunDirectory::open(folder, &experiment, &location)? else {
-        bail!("the run in {} has already ended: see its summary.json", folder.display());
+        let summary = Summary::read(folder)?.with_context(|| format!("{} has no summary", folder.display()))?;
+        note!("the run in {} has already ended", folder.display());
+        print_end(args.id, folder, &summary, out)?;
+        return Ok(exit_code(&summary.status));
     };
-    let mut display = ProgressDisplay::new(false);
+    let mut display = ProgressDisplay::new(true);
     let summary = run_in(&mut results, &experiment, &mut *engine, &mut transport, stop_handle(), &mut display)?;
     print_end(args.id, folder, &summary, out)?;
     Ok(exit_code(&summary.status))
+}
+
+/// Locks the key for the life of this process. Two processes with one key would take each other's connections.
+fn lock_key(args: &Args) -> Result<File> {
+    let file = File::open(&args.key).with_context(|| format!("cannot read {}", args.key.display()))?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => bail!(
+            "another process runs worker {} with the key {}: stop it first, or wait until it ends",
+            args.id,
+            args.key.display()
+        ),
+        // Some network file systems do not support locks.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
+    }
+}
+
+/// Stops the run when stdin is closed.
+fn stop_when_stdin_closes() {
+    std::thread::spawn(|| {
+        let closed = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        if closed.is_ok() && !stop_handle().is_stopped() {
+            tell!("`upwash launch` has ended: stopping");
+            stop_handle().stop();
+        }
+    });
 }
 
 /// Prints how the worker's run ended.
@@ -112,11 +151,11 @@ fn print_end(worker: usize, folder: &Path, summary: &Summary, out: &mut impl Wri
         true => (", the server", 100.0 * summary.averaged_model_accuracy),
         false => ("", 100.0 * summary.mean_accuracy),
     };
+    let rounds = rounds(summary);
     match summary.status {
         Status::Finished => writeln!(
             out,
-            "worker {worker}{role}: {} rounds, test accuracy {accuracy:.2} %, sent {:.1} MB; results are in {}",
-            summary.rounds,
+            "worker {worker}{role}: {rounds}, test accuracy {accuracy:.2} %, sent {:.1} MB; results are in {}",
             summary.sent.bytes_sent as f64 / 1e6,
             folder.display()
         )?,
@@ -124,8 +163,21 @@ fn print_end(worker: usize, folder: &Path, summary: &Summary, out: &mut impl Wri
         Status::Interrupted { round } => {
             writeln!(out, "worker {worker}: interrupted before round {round}; run the same command again to continue")?
         }
+        Status::Isolated { round } => writeln!(
+            out,
+            "worker {worker}: isolated before round {round} ({rounds}): no other worker was in reach for \
+             network.isolation_seconds; run the same command again to continue, if any other worker still runs"
+        )?,
     }
     Ok(())
+}
+
+/// The rounds of a run, and how many of them this worker did not run.
+fn rounds(summary: &Summary) -> String {
+    match &summary.participation {
+        None => format!("{} rounds", summary.rounds),
+        Some(participation) => participation.to_string(),
+    }
 }
 
 fn timings(experiment: &Experiment) -> Result<Timings> {
@@ -136,6 +188,7 @@ fn timings(experiment: &Experiment) -> Result<Timings> {
         failure_timeout: seconds(network.failure_timeout_seconds)?,
         message_timeout: seconds(network.message_timeout_seconds)?,
         startup_timeout: seconds(network.startup_timeout_seconds)?,
+        isolation_timeout: seconds(network.isolation_seconds)?,
         ..Timings::default()
     })
 }
@@ -143,8 +196,8 @@ fn timings(experiment: &Experiment) -> Result<Timings> {
 /// Prints for each peer its round, how far it is behind, its traffic and its connections. The exit code is 1 if a peer
 /// does not answer.
 pub(crate) fn status(args: &StatusArgs, out: &mut impl Write) -> Result<ExitCode> {
-    let config = parse_config(&args.config, &[])?;
-    let (peers, key) = (listed_peers(&config)?, Key::load(&args.key)?);
+    let config = configs::parse(&args.config, &Overrides::default())?;
+    let (peers, key) = (listed_peers(&config)?, keys::load(&args.key)?);
     ensure!(
         !peers.is_empty(),
         "{} has no network.peers: list the address and key of every worker",

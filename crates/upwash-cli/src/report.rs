@@ -5,16 +5,16 @@ use crate::output::tell;
 use anyhow::{Result, ensure};
 use std::io::Write;
 use std::path::PathBuf;
-use upwash_report::{Run, csv, figures, page, show, tensorboard};
+use upwash_report::{Run, csv, figures, list, page, runs_in, show, tensorboard};
 
 /// Arguments of `upwash report`.
 #[derive(clap::Args)]
 pub(crate) struct ReportArgs {
-    /// Folders of runs, finished or not
+    /// Folders of runs, finished or not, or folders in which there are runs
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// The HTML page to write, one self-contained file
-    #[arg(short, long, default_value = "report.html", value_name = "FILE")]
+    #[arg(short, long, default_value = "report.html", value_name = "FILE", conflicts_with = "png")]
     output: PathBuf,
     /// Write the figures as PNG and SVG into this folder instead, for a paper
     #[arg(long, value_name = "DIR")]
@@ -24,7 +24,7 @@ pub(crate) struct ReportArgs {
 /// Arguments of `upwash show`.
 #[derive(clap::Args)]
 pub(crate) struct ShowArgs {
-    /// Folders of runs, finished or not
+    /// Folders of runs, finished or not, or folders in which there are runs: these are listed
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct ShowArgs {
 /// Arguments of `upwash export`.
 #[derive(clap::Args)]
 pub(crate) struct ExportArgs {
-    /// Folders of runs, finished or not
+    /// Folders of runs, finished or not, or folders in which there are runs
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
     /// Write a CSV file with one line per epoch and worker; - is stdout
@@ -43,9 +43,13 @@ pub(crate) struct ExportArgs {
     tensorboard: Option<PathBuf>,
 }
 
-/// Reads the runs and prints their notices.
+/// Reads the runs, also those in folders of runs, and prints their notices.
 fn read(folders: &[PathBuf]) -> Result<Vec<Run>> {
-    let runs = Run::read_all(folders)?;
+    let found = folders.iter().flat_map(|folder| match runs_in(folder) {
+        none if none.is_empty() => vec![folder.clone()],
+        found => found,
+    });
+    let runs = Run::read_all(&found.collect::<Vec<_>>())?;
     for notice in runs.iter().flat_map(|run| &run.notices) {
         tell!("note: {notice}");
     }
@@ -68,13 +72,18 @@ pub(crate) fn report(args: &ReportArgs, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Prints the summary of each run.
+/// Prints the summary of each run, and a list of the runs in each folder of runs.
 pub(crate) fn print(args: &ShowArgs, out: &mut dyn Write) -> Result<()> {
-    for (number, run) in Run::read_all(&args.runs)?.iter().enumerate() {
+    let is_list = |folder: &&PathBuf| runs_in(folder).first().is_some_and(|first| first != *folder);
+    let (lists, runs): (Vec<&PathBuf>, Vec<&PathBuf>) = args.runs.iter().partition(is_list);
+    let runs: Vec<PathBuf> = runs.into_iter().cloned().collect();
+    let shown = Run::read_all(&runs)?;
+    let lists = lists.into_iter().map(|folder| list(folder, &runs_in(folder)));
+    for (number, text) in lists.chain(shown.iter().map(show)).enumerate() {
         if number > 0 {
             writeln!(out)?;
         }
-        write!(out, "{}", show(run))?;
+        write!(out, "{text}")?;
     }
     Ok(())
 }

@@ -1,14 +1,13 @@
-//! Shared parts of all commands that train: configurations, interruption, exit codes.
+//! Shared parts of all commands that train: interruption, threads, exit codes.
 
-use crate::files;
 use crate::output::tell;
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use upwash::config::Config;
-use upwash::experiment::{DataPaths, DatasetCache, Experiment};
+use upwash::config::Overrides;
+use upwash::experiment::Experiment;
 use upwash::run::{RunError, Status, StopHandle};
 
 /// Exit code of a run that failed after it had started. docs/architecture.md has the table of exit codes.
@@ -17,6 +16,8 @@ const FAILED: u8 = 1;
 pub const REFUSED: u8 = 2;
 /// Exit code of a run that diverged.
 pub const DIVERGED: u8 = 3;
+/// Exit code of a peer that had no other peer in reach for too long.
+pub const ISOLATED: u8 = 4;
 /// Exit code of a run that was interrupted.
 pub const INTERRUPTED: u8 = 130;
 
@@ -26,6 +27,7 @@ pub fn exit_code(status: &Status) -> ExitCode {
         Status::Finished => ExitCode::SUCCESS,
         Status::Diverged { .. } => ExitCode::from(DIVERGED),
         Status::Interrupted { .. } => ExitCode::from(INTERRUPTED),
+        Status::Isolated { .. } => ExitCode::from(ISOLATED),
     }
 }
 
@@ -78,21 +80,8 @@ pub fn use_threads(count: Option<usize>) -> Result<()> {
     Ok(())
 }
 
-/// Reads a configuration, applies the replacements and prepares the experiment.
-pub fn read_config(path: &Path, replacements: &[String]) -> Result<Experiment> {
-    read_next_config(path, replacements, &mut DatasetCache::default())
-}
-
-/// As [`read_config`], for one of several configurations that share data sets.
-pub fn read_next_config(path: &Path, replacements: &[String], cache: &mut DatasetCache) -> Result<Experiment> {
-    let config = parse_config(path, replacements)?;
-    let paths = DataPaths { files: path.parent().unwrap_or(Path::new("")).to_owned(), ..DataPaths::standard() };
-    let experiment = Experiment::prepare_next(config, &paths, cache);
-    experiment.with_context(|| path.display().to_string())
-}
-
-/// Reads a configuration and applies the replacements, without loading the data and graphs that it names.
-pub fn parse_config(path: &Path, replacements: &[String]) -> Result<Config> {
-    let config = Config::parse(&files::read(path)?, replacements);
-    config.with_context(|| path.display().to_string())
+/// Reads a configuration, applies `--set` and prepares the experiment.
+pub fn read_config(path: &Path, assignments: &[String]) -> Result<Experiment> {
+    let overrides = Overrides { set: assignments.to_vec(), unset: vec![] };
+    crate::configs::read(path, &overrides)
 }

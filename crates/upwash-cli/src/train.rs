@@ -1,31 +1,46 @@
 //! `upwash train`
 
+use crate::configs::{self, OverrideArgs};
 use crate::engines::EngineArgs;
+use crate::output::note;
 use crate::progress::ProgressDisplay;
-use crate::runs::{end_cleanly_when_interrupted, exit_code, read_config, stop_handle, use_threads};
+use crate::resume;
+use crate::runs::{end_cleanly_when_interrupted, exit_code, stop_handle, use_threads};
 use crate::transports::{Job, TransportName};
 use crate::watch::{self, DEFAULT_ADDRESS};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use upwash::algorithm::Links;
+use upwash::config::Overrides;
 use upwash::experiment::Experiment;
-use upwash::run::{RunDirectory, RunLocation, run_in};
+use upwash::memory::display;
+use upwash::run::{BestModel, RunDirectory, RunLocation, Status, Summary, directory, run_in};
 use upwash::transport::Transport;
 use upwash_report::{shard_table, summary_table};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The configuration, TOML; every key has a default
-    config: PathBuf,
-    /// Replace a value of the configuration
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    replacements: Vec<String>,
+    /// The configuration, TOML; every key has a default. - is standard input
+    #[arg(required_unless_present = "resume")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    overrides: OverrideArgs,
+    /// The number of epochs; with --resume, a run gets more of them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    epochs: Option<u64>,
+    /// Start all workers from this model: a run directory, or a file such as its model.safetensors
+    #[arg(long, value_name = "MODEL")]
+    from: Option<PathBuf>,
+    /// Keep the best averaged model of all evaluations, too, as best.safetensors
+    #[arg(long)]
+    keep_best: bool,
     /// The folder for results, which must not contain a run
     #[arg(long, value_name = "DIR", default_value = "runs/train")]
     out: PathBuf,
-    /// Resume the run in that folder from its newest checkpoint
+    /// Resume the run in that folder from its newest checkpoint, with its configuration and all that was set
     #[arg(long)]
     resume: bool,
     /// Number of threads; the result does not depend on it [default: one for each core]
@@ -42,6 +57,8 @@ pub(crate) struct Args {
           default_missing_value = DEFAULT_ADDRESS, value_parser = watch::address)]
     watch: Option<SocketAddr>,
     #[command(flatten)]
+    access: watch::Access,
+    #[command(flatten)]
     engine: EngineArgs,
 }
 
@@ -54,16 +71,63 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
 
 fn run_in_job(job: &Job, args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     use_threads(args.threads.map(usize::from).or(job.threads()))?;
-    let experiment = read_config(&args.config, &args.replacements)?;
+    let overrides = args.overrides()?;
+    let experiment = match &args.config {
+        Some(config) if !args.resume => configs::read(config, &overrides)?,
+        config => resume::prepare(config.as_deref(), &args.out, &overrides)?,
+    };
     if args.dry_run {
         return match job.speaks() {
             true => dry_run(args, &experiment, out),
             false => Ok(ExitCode::SUCCESS),
         };
     }
+    if args.resume && directory::has_ended(&args.out, &experiment) {
+        return show_ended(job, args, out);
+    }
     let mut transport = job.transport(&experiment)?;
     // The transport outlives an error, so that it can close its connections cleanly.
     job.or_end_all(train(job, args, &experiment, &mut *transport, out))
+}
+
+impl Args {
+    /// Everything that options change in the configuration.
+    fn overrides(&self) -> Result<Overrides> {
+        let mut overrides = self.overrides.overrides();
+        overrides.set.extend(self.epochs.map(|epochs| format!("training.epochs={epochs}")));
+        if let Some(model) = &self.from {
+            overrides.set.push(resume::from(model)?);
+        }
+        if self.keep_best {
+            overrides.set.push("training.keep_best=true".into());
+        }
+        Ok(overrides)
+    }
+}
+
+/// Shows the results of a run that is over, as if it had just ended.
+fn show_ended(job: &Job, args: &Args, out: &mut impl Write) -> Result<ExitCode> {
+    let directory = args.out.display();
+    let summary = Summary::read(&args.out)?.with_context(|| format!("{directory} has no summary"))?;
+    if job.speaks() {
+        writeln!(out, "the run in {directory} has already ended\n")?;
+        write_results(&summary, &args.out, out)?;
+        if summary.status == Status::Finished {
+            note!("to train it for longer: upwash train --resume --out {directory} --epochs N");
+        }
+    }
+    Ok(exit_code(&summary.status))
+}
+
+fn write_results(summary: &Summary, directory: &Path, out: &mut impl Write) -> Result<()> {
+    write!(out, "{}", summary_table(summary))?;
+    if let Some(best) = summary.best {
+        let accuracy = 100.0 * best.test_accuracy;
+        let file = directory.join(BestModel::FILE);
+        writeln!(out, "best averaged model: {accuracy:.2} % after epoch {}, in {}", best.epoch, file.display())?;
+    }
+    writeln!(out, "\nresults are in {}", directory.display())?;
+    Ok(())
 }
 
 fn train(
@@ -78,14 +142,16 @@ fn train(
     let location = RunLocation { placement, is_shared: true };
     let mut engine = args.engine.build(&experiment.engine_spec().only(&own))?;
     let watched = args.watch.filter(|_| job.speaks());
-    let place = watched.map(watch::take).transpose()?;
+    let place = watched.map(|address| watch::take(address, &args.access)).transpose()?;
     // From here on the run leaves files behind.
     end_cleanly_when_interrupted()?;
-    let mut results = if args.resume {
-        RunDirectory::resume(&args.out, experiment, &location)?
-    } else {
-        RunDirectory::create(&args.out, experiment, &location)?
+    let mut results = match args.resume {
+        true => RunDirectory::resume(&args.out, experiment, &location)?,
+        false => RunDirectory::create(&args.out, experiment, &location)?,
     };
+    if job.speaks() {
+        resume::remember(&args.overrides()?, &args.out)?;
+    }
     // The server runs until the end of this function, so that viewers see how the run ended.
     let _watched = match place {
         Some(place) => Some(watch::show(place, &args.out, &mut std::io::stderr())?),
@@ -102,12 +168,20 @@ fn train(
     };
     let summary = run_in(&mut results, experiment, &mut *engine, transport, stop_handle(), &mut display)?;
     if job.speaks() {
-        write!(out, "{}", summary_table(&summary))?;
-        writeln!(out, "\nresults are in {}", args.out.display())?;
+        write_results(&summary, &args.out, out)?;
         // Before the other ranks continue: the first one that fails may end the job.
         out.flush()?;
     }
     Ok(exit_code(&summary.status))
+}
+
+/// The mean number of links in a round, if not all links of the graph are up in every round.
+fn mean_links(experiment: &Experiment) -> Option<f64> {
+    let is_used = experiment.method.links() != Links::None && experiment.config.graph.directed_edges.is_none();
+    let rounds = experiment.rounds().clamp(1, 1000);
+    let counts = (0..rounds).map(|round| experiment.schedule.round(round).links().len() as f64);
+    let mean = counts.sum::<f64>() / rounds as f64;
+    (is_used && mean != experiment.graph.edges().len() as f64).then_some(mean)
 }
 
 /// Prints the length and the memory of a run without running it.
@@ -122,26 +196,22 @@ fn dry_run(args: &Args, experiment: &Experiment, out: &mut impl Write) -> Result
         experiment.rounds(),
         experiment.sampler.rounds_per_epoch()
     )?;
+    if let Some(links) = mean_links(experiment) {
+        let all = experiment.graph.edges().len();
+        writeln!(out, "{links:.2} of the {all} links of the graph are up in an average round")?;
+    }
     for warning in &experiment.warnings {
         writeln!(out, "warning: {warning}")?;
     }
     let parts = args.engine.memory(&experiment.engine_spec())?;
-    let all: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
+    let all = parts.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
     let memory = match args.engine.is_gpu()? {
         true => "the GPU's memory",
         false => "memory",
     };
-    writeln!(out, "\nneeds {} of {memory}", size(all))?;
+    writeln!(out, "\nneeds {} of {memory}", display(all))?;
     for (what, bytes) in parts {
-        writeln!(out, "  {:>10}  {what}", size(bytes))?;
+        writeln!(out, "  {:>10}  {what}", display(bytes))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Formats a number of bytes.
-fn size(bytes: u64) -> String {
-    match bytes as f64 / (1u64 << 20) as f64 {
-        mebibytes if mebibytes < 1000.0 => format!("{mebibytes:.1} MiB"),
-        mebibytes => format!("{:.2} GiB", mebibytes / 1024.0),
-    }
 }

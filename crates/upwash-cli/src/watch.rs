@@ -19,10 +19,20 @@ pub(crate) struct Args {
     /// The folder of a run, in progress or ended
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// The address to listen on; if other machines can reach it, access needs a token, which is generated and
-    /// printed unless UPWASH_TOKEN is set
+    /// The address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS, value_parser = address)]
     listen: SocketAddr,
+    #[command(flatten)]
+    access: Access,
+}
+
+/// Who may open the page.
+#[derive(clap::Args)]
+pub(crate) struct Access {
+    /// Let every user of this machine open the live page. Without this, the page needs a token: UPWASH_TOKEN, or a
+    /// new one that is part of the printed address
+    #[arg(long)]
+    no_token: bool,
 }
 
 /// Parses an address such as `127.0.0.1:8230` or `localhost:8230`.
@@ -34,7 +44,7 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
 
 /// Serves until Ctrl-C.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
-    let _server = show(take(args.listen)?, &args.run, out)?;
+    let _server = show(take(args.listen, &args.access)?, &args.run, out)?;
     end_cleanly_when_interrupted()?;
     while !interrupted() {
         std::thread::sleep(Duration::from_millis(50));
@@ -42,13 +52,13 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Binds the address of the live page. Uses the token from the environment, or generates one if other machines can
-/// reach the address.
-pub(crate) fn take(address: SocketAddr) -> Result<Listener> {
+/// Binds the address of the live page. Uses the token from the environment, or generates one: on a loopback address,
+/// too, since other users of this machine can reach it.
+pub(crate) fn take(address: SocketAddr, access: &Access) -> Result<Listener> {
     let given = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
     let token = match given {
+        _ if access.no_token => None,
         Some(token) => Some(token.parse::<Token>().context(TOKEN_VARIABLE)?),
-        None if address.ip().is_loopback() => None,
         None => Some(Token::generate()),
     };
     Ok(Listener::bind(address, token)?)

@@ -4,9 +4,12 @@
 
 mod common;
 
-use common::{error, interrupted, outcome, said, summary, upwash};
+use common::{command, error, interrupted, outcome, said, summary, upwash, wait_with_timeout};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use upwash::run::directory;
 
 const RING: &str = "model = \"softmax\"\n[graph]\ntopology = \"file:graph.txt\"\n[training]\nepochs = 2\n";
 
@@ -163,6 +166,103 @@ fn closed_pipes_do_not_stop_a_run() {
     assert_eq!(outcome(&here.join("peers/peer-3"))["status"], "finished");
 }
 
+/// A launch in progress, which is ended by the end of the test.
+struct Running(Child);
+
+impl Running {
+    /// Starts a launch that takes long, and waits until its peers have completed a round.
+    fn start(here: &Path) -> Self {
+        let long = ["launch", "ring.toml", "--out", "run", "--set", "training.epochs=100000"];
+        let mut started = command(here, &long);
+        let child = started.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        for worker in 0..4 {
+            let folder = here.join(format!("run/peer-{worker}"));
+            wait_until(|| events(&folder).contains("\"event\":\"round\""));
+        }
+        Self(child)
+    }
+
+    /// The process of each peer.
+    fn peers(here: &Path) -> Vec<String> {
+        let text = std::fs::read_to_string(here.join("run/launch.lock")).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn wait_until(condition: impl Fn() -> bool) {
+    for _ in 0..6000 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("not within a minute");
+}
+
+fn signal(name: &str, process: &str) {
+    assert!(Command::new("kill").args([name, process]).status().unwrap().success());
+}
+
+#[test]
+fn killed_peer_is_reported_at_once_and_can_be_restarted() {
+    let folder = folder();
+    let here = folder.path();
+    let mut launch = Running::start(here);
+    let mut lines = BufReader::new(launch.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+    // It talks while it runs.
+    let epoch = lines.find(|line| line.starts_with("epoch ")).unwrap();
+    assert!(epoch.contains(" of 100000: train loss "), "{epoch}");
+    // Private keys are not among the results.
+    let inside = Command::new("grep").args(["-rl", "PRIVATE KEY", "run"]).current_dir(here).output().unwrap();
+    assert_eq!(String::from_utf8(inside.stdout).unwrap(), "");
+    signal("-9", &Running::peers(here)[2]);
+    let killed = lines.find(|line| line.starts_with("peer 2")).unwrap();
+    assert_eq!(killed, "peer 2 was killed by signal 9; restart it with:");
+    let restart = lines.next().unwrap();
+    let mut restarted = Command::new("sh");
+    restarted.arg("-c").arg(format!("exec {restart}")).current_dir(here);
+    let restarted = restarted.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    lines.find(|line| line == "peer 2 is running again").unwrap();
+    signal("-INT", &launch.0.id().to_string());
+    // The restarted peer is not a child of the launch, and ends with it all the same.
+    let ended = wait_with_timeout(restarted);
+    assert_eq!(ended.status.code(), Some(130), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(lines.any(|line| line.starts_with("peer 0 has stopped, with a checkpoint")));
+    let mut table = String::new();
+    std::io::Read::read_to_string(&mut launch.0.stdout.take().unwrap(), &mut table).unwrap();
+    assert_eq!(launch.0.wait().unwrap().code(), Some(130));
+    assert!(!table.contains("failed") && !table.contains("was killed"), "{table}");
+    // The keys are gone, and the next launch makes new ones.
+    assert_eq!(std::fs::read_dir(here.join("state/upwash/launch")).unwrap().count(), 0);
+}
+
+#[test]
+fn peers_do_not_outlive_a_killed_launch() {
+    let folder = folder();
+    let here = folder.path();
+    let mut launch = Running::start(here);
+    let peers = Running::peers(here);
+    // One peer cannot end yet.
+    signal("-STOP", &peers[1]);
+    launch.0.kill().unwrap();
+    launch.0.wait().unwrap();
+    let again = error(here, &["launch", "ring.toml", "--out", "run", "--set", "training.epochs=100000"]);
+    signal("-CONT", &peers[1]);
+    assert!(again.contains("still running in run") && again.contains(&peers[1]), "{again}");
+    for worker in 0..4 {
+        let folder = here.join(format!("run/peer-{worker}"));
+        wait_until(|| folder.join("summary.json").exists() && !directory::is_running(&folder));
+        assert_eq!(summary(&folder)["status"], "interrupted");
+    }
+}
+
 /// A peer reports missing neighbors, and can be stopped while it waits for them.
 #[test]
 fn missing_peers_are_reported() {
@@ -170,12 +270,20 @@ fn missing_peers_are_reported() {
     let here = folder.path();
     said(here, &["launch", "pair.toml", "--out", "run"]);
     let text = std::fs::read_to_string(here.join("run/peers.toml")).unwrap();
+    // The keys of the launch are gone with it.
+    let new_key = |file: &str| said(here, &["keys", "new", file]).trim().to_owned();
+    let mut keys = [new_key("0.key"), new_key("1.key")].into_iter();
+    let with_keys = |line: &str| match line.starts_with("key = ") {
+        true => format!("key = \"{}\"", keys.next().unwrap()),
+        false => line.to_owned(),
+    };
+    let text: Vec<String> = text.lines().map(with_keys).collect();
     let alone = |name: &str, seconds: &str| {
-        let with = |line: &str| match line.starts_with("startup_timeout_seconds") {
-            true => format!("startup_timeout_seconds = {seconds}\n"),
-            false => format!("{line}\n"),
+        let with = |line: &String| match line.split(' ').next() {
+            Some(key @ ("startup_timeout_seconds" | "isolation_seconds")) => format!("{key} = {seconds}\n"),
+            _ => format!("{line}\n"),
         };
-        std::fs::write(here.join(name), text.lines().map(with).collect::<String>()).unwrap();
+        std::fs::write(here.join(name), text.iter().map(with).collect::<String>()).unwrap();
     };
     alone("soon.toml", "0.2");
     alone("late.toml", "3600.0");
@@ -183,18 +291,31 @@ fn missing_peers_are_reported() {
         ["peer", config, "--id", id, "--key", key, "--out", out]
     };
     for (out, id, key, why) in [
-        ("a", "0", "run/peer-0.key", "worker 1 is missing (Connection refused"),
-        ("b", "1", "run/peer-1.key", "worker 0 is missing (it has not connected)"),
+        ("a", "0", "0.key", "worker 1 is missing (Connection refused"),
+        ("b", "1", "1.key", "worker 0 is missing (it has not connected)"),
     ] {
         let output = upwash(here, &peer("soon.toml", out, id, key));
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && error.contains(why), "{error}");
-        assert!(events(&here.join(out)).contains("\"change\":\"missing\""));
+        // A peer without a link to any other does not train alone.
+        assert!(output.status.code() == Some(4) && error.contains(why), "{error}");
+        let events = events(&here.join(out));
+        assert!(events.contains("\"change\":\"missing\"") && events.contains("\"change\":\"waiting\""), "{events}");
+        let summary = summary(&here.join(out));
+        assert_eq!((&summary["status"], &summary["rounds_run"]), (&"isolated".into(), &0.into()));
     }
     let waits = || here.join("c/events.jsonl").exists();
-    let stopped = interrupted(here, &peer("late.toml", "c", "0", "run/peer-0.key"), waits);
+    let stopped = interrupted(here, &peer("late.toml", "c", "0", "0.key"), waits);
     assert_eq!(stopped.status.code(), Some(130));
     assert_eq!(summary(&here.join("c"))["rounds"], 0);
+    // While a process waits with a key, no other one takes its connections.
+    let mut first = command(here, &peer("late.toml", "d", "0", "0.key")).spawn().unwrap();
+    while !here.join("d/events.jsonl").exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let second = error(here, &peer("late.toml", "e", "0", "0.key"));
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert!(second.contains("another process runs worker 0 with the key 0.key"), "{second}");
 }
 
 /// The location of a graph file does not matter, and a run keeps a copy of it.

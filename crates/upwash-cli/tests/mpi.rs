@@ -40,6 +40,24 @@ fn stopped_run_resumes_with_another_number_of_ranks() {
     assert_eq!(losses(&here.join("some")).last(), losses(&here.join("one")).last());
 }
 
+/// Ranks of another number extend a finished run from a model, and only the first keeps its best model.
+#[test]
+fn extended_run_equals_one_of_that_length() {
+    let folder = folder("[training]\nepochs = 2\nkeep_best = true\n");
+    let here = folder.path();
+    train(here, &["c.toml", "--out", "first"]);
+    train(here, &["c.toml", "--from", "first", "--epochs", "4", "--out", "one"]);
+    for (ranks, arguments) in
+        [(4, &["c.toml", "--from", "first", "--out", "some"][..]), (3, &["--resume", "--epochs", "4", "--out", "some"])]
+    {
+        let output = finish(mpirun(here, ranks, arguments));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let (one, all) = (summary(&here.join("one")), summary(&here.join("some")));
+    assert_eq!((&all["per_worker"], &all["best"]), (&one["per_worker"], &one["best"]));
+    assert!(here.join("some/best.safetensors").is_file() && !here.join("some/rank-1/best.safetensors").exists());
+}
+
 fn wait_for_epoch(rank: &Path, epoch: u64) {
     let (events, epoch) = (rank.join("events.jsonl"), format!("\"epoch\":{epoch},"));
     let began = Instant::now();

@@ -505,7 +505,7 @@ fn errors_name_the_remedy() {
     };
     common::said(here, &["keys", "new"]);
     let said = error(&["keys", "new"]);
-    assert!(said.contains("upwash.key: File exists"), "{said}");
+    assert!(said.contains("upwash.key exists: name another file"), "{said}");
     let said = error(&["peer", "c.toml", "--id", "0"]);
     assert!(said.contains("network.peers lists 0 workers"), "{said}");
     assert!(said.contains("upwash launch -n 8"), "{said}");

@@ -28,6 +28,62 @@ fn run_can_be_shown_reported_and_exported() {
 }
 
 #[test]
+fn folder_of_runs_is_listed_and_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("c.toml"), "[training]\nepochs = 1\n").unwrap();
+    for seed in [1, 2, 10] {
+        let (out, seed) = (format!("runs/some/seed-{seed}"), format!("seed={seed}"));
+        said(here, &["train", "c.toml", "--out", &out, "--set", &seed]);
+    }
+    std::fs::create_dir(here.join("runs/new")).unwrap();
+    std::fs::write(here.join("runs/new/events.jsonl"), "").unwrap();
+    let listed = said(here, &["show", "runs"]);
+    assert!(listed.lines().all(|line| line.chars().count() <= 80), "{listed}");
+    let names: Vec<&str> = listed.lines().skip(3).map(|line| line.split_whitespace().next().unwrap()).collect();
+    assert_eq!(names, ["new", "some/seed-1", "some/seed-2", "some/seed-10"]);
+    assert!(listed.contains("new                             not started"), "{listed}");
+    let summary = common::summary(&here.join("runs/some/seed-2"));
+    let percent = |key: &str| format!("{:.2}", 100.0 * summary[key].as_f64().unwrap());
+    let line = listed.lines().find(|line| line.contains("seed-2")).unwrap();
+    let cells: Vec<&str> = line.split_whitespace().skip(1).collect();
+    let [mean, worst] = ["mean_accuracy", "worst_accuracy"].map(percent);
+    assert_eq!(cells, ["finished", "1/1", &mean, &worst, &percent("averaged_model_accuracy")]);
+    // A run in the folder is shown, and a page of the folder has all its runs.
+    assert!(said(here, &["show", "runs/some/seed-2"]).contains("worker  train loss"));
+    said(here, &["report", "runs/some", "-o", "r.html"]);
+    let page = std::fs::read_to_string(here.join("r.html")).unwrap();
+    assert!(["seed-1", "seed-2", "seed-10"].iter().all(|name| page.contains(&format!("\"name\":\"{name}\""))));
+}
+
+/// TensorBoard's event files: the values of a tag, by their place in the bytes of each record.
+#[test]
+fn means_are_exported_for_tensorboard() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("c.toml"), "[training]\nepochs = 2\n").unwrap();
+    said(here, &["train", "c.toml", "--out", "run"]);
+    said(here, &["export", "run", "--tensorboard", "tb"]);
+    let values = |worker: &str, tag: &str| -> Vec<f32> {
+        let bytes = std::fs::read(here.join("tb/run").join(worker).join("events.out.tfevents.0.upwash")).unwrap();
+        let ends = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(tag.as_bytes())).map(|at| at + tag.len());
+        // The field after the tag: key 0x15, then a float.
+        ends.map(|at| f32::from_le_bytes(bytes[at + 1..at + 5].try_into().unwrap())).collect()
+    };
+    for tag in ["train/loss", "test/accuracy"] {
+        let workers: Vec<Vec<f32>> = (0..8).map(|worker| values(&format!("worker-{worker}"), tag)).collect();
+        let means = values("all", tag);
+        assert_eq!((means.len(), workers[0].len()), (2, 2), "{tag}");
+        for (epoch, found) in means.iter().enumerate() {
+            let mean = workers.iter().map(|values| values[epoch]).sum::<f32>() / 8.0;
+            assert!((mean - found).abs() < 1e-5, "{tag}: {mean}, {found}");
+        }
+    }
+    let accuracy = common::summary(&here.join("run"))["worst_accuracy"].as_f64().unwrap();
+    assert!((f64::from(values("all", "all/worst_accuracy")[1]) - accuracy).abs() < 1e-6);
+}
+
+#[test]
 fn errors_name_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, word) in [

@@ -107,13 +107,13 @@ fn resuming_gives_the_same_result_and_skips_damaged_checkpoints() {
     let run = folder.path().join("whole");
     std::fs::remove_file(run.join("summary.json")).unwrap();
     let first_model = std::fs::read(run.join("model.safetensors")).unwrap();
-    let newest = run.join("checkpoint-000000030.upwash");
+    let newest = run.join("checkpoint-000000036.upwash");
     let bytes = std::fs::read(&newest).unwrap();
     std::fs::write(&newest, &bytes[..bytes.len() - 100]).unwrap();
     let output = upwash(folder.path(), &["train", "run.toml", "--out", "whole", "--resume"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("checkpoint-000000030.upwash is damaged"), "{said}");
+    assert!(said.contains("checkpoint-000000036.upwash is damaged"), "{said}");
     assert_eq!(outcome(&run), whole);
     assert!(std::fs::read(run.join("model.safetensors")).unwrap() == first_model);
     std::fs::remove_file(run.join("summary.json")).unwrap();
@@ -130,7 +130,39 @@ fn resuming_gives_the_same_result_and_skips_damaged_checkpoints() {
     assert_eq!((count("epoch"), count("started"), count("ended")), (3, 2, 1));
 
     let other = ["train", "run.toml", "--out", "whole", "--resume", "--set", "seed=9"];
-    assert!(error(folder.path(), &other).contains("a different configuration"));
+    assert!(error(folder.path(), &other).contains("seed = 9 (there 1)"));
+}
+
+/// A checkpoint that another user may not read is neither deleted nor passed over.
+#[cfg(unix)]
+#[test]
+fn unreadable_checkpoint_is_not_passed_over() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder_with("[training]\nepochs = 3\ncheckpoint_every = 10\n");
+    said(folder.path(), &["train", "run.toml", "--out", "r"]);
+    let run = folder.path().join("r");
+    std::fs::remove_file(run.join("summary.json")).unwrap();
+    let set_mode = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for path in [folder.path(), &run] {
+        set_mode(path, 0o777);
+    }
+    std::fs::read_dir(&run).unwrap().for_each(|file| set_mode(&file.unwrap().path(), 0o666));
+    let newest = run.join("checkpoint-000000036.upwash");
+    set_mode(&newest, 0o000);
+    let before = std::fs::read_dir(&run).unwrap().count();
+    let mut resume = common::command(folder.path(), &["train", "run.toml", "--out", "r", "--resume"]);
+    // No permission keeps root out.
+    if std::fs::File::open(&newest).is_ok() {
+        std::os::unix::process::CommandExt::uid(&mut resume, 65534);
+    }
+    let output = resume.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("cannot read checkpoint r/checkpoint-000000036.upwash"), "{said}");
+    assert!(said.contains("make it readable, or move it away"), "{said}");
+    assert_eq!(std::fs::read_dir(&run).unwrap().count(), before);
 }
 
 /// A full disk, simulated by a limit on the length of files.
@@ -185,10 +217,9 @@ fn divergence_in_the_last_round_is_detected() {
 
 #[test]
 fn failed_resumes_name_a_working_remedy() {
-    let folder = folder_with("[training]\nepochs = 2\n");
+    let folder = folder_with("[training]\nepochs = 2\ncheckpoint_every = 0\n");
     said(folder.path(), &["train", "run.toml", "--out", "r"]);
     let resume = ["train", "run.toml", "--out", "r", "--resume"];
-    assert!(error(folder.path(), &resume).contains("the run in r is finished"));
     let again = error(folder.path(), &["train", "run.toml", "--out", "r"]);
     assert!(again.contains("r holds a run already: remove it, or choose"), "{again}");
     std::fs::remove_file(folder.path().join("r/summary.json")).unwrap(); // as after a crash
@@ -212,7 +243,7 @@ fn run_is_not_resumed_on_another_graph_of_the_same_name() {
     std::fs::remove_file(folder.path().join("r/summary.json")).unwrap();
     std::fs::write(folder.path().join("g.txt"), "0 1\n1 2\n2 3\n0 3\n").unwrap();
     let other = error(folder.path(), &["train", "run.toml", "--out", "r", "--resume"]);
-    assert!(other.contains("a different configuration, graph or data set"), "{other}");
+    assert!(other.contains("the graph, the model file or the data set has other content"), "{other}");
 
     // The same links in other matchings: different links are up in a round.
     let run = "[graph]\ntopology = \"matchings:m.txt\"\nlinks = \"alternating\"\n[training]\nepochs = 2\n\
@@ -224,7 +255,7 @@ fn run_is_not_resumed_on_another_graph_of_the_same_name() {
     std::fs::write(folder.path().join("m.txt"), "1-2\n0-1 2-3\n").unwrap();
     let resume = ["train", "run.toml", "--out", "m", "--resume"];
     let other = error(folder.path(), &resume);
-    assert!(other.contains("a different configuration, graph"), "{other}");
+    assert!(other.contains("the graph, the model file or the data set has other content"), "{other}");
 }
 
 #[test]
@@ -246,10 +277,10 @@ fn network_from_a_file_is_trained_and_kept_with_the_run() {
     std::fs::remove_file(folder.path().join("r/summary.json")).unwrap();
     std::fs::write(folder.path().join("net.toml"), net.replace("gelu", "tanh")).unwrap();
     let other = error(folder.path(), &["train", "run.toml", "--out", "r", "--resume"]);
-    assert!(other.contains("a different configuration, graph or data set"), "{other}");
+    assert!(other.contains("the graph, the model file or the data set has other content"), "{other}");
     std::fs::write(folder.path().join("net.toml"), "layers = [{ type = 'dense' }]\n").unwrap();
     let unknown = error(folder.path(), &["train", "run.toml", "--out", "s"]);
-    assert!(unknown.contains("net.toml") && unknown.contains("unknown variant `dense`"), "{unknown}");
+    assert!(unknown.contains("net.toml") && unknown.contains("unknown type `dense`"), "{unknown}");
     assert!(!folder.path().join("s").exists());
 }
 

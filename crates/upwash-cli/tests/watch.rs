@@ -66,7 +66,7 @@ fn run_is_watched_paused_checkpointed_and_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     std::fs::write(here.join("c.toml"), LONG).unwrap();
-    let arguments = ["train", "c.toml", "--out", "run", "--watch=127.0.0.1:0"];
+    let arguments = ["train", "c.toml", "--out", "run", "--watch=127.0.0.1:0", "--no-token"];
     let (mut training, url) = start(here, &arguments);
     browser.open(&url);
     // The page receives events while the run is in progress.
@@ -81,7 +81,13 @@ fn run_is_watched_paused_checkpointed_and_stopped() {
     // The graph shows the active links and the leaders.
     browser.wait_for("document.querySelectorAll('#graph-0 .leader').length > 0");
     browser.wait_for("document.querySelectorAll('#graph-0 .up').length === upwash.runs[0].now.links.length");
+    // Each leader has the number of its followers at its node, and the header has the accuracies.
+    browser.wait_for(
+        "(() => { const all = [...document.querySelectorAll('#graph-0 .followers text')].map((one) => Number(one.textContent)); \
+         return all.length > 0 && all.reduce((a, b) => a + b) === document.querySelectorAll('#graph-0 .leader').length; })()",
+    );
     let state = |word: &str| format!("document.getElementById('state').textContent.includes('{word}')");
+    browser.wait_for(&state("worst worker"));
     browser.click("document.getElementById('pause')");
     browser.wait_for(&state("paused"));
     let paused = browser.evaluate(rounds);
@@ -105,7 +111,7 @@ fn run_is_watched_paused_checkpointed_and_stopped() {
     let stopped = browser.evaluate(rounds);
     let address = url.trim_start_matches("http://").trim_end_matches('/');
     let again = format!("--watch={address}");
-    let (mut resumed, _) = start(here, &["train", "c.toml", "--out", "run", &again, "--resume"]);
+    let (mut resumed, _) = start(here, &["train", "c.toml", "--out", "run", &again, "--no-token", "--resume"]);
     browser.wait_for(&format!("{rounds} > {stopped}"));
     browser.wait_for("!document.getElementById('stop').disabled");
     browser.click("document.getElementById('stop')");
@@ -133,13 +139,17 @@ fn watching_neither_changes_nor_locks_a_run() {
         all
     };
     let before = content();
-    let (_watching, url) = start(here, &["watch", "run", "--listen", "0.0.0.0:0"]);
+    let (_watching, page) = start(here, &["watch", "run", "--listen", "0.0.0.0:0"]);
+    assert!(page.contains("/?token="), "{page}");
+    // Other users of this machine can reach a loopback address.
+    let (_local, url) = start(here, &["watch", "run", "--listen", "127.0.0.1:0"]);
     assert!(url.contains("/?token="), "{url}");
-    let (_other, _) = start(here, &["watch", "run", "--listen", "127.0.0.1:0"]);
+    let (_open, url) = start(here, &["watch", "run", "--listen", "127.0.0.1:0", "--no-token"]);
+    assert!(!url.contains("token"), "{url}");
     let lock = std::fs::File::open(here.join("run/events.jsonl")).unwrap();
     lock.try_lock().expect("watching locks the run");
     if let Some(mut browser) = Browser::start(1440, 1000) {
-        browser.open(&url.replace("THIS-MACHINE", "127.0.0.1"));
+        browser.open(&page.replace("THIS-MACHINE", "127.0.0.1"));
         let state = "document.getElementById('state').textContent";
         browser.wait_for(&format!("{state}.includes('finished')"));
         assert_eq!(browser.evaluate("document.getElementById('stop').disabled"), true);
@@ -156,11 +166,12 @@ fn errors_name_the_remedy() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let watch = format!("--watch={address}");
-    let cases: [(&[&str], &str, &str); 5] = [
+    let cases: [(&[&str], &str, &str); 6] = [
         (&["watch", "."], "", "is not a run"),
         (&["watch", "nowhere"], "", "is not a run"),
         (&["train", "c.toml", "--out", "run", &watch], "", "is in use"),
         (&["watch", ".", "--listen", "here"], "", "write ADDRESS:PORT"),
+        (&["watch", ".", "--listen", "0.0.0.0:0", "--no-token"], "", "requires a token"),
         (&["train", "c.toml", "--out", "run", "--watch=127.0.0.1:0"], "short", "16 to 128 letters"),
     ];
     for (arguments, token, expected) in cases {
@@ -176,6 +187,44 @@ fn errors_name_the_remedy() {
     }
     // No run was started.
     assert!(!here.join("run").exists());
+}
+
+/// The connections of strangers do not take the file descriptors that a checkpoint needs.
+#[cfg(unix)]
+#[test]
+fn half_sent_requests_do_not_end_a_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("c.toml"), LONG).unwrap();
+    let child = Command::new("sh")
+        .args(["-c", "ulimit -n 300; exec \"$0\" train c.toml --out run --watch=127.0.0.1:0"])
+        .arg(env!("CARGO_BIN_EXE_upwash"))
+        .current_dir(here)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut training = Running(child);
+    let mut lines = BufReader::new(training.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let url = lines.find_map(|line| line.strip_prefix("watch it at http://").map(str::to_owned)).unwrap();
+    let address = url.split('/').next().unwrap().to_owned();
+    let half: Vec<_> = (0..400)
+        .map(|_| {
+            let mut stream = std::net::TcpStream::connect(&address).unwrap();
+            std::io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\nX-Slow: ").unwrap();
+            stream
+        })
+        .collect();
+    let run = here.join("run");
+    upwash::run::ControlRequest::Checkpoint.leave(&run).unwrap();
+    while upwash::run::ControlRequest::is_waiting(&run) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    upwash::run::ControlRequest::Stop.leave(&run).unwrap();
+    assert_eq!(training.exit_code(), Some(130), "{:?}", lines.collect::<Vec<_>>());
+    let events = std::fs::read_to_string(run.join("events.jsonl")).unwrap();
+    assert!(events.contains("\"request\":\"checkpoint\"") && !events.contains("no checkpoint"), "{events}");
+    drop(half);
 }
 
 /// Takes the screenshot for the README; see scripts/screenshots.sh.

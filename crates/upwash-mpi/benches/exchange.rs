@@ -135,7 +135,8 @@ mod with_mpi {
             let stats = WorkerStats { loss: Some(1.0), degree: neighbors.len(), scalar: 1.0 };
             let mut values = transport.allocate(count);
             values.copy_from_slice(&x);
-            let message = Message { from: worker, round, exchange: 1, stats, whole: true, fresh: false, values };
+            let message =
+                Message { from: worker, round, exchange: 1, stats, whole: true, fresh: false, restart: None, values };
             transport.may_begin(round, false).expect("round begins");
             // Acts as a barrier: all ranks have their messages.
             transport.sum(0.0).expect("barrier");

@@ -5,7 +5,7 @@
 //! Messages from one rank arrive in the order in which it posted them, because MPI keeps the order of each sender.
 
 use crate::Rank;
-use crate::raw::{Communicator, Pending, PendingSend, abort, finalize, request_short_time_slices};
+use crate::raw::{Communicator, Pending, PendingSend, abort, count, finalize, request_short_time_slices};
 use crate::shared_memory::{Address, RemoteRegions, SharedRegion};
 use std::collections::VecDeque;
 use std::io::Write;
@@ -93,6 +93,8 @@ pub(crate) struct CommThread {
 /// A message that is being received, with the receive of its values unless they are in shared memory.
 type Incoming = (Message, Option<Pending<f32>>);
 
+/// Values of a control message.
+const CONTROL_VALUES: usize = 3;
 // Kinds of control messages: their first element.
 const STOP: u64 = 1;
 const DIVERGED: u64 = 2;
@@ -196,7 +198,7 @@ impl CommThread {
                     None => (vec![], receivers),
                 };
                 if let Some(region) = region {
-                    region.add_readers(local.len() as u32);
+                    region.add_readers(u32::try_from(local.len()).unwrap_or_else(|_| panic!("too many receivers")));
                     let envelope = envelope(region.address().to_bytes());
                     for to in local {
                         let send = self.data.send(Arc::clone(&envelope), to, ENVELOPE_TAG);
@@ -224,7 +226,7 @@ impl CommThread {
     }
 
     /// Sends a control message to all other ranks.
-    fn send_control(&mut self, control: &[u64]) {
+    fn send_control(&mut self, control: &[u64; CONTROL_VALUES]) {
         let control = Arc::new(control.to_vec());
         for to in (0..self.rank.size).filter(|&to| to != self.rank.number) {
             let send = self.data.send(Arc::clone(&control), to, CONTROL_TAG);
@@ -255,8 +257,9 @@ impl CommThread {
 
     fn receive_messages(&mut self) -> bool {
         let mut busy = false;
-        while let Some((from, _)) = self.data.probe(ENVELOPE_TAG) {
+        while let Some((from, size)) = self.data.probe(ENVELOPE_TAG) {
             busy = true;
+            assert!(size == Some(ENVELOPE_BYTES), "invalid message from rank {from}: its envelope has {size:?} bytes");
             let mut envelope = self.data.receive::<u8>(ENVELOPE_BYTES, from, ENVELOPE_TAG);
             while !envelope.is_done() {
                 std::hint::spin_loop();
@@ -290,7 +293,8 @@ impl CommThread {
         let address = address.try_into().map_err(|_| "missing address")?;
         let parsed = Message::from_header(&header).map_err(|error| error.to_string());
         let (mut message, length) = parsed?;
-        let length = length as usize;
+        let length = usize::try_from(length).map_err(|_| format!("{length} values"))?;
+        count(length)?;
         let mut values = None;
         if address != [0; Address::LENGTH] {
             message.values = self.remote_regions.read(Address::from_bytes(address), length)?;
@@ -319,10 +323,14 @@ impl CommThread {
     }
 
     fn receive_control(&mut self) -> bool {
-        let Some((from, _)) = self.data.probe(CONTROL_TAG) else {
+        let Some((from, size)) = self.data.probe(CONTROL_TAG) else {
             return false;
         };
-        let mut control = self.data.receive::<u64>(3, from, CONTROL_TAG);
+        assert!(
+            size == Some(size_of::<u64>() * CONTROL_VALUES),
+            "invalid message from rank {from}: its control message has {size:?} bytes"
+        );
+        let mut control = self.data.receive::<u64>(CONTROL_VALUES, from, CONTROL_TAG);
         while !control.is_done() {
             std::hint::spin_loop();
         }

@@ -59,17 +59,16 @@ pub fn abort(code: i32) -> ! {
 /// one of them can read the memory of every other.
 fn shares_memory(rank: Rank) -> Vec<bool> {
     let host = raw::Communicator::of_host(rank.number);
-    let ranks = host.all_gather(rank.number as u64);
+    let ranks = host.all_gather([rank.number as u64]);
     let probe = Probe::new();
-    let own = probe.address().map_or([0; Address::LENGTH], Address::to_bytes);
-    let all = host.all_gather(u64::from_le_bytes(own));
-    let address = |bytes: &u64| Address::from_bytes(bytes.to_le_bytes());
-    let readable = all.iter().map(address).all(Probe::is_readable);
-    let results = host.all_gather(u64::from(readable));
+    let own = probe.address().map_or([0; Address::WORDS], Address::to_words);
+    let all = host.all_gather(own);
+    let readable = all.into_iter().map(Address::from_words).all(Probe::is_readable);
+    let results = host.all_gather([u64::from(readable)]);
     let mut shares = vec![false; rank.size];
-    if !results.contains(&0) {
-        let others = ranks.iter().filter(|&&other| other != rank.number as u64);
-        others.for_each(|&other| shares[other as usize] = true);
+    if !results.contains(&[0]) {
+        let others = ranks.iter().filter(|&&[other]| other != rank.number as u64);
+        others.for_each(|&[other]| shares[other as usize] = true);
     }
     shares
 }
@@ -131,6 +130,12 @@ impl Mpi {
     fn request(&self, request: CommRequest) -> Result<(), TransportError> {
         let ended = |_| TransportError::Broken("the communication thread of MPI has ended".into());
         self.requests.send(request).map_err(ended)
+    }
+
+    /// Refuses a message that MPI cannot carry.
+    fn check_length(&self, values: usize) -> Result<(), TransportError> {
+        let checked = raw::count(values).map(|_| ());
+        checked.map_err(|what| TransportError::Broken(format!("round {}: {what}", self.round)))
     }
 
     /// Waits for the next signal of the communication thread. A timeout is reported as silence of worker `from`.
@@ -230,6 +235,7 @@ impl MessageExchange for Mpi {
         expected: &[usize],
     ) -> Result<(), TransportError> {
         for (message, receivers) in outgoing {
+            self.check_length(message.values.len())?;
             let bytes = upwash::transport::HEADER as u64 + 4 * message.values.len() as u64;
             self.traffic.messages += receivers.len() as u64;
             self.traffic.bytes += bytes * receivers.len() as u64;
@@ -289,6 +295,7 @@ impl MessageExchange for Mpi {
 
 impl Collectives for Mpi {
     fn all_reduce(&mut self, _: u32, values: &mut [f32]) -> Result<(), TransportError> {
+        self.check_length(values.len())?;
         self.request(CommRequest::SumF32(values.to_vec()))?;
         let deadline = Instant::now() + self.timeout;
         let sums = loop {

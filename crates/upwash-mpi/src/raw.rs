@@ -43,6 +43,22 @@ impl Element for u8 {
     }
 }
 
+/// The number of values in a message, as MPI counts them.
+pub(crate) fn count(values: usize) -> Result<c_int, String> {
+    let too_long = |_| format!("MPI cannot send {values} values at once, only {}", c_int::MAX);
+    c_int::try_from(values).map_err(too_long)
+}
+
+/// Like [`count`], for a length that was checked when the message was accepted. A panic ends the whole job.
+fn checked_count(values: usize) -> c_int {
+    count(values).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A rank, as MPI counts them.
+fn rank_number(rank: usize) -> c_int {
+    c_int::try_from(rank).unwrap_or_else(|_| panic!("rank {rank} does not exist"))
+}
+
 /// Initializes MPI and returns the rank of this process.
 pub(crate) fn initialize() -> Result<Rank, String> {
     let (mut provided, mut number, mut size) = (0, 0, 0);
@@ -65,7 +81,7 @@ pub(crate) fn initialize() -> Result<Rank, String> {
     Ok(Rank {
         number,
         size: size.unsigned_abs() as usize,
-        local_size: Communicator::of_host(number).all_gather(0).len(),
+        local_size: Communicator::of_host(number).all_gather([0]).len(),
     })
 }
 
@@ -119,7 +135,7 @@ impl Communicator {
             ffi::MPI_Comm_split_type(
                 ffi::RSMPI_COMM_WORLD,
                 ffi::RSMPI_COMM_TYPE_SHARED,
-                number as c_int,
+                rank_number(number),
                 ffi::RSMPI_INFO_NULL,
                 &mut communicator,
             );
@@ -127,16 +143,18 @@ impl Communicator {
         }
     }
 
-    /// Gathers one value from every rank, in the order of the ranks. Blocks until all ranks have called it.
-    pub(crate) fn all_gather(&self, own: u64) -> Vec<u64> {
+    /// Gathers the same number of values from every rank, in the order of the ranks. Blocks until all ranks have called
+    /// it.
+    pub(crate) fn all_gather<const N: usize>(&self, own: [u64; N]) -> Vec<[u64; N]> {
         let mut size = 0;
         // SAFETY: the communicator is valid, and the output pointer refers to a local variable.
         unsafe { ffi::MPI_Comm_size(self.0, &mut size) };
-        let mut all = vec![0u64; size.unsigned_abs() as usize];
-        // SAFETY: every rank sends one value, and the receive buffer has room for one value of every rank.
+        let mut all = vec![[0u64; N]; size.unsigned_abs() as usize];
+        let count = checked_count(N);
+        // SAFETY: every rank sends N values, and the receive buffer has room for N values of every rank.
         unsafe {
             let (from, to) = ((&raw const own).cast(), all.as_mut_ptr().cast());
-            ffi::MPI_Allgather(from, 1, u64::datatype(), to, 1, u64::datatype(), self.0);
+            ffi::MPI_Allgather(from, count, u64::datatype(), to, count, u64::datatype(), self.0);
         }
         all
     }
@@ -151,8 +169,9 @@ impl Communicator {
         }
     }
 
-    /// Source and size in bytes of a message with this tag that can be received now.
-    pub(crate) fn probe(&self, tag: c_int) -> Option<(c_int, usize)> {
+    /// Source and size in bytes of a message with this tag that can be received now. The size is `None` if MPI cannot
+    /// tell it.
+    pub(crate) fn probe(&self, tag: c_int) -> Option<(c_int, Option<usize>)> {
         // SAFETY: a status consists of integers, so all zeroes are valid. MPI_Iprobe fills it in if it sets the flag.
         unsafe {
             let mut status: ffi::MPI_Status = std::mem::zeroed();
@@ -163,7 +182,7 @@ impl Communicator {
                 return None;
             }
             ffi::MPI_Get_count(&status, u8::datatype(), &mut count);
-            Some((status.MPI_SOURCE, count.unsigned_abs() as usize))
+            Some((status.MPI_SOURCE, usize::try_from(count).ok()))
         }
     }
 
@@ -180,8 +199,8 @@ impl Communicator {
         let request = unsafe {
             let mut request = ffi::RSMPI_REQUEST_NULL;
             let pointer = values.as_ptr().cast::<c_void>();
-            let count = values.len() as c_int;
-            ffi::MPI_Isend(pointer, count, T::datatype(), to as c_int, tag, self.0, &mut request);
+            let (count, to) = (checked_count(values.len()), rank_number(to));
+            ffi::MPI_Isend(pointer, count, T::datatype(), to, tag, self.0, &mut request);
             request
         };
         PendingSend { request, _buffer: buffer }
@@ -195,7 +214,7 @@ impl Communicator {
         let request = unsafe {
             let mut request = ffi::RSMPI_REQUEST_NULL;
             let pointer = values.as_mut_ptr().cast::<c_void>();
-            ffi::MPI_Irecv(pointer, count as c_int, T::datatype(), from, tag, self.0, &mut request);
+            ffi::MPI_Irecv(pointer, checked_count(count), T::datatype(), from, tag, self.0, &mut request);
             request
         };
         let _input = vec![];
@@ -211,7 +230,7 @@ impl Communicator {
             let mut request = ffi::RSMPI_REQUEST_NULL;
             let operation = if maximum { ffi::RSMPI_MAX } else { ffi::RSMPI_SUM };
             let (from, to) = (input.as_ptr().cast(), values.as_mut_ptr().cast());
-            let count = input.len() as c_int;
+            let count = checked_count(input.len());
             ffi::MPI_Iallreduce(from, to, count, T::datatype(), operation, self.0, &mut request);
             request
         };
@@ -266,5 +285,18 @@ impl<T> Pending<T> {
     /// The result. Call it only after [`is_done`](Self::is_done) has returned true.
     pub(crate) fn into_values(self) -> Vec<T> {
         self.values
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count;
+
+    #[test]
+    fn counts_that_mpi_cannot_express_are_refused() {
+        assert_eq!(count(i32::MAX as usize), Ok(i32::MAX));
+        let error = count(i32::MAX as usize + 1).unwrap_err();
+        assert!(error.contains("cannot send 2147483648 values"), "{error}");
+        assert!(count(usize::MAX).is_err());
     }
 }

@@ -4,9 +4,17 @@
 //! A region is an anonymous file in memory (memfd), which other ranks on the host open through `/proc/PID/fd`. It has
 //! no name that could be left behind, and the kernel frees it with its last user. Each region starts with the number of
 //! ranks that still read it. When that number is zero, its owner may write the region again.
+//!
+//! A process number means different processes in different PID namespaces, and is used again. Every region therefore
+//! holds a random nonce, which its address repeats: a reader that finds another file at the address refuses it. The
+//! length of a region is sealed, so that an access never faults.
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, ftruncate, memfd_create, open};
+use rustix::fs::{
+    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create, open,
+};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -14,8 +22,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use upwash::transport::{Buffer, SharedBuffer};
 
-/// Offset of the values in a region, in bytes. The number of readers is in front of them.
+/// Offset of the values in a region, in bytes. The number of readers and the nonce are in front of them.
 const VALUES_OFFSET: usize = 4096;
+/// Offset of the nonce in a region, in bytes.
+const NONCE_OFFSET: usize = 16;
+/// What identifies a region beyond its address.
+type Nonce = [u8; 16];
+/// What must hold of a region: its length never changes.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// Maximum number of regions of a rank for messages of one length. The rank writes one while its neighbors read
 /// another, and a slow neighbor may still read a third.
 const MAX_REGIONS: usize = 4;
@@ -25,23 +39,48 @@ const MIN_SHARED_LENGTH: usize = 4096;
 /// Address of a region, by which other processes on the host open it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Address {
-    pub(crate) pid: u32,
-    pub(crate) fd: u32,
+    pid: u32,
+    fd: u32,
+    nonce: Nonce,
 }
 
 impl Address {
+    /// 64-bit words of an encoded address.
+    pub(crate) const WORDS: usize = 3;
     /// Bytes of an encoded address.
-    pub(crate) const LENGTH: usize = 8;
+    pub(crate) const LENGTH: usize = 8 * Self::WORDS;
 
     pub(crate) fn to_bytes(self) -> [u8; Self::LENGTH] {
-        let (pid, fd) = (u64::from(self.pid), u64::from(self.fd));
-        (pid << 32 | fd).to_le_bytes()
+        let mut bytes = [0; Self::LENGTH];
+        bytes[..4].copy_from_slice(&self.pid.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.fd.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.nonce);
+        bytes
     }
 
     pub(crate) fn from_bytes(bytes: [u8; Self::LENGTH]) -> Self {
-        let both = u64::from_le_bytes(bytes);
-        Self { pid: (both >> 32) as u32, fd: both as u32 }
+        let [pid, fd] = [0, 4].map(|at| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]));
+        let mut nonce = Nonce::default();
+        nonce.copy_from_slice(&bytes[8..]);
+        Self { pid, fd, nonce }
     }
+
+    pub(crate) fn to_words(self) -> [u64; Self::WORDS] {
+        let bytes = self.to_bytes();
+        let (words, _) = bytes.as_chunks::<8>();
+        std::array::from_fn(|index| u64::from_le_bytes(words[index]))
+    }
+
+    pub(crate) fn from_words(words: [u64; Self::WORDS]) -> Self {
+        let mut bytes = [0; Self::LENGTH];
+        bytes.as_chunks_mut::<8>().0.iter_mut().zip(words).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
+        Self::from_bytes(bytes)
+    }
+}
+
+/// Bytes of a region of `length` values, if such a region can exist.
+fn region_bytes(length: usize) -> Option<usize> {
+    length.checked_mul(4)?.checked_add(VALUES_OFFSET)
 }
 
 /// A region mapped into the memory of this process.
@@ -58,15 +97,27 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(file: impl AsFd, length: usize) -> rustix::io::Result<Self> {
-        let bytes = VALUES_OFFSET + 4 * length;
+        let bytes = region_bytes(length).ok_or(Errno::NOMEM)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address of the new mapping, so it overlaps no other memory.
         let pointer = unsafe {
             let any = std::ptr::null_mut();
             mmap(any, bytes, access, MapFlags::SHARED, file, 0)?
         };
-        let pointer = NonNull::new(pointer.cast()).ok_or(rustix::io::Errno::NOMEM)?;
+        let pointer = NonNull::new(pointer.cast()).ok_or(Errno::NOMEM)?;
         Ok(Self { pointer, bytes })
+    }
+
+    /// Pointer to the nonce.
+    fn nonce_pointer(&self) -> *mut Nonce {
+        // SAFETY: `new` maps at least VALUES_OFFSET bytes, in which the nonce lies.
+        unsafe { self.pointer.as_ptr().add(NONCE_OFFSET).cast() }
+    }
+
+    /// The nonce, which the owner wrote before it told anyone the address.
+    fn nonce(&self) -> Nonce {
+        // SAFETY: the pointer is to bytes of the mapping, for which any value is valid.
+        unsafe { self.nonce_pointer().read_volatile() }
     }
 
     /// Number of ranks that still read the region.
@@ -104,14 +155,22 @@ pub(crate) struct OwnRegion {
 
 impl OwnRegion {
     fn new(length: usize) -> rustix::io::Result<Self> {
-        let file = memfd_create("upwash", MemfdFlags::CLOEXEC)?;
-        ftruncate(&file, (VALUES_OFFSET + 4 * length) as u64)?;
+        let file = memfd_create("upwash", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, region_bytes(length).ok_or(Errno::NOMEM)? as u64)?;
+        fcntl_add_seals(&file, SEALS | SealFlags::SEAL)?;
         let mapping = Mapping::new(&file, length)?;
+        let mut nonce = Nonce::default();
+        if getrandom(&mut nonce, GetRandomFlags::empty())? != nonce.len() {
+            return Err(Errno::AGAIN);
+        }
+        // SAFETY: the pointer is to bytes of the mapping, and no other process has its address yet.
+        unsafe { mapping.nonce_pointer().write_volatile(nonce) };
         Ok(Self { mapping, file })
     }
 
     fn address(&self) -> Address {
-        Address { pid: std::process::id(), fd: self.file.as_raw_fd().unsigned_abs() }
+        let fd = self.file.as_raw_fd().unsigned_abs();
+        Address { pid: std::process::id(), fd, nonce: self.mapping.nonce() }
     }
 }
 
@@ -179,7 +238,7 @@ impl SharedMemory {
         if length < MIN_SHARED_LENGTH {
             return private();
         }
-        let fits = |region: &&Arc<OwnRegion>| region.mapping.bytes == VALUES_OFFSET + 4 * length;
+        let fits = |region: &&Arc<OwnRegion>| Some(region.mapping.bytes) == region_bytes(length);
         let is_free = |region: &&Arc<OwnRegion>| {
             let readers = region.mapping.readers().load(Ordering::Acquire);
             let free = readers == 0 && Arc::strong_count(region) == 1;
@@ -213,7 +272,9 @@ impl RemoteRegions {
     /// The values of a region of another rank. Its owner must have registered this rank as a reader.
     pub(crate) fn read(&mut self, address: Address, length: usize) -> Result<Buffer, String> {
         let mapping = match self.0.get(&address) {
-            Some(mapping) if mapping.bytes == VALUES_OFFSET + 4 * length => Arc::clone(mapping),
+            Some(mapping) if Some(mapping.bytes) == region_bytes(length) && mapping.nonce() == address.nonce => {
+                Arc::clone(mapping)
+            }
             _ => {
                 let mapping = Arc::new(map_remote(address, length)?);
                 self.0.insert(address, Arc::clone(&mapping));
@@ -224,17 +285,23 @@ impl RemoteRegions {
     }
 }
 
-/// Maps a region of another process. Fails if it does not have this length.
+/// Maps a region of another process. Fails if the file at the address is not that region, or has another length.
 fn map_remote(address: Address, length: usize) -> Result<Mapping, String> {
-    let Address { pid, fd } = address;
-    let path = format!("/proc/{pid}/fd/{fd}");
-    let file = open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-    let size = |file: &OwnedFd| rustix::fs::fstat(file).map(|stat| stat.st_size);
-    let mapping = file.and_then(|file| match size(&file)? as usize {
-        found if found == VALUES_OFFSET + 4 * length => Mapping::new(file, length),
-        _ => Err(rustix::io::Errno::INVAL),
-    });
-    mapping.map_err(|error| format!("cannot map {path}: {error}"))
+    let path = format!("/proc/{}/fd/{}", address.pid, address.fd);
+    let map = || {
+        let file = open(&path, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
+        let is_sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));
+        let size = usize::try_from(fstat(&file)?.st_size).ok();
+        match is_sealed && size == region_bytes(length) {
+            true => Mapping::new(file, length),
+            false => Err(Errno::INVAL),
+        }
+    };
+    let mapping = map().map_err(|error: Errno| format!("cannot map {path}: {error}"))?;
+    match mapping.nonce() == address.nonce {
+        true => Ok(mapping),
+        false => Err(format!("{path} belongs to another process: the ranks have different PID namespaces")),
+    }
 }
 
 /// A region with known values, with which the ranks on a host test whether they can read the memory of each other.
@@ -296,8 +363,11 @@ mod tests {
         assert_eq!((second[0], received[0]), (2.0, 7.0));
         // A wrong length and a file that does not exist are errors.
         assert!(remote.read(address, count + 1).is_err());
-        let missing = Address { pid: address.pid, fd: 1 << 20 };
+        let missing = Address { fd: 1 << 20, ..address };
         assert!(remote.read(missing, count).is_err());
+        // So is another region of the same length at the address, as in another PID namespace.
+        let mistaken = Address { nonce: other.nonce, ..address };
+        assert!(remote.read(mistaken, count).is_err());
         // The number of regions is bounded, and short messages use none.
         let buffers: Vec<Buffer> = (0..9).map(|_| memory.allocate(count)).collect();
         let shared = buffers.iter().filter(|buffer| buffer.as_shared::<SharedRegion>().is_some());
@@ -310,7 +380,25 @@ mod tests {
         let probe = Probe::new();
         let address = probe.address().unwrap();
         assert!(Probe::is_readable(address));
+        assert_eq!(Address::from_words(address.to_words()), address);
+        // A reader in another PID namespace finds its own probe at the address.
+        let nonce = Probe::new().address().unwrap().nonce;
+        assert!(!Probe::is_readable(Address { nonce, ..address }));
         drop(probe);
         assert!(!Probe::is_readable(address));
+    }
+
+    /// A file that could shrink while it is read would end the reader with SIGBUS.
+    #[test]
+    fn only_sealed_regions_are_mapped() {
+        let region = OwnRegion::new(2).unwrap();
+        assert!(ftruncate(&region.file, 0).is_err());
+        let file = memfd_create("upwash", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&file, region_bytes(2).unwrap() as u64).unwrap();
+        let address = Address { pid: std::process::id(), fd: file.as_raw_fd().unsigned_abs(), nonce: [0; 16] };
+        assert!(map_remote(address, 2).is_err());
+        fcntl_add_seals(&file, SEALS).unwrap();
+        assert!(map_remote(address, 2).is_ok());
+        assert!(map_remote(address, usize::MAX / 4).is_err());
     }
 }

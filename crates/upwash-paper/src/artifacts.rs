@@ -92,6 +92,13 @@ impl Artifact {
     }
 }
 
+impl Artifact {
+    /// Whether the titles of its columns count links.
+    pub(crate) fn counts_links(&self) -> bool {
+        self.columns.iter().any(|column| column.title.contains("D = "))
+    }
+}
+
 impl Column {
     pub(crate) fn new(experiment: PaperExperiment, printed: Option<&'static PaperValues>) -> Self {
         let (name, details) = (experiment.algorithm.display_name(), experiment.details());

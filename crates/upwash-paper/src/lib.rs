@@ -36,8 +36,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use text::Renderer;
 use upwash::algorithm::Variant;
+use upwash::names::nearest;
 use upwash_cli::engines::EngineArgs;
-use upwash_cli::{files, tell};
+use upwash_cli::{files, note, tell};
 
 /// Run the experiments of the AL-DSGD paper and show the results beside the paper's numbers.
 #[derive(clap::Parser)]
@@ -142,6 +143,11 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
             return Ok(status);
         }
     }
+    if chosen.iter().any(Artifact::counts_links) {
+        note!(
+            "note: D is the paper's count of links: the graph of D = 13 has 12, that of D = 11 has 10 (docs/findings.md)"
+        );
+    }
     for artifact in &chosen {
         let renderer = Renderer {
             store: &store,
@@ -217,7 +223,11 @@ fn choose(names: &[String], all: &[Artifact]) -> Result<Vec<Artifact>> {
             continue;
         }
         let run = Artifact::of_run(name, all).with_context(|| {
-            format!("unknown name {name}: choose from {known}, all, or the names of the files in configs/paper")
+            let hint = match nearest(name, all.iter().map(|artifact| artifact.name.as_str())) {
+                Some(near) => format!("; did you mean {near}?"),
+                None => String::new(),
+            };
+            format!("unknown name {name}: choose from {known}, all, or the names of the files in configs/paper{hint}")
         })?;
         if run.name != *name {
             tell!("note: {name} is the same run as {}", run.name);

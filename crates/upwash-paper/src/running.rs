@@ -125,7 +125,7 @@ fn run_parallel(args: &Args, open: Vec<OpenRun>) -> Result<Option<String>> {
         provenance.clone().write(&run.directory, is_resumed)?;
     }
     let mut open: Vec<(&Experiment, RunDirectory)> = experiments.into_iter().zip(directories).collect();
-    let ended = parallel::execute(&mut *engine, &mut open);
+    let ended = parallel::execute(&mut *engine, &mut open, runs.first().map_or("", |run| run.name.as_str()));
     drop(open);
     let (mut stopped, mut failure) = (None, None);
     for (run, summary) in runs.into_iter().zip(ended) {

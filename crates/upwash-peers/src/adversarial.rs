@@ -1,7 +1,7 @@
 //! Attacks on a peer by strangers and by listed peers that misbehave: the peer refuses them and goes on training.
 #![allow(clippy::unwrap_used)]
 
-use crate::frame::{FRAME_HEADER, FrameHeader, Hello, Kind, Limits, VERSION};
+use crate::frame::{FRAME_HEADER, FrameHeader, Hello, Kind, Limits, VERSION, View};
 use crate::keys::{Fingerprint, Key};
 use crate::{Peers, PeersConfig, Timings, tls};
 use std::io::{Read, Write};
@@ -34,6 +34,7 @@ pub(crate) fn message(from: usize, round: u64, width: usize) -> Message {
         stats: WorkerStats { loss: Some(1.0), degree: 1, scalar: 1.0 },
         whole: true,
         fresh: false,
+        restart: None,
         values: vec![1.0; width].into(),
     }
 }
@@ -44,6 +45,7 @@ fn timings() -> Timings {
         failure_timeout: Duration::from_millis(600),
         message_timeout: Duration::from_secs(20),
         startup_timeout: Duration::from_millis(500),
+        isolation_timeout: Duration::from_secs(20),
         handshake: Duration::from_secs(1),
     }
 }
@@ -57,6 +59,7 @@ fn config(own: usize, keys: &[Key], listed: &[(String, Fingerprint)]) -> PeersCo
         neighbors: (0..3).filter(|&other| other != own).collect(),
         run: RUN,
         rounds: 1 << 41,
+        has_rounds: true,
         limits: Limits { message: WIDTH, model: 4 * WIDTH },
         timings: timings(),
     }
@@ -132,17 +135,14 @@ impl Testbed {
 
     /// Waits until peer 0 reports a refusal, or the loss of worker 2, whose reason contains `expected`.
     fn assert_refused(&self, expected: &str) {
-        let began = Instant::now();
+        let (began, mut reasons) = (Instant::now(), Vec::new());
         loop {
             let events = std::mem::take(&mut *self.events.lock().unwrap());
-            let reasons: Vec<String> = events
-                .iter()
-                .filter_map(|event| match event {
-                    MembershipEvent::Refused { what } => Some(what.clone()),
-                    MembershipEvent::Lost { worker: 2, why } => Some(why.clone()),
-                    _ => None,
-                })
-                .collect();
+            reasons.extend(events.iter().filter_map(|event| match event {
+                MembershipEvent::Refused { what } => Some(what.clone()),
+                MembershipEvent::Lost { worker: 2, why } => Some(why.clone()),
+                _ => None,
+            }));
             if reasons.iter().any(|reason| reason.contains(expected)) {
                 return;
             }
@@ -241,7 +241,7 @@ fn misbehaving_peers_are_refused_and_training_goes_on() {
 
     // Another run, and another version of the protocol.
     for (hello, reason) in [
-        ([1, 0, 2, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9], "different configuration"),
+        ([VERSION as u8, 0, 2, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9], "different configuration"),
         ([9, 0, 2, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0], "uses protocol version 9"),
     ] {
         let mut stream = testbed.connect(&testbed.keys[2]);
@@ -286,10 +286,17 @@ fn misbehaving_peers_are_refused_and_training_goes_on() {
     stream.write_all(&far).unwrap();
     testbed.assert_refused("unexpected message of round");
     testbed.assert_progress();
+    let grown = memory_in_use().saturating_sub(before);
+    assert!(grown < 32 << 20, "memory grew by {} MB", grown >> 20);
+}
 
+#[test]
+fn floods_are_refused_and_take_little_memory() {
+    let testbed = Testbed::new();
+    let before = memory_in_use();
     // A million small frames. The peer closes the connection long before the end.
     let mut stream = testbed.connect_as_worker_2();
-    let heartbeat = frame(Kind::Heartbeat, &0u64.to_le_bytes());
+    let heartbeat = frame(Kind::Heartbeat, &View::default().to_bytes());
     let many = heartbeat.repeat(1000);
     let sent = (0..1000).take_while(|_| stream.write_all(&many).is_ok()).count();
     assert!(sent < 1000, "the peer accepted a million frames");

@@ -7,9 +7,11 @@ use upwash::transport::{HEADER, Message, WireError};
 /// Bytes of a frame header.
 pub const FRAME_HEADER: usize = 16;
 /// Version of the protocol. Peers with different versions refuse each other.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Longest content, in bytes, of a control frame: any frame but a message, a model or a status.
 pub const MAX_CONTROL_BYTES: usize = 4096;
+/// Longest content, in bytes, of a heartbeat, which lists workers.
+const MAX_HEARTBEAT_BYTES: usize = 1 << 16;
 /// Longest content, in bytes, of a status frame.
 const MAX_STATUS_BYTES: usize = 1 << 20;
 
@@ -20,7 +22,7 @@ pub enum Kind {
     Hello = 1,
     /// The first round in which the sender can use this link.
     Offer = 2,
-    /// The sender is alive and in this round.
+    /// The sender is alive ([`View`]).
     Heartbeat = 3,
     /// A [`Message`].
     Message = 4,
@@ -74,6 +76,7 @@ impl Limits {
             Kind::Message => HEADER + 4 * self.message,
             Kind::Model => self.model,
             Kind::Status => MAX_STATUS_BYTES,
+            Kind::Heartbeat => MAX_HEARTBEAT_BYTES,
             _ => MAX_CONTROL_BYTES,
         };
         limit as u64
@@ -184,7 +187,88 @@ impl Hello {
     }
 }
 
-/// Decodes the content of an offer or a heartbeat: a round.
+/// Content of a heartbeat: what the sender tells about itself and about the workers on its side.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// The first round that it has not begun.
+    pub round: u64,
+    /// Rounds that it has run together with others.
+    pub rounds_together: u64,
+    /// Whether it waits for others.
+    pub is_waiting: bool,
+    /// The workers on its side, and how many milliseconds ago each was last known to be alive.
+    pub members: Vec<(u32, u32)>,
+}
+
+impl View {
+    /// Encodes the view.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.round.to_le_bytes().to_vec();
+        bytes.extend(self.rounds_together.to_le_bytes());
+        bytes.push(self.is_waiting.into());
+        for (worker, age) in &self.members {
+            bytes.extend(worker.to_le_bytes());
+            bytes.extend(age.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Decodes a view.
+    pub fn parse(bytes: &[u8]) -> Result<Self, FrameError> {
+        let (header, members) = bytes.split_first_chunk::<17>().ok_or(FrameError::Malformed)?;
+        let (members, rest) = members.as_chunks::<8>();
+        if header[16] > 1 || !rest.is_empty() {
+            return Err(FrameError::Malformed);
+        }
+        let number = |bytes: &[u8]| u32::from_le_bytes(array(bytes));
+        Ok(Self {
+            round: u64::from_le_bytes(array(&header[..8])),
+            rounds_together: u64::from_le_bytes(array(&header[8..16])),
+            is_waiting: header[16] == 1,
+            members: members.iter().map(|member| (number(&member[..4]), number(&member[4..]))).collect(),
+        })
+    }
+}
+
+/// A frame on an established connection, decoded.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frame {
+    /// The first round in which the sender can use this link.
+    Offer(u64),
+    /// The sender is alive.
+    Heartbeat(View),
+    /// A message.
+    Message(Message),
+    /// The sender wants a model.
+    ModelRequest,
+    /// A model, and the round before which it was the sender's.
+    Model(u64, State),
+    /// The sender has finished its run.
+    Goodbye,
+}
+
+impl Frame {
+    /// Decodes a frame of this kind. Its checksum has been checked.
+    pub fn parse(kind: Kind, content: &[u8]) -> Result<Self, FrameError> {
+        match kind {
+            Kind::Offer => Ok(Self::Offer(parse_round(content)?)),
+            Kind::Heartbeat => Ok(Self::Heartbeat(View::parse(content)?)),
+            Kind::ModelRequest if content.is_empty() => Ok(Self::ModelRequest),
+            Kind::Goodbye if content.is_empty() => Ok(Self::Goodbye),
+            Kind::Model => parse_model(content).map(|(round, state)| Self::Model(round, state)),
+            Kind::Message => {
+                let (header, values) = content.split_first_chunk().ok_or(FrameError::Malformed)?;
+                let (values, rest) = values.as_chunks::<4>();
+                let mut message = parse_message(header, values.len())?;
+                message.values = values.iter().map(|value| f32::from_le_bytes(*value)).collect::<Vec<_>>().into();
+                if rest.is_empty() { Ok(Self::Message(message)) } else { Err(FrameError::Malformed) }
+            }
+            _ => Err(FrameError::Malformed),
+        }
+    }
+}
+
+/// Decodes the content of an offer: a round.
 pub fn parse_round(bytes: &[u8]) -> Result<u64, FrameError> {
     match bytes.len() {
         8 => Ok(u64::from_le_bytes(array(bytes))),
@@ -261,6 +345,9 @@ mod tests {
         assert_eq!(header.check(b"abd"), Err(FrameError::Checksum));
         let hello = Hello { version: VERSION, worker: 3, run: 99 };
         assert_eq!(Hello::parse(&hello.to_bytes()), Ok(hello));
+        let view = View { round: 3, rounds_together: 2, is_waiting: true, members: vec![(0, 0), (7, 250)] };
+        assert_eq!(Frame::parse(Kind::Heartbeat, &view.to_bytes()), Ok(Frame::Heartbeat(view)));
+        assert!(View::parse(&[0; 18]).is_err() && View::parse(&[9; 17]).is_err());
         let state = vec![("models".to_string(), vec![1.0, 2.0]), ("empty".into(), vec![])];
         let bytes = model_to_bytes(7, &state);
         assert_eq!(parse_model(&bytes), Ok((7, state)));
@@ -271,9 +358,7 @@ mod tests {
 
     #[test]
     fn header_of_a_frame_that_is_too_long_is_refused() {
-        for (kind, limit) in
-            [(Kind::Message, 64 + 400), (Kind::Model, 1000), (Kind::Heartbeat, MAX_CONTROL_BYTES as u64)]
-        {
+        for (kind, limit) in [(Kind::Message, 64 + 400), (Kind::Model, 1000), (Kind::Offer, MAX_CONTROL_BYTES as u64)] {
             for (length, allowed) in [(limit, true), (limit + 1, false), (1 << 63, false)] {
                 let checksum = 0;
                 let header = FrameHeader { kind, length, checksum };

@@ -2,12 +2,12 @@
 //! not verified in this configuration.
 
 use crate::Timings;
+use crate::connection::read_frames;
+use crate::context::{Identity, Outbox, PeerContext};
 use crate::frame::{Limits, parse_model};
 use crate::keys::Key;
-use crate::link::{PeerContext, read_frames};
-use crate::membership::{Connection, MembershipTable};
+use crate::protocol::{Protocol, ProtocolConfig};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use upwash::compress::Compression;
 use upwash::transport::{Encoding, Pool};
@@ -23,23 +23,19 @@ pub fn receive(bytes: &[u8]) {
         );
     }
     FIXTURE.with(|(runtime, key)| {
-        let context = PeerContext {
+        let protocol = ProtocolConfig {
             own: 0,
-            key: key.clone(),
-            keys: vec![],
-            addresses: vec![],
-            run: 1,
+            workers: 2,
+            neighbors: vec![1],
             rounds: 100,
-            limits: LIMITS,
+            has_rounds: true,
             timings: Timings::default(),
-            table: MembershipTable::new(2, 0),
-            pool: Pool::new(2),
         };
-        let (outbox, _frames) = tokio::sync::mpsc::unbounded_channel();
-        let in_flight = Arc::new(AtomicU64::new(0));
-        let id = context.table.new_id();
-        let connection = Connection { id, outbox, in_flight };
-        context.table.on_connected(1, connection);
+        let keys = vec![key.fingerprint(); 2];
+        let identity = Identity { own: 0, key: key.clone(), keys, addresses: vec![], run: 1 };
+        let context = PeerContext::new(identity, LIMITS, Timings::default(), Pool::new(2), Protocol::new(protocol));
+        let (frames, _queue) = tokio::sync::mpsc::unbounded_channel();
+        let Some(id) = context.connected(1, Outbox { frames, closing: Arc::default() }) else { return };
         // The reader blocks once the queue of messages is full, because nothing takes messages out of it here.
         let reading = read_frames(&context, 1, id, bytes);
         let _ = runtime.block_on(async { tokio::time::timeout(Duration::from_millis(1), reading).await });

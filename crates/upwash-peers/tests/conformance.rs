@@ -26,6 +26,7 @@ fn peers(run: u64, rounds: u64) -> Vec<PeersConfig> {
         neighbors: (0..WORKERS).filter(|&other| other != own).collect(),
         run,
         rounds,
+        has_rounds: true,
         limits: Limits { message: 200_000, model: 1 << 20 },
         timings: Timings { startup_timeout: Duration::from_secs(20), ..Timings::default() },
     };

@@ -8,7 +8,7 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 pub(crate) struct ChartSpec {
     /// Its name as a file and as an element of the page.
     pub(crate) name: &'static str,
-    /// The section of the page that it is in.
+    /// The section of the page that it is in; empty for the charts at the top, which compare several runs.
     section: &'static str,
     /// The note below the title of the section, with its first chart.
     note: &'static str,
@@ -39,6 +39,7 @@ pub(crate) enum Quantity {
     Gigabytes,
     Seconds,
     Loss,
+    MeanLoss,
     LargestLoss,
     Accuracy,
     MeanAccuracy,
@@ -46,19 +47,23 @@ pub(crate) enum Quantity {
     Consensus,
 }
 
+const WORKERS: &str = "Workers";
+const SPREAD: &str = "How far the workers are apart";
 const COST: &str = "Communication cost";
 const COST_NOTE: &str =
     "Mean test accuracy against rounds, bytes sent by all workers, and simulated time on the configured network.";
-const WORST: &str = "Worst worker";
 
 /// All charts, in the order of the page.
-pub(crate) const CHARTS: [ChartSpec; 8] = [
+pub(crate) const CHARTS: [ChartSpec; 10] = [
+    ChartSpec { log: true, ..ChartSpec::overview("mean-loss", "Training loss (mean)", Quantity::MeanLoss) },
+    ChartSpec::overview("mean-accuracy", "Test accuracy (mean)", Quantity::MeanAccuracy),
+    ChartSpec::overview("worst-accuracy", "Test accuracy (worst)", Quantity::SmallestAccuracy),
     ChartSpec {
         name: "loss",
-        section: "Training loss",
-        note: "The mean over the batches of an epoch, for each worker. The thick line is the mean of all workers, the \
-               band spans the lowest to the highest.",
-        title: "",
+        section: WORKERS,
+        note: "The thick line is the mean of all workers, the band spans the lowest to the highest. Training losses \
+               are means over the batches of an epoch.",
+        title: "Training loss",
         lines: Lines::Workers,
         x: Quantity::Epoch,
         y: Quantity::Loss,
@@ -66,9 +71,9 @@ pub(crate) const CHARTS: [ChartSpec; 8] = [
     },
     ChartSpec {
         name: "accuracy",
-        section: "Test accuracy",
-        note: "The test accuracy of each worker's model. The band spans the worst to the best.",
-        title: "",
+        section: WORKERS,
+        note: "",
+        title: "Test accuracy",
         lines: Lines::Workers,
         x: Quantity::Epoch,
         y: Quantity::Accuracy,
@@ -76,8 +81,9 @@ pub(crate) const CHARTS: [ChartSpec; 8] = [
     },
     ChartSpec {
         name: "worst-loss",
-        section: WORST,
-        note: "The largest training loss and the smallest test accuracy of any worker.",
+        section: SPREAD,
+        note: "The largest training loss of any worker, and the root mean square distance of the models from their \
+               average.",
         title: "Largest training loss",
         lines: Lines::Runs,
         x: Quantity::Epoch,
@@ -85,36 +91,28 @@ pub(crate) const CHARTS: [ChartSpec; 8] = [
         log: true,
     },
     ChartSpec {
-        name: "worst-accuracy",
-        section: WORST,
+        name: "consensus",
+        section: SPREAD,
         note: "",
-        title: "Smallest test accuracy",
+        title: "Consensus distance of the models",
         lines: Lines::Runs,
         x: Quantity::Epoch,
-        y: Quantity::SmallestAccuracy,
-        log: false,
-    },
-    ChartSpec::of_cost("accuracy-rounds", "Mean test accuracy by rounds", Quantity::Rounds, Quantity::MeanAccuracy),
-    ChartSpec::of_cost(
-        "accuracy-bytes",
-        "Mean test accuracy by bytes sent",
-        Quantity::Gigabytes,
-        Quantity::MeanAccuracy,
-    ),
-    ChartSpec::of_cost(
-        "accuracy-time",
-        "Mean test accuracy by simulated time",
-        Quantity::Seconds,
-        Quantity::MeanAccuracy,
-    ),
-    ChartSpec {
+        y: Quantity::Consensus,
         log: true,
-        ..ChartSpec::of_cost("consensus", "Consensus distance of the models", Quantity::Epoch, Quantity::Consensus)
     },
+    ChartSpec::of_cost("accuracy-rounds", "Test accuracy by rounds", Quantity::Rounds),
+    ChartSpec::of_cost("accuracy-bytes", "Test accuracy by bytes sent", Quantity::Gigabytes),
+    ChartSpec::of_cost("accuracy-time", "Test accuracy by simulated time", Quantity::Seconds),
 ];
 
 impl ChartSpec {
-    const fn of_cost(name: &'static str, title: &'static str, x: Quantity, y: Quantity) -> Self {
+    /// A chart that compares several runs, at the top of the page.
+    const fn overview(name: &'static str, title: &'static str, y: Quantity) -> Self {
+        Self { name, section: "", note: "", title, lines: Lines::Runs, x: Quantity::Epoch, y, log: false }
+    }
+
+    const fn of_cost(name: &'static str, title: &'static str, x: Quantity) -> Self {
+        let y = Quantity::MeanAccuracy;
         Self { name, section: COST, note: COST_NOTE, title, lines: Lines::Runs, x, y, log: false }
     }
 }
@@ -131,11 +129,12 @@ impl Serialize for Quantity {
 
 impl Quantity {
     /// Those that a run has in every epoch.
-    pub(crate) const OF_RUN: [Self; 8] = [
+    pub(crate) const OF_RUN: [Self; 9] = [
         Self::Epoch,
         Self::Rounds,
         Self::Gigabytes,
         Self::Seconds,
+        Self::MeanLoss,
         Self::LargestLoss,
         Self::MeanAccuracy,
         Self::SmallestAccuracy,
@@ -150,6 +149,7 @@ impl Quantity {
             Self::Gigabytes => "gigabytes",
             Self::Seconds => "seconds",
             Self::Loss => "losses",
+            Self::MeanLoss => "mean_loss",
             Self::LargestLoss => "largest_loss",
             Self::Accuracy => "accuracies",
             Self::MeanAccuracy => "mean_accuracy",
@@ -166,10 +166,11 @@ impl Quantity {
             Self::Gigabytes => "GB sent",
             Self::Seconds => "simulated seconds",
             Self::Loss => "training loss",
+            Self::MeanLoss => "mean training loss",
             Self::LargestLoss => "largest training loss",
             Self::Accuracy => "test accuracy, %",
             Self::MeanAccuracy => "mean test accuracy, %",
-            Self::SmallestAccuracy => "smallest test accuracy, %",
+            Self::SmallestAccuracy => "test accuracy of the worst worker, %",
             Self::Consensus => "consensus distance",
         }
     }
@@ -180,17 +181,16 @@ impl Quantity {
             run.training_workers().filter_map(|worker| values.get(worker).copied().flatten()).collect()
         };
         let percents = || epoch.accuracies.as_ref().map(|values| known(values).into_iter().map(|part| 100.0 * part));
+        let mean_of = |all: Vec<f64>| (!all.is_empty()).then(|| crate::statistics::mean(&all));
         match self {
             Self::Epoch => Some(epoch.epoch as f64),
             Self::Rounds => Some((epoch.epoch * run.rounds_per_epoch) as f64),
             Self::Gigabytes => Some(epoch.bytes as f64 / 1e9),
             Self::Seconds => Some(epoch.seconds),
+            Self::MeanLoss => mean_of(known(&epoch.losses)),
             Self::LargestLoss => known(&epoch.losses).into_iter().reduce(f64::max),
             Self::SmallestAccuracy => percents()?.reduce(f64::min),
-            Self::MeanAccuracy => {
-                let all: Vec<f64> = percents()?.collect();
-                (!all.is_empty()).then(|| crate::statistics::mean(&all))
-            }
+            Self::MeanAccuracy => mean_of(percents()?.collect()),
             Self::Consensus => epoch.consensus,
             Self::Loss | Self::Accuracy => None,
         }

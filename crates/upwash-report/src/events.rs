@@ -1,6 +1,7 @@
 //! Applies events to a [`Run`].
 
 use crate::{Batches, Epoch, Graph, LiveState, Run};
+use upwash::files::printable;
 use upwash::run::{ControlRequest, Event};
 
 /// The process that wrote an event log.
@@ -117,15 +118,29 @@ impl Run {
     /// Applies an event. The error says why the event is invalid.
     pub(crate) fn apply(&mut self, event: Event, source: Source) -> Result<(), String> {
         match event {
-            Event::Started { algorithm, graph, workers, server, parameters, rounds, rounds_per_epoch, .. } => {
+            Event::Started {
+                algorithm,
+                graph,
+                workers,
+                server,
+                parameters,
+                rounds,
+                rounds_per_epoch,
+                time,
+                upwash,
+                ..
+            } => {
                 if workers > MAX_WORKERS {
                     return Err(format!("{workers} workers are too many: at most {MAX_WORKERS} are supported"));
                 }
-                (self.algorithm, self.graph_name) = (algorithm, graph);
+                (self.algorithm, self.graph_name) = (printable(&algorithm), printable(&graph));
+                self.is_real_time |= !source.has_all_workers;
                 (self.workers, self.server, self.parameters) = (workers, server, parameters);
                 (self.rounds, self.rounds_per_epoch) = (rounds, rounds_per_epoch);
                 // The results and control requests of an earlier part of the run no longer apply.
-                (self.per_worker, self.averaged_accuracy) = (vec![], None);
+                (self.per_worker, self.averaged_accuracy, self.wall_seconds) = (vec![], None, None);
+                (self.time, self.version) = (time, upwash);
+                self.participation.clear();
                 (self.now.paused, self.now.stopping, self.now.checkpoint) = (false, false, None);
             }
             Event::Graph { matchings, relabelings } => {
@@ -161,7 +176,9 @@ impl Run {
             Event::Ended { .. } => {
                 (self.now.paused, self.now.stopping) = (false, false);
             }
-            Event::Peer { .. } | Event::Unknown => {}
+            // The directory of a single peer looks like that of a whole run.
+            Event::Peer { .. } => self.is_real_time = true,
+            Event::Unknown => {}
         }
         Ok(())
     }

@@ -3,9 +3,9 @@
 use crate::events::{Skipped, Source, non_nan, round_number};
 use crate::page::{MAX_POINTS, thinned};
 use crate::{ReadError, Run};
-use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use upwash::files::{open_regular, printable, read_text};
 use upwash::run::{Event, Status, Summary};
 
 /// A run whose folder is read as it grows. The run may consist of one process or of several.
@@ -45,6 +45,9 @@ struct EventLog {
     first_error: String,
 }
 
+/// The longest line that is read: no event is longer.
+const MAX_LINE_BYTES: u64 = upwash::files::MAX_TEXT_BYTES;
+
 /// How many bytes of a log identify the position up to which it was read.
 const TAIL_BYTES: usize = 64;
 
@@ -52,7 +55,7 @@ impl Follower {
     /// Opens a run's folder without reading any events.
     pub fn open(folder: &Path) -> Result<Self, ReadError> {
         let absolute = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-        let name = absolute.file_name().map(|name| crate::read::printable(&name.to_string_lossy()));
+        let name = absolute.file_name().map(|name| printable(&name.to_string_lossy()));
         let follower = Self {
             folder: folder.to_owned(),
             logs: vec![],
@@ -60,9 +63,9 @@ impl Follower {
             restarts: 0,
             thins_epochs: false,
         };
-        match event_logs(folder).is_empty() {
-            true => Err(ReadError::NoRun(folder.to_owned())),
-            false => Ok(follower),
+        match holds_run(folder) {
+            true => Ok(follower),
+            false => Err(ReadError::NoRun(folder.to_owned())),
         }
     }
 
@@ -151,6 +154,7 @@ impl Follower {
         let worst = |endings: Vec<&Status>| {
             let found = |kind: fn(&Status) -> bool| endings.iter().find(|ending| kind(ending)).copied();
             found(|ending| matches!(ending, Status::Diverged { .. }))
+                .or(found(|ending| matches!(ending, Status::Isolated { .. })))
                 .or(found(|ending| matches!(ending, Status::Interrupted { .. })))
                 .or(endings.first().copied())
                 .cloned()
@@ -174,7 +178,8 @@ impl Follower {
             self.run.epochs = thinned(&self.run.epochs).into_iter().cloned().collect();
         }
         let notices = self.logs.iter().flat_map(EventLog::notices);
-        self.run.notices = self.run.warnings.iter().cloned().chain(notices).collect();
+        let notices = self.run.warnings.iter().cloned().chain(notices);
+        self.run.notices = notices.map(|notice| printable(&notice)).collect();
     }
 
     /// Reads the files that are written once: the configuration at the start, summaries at the end. Returns whether the
@@ -183,8 +188,11 @@ impl Follower {
         if self.run.config.is_empty() {
             let folders = [&self.folder].into_iter();
             let mut folders = folders.chain(self.logs.iter().map(|log| &log.folder));
-            let read = |folder: &PathBuf| std::fs::read_to_string(folder.join("config.toml")).ok();
+            let read = |folder: &PathBuf| read_text(&folder.join("config.toml")).ok();
             self.run.config = folders.find_map(read).unwrap_or_default();
+            // Threads, too, run in real time.
+            let has_threads = |line: &str| line.replace(' ', "") == "asynchronous=\"threads\"";
+            self.run.is_real_time |= self.run.config.lines().any(has_threads);
         }
         if self.run.ending.is_none() || !self.run.per_worker.is_empty() {
             return false;
@@ -221,18 +229,24 @@ impl Follower {
     }
 }
 
+/// Whether a folder is the folder of a run.
+pub(crate) fn holds_run(folder: &Path) -> bool {
+    !event_logs(folder).is_empty()
+}
+
 /// The folders in which the processes of a run write their events: the run's folder, or folders `rank-N` or `peer-N` in
-/// it.
+/// it. Symbolic links in it are not followed.
 fn event_logs(folder: &Path) -> Vec<(PathBuf, Source)> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let process_folder = |path: PathBuf| {
+    let process_folder = |entry: std::fs::DirEntry| {
+        let path = entry.path();
         let name = path.file_name()?.to_str()?;
         let number = |kind: &str| name.strip_prefix(kind)?.parse().ok();
         let (peer, rank): (Option<usize>, Option<usize>) = (number("peer-"), number("rank-"));
-        let has_events = path.join("events.jsonl").exists();
+        let has_events = entry.file_type().ok()?.is_dir() && path.join("events.jsonl").exists();
         (has_events && (peer.is_some() || rank.is_some())).then_some((path, Source { peer, has_all_workers: false }))
     };
-    let mut all: Vec<(PathBuf, Source)> = entries.filter_map(|entry| process_folder(entry.path())).collect();
+    let mut all: Vec<(PathBuf, Source)> = entries.filter_map(process_folder).collect();
     if folder.join("events.jsonl").exists() {
         all.push((folder.to_owned(), Source { peer: None, has_all_workers: true }));
     }
@@ -260,7 +274,7 @@ impl EventLog {
     /// Whether the part of the file that was read is unchanged.
     fn is_intact(&self) -> bool {
         let check = || -> std::io::Result<bool> {
-            let mut file = File::open(self.folder.join("events.jsonl"))?;
+            let mut file = open_regular(&self.folder.join("events.jsonl"))?;
             let mut bytes = vec![0; self.tail.len()];
             file.seek(SeekFrom::Start(self.offset - self.tail.len() as u64))?;
             match file.read_exact(&mut bytes) {
@@ -276,7 +290,7 @@ impl EventLog {
     fn read(&mut self, run: &mut Run) -> Result<bool, ReadError> {
         let path = self.folder.join("events.jsonl");
         let failed = |error| ReadError::Io { path: path.clone(), error };
-        let mut file = File::open(&path).map_err(failed)?;
+        let mut file = open_regular(&path).map_err(failed)?;
         file.seek(SeekFrom::Start(self.offset)).map_err(failed)?;
         let mut reader = BufReader::with_capacity(1 << 20, file);
         let (mut line, mut changed) = (Vec::new(), false);
@@ -284,8 +298,13 @@ impl EventLog {
         self.partial_line.clear();
         loop {
             line.clear();
-            if reader.read_until(b'\n', &mut line).map_err(failed)? == 0 {
+            let length = reader.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).map_err(failed)? as u64;
+            if length == 0 {
                 break;
+            }
+            if length == MAX_LINE_BYTES {
+                let what = format!("line {} is longer than any event: this is no log of events", self.lines + 1);
+                return Err(failed(Error::new(ErrorKind::InvalidData, what)));
             }
             if !line.ends_with(b"\n") {
                 self.partial_line = line;
@@ -378,10 +397,16 @@ impl Run {
         self.rounds_run = self.rounds_run.max(summary.rounds);
         summary.per_worker.retain(|worker| worker.id < self.workers);
         match peer {
-            Some(worker) => self.per_worker.extend(summary.per_worker.into_iter().filter(|found| found.id == worker)),
+            Some(worker) => {
+                let participation =
+                    summary.participation.filter(|found| found.rounds_skipped > 0 || found.seconds_alone > 0.1);
+                self.participation.extend(participation.map(|found| (worker, found.to_string())));
+                self.per_worker.extend(summary.per_worker.into_iter().filter(|found| found.id == worker));
+            }
             None => {
                 self.per_worker = summary.per_worker;
                 self.averaged_accuracy = non_nan(summary.averaged_model_accuracy);
+                self.wall_seconds = summary.wall_seconds;
             }
         }
         self.per_worker.sort_by_key(|worker| worker.id);

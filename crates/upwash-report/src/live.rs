@@ -19,14 +19,14 @@ pub struct LiveStatus {
 }
 
 /// One connected browser, and what was already sent to it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Viewer {
     /// `None` before the first message.
     sent: Option<Sent>,
 }
 
 /// What was sent so far.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Sent {
     shape: Shape,
     /// The last epoch. It may have been incomplete, so it is sent again.
@@ -38,7 +38,7 @@ struct Sent {
 }
 
 /// Properties of a run whose change requires sending everything again.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Shape {
     restarts: u64,
     workers: usize,

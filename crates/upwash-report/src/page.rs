@@ -2,7 +2,7 @@
 
 use crate::charts::{CHARTS as CHART_LIST, ChartSpec, Quantity};
 use crate::drawing::{self, AccuracyScale};
-use crate::{Epoch, Graph, LiveState, Run};
+use crate::{Epoch, Graph, LiveState, OverSeeds, Run};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use upwash::run::Status;
@@ -10,8 +10,9 @@ use upwash::run::Status;
 const TEMPLATE: &str = include_str!("../assets/page.html");
 const STYLE: &str = include_str!("../assets/page.css");
 /// The scripts, concatenated in this order inside one function scope.
-const SCRIPTS: [&str; 5] = [
+const SCRIPTS: [&str; 6] = [
     include_str!("../assets/page/charts.js"),
+    include_str!("../assets/page/axes.js"),
     include_str!("../assets/page/figures.js"),
     include_str!("../assets/page/sections.js"),
     include_str!("../assets/page/live.js"),
@@ -98,6 +99,11 @@ pub(crate) struct View<'a> {
     processes: usize,
     rounds: u64,
     rounds_per_epoch: u64,
+    seed: Option<u64>,
+    over_seeds: Option<OverSeeds>,
+    /// When it was started, in seconds since 1970.
+    time: Option<u64>,
+    version: &'a Option<String>,
     /// The workers that have a line.
     drawn: Vec<usize>,
     config: &'a str,
@@ -118,7 +124,9 @@ pub(crate) struct RunProgress<'a> {
     colors: Vec<String>,
     colors_caption: Option<String>,
     averaged_accuracy: Option<f64>,
+    wall_seconds: Option<f64>,
     notices: &'a [String],
+    participation: &'a [(usize, String)],
     now: &'a LiveState,
     ending: &'a Option<Status>,
 }
@@ -168,6 +176,10 @@ impl<'a> View<'a> {
             processes: run.processes,
             rounds: run.rounds,
             rounds_per_epoch: run.rounds_per_epoch,
+            seed: run.seed(),
+            over_seeds: run.over_seeds,
+            time: run.time,
+            version: &run.version,
             drawn: drawn_workers(run),
             config: &run.config,
             progress: RunProgress::new(run, scale, thinned(&run.epochs), 0),
@@ -207,7 +219,9 @@ impl<'a> RunProgress<'a> {
             colors: drawing::worker_colors(run, scale),
             colors_caption: scale.map(|scale| scale.caption()),
             averaged_accuracy: run.averaged_accuracy,
+            wall_seconds: run.wall_seconds,
             notices: &run.notices,
+            participation: &run.participation,
             now: &run.now,
             ending: &run.ending,
         }

@@ -5,6 +5,7 @@ use crate::events::non_nan;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
+use upwash::files::printable;
 use upwash::run::{Status, WorkerSummary};
 use upwash_topology::Edge;
 
@@ -66,15 +67,40 @@ pub struct Run {
     pub per_worker: Vec<WorkerSummary>,
     /// Test accuracy of the averaged model.
     pub averaged_accuracy: Option<f64>,
+    /// When the run was started or last resumed, in seconds since 1970.
+    pub time: Option<u64>,
+    /// The version of Upwash.
+    pub version: Option<String>,
+    /// Real seconds, once the run has ended.
+    pub wall_seconds: Option<f64>,
     /// The resolved configuration.
     pub config: String,
+    /// The results of this run and of others that differ in their seed only.
+    pub over_seeds: Option<OverSeeds>,
     /// Number of processes.
     pub processes: usize,
+    /// Whether the seconds are real ones: workers had separate processes or threads.
+    pub is_real_time: bool,
     /// Warnings of the run, and problems with its files.
     pub notices: Vec<String>,
+    /// How each peer that missed rounds or was alone took part.
+    pub participation: Vec<(usize, String)>,
     /// The warnings among the notices: those that the run itself reported.
     #[serde(skip)]
     pub(crate) warnings: Vec<String>,
+}
+
+/// Results over several seeds: means, each with half the width of its 95 % confidence interval, as parts of 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct OverSeeds {
+    /// The number of seeds.
+    pub seeds: usize,
+    /// The mean test accuracy of the workers.
+    pub mean: (f64, f64),
+    /// The test accuracy of the worst worker.
+    pub worst: (f64, f64),
+    /// The test accuracy of the averaged model.
+    pub averaged: (f64, f64),
 }
 
 /// Batch losses of a sample of the rounds.
@@ -180,6 +206,12 @@ impl Run {
         Ok(runs)
     }
 
+    /// The seed in its configuration.
+    pub fn seed(&self) -> Option<u64> {
+        let config: toml::Table = self.config.parse().ok()?;
+        config.get("seed")?.as_integer()?.try_into().ok()
+    }
+
     /// The last test accuracy of each worker other than the server, as (worker, accuracy).
     pub fn last_accuracies(&self) -> Vec<(usize, f64)> {
         let mut found: BTreeMap<usize, f64> = BTreeMap::new();
@@ -199,14 +231,6 @@ impl Run {
         let trains = |worker: &usize| *worker < self.workers && Some(*worker) != self.server;
         found.into_iter().filter(|(worker, _)| trains(worker)).collect()
     }
-}
-
-/// The name without control characters, which a terminal could interpret.
-pub(crate) fn printable(name: &str) -> String {
-    let replaced = |character: char| {
-        if character.is_control() { '\u{fffd}' } else { character }
-    };
-    name.chars().map(replaced).collect()
 }
 
 impl Epoch {

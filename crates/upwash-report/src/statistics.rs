@@ -28,6 +28,31 @@ pub fn margin(values: &[f64]) -> Option<f64> {
     Some(quantile * deviation(values)? / (count as f64).sqrt())
 }
 
+/// A mean with its 95 % confidence interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// The mean.
+    pub mean: f64,
+    /// The lower end.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+/// The mean of the differences `one - other`, pair by pair; none of fewer than two pairs.
+///
+/// ```
+/// use upwash_report::statistics::difference;
+/// // scipy.stats.ttest_rel([3, 5, 4], [1, 2, 3]).confidence_interval() = (-0.4841, 4.4841)
+/// let interval = difference(&[3.0, 5.0, 4.0], &[1.0, 2.0, 3.0]).unwrap();
+/// assert!((interval.low + 0.4841).abs() < 1e-3 && (interval.high - 4.4841).abs() < 1e-3);
+/// ```
+pub fn difference(one: &[f64], other: &[f64]) -> Option<Interval> {
+    let differences: Vec<f64> = one.iter().zip(other).map(|(one, other)| one - other).collect();
+    let (mean, half) = (mean(&differences), margin(&differences)?);
+    Some(Interval { mean, low: mean - half, high: mean + half })
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {

@@ -1,6 +1,7 @@
 //! TensorBoard event files: checksummed records, each of which is a protocol buffer.
 
 use crate::Run;
+use crate::charts::Quantity;
 
 /// The content of an event file for each worker, and of one for values that concern all workers, as (name, bytes).
 pub fn tensorboard(run: &Run) -> Vec<(String, Vec<u8>)> {
@@ -18,7 +19,12 @@ pub fn tensorboard(run: &Run) -> Vec<(String, Vec<u8>)> {
     }
     let mut file = Records::new();
     for epoch in &run.epochs {
+        let part = |percent: f64| percent / 100.0;
+        // With the tags of the workers, so that TensorBoard draws the means into the same charts.
         let values = [
+            ("train/loss", Quantity::MeanLoss.value(run, epoch)),
+            ("test/accuracy", Quantity::MeanAccuracy.value(run, epoch).map(part)),
+            ("all/worst_accuracy", Quantity::SmallestAccuracy.value(run, epoch).map(part)),
             ("all/consensus_distance", epoch.consensus),
             ("all/gigabytes_sent", Some(epoch.bytes as f64 / 1e9)),
             ("all/simulated_seconds", Some(epoch.seconds)),
@@ -75,7 +81,13 @@ impl Records {
 }
 
 fn masked(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+    crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+/// Returns the CRC-32C (Castagnoli) of `bytes`. The files are small: bit by bit is fast enough.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let shift = |sum: u32, _| sum >> 1 ^ if sum & 1 == 1 { 0x82f6_3b78 } else { 0 };
+    !bytes.iter().fold(!0, |sum, &byte| (0..8).fold(sum ^ u32::from(byte), shift))
 }
 
 fn varint(to: &mut Vec<u8>, mut number: u64) {
@@ -104,4 +116,14 @@ fn bytes(to: &mut Vec<u8>, field: u64, content: &[u8]) {
     key(to, field, 2);
     varint(to, content.len() as u64);
     to.extend(content);
+}
+
+#[cfg(test)]
+mod tests {
+    /// The check value of the catalogues of checksums, and one of RFC 3720 (32 bytes of zeros).
+    #[test]
+    fn checksums_are_those_of_the_standard() {
+        assert_eq!(super::crc32c(b"123456789"), 0xe306_9283);
+        assert_eq!(super::crc32c(&[0; 32]), 0x8a91_36aa);
+    }
 }

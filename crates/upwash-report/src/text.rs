@@ -26,7 +26,8 @@ pub fn show(run: &Run) -> String {
     }
     if let Some(last) = run.epochs.last() {
         let (gigabytes, seconds) = (last.bytes as f64 / 1e9, last.seconds);
-        let _ = writeln!(text, "  {gigabytes:.3} GB sent, {seconds:.1} simulated seconds");
+        let clock = if run.is_real_time { "seconds" } else { "simulated seconds" };
+        let _ = writeln!(text, "  {gigabytes:.3} GB sent, {seconds:.1} {clock}");
     }
     text
 }
@@ -40,6 +41,7 @@ pub fn summary_table(summary: &Summary) -> String {
             writeln!(text, "diverged: the loss of worker {worker} in round {round}; diverged.upwash has the models")
         }
         Status::Interrupted { round } => writeln!(text, "interrupted before round {round}; continue it with --resume"),
+        Status::Isolated { round } => writeln!(text, "isolated before round {round}: no other peer was in reach"),
     };
     let has_local = summary.per_worker.iter().any(|worker| worker.local_train_loss.is_some());
     let local = if has_local { "  local loss" } else { "" };
@@ -122,12 +124,16 @@ fn header(run: &Run) -> String {
             format!("worker {worker} diverged in round {round}")
         }
         Some(Status::Interrupted { round }) => format!("stopped before round {round}"),
+        Some(Status::Isolated { round }) => format!("isolated before round {round}: no other peer was in reach"),
         None => "still running or interrupted".into(),
     };
     let _ =
         writeln!(text, "{} of {} rounds, {} parameters per model: {state}", run.rounds_run, run.rounds, run.parameters);
     for notice in &run.notices {
         let _ = writeln!(text, "note: {notice}");
+    }
+    for (worker, participation) in &run.participation {
+        let _ = writeln!(text, "note: worker {worker}: {participation}");
     }
     text
 }
@@ -147,11 +153,12 @@ fn table(run: &Run) -> String {
     let accuracies = run.last_accuracies();
     let mut text = String::from("\n  worker  train loss  test accuracy  loss by epoch\n");
     for (worker, losses) in &all {
-        let last = losses.last().copied().unwrap_or(f64::NAN);
-        let last = match last.abs() < 1e-3 {
+        // A worker may not have finished the last epoch yet.
+        let last = losses.iter().rfind(|loss| !loss.is_nan());
+        let last = last.map_or("-".into(), |last| match last.abs() < 1e-3 {
             true => format!("{last:.2e}"),
             false => format!("{last:.4}"),
-        };
+        });
         let accuracy = accuracies.iter().find(|(id, _)| id == worker);
         let accuracy = accuracy.map(|(_, accuracy)| format!("{:.2} %", 100.0 * accuracy));
         let accuracy = accuracy.unwrap_or("-".into());

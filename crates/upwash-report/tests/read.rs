@@ -135,8 +135,10 @@ fn figures_have_a_line_for_each_worker() {
         "graph-copy-2",
         "loss",
         "accuracy",
-        "worst-loss",
+        "mean-loss",
+        "mean-accuracy",
         "worst-accuracy",
+        "worst-loss",
         "accuracy-rounds",
         "accuracy-bytes",
         "accuracy-time",
@@ -314,4 +316,69 @@ fn evaluations_are_kept_when_epochs_are_thinned() {
     let mut follower = Follower::open(folder.path()).unwrap().with_thinned_epochs();
     follower.read().unwrap();
     assert!(follower.run().epochs.len() < 1000, "{}", follower.run().epochs.len());
+}
+
+/// A peer that has not finished the epoch of the others shows its last loss, and the seconds are real ones.
+#[test]
+fn unfinished_epochs_of_peers_are_not_shown_as_nan() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = |worker: usize, epochs: u64| {
+        let losses = |number: u64| {
+            let mut losses = [None; 3];
+            losses[worker] = Some(0.8 / number as f64);
+            losses
+        };
+        let mut lines = vec![STARTED.to_owned()];
+        lines.extend((1..=epochs).map(|number| epoch(number, losses(number), false, 100)));
+        write(&folder.path().join(format!("peer-{worker}")), &lines, "\n");
+    };
+    own(0, 2);
+    own(1, 1);
+    own(2, 0);
+    let text = show(&Run::read(folder.path()).unwrap());
+    assert!(!text.contains("NaN"), "{text}");
+    for (worker, loss) in [(0, "0.4000"), (1, "0.8000"), (2, "-")] {
+        let row = text.lines().find(|line| line.starts_with(&format!("  {worker:>6}"))).unwrap();
+        assert_eq!(row.split_whitespace().nth(1), Some(loss), "{text}");
+    }
+    assert!(text.contains("0.5 seconds") && !text.contains("simulated"), "{text}");
+}
+
+#[test]
+fn text_from_files_does_not_control_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lines = events();
+    lines[0] = STARTED.replace("D-PSGD", "\\u001b[2JD-PSGD").replace("ring:3", "ring\\u009b31m");
+    lines.insert(2, r#"{"event":"warning","message":"beware\u001b]0;title\u0007\nof this"}"#.into());
+    lines.insert(3, "{\"event\":\"\u{1b}[31m\"".into());
+    write(folder.path(), &lines, "\n");
+    let text = show(&Run::read(folder.path()).unwrap());
+    let is_harmful = |character: char| character.is_control() && character != '\n';
+    assert!(!text.contains(is_harmful), "{text:?}");
+    assert!(text.contains("D-PSGD") && text.contains("beware"), "{text}");
+}
+
+/// Neither a pipe, nor a link, nor a huge file without lines keeps a reader.
+#[cfg(unix)]
+#[test]
+fn only_regular_logs_of_events_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let [pipe, link, sparse] = ["pipe", "link", "sparse"].map(|name| folder.path().join(name));
+    for run in [&pipe, &link, &sparse] {
+        fs::create_dir(run).unwrap();
+    }
+    let log = |run: &Path| run.join("events.jsonl");
+    assert!(std::process::Command::new("mkfifo").arg(log(&pipe)).status().unwrap().success());
+    write(&folder.path().join("real"), &events(), "\n");
+    std::os::unix::fs::symlink(log(&folder.path().join("real")), log(&link)).unwrap();
+    fs::File::create(log(&sparse)).unwrap().set_len(1 << 40).unwrap();
+    for (run, cause) in [(pipe, "not a regular file"), (link, "symbolic link"), (sparse, "longer than any event")] {
+        let error = Run::read(&run).unwrap_err();
+        assert!(error.to_string().contains(cause), "{error}");
+    }
+    // A link to the folder of a process is not a process of the run.
+    let run = folder.path().join("run");
+    write(&run.join("peer-0"), &events(), "\n");
+    std::os::unix::fs::symlink(folder.path().join("real"), run.join("peer-1")).unwrap();
+    assert_eq!(Run::read(&run).unwrap().processes, 1);
 }

@@ -15,10 +15,11 @@ impl Program {
         Self(path)
     }
 
-    /// A command that runs in `folder` with its own data directory, so that tests do not touch the user's.
-    fn command(self, folder: &Path, arguments: &[&str]) -> Command {
+    /// A command that runs in `folder` with its own data and state directories, so that tests do not touch the user's.
+    pub fn command(self, folder: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.0);
-        command.env("UPWASH_DATA", folder.join("data")).args(arguments).current_dir(folder);
+        command.env("UPWASH_DATA", folder.join("data")).env("XDG_STATE_HOME", folder.join("state"));
+        command.args(arguments).current_dir(folder);
         command
     }
 

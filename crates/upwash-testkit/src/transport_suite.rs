@@ -23,6 +23,7 @@ fn message(transport: &mut dyn Transport, from: usize, round: u64, length: usize
         stats: WorkerStats { loss: (from != 0).then_some(from as f64 / 8.0), degree: from + 1, scalar: 0.5 },
         whole: true,
         fresh: from == 1,
+        restart: (from == 1).then_some(7),
         values,
     }
 }

@@ -13,6 +13,7 @@ mod engine;
 mod exchange;
 mod exchange_tables;
 mod loss_readback;
+mod measure;
 mod scoring;
 mod step;
 

@@ -4,12 +4,15 @@
 //! writes to the folder when a user presses a button: then it leaves a
 //! [control request](upwash::run::ControlRequest) there. The server can be part of the run's process or a separate one.
 
+mod connections;
+mod descriptors;
 mod reader;
 mod requests;
 mod token;
 
 pub use token::{Token, TokenError};
 
+use connections::Capacity;
 use reader::Reader;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -19,6 +22,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use upwash_report::ReadError;
 
+/// How many browsers can receive updates at a time.
+pub const MAX_VIEWERS: usize = 64;
 /// How long a server that shuts down waits for browsers to receive the last messages.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -43,6 +48,12 @@ pub enum WatchError {
         /// The cause.
         error: std::io::Error,
     },
+    /// Connections would take file descriptors that training needs.
+    #[error(
+        "too few files may be open for the live page: raise the limit to {0} or more with `ulimit -n`, or do without \
+         the page"
+    )]
+    Descriptors(u64),
     /// Without a token, anyone on the network could watch and stop the run.
     #[error("{0} can be reached from other machines: listening there requires a token")]
     NeedsToken(SocketAddr),
@@ -53,14 +64,18 @@ pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
     token: Option<Token>,
+    capacity: Capacity,
 }
 
 impl Listener {
-    /// Binds an address. If other machines can reach it, every request must carry the token.
+    /// Binds an address. Every request must carry the token, if there is one. An address that other machines can reach
+    /// needs one. Raises the soft limit of open files of this process, if it is low.
     pub fn bind(address: SocketAddr, token: Option<Token>) -> Result<Self, WatchError> {
         if token.is_none() && !address.ip().is_loopback() {
             return Err(WatchError::NeedsToken(address));
         }
+        let capacity = Capacity::of(descriptors::for_connections());
+        let capacity = capacity.ok_or(WatchError::Descriptors(descriptors::needed()))?;
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::AddrInUse => WatchError::InUse(address),
             _ => WatchError::Listen { address, error },
@@ -68,12 +83,12 @@ impl Listener {
         let socket = TcpListener::bind(address).map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
         let address = socket.local_addr().map_err(failed)?;
-        Ok(Self { socket, address, token })
+        Ok(Self { socket, address, token, capacity })
     }
 
     /// Starts serving the run in a folder.
     pub fn serve(self, folder: &Path) -> Result<Server, WatchError> {
-        let Self { socket, address, token } = self;
+        let Self { socket, address, token, capacity } = self;
         let failed = |error| WatchError::Listen { address, error };
         let reader = Reader::open(folder)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -81,7 +96,7 @@ impl Listener {
         let (stopped, required) = (stop.clone(), token.clone());
         let serve = move || {
             let (updates, reading) = reader.follow(stopped);
-            runtime.block_on(requests::serve(socket, updates, required));
+            runtime.block_on(requests::serve(socket, updates, required, capacity));
             let _ = reading.join();
             runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         };

@@ -26,7 +26,18 @@ pub(crate) struct Reader {
 #[derive(Clone)]
 pub(crate) struct RunUpdates {
     follower: Arc<Mutex<Follower>>,
-    live_status: watch::Receiver<LiveStatus>,
+    live_status: watch::Receiver<(u64, LiveStatus)>,
+    last: Arc<Mutex<Option<SharedMessage>>>,
+}
+
+/// The last message, for all viewers that are where its viewer was.
+struct SharedMessage {
+    /// The change that it reports.
+    change: u64,
+    before: Viewer,
+    after: Viewer,
+    name: &'static str,
+    content: String,
 }
 
 impl Reader {
@@ -38,8 +49,8 @@ impl Reader {
 
     /// Polls on a new thread until `stop` is set, and reads once more after that.
     pub(crate) fn follow(self, stop: Arc<AtomicBool>) -> (RunUpdates, JoinHandle<()>) {
-        let (sender, live_status) = watch::channel(LiveStatus::default());
-        let updates = RunUpdates { follower: self.follower.clone(), live_status };
+        let (sender, live_status) = watch::channel((0, LiveStatus::default()));
+        let updates = RunUpdates { follower: self.follower.clone(), live_status, last: Arc::default() };
         let reading = std::thread::spawn(move || {
             let mut pace = Pace::default();
             loop {
@@ -50,9 +61,10 @@ impl Reader {
                 let live_status = pace.measure(&follower, changed);
                 drop(follower);
                 // A change of the pace alone is not worth a message.
-                let same = LiveStatus { pace: None, ..live_status } == LiveStatus { pace: None, ..*sender.borrow() };
+                let (number, before) = *sender.borrow();
+                let same = LiveStatus { pace: None, ..live_status } == LiveStatus { pace: None, ..before };
                 if changed || !same {
-                    sender.send_replace(live_status);
+                    sender.send_replace((number + 1, live_status));
                 }
                 if last {
                     return;
@@ -76,7 +88,21 @@ impl RunUpdates {
 
     /// The next message for a viewer.
     pub(crate) fn next_message(&self, viewer: &mut Viewer) -> (&'static str, String) {
-        viewer.next(&lock(&self.follower), *self.live_status.borrow())
+        let (change, live_status) = *self.live_status.borrow();
+        // Viewers that have seen the same get the same: it is formatted once, however many there are.
+        let mut last = lock(&self.last);
+        match &*last {
+            Some(last) if last.change == change && last.before == *viewer => {
+                *viewer = last.after.clone();
+                (last.name, last.content.clone())
+            }
+            _ => {
+                let before = viewer.clone();
+                let (name, content) = viewer.next(&lock(&self.follower), live_status);
+                *last = Some(SharedMessage { change, before, after: viewer.clone(), name, content: content.clone() });
+                (name, content)
+            }
+        }
     }
 
     pub(crate) fn name(&self) -> String {
@@ -112,8 +138,8 @@ fn control_folders(follower: &Follower) -> Vec<PathBuf> {
     follower.running_folders().map(PathBuf::from).collect()
 }
 
-fn lock(follower: &Mutex<Follower>) -> MutexGuard<'_, Follower> {
-    follower.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Measures how fast a run progresses.

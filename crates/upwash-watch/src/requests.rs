@@ -1,39 +1,45 @@
 //! HTTP routes and access control.
 
+use crate::connections::{self, Capacity, Connection};
 use crate::reader::RunUpdates;
-use crate::{SHUTDOWN_TIMEOUT, Token};
-use axum::Router;
+use crate::{MAX_VIEWERS, SHUTDOWN_TIMEOUT, Token};
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use futures_util::stream::unfold;
 use std::convert::Infallible;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use upwash::run::ControlRequest;
 use upwash_report::{Viewer, live_page};
 
-/// How many browsers may be connected at a time.
-const MAX_VIEWERS: usize = 64;
+/// With more viewers than this, each receives at most one update per [`CROWD_INTERVAL`].
+const CROWD: usize = 8;
+const CROWD_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
 struct ServerState {
     updates: RunUpdates,
     token: Option<Token>,
     viewers: Arc<Semaphore>,
+    /// How many viewers there may be.
+    capacity: usize,
 }
 
 /// Serves until the reader has stopped.
-pub(crate) async fn serve(listener: TcpListener, updates: RunUpdates, token: Option<Token>) {
+pub(crate) async fn serve(listener: TcpListener, updates: RunUpdates, token: Option<Token>, capacity: Capacity) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
     };
-    let state = ServerState { updates: updates.clone(), token, viewers: Arc::new(Semaphore::new(MAX_VIEWERS)) };
+    let viewers = MAX_VIEWERS.min(capacity.admitted);
+    let state =
+        ServerState { updates: updates.clone(), token, viewers: Arc::new(Semaphore::new(viewers)), capacity: viewers };
     let router = Router::new()
         .route("/", get(page))
         .route("/events", get(events))
@@ -41,26 +47,23 @@ pub(crate) async fn serve(listener: TcpListener, updates: RunUpdates, token: Opt
         .fallback(|| async { (StatusCode::NOT_FOUND, "Not found.\n") })
         .layer(from_fn_with_state(state.clone(), authorize))
         .with_state(state);
-    let served = axum::serve(listener, router).with_graceful_shutdown(updates.clone().ended());
-    // Do not wait for clients that keep their connection open.
-    let limit = async {
-        updates.ended().await;
-        tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
-    };
-    tokio::select! {
-        _ = served.into_future() => {}
-        () = limit => {}
-    }
+    connections::serve(listener, router, capacity, updates.ended(), SHUTDOWN_TIMEOUT).await;
 }
 
 /// Runs before every request. Refuses requests without the token or, on a local address, requests that a foreign web
 /// page makes from the user's browser.
-async fn authorize(State(state): State<ServerState>, request: Request, next: Next) -> Response {
+async fn authorize(
+    State(state): State<ServerState>,
+    Extension(connection): Extension<Connection>,
+    request: Request,
+    next: Next,
+) -> Response {
     let allowed = match &state.token {
         Some(token) => request_token(&request).is_some_and(|guess| token.matches(guess)),
         None => has_local_host(request.headers()) && !is_cross_site(&request),
     };
     let mut response = match (allowed, &state.token) {
+        (true, _) if !connection.admit() => too_many(),
         (true, _) => next.run(request).await,
         (false, Some(_)) => {
             let message = "The token is missing or wrong: open the complete address that `upwash` printed.\n";
@@ -117,21 +120,44 @@ async fn page(State(state): State<ServerState>) -> Html<String> {
 
 async fn events(State(state): State<ServerState>) -> Response {
     let Ok(permit) = state.viewers.clone().try_acquire_owned() else {
-        let message = "Too many browsers are connected to this run. Close one and reload this page.\n";
-        return (StatusCode::SERVICE_UNAVAILABLE, message).into_response();
+        return too_many();
     };
     // The whole run at once, then a message for every change.
-    let start = (state.updates, Viewer::default(), true, permit);
-    let messages = unfold(start, |(mut updates, mut viewer, first, permit)| async move {
-        if !first {
-            updates.wait().await?;
-        }
-        let (name, content) = updates.next_message(&mut viewer);
+    let stream = ViewerStream { state, viewer: Viewer::default(), is_first: true, _permit: permit };
+    let messages = unfold(stream, |mut stream| async move {
+        let (name, content) = stream.next().await?;
         let event = Event::default().event(name).data(content);
-        Some((Ok::<_, Infallible>(event), (updates, viewer, false, permit)))
+        Some((Ok::<_, Infallible>(event), stream))
     });
     let alive = KeepAlive::new().interval(Duration::from_secs(10));
     Sse::new(messages).keep_alive(alive).into_response()
+}
+
+/// The messages to one viewer.
+struct ViewerStream {
+    state: ServerState,
+    viewer: Viewer,
+    is_first: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl ViewerStream {
+    /// The next message; `None` when the reader has stopped.
+    async fn next(&mut self) -> Option<(&'static str, String)> {
+        let updates = &mut self.state.updates;
+        if !std::mem::replace(&mut self.is_first, false) {
+            if self.state.capacity - self.state.viewers.available_permits() > CROWD {
+                let _ = tokio::time::timeout(CROWD_INTERVAL, updates.clone().ended()).await;
+            }
+            updates.wait().await?;
+        }
+        Some(updates.next_message(&mut self.viewer))
+    }
+}
+
+fn too_many() -> Response {
+    let message = "Too many browsers are connected to this run. Close one and reload this page.\n";
+    (StatusCode::SERVICE_UNAVAILABLE, message).into_response()
 }
 
 async fn control(

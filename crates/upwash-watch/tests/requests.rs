@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 use upwash::run::ControlRequest;
-use upwash_watch::{Listener, Server, Token, WatchError};
+use upwash_watch::{Listener, MAX_VIEWERS, Server, Token, WatchError};
 
 const TOKEN: &str = "0123456789abcdef";
 const EVENTS: &str = concat!(
@@ -213,4 +213,67 @@ fn impossible_control_requests_are_refused() {
     let server = serve(over.path(), None);
     assert_eq!(request(&server, "POST /control/stop", CONTROL).0, 409);
     assert!(!ControlRequest::is_waiting(over.path()));
+}
+
+/// The start of a request that never ends.
+fn half_request(server: &Server) -> TcpStream {
+    let mut stream = TcpStream::connect(host(server)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    write!(stream, "GET / HTTP/1.1\r\nX-Slow: ").unwrap();
+    stream
+}
+
+/// Whether the server has closed a connection. Waits until it does.
+fn is_closed(mut stream: TcpStream) -> bool {
+    // A connection with unread bytes is reset.
+    match stream.read(&mut [0; 64]) {
+        Ok(count) => count == 0,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}
+
+#[test]
+fn half_sent_requests_do_not_keep_others_out() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path());
+    let server = serve(folder.path(), Some(TOKEN));
+    let mut viewer = send(&server, &format!("GET /events?token={TOKEN}"), "");
+    let mut some = [0; 16];
+    viewer.read_exact(&mut some).unwrap();
+    let half: Vec<TcpStream> = (0..300).map(|_| half_request(&server)).collect();
+    assert_eq!(request(&server, &format!("GET /?token={TOKEN}"), "").0, 200);
+    // The oldest were evicted to make room, and the others run out of time. The viewer stays.
+    assert!(half.into_iter().all(is_closed));
+    ControlRequest::Pause.leave(folder.path()).unwrap();
+    let mut lines = BufReader::new(viewer).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains(r#""waiting":true"#)));
+}
+
+#[test]
+fn viewers_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path());
+    let server = serve(folder.path(), None);
+    let viewers: Vec<TcpStream> = (0..MAX_VIEWERS)
+        .map(|_| {
+            let mut viewer = send(&server, "GET /events", "");
+            let mut start = [0; 15];
+            viewer.read_exact(&mut start).unwrap();
+            assert_eq!(&start, b"HTTP/1.1 200 OK");
+            viewer
+        })
+        .collect();
+    let (status, response) = request(&server, "GET /events", "");
+    assert_eq!(status, 503);
+    assert!(response.contains("Too many browsers"), "{response}");
+    // The page itself can still be opened, and a place is free again when its viewer leaves.
+    assert_eq!(request(&server, "GET /", "").0, 200);
+    drop(viewers);
+    let mut found = 503;
+    while found == 503 {
+        let mut start = [0; 12];
+        send(&server, "GET /events", "").read_exact(&mut start).unwrap();
+        found = std::str::from_utf8(&start[9..]).unwrap().parse().unwrap();
+    }
+    assert_eq!(found, 200);
 }

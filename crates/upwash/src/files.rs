@@ -1,10 +1,18 @@
-//! Atomic writes: a file is either complete or absent.
+//! Atomic writes, so that a file is either complete or absent, and reads that neither follow links nor wait for pipes.
+//!
+//! A run directory may have been written by somebody else. There, files are read with [`open_regular`] and written with
+//! [`replace`], so that a link in it cannot lead to files elsewhere.
 
-use std::io::{Result, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::path::Path;
 
+/// The most bytes of a file that holds a configuration, a summary or a line of events.
+pub const MAX_TEXT_BYTES: u64 = 64 << 20;
+
 /// Writes `content` to a temporary file beside `path`, and renames that once it is complete and on disk. If `path`
-/// exists and is not a regular file (a device, a pipe), writes to it directly. Follows symbolic links.
+/// exists and is not a regular file (a device, a pipe), writes to it directly. Follows symbolic links; [`replace`] does
+/// not.
 ///
 /// ```
 /// let folder = tempfile::tempdir()?;
@@ -20,24 +28,119 @@ pub fn write(path: &Path, content: &[u8]) -> Result<()> {
 pub fn write_by(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if path.exists() && !path.is_file() {
-        return content(&mut std::fs::File::options().write(true).open(path)?);
+        return content(&mut File::options().write(true).open(path)?);
     }
+    replace_by(path, content)
+}
+
+/// Like [`write()`], but replaces whatever is at `path`: a symbolic link there is replaced and not followed.
+///
+/// ```
+/// # #[cfg(unix)] {
+/// let folder = tempfile::tempdir()?;
+/// let [target, link] = ["target", "link"].map(|name| folder.path().join(name));
+/// std::fs::write(&target, "old")?;
+/// std::os::unix::fs::symlink(&target, &link)?;
+/// upwash::files::replace(&link, b"new")?;
+/// assert_eq!((std::fs::read(&target)?, std::fs::read(&link)?), (b"old".into(), b"new".into()));
+/// # }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn replace(path: &Path, content: &[u8]) -> Result<()> {
+    replace_by(path, |file| file.write_all(content))
+}
+
+/// Like [`replace()`], for content that is too large to assemble in memory.
+pub fn replace_by(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let mut file = temporary_file_builder().tempfile_in(folder)?;
-    let mut buffer = std::io::BufWriter::with_capacity(1 << 20, &mut file);
+    // Results follow the umask. Unlike `tempfile_in`, this keeps the system's error code.
+    let create = |path: &Path| File::options().write(true).create_new(true).open(path);
+    let mut file = tempfile::Builder::new().prefix(UNFINISHED_PREFIX).make_in(folder, create)?;
+    let mut buffer = std::io::BufWriter::with_capacity(1 << 20, file.as_file_mut());
     content(&mut buffer)?;
     buffer.flush()?;
     drop(buffer);
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     // The rename is durable only when the folder is synced, on systems that support that.
-    if let Ok(folder) = std::fs::File::open(folder) {
+    if let Ok(folder) = File::open(folder) {
         let _ = folder.sync_all();
     }
     Ok(())
+}
+
+/// Opens an existing regular file. A symbolic link is not followed. A pipe or a device is refused without waiting for
+/// it.
+///
+/// ```
+/// let folder = tempfile::tempdir()?;
+/// assert!(upwash::files::open_regular(folder.path()).is_err());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn open_regular(path: &Path) -> Result<File> {
+    open_regular_with(OpenOptions::new().read(true), path)
+}
+
+/// Like [`open_regular`], with options of the caller, who may create the file.
+pub fn open_regular_with(options: &mut OpenOptions, path: &Path) -> Result<File> {
+    let is_link = || path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
+    let link = || Error::new(ErrorKind::InvalidInput, "is a symbolic link, which is not followed");
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        use std::os::unix::fs::OpenOptionsExt;
+        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+    }
+    #[cfg(not(unix))]
+    if is_link() {
+        return Err(link());
+    }
+    let file = options.open(path).map_err(|error| if is_link() { link() } else { error })?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(Error::new(ErrorKind::InvalidInput, "is not a regular file")),
+    }
+}
+
+/// Reads a regular file of at most `limit` bytes. Like [`open_regular`], does not follow a symbolic link.
+pub fn read_regular(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > limit {
+        true => Err(Error::new(ErrorKind::InvalidData, format!("is longer than {limit} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
+/// Reads a regular file of text: a configuration or a summary.
+pub fn read_text(path: &Path) -> Result<String> {
+    let text = String::from_utf8(read_regular(path, MAX_TEXT_BYTES)?);
+    text.map_err(|_| Error::new(ErrorKind::InvalidData, "is not UTF-8 text"))
+}
+
+/// Text from a file, without control characters other than tabs: a terminal would interpret them.
+///
+/// ```
+/// assert_eq!(upwash::files::printable("D-PSGD\u{1b}[2J"), "D-PSGD\u{fffd}[2J");
+/// ```
+pub fn printable(text: &str) -> String {
+    let is_harmful = |character: char| character.is_control() && character != '\t';
+    text.chars().map(|character| if is_harmful(character) { char::REPLACEMENT_CHARACTER } else { character }).collect()
+}
+
+/// Whether an error may pass by itself: the disk or a quota is full, or too many files are open.
+pub fn is_transient(error: &Error) -> bool {
+    let is_exhausted = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+    #[cfg(unix)]
+    let is_exhausted = is_exhausted || {
+        use rustix::io::Errno;
+        let code = error.raw_os_error();
+        [Errno::MFILE, Errno::NFILE].iter().any(|errno| code == Some(errno.raw_os_error()))
+    };
+    is_exhausted
 }
 
 /// Removes files that were being written into a folder when their process was killed. No other process may write there.
@@ -54,15 +157,3 @@ pub fn remove_unfinished(folder: &Path) -> Result<()> {
 
 /// The prefix of the names of unfinished files.
 const UNFINISHED_PREFIX: &str = ".unfinished-";
-
-fn temporary_file_builder() -> tempfile::Builder<'static, 'static> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(UNFINISHED_PREFIX);
-    // By default, only their owner can read temporary files. Results follow the umask.
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(std::fs::Permissions::from_mode(0o666));
-    }
-    builder
-}

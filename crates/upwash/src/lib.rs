@@ -29,6 +29,7 @@
 mod buffer;
 mod gossip;
 mod ids;
+mod trained_model;
 mod trainer;
 
 #[doc(hidden)]
@@ -50,7 +51,11 @@ pub mod files;
 #[doc(hidden)]
 pub mod loss;
 #[doc(hidden)]
+pub mod memory;
+#[doc(hidden)]
 pub mod model;
+#[doc(hidden)]
+pub mod names;
 #[doc(hidden)]
 pub mod optimizer;
 #[doc(hidden)]
@@ -67,6 +72,7 @@ pub use engine::{Engine, EngineError, ExternalEngine, ExternalState, Model, Scor
 pub use ids::{RowIndex, WorkerId};
 pub use optimizer::{Optimizer, StepContext};
 pub use run::{Event, NextRound, Node, Status, StopHandle, Summary};
+pub use trained_model::{Evaluation, TrainedModel, TrainedModelError};
 pub use trainer::{TrainError, Trainer};
 
 /// Compiles the programs of the README as documentation tests.

@@ -1,5 +1,9 @@
 //! The configuration as a JSON schema, and as a page of documentation.
 
+mod template;
+
+pub use template::template;
+
 use crate::algorithm::{OptionInfo, Registry};
 use crate::config::{Config, GraphConfig};
 use serde_json::{Map, Value, json};

@@ -7,6 +7,7 @@ use crate::engine::{CpuEngine, Engine, EngineError, EngineSpec, Model, native_en
 use crate::experiment::{CustomParts, DataPaths, DatasetCache, Experiment, ExperimentError};
 use crate::model::LayerSpec;
 use crate::optimizer::Optimizer;
+use crate::run::directory::can_be_extended;
 use crate::run::{
     ControlFlow, DirectoryError, Event, Observer, Progress, RunDirectory, RunError, RunLocation, StopHandle, Summary,
     run_in, run_with,
@@ -112,9 +113,15 @@ impl<'a> Trainer<'a> {
         let path = path.as_ref();
         let text =
             std::fs::read_to_string(path).map_err(|source| TrainError::File { path: path.to_owned(), source })?;
-        let mut trainer = Self::new(Config::parse(&text, &[])?);
-        trainer.paths.files = path.parent().unwrap_or(Path::new("")).to_owned();
-        Ok(trainer)
+        let trainer = Self::new(Config::parse(&text, &[])?);
+        Ok(trainer.files_in(path.parent().unwrap_or(Path::new(""))))
+    }
+
+    /// Reads the files that the configuration names relative to this directory instead of the current one.
+    #[must_use]
+    pub fn files_in(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.paths.files = directory.into();
+        self
     }
 
     /// Trains this model instead of a built-in network, on the CPU.
@@ -135,8 +142,8 @@ impl<'a> Trainer<'a> {
 
     /// Trains on this data set instead of a named one.
     #[must_use]
-    pub fn dataset(mut self, data: Dataset) -> Self {
-        self.own.dataset = Some(Arc::new(data));
+    pub fn dataset(mut self, data: impl Into<Arc<Dataset>>) -> Self {
+        self.own.dataset = Some(data.into());
         self
     }
 
@@ -190,7 +197,8 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Resumes the run in the output directory, if there is one. A run that is over is not run again.
+    /// Resumes the run in the output directory, if there is one. A run that is over is not run again, unless the
+    /// configuration has more epochs now.
     #[must_use]
     pub fn resume(mut self, resume: bool) -> Self {
         self.resume = resume;
@@ -201,6 +209,13 @@ impl<'a> Trainer<'a> {
     #[must_use]
     pub fn observe(mut self, observer: impl FnMut(&Event) + 'a) -> Self {
         self.observer.0.push(Box::new(observer));
+        self
+    }
+
+    /// Lets this handle end the run, instead of the trainer's own.
+    #[must_use]
+    pub fn stopped_by(mut self, stop: StopHandle) -> Self {
+        self.stop = stop;
         self
     }
 
@@ -232,6 +247,9 @@ impl<'a> Trainer<'a> {
         };
         let location = RunLocation { placement, is_shared: !transport.capabilities().survives_loss };
         let directory = match resume {
+            true if can_be_extended(&output, &experiment) => {
+                Some(RunDirectory::resume(&output, &experiment, &location)?)
+            }
             true => RunDirectory::open(&output, &experiment, &location)?,
             false => Some(RunDirectory::create(&output, &experiment, &location)?),
         };

@@ -320,7 +320,8 @@ fn processes_agree_with_one_for_compression_overlap_and_averaged_statistics() {
         let choco = format!("name = \"choco\"\ncompressor = \"{kind}\"");
         check(&config(&choco, ""), 8, true);
     }
-    for algorithm in ["base = \"matcha\"\noverlap = true", "base = \"choco\""] {
+    let clipped = "robust = \"clip\"\nleaders = \"verified\"";
+    for algorithm in ["base = \"matcha\"\noverlap = true", "base = \"choco\"", clipped] {
         check(&config(algorithm, ""), 8, true);
     }
     let small = "model = \"cnn\"\n[data]\nname = \"synthetic:shape=1x8x8,train=256,test=64\"\n";

@@ -173,3 +173,36 @@ fn a_failed_run_can_be_resumed_from_its_last_checkpoint() {
     let resumed = other.output(&run).resume(true).run().unwrap();
     assert_eq!(resumed.status, Status::Finished);
 }
+
+/// D-PSGD that fails in a round, as an algorithm in another language can.
+#[derive(Debug)]
+struct Failing {
+    round: u64,
+    has_failed: std::sync::atomic::AtomicBool,
+}
+
+impl upwash::Algorithm for Failing {
+    fn plan(&self, view: &upwash::LocalView<'_>) -> upwash::Plan {
+        if view.context.round.index() == self.round && view.worker == 2 {
+            self.has_failed.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+        upwash::Assignment::mixed(upwash::Vector::Model, view.weights(false)).into()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.has_failed.load(std::sync::atomic::Ordering::Relaxed).then(|| "no plan".into())
+    }
+}
+
+#[test]
+fn a_failing_algorithm_ends_the_run_before_models_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let rounds = RefCell::new(0);
+    let failing = Failing { round: 12, has_failed: false.into() };
+    let count = |event: &Event| *rounds.borrow_mut() += u64::from(matches!(event, Event::Round { .. }));
+    let error = trainer(&output).algorithm(failing).observe(count).run().unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("the run failed in round 12: the algorithm failed: no plan; its last"), "{text}");
+    assert_eq!(*rounds.borrow(), 12);
+}

@@ -1,6 +1,7 @@
 //! `upwash topology analyze` and `upwash topology optimize`.
 
 use super::{budget, json, table};
+use crate::output::note;
 use anyhow::Result;
 use std::io::Write;
 use upwash_topology::{Analysis, AnalysisOptions, GraphSpec, LeaderWeights};
@@ -26,12 +27,20 @@ pub(crate) struct Args {
 
 pub(crate) fn analyze(args: &Args, out: &mut impl Write) -> Result<()> {
     let graph = args.graph.build()?;
+    announce(graph.nodes());
     let options = AnalysisOptions { budget: args.budget, rotate: args.rotate, leaders: args.leaders };
     let analysis = Analysis::of(&graph, options)?;
     if args.json {
         return json(out, &args.graph, &analysis);
     }
     table::analysis(out, &args.graph, &graph, &analysis)
+}
+
+/// Says that the eigenvalues of a large graph take a while.
+fn announce(nodes: usize) {
+    if nodes > 1000 {
+        note!("the eigenvalues of {nodes} x {nodes} matrices take a while, about a minute for 3000 workers ...");
+    }
 }
 
 #[derive(clap::Args)]
@@ -48,7 +57,9 @@ pub(crate) struct OptimizeArgs {
 
 pub(crate) fn optimize(args: &OptimizeArgs, out: &mut impl Write) -> Result<()> {
     let options = AnalysisOptions { budget: Some(args.budget), ..Default::default() };
-    let analysis = Analysis::of(&args.graph.build()?, options)?;
+    let graph = args.graph.build()?;
+    announce(graph.nodes());
+    let analysis = Analysis::of(&graph, options)?;
     if args.json {
         return json(out, &args.graph, &analysis);
     }

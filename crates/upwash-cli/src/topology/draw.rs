@@ -19,11 +19,23 @@ pub(crate) struct Args {
 
 /// Above this many nodes, a drawing is unreadable and its layout takes minutes.
 const MAX_DRAWN: usize = 4096;
+/// Above this many links, a drawing is one dark surface and takes megabytes.
+const MAX_LINKS: usize = 50_000;
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     let graph = args.graph.build()?;
     let nodes = graph.nodes();
     ensure!(nodes <= MAX_DRAWN, "{nodes} workers are too many to draw: at most {MAX_DRAWN}");
+    let links = graph.edges().len();
+    ensure!(links <= MAX_LINKS, "{links} links are too many to draw: at most {MAX_LINKS}");
+    if let Some(ending) = args.output.extension() {
+        ensure!(
+            ending.eq_ignore_ascii_case("svg"),
+            "{}: drawings are SVG; call the file {}",
+            args.output.display(),
+            args.output.with_extension("svg").display()
+        );
+    }
     let title = args.graph.to_string();
     let drawing = match args.rotate {
         None => Drawing::new(&graph, &title),

@@ -157,11 +157,12 @@ fn matchings(out: &mut impl Write, analysis: &Analysis, matcha: &MatchaAnalysis)
     };
     writeln!(
         out,
-        "\n{}: {:.2} of {} links are up in an average round.\n\
+        "\n{}: {:.2} of {} links are up in an average round, for {:.0} % of\nthe bytes of D-PSGD.\n\
          {lambda2} is {:.6}; no probabilities reach more than\n{:.6}.\n",
         matcha_name(matcha),
         matcha.expected_links,
         analysis.edges,
+        100.0 * matcha.expected_links / analysis.edges as f64,
         matcha.lambda2,
         matcha.lambda2_upper_bound
     )?;

@@ -10,6 +10,11 @@ pub use upwash_testkit::program::wait_with_timeout;
 
 const UPWASH: Program = Program::new(env!("CARGO_BIN_EXE_upwash"));
 
+/// `upwash ARGUMENTS` in a folder, not started yet.
+pub fn command(folder: &Path, arguments: &[&str]) -> Command {
+    UPWASH.command(folder, arguments)
+}
+
 /// Runs `upwash ARGUMENTS` in a folder to its end.
 pub fn upwash(folder: &Path, arguments: &[&str]) -> Output {
     UPWASH.output(folder, arguments)

@@ -15,24 +15,58 @@ const band = (points, log) => {
 };
 
 // The workers of a run: a line each, their mean, and the band between the lowest and the highest.
-const perWorker = (run, key, log, format) => () => {
+const workerLines = (run, key) => {
   const rows = run.epochs.filter((epoch) => epoch[key]);
-  const spread = (epoch) => (key === "losses" ? epoch.loss : epoch.accuracy);
-  const workers = run.drawn;
-  const series = workers.map((worker, index) => lines(`worker ${worker}`, rows.map((epoch) => [epoch.epoch, epoch[key][index]]), index));
+  const spread = (epoch, which) => (key === "losses" ? epoch.loss : epoch.accuracy)?.[which] ?? null;
+  return {
+    workers: run.drawn.map((_, index) => rows.map((epoch) => [epoch.epoch, epoch[key][index]])),
+    mean: rows.map((epoch) => [epoch.epoch, spread(epoch, "mean")]),
+    band: rows.map((epoch) => [epoch.epoch, spread(epoch, "low"), spread(epoch, "high")]),
+  };
+};
+// All runs have the same axes, so that charts side by side can be compared.
+const lastEpoch = () => (runs.length > 1 ? Math.max(...runs.map((run) => last(run, "epoch") || 1)) : undefined);
+// The range of each chart of the list, until the data changes.
+const ranges = new Map();
+const workerRange = (spec) => {
+  const key = `${spec.name} ${isFull}`;
+  if (!ranges.has(key)) ranges.set(key, findWorkerRange(spec));
+  return ranges.get(key);
+};
+const findWorkerRange = (spec) => {
+  const all = runs.flatMap((run) => {
+    const { workers, band: edges } = workerLines(run, spec.y.key);
+    return [...workers, edges.map(([x, low]) => [x, low]), edges.map(([x, , high]) => [x, high])];
+  });
+  return spec.log ? logRange(all) : accuracyRange(all, 1);
+};
+const workerChart = (run, series, more) => {
+  const names = run.drawn.map((worker) => `worker ${worker}`);
+  return { series: names.map((name, index) => lines(name, series.workers[index], index, more)), legend: [...names, "mean"] };
+};
+const meanLine = (points) => {
   const ink = color("--ink");
-  series.push(lines("mean", rows.map((epoch) => [epoch.epoch, spread(epoch)?.mean ?? null]), 0, { line: { width: 3, color: ink, type: "solid" }, item: { color: ink } }));
-  if (workers.length > 1) series.push(band(rows.map((epoch) => [epoch.epoch, spread(epoch)?.low ?? null, spread(epoch)?.high ?? null]), log));
-  return frame("epoch", series, { log, format, legend: [...workers.map((worker) => `worker ${worker}`), "mean"] });
+  return lines("mean", points, 0, { line: { width: 3, color: ink, type: "solid" }, item: { color: ink } });
+};
+const perWorker = (run, spec) => () => {
+  const found = workerLines(run, spec.y.key);
+  const { series, legend } = workerChart(run, found);
+  series.push(meanLine(found.mean));
+  if (run.drawn.length > 1) series.push(band(found.band, spec.log));
+  const isAccuracy = spec.y.key === "accuracies";
+  return frame("epoch", series, { log: spec.log, format: isAccuracy ? percent : short, label: isAccuracy ? shortPercent : short, legend, range: workerRange(spec), until: lastEpoch() });
 };
 
 // Batch losses of single rounds.
 const perBatch = (run) => () => {
-  const rows = run.batches;
-  const ink = color("--ink");
-  const series = run.drawn.map((worker, index) => lines(`worker ${worker}`, rows.map((row) => [row.round, row.losses[index]]), index, { line: { width: 0.8, opacity: 0.6 } }));
-  series.push(lines("mean", rows.map((row) => [row.round, row.loss?.mean ?? null]), 0, { line: { width: 3, color: ink, type: "solid" }, item: { color: ink } }));
-  return frame("round", series, { log: true, legend: [...run.drawn.map((worker) => `worker ${worker}`), "mean"] });
+  const points = (one) => ({
+    workers: one.drawn.map((_, index) => one.batches.map((row) => [row.round, row.losses[index]])),
+    mean: one.batches.map((row) => [row.round, row.loss?.mean ?? null]),
+  });
+  const found = points(run);
+  const { series, legend } = workerChart(run, found, { line: { width: 0.8, opacity: 0.6 } });
+  series.push(meanLine(found.mean));
+  return frame("round", series, { log: true, legend, range: logRange(runs.flatMap((one) => points(one).workers)) });
 };
 
 const LEADERS = ["#d55e00", "#cc79a7"];
@@ -53,6 +87,11 @@ const graph = (parent, id, run, index, isOverlaid) => {
   const drawing = element.firstElementChild;
   drawing.removeAttribute("width");
   drawing.removeAttribute("height");
+  // The panel has the title already. A saved picture keeps it.
+  const viewBox = drawing.getAttribute("viewBox");
+  const [, , width, height] = viewBox.split(" ").map(Number);
+  const top = 32;
+  drawing.setAttribute("viewBox", `0 ${top} ${width} ${height - top}`);
   const nodes = [...drawing.querySelectorAll("circle")];
   const links = [...drawing.querySelectorAll("[data-link]")];
   links.forEach((link) => { link.normal = Number(link.getAttribute("stroke-width")); });
@@ -60,6 +99,7 @@ const graph = (parent, id, run, index, isOverlaid) => {
   // In front of the links, behind the workers.
   const overlay = shape(drawing, "g", { class: "overlay" });
   drawing.insertBefore(overlay, nodes[0]);
+  const badges = shape(drawing, "g", {});
   const center = (worker) => {
     const node = nodes.find((found) => Number(found.dataset.worker) === worker);
     return [Number(node.getAttribute("cx")), Number(node.getAttribute("cy")), Number(node.getAttribute("r"))];
@@ -78,6 +118,17 @@ const graph = (parent, id, run, index, isOverlaid) => {
     });
     shape(path, "title", {}).textContent = `${leader} leads ${worker}: ${leaderNames(run)[which]}`;
   };
+  // The number of workers that follow a leader, at the side of its node: right for the first leader, left for the second.
+  const badge = (leader, which, count) => {
+    const [x, y, radius] = center(leader);
+    const size = Math.max(6, radius * 0.55);
+    const cx = x + (which ? -1 : 1) * radius * 0.9;
+    const cy = y - radius * 0.9;
+    const group = shape(badges, "g", { class: "followers" });
+    shape(group, "circle", { cx, cy, r: size, fill: LEADERS[which] });
+    shape(group, "text", { x: cx, y: cy + 0.36 * size * 1.4, "font-size": size * 1.4, "text-anchor": "middle", fill: "#ffffff", "font-weight": "bold" }).textContent = count;
+    shape(group, "title", {}).textContent = `${count} worker${count > 1 ? "s follow" : " follows"} ${leader}: ${leaderNames(run)[which]}`;
+  };
   const update = () => {
     nodes.forEach((node) => {
       const worker = Number(node.dataset.worker);
@@ -91,6 +142,7 @@ const graph = (parent, id, run, index, isOverlaid) => {
     const colors = document.getElementById(`${id}-colors`);
     if (colors) colors.textContent = run.colors_caption ? `Colors: ${run.colors_caption}.` : "";
     overlay.replaceChildren();
+    badges.replaceChildren();
     const isActive = isOverlaid && isRunning(run) && run.now.links;
     const key = (a, b) => `${Math.min(a, b)} ${Math.max(a, b)}`;
     const active = new Map(isActive ? run.now.links.map(([a, b]) => [key(a, b), [a, b]]) : []);
@@ -107,16 +159,31 @@ const graph = (parent, id, run, index, isOverlaid) => {
       shape(overlay, "line", { x1, y1, x2, y2, class: "up other", "stroke-width": 2 * links[0].normal });
     });
     if (run.workers > 100) return;
-    run.now.leaders.forEach((pair, worker) => (pair || []).forEach((leader, which) => { if (leader !== worker) arrow(leader, worker, which); }));
+    const followers = new Map();
+    run.now.leaders.forEach((pair, worker) => (pair || []).forEach((leader, which) => {
+      if (leader === worker) return;
+      arrow(leader, worker, which);
+      const key = `${leader} ${which}`;
+      followers.set(key, (followers.get(key) || 0) + 1);
+    }));
+    followers.forEach((count, key) => badge(...key.split(" ").map(Number), count));
   };
-  const picture = () => `data:image/svg+xml;charset=utf-8,${encodeURIComponent(element.innerHTML)}`;
+  const picture = () => `data:image/svg+xml;charset=utf-8,${encodeURIComponent(element.innerHTML.replace(/viewBox="[^"]*"/, `viewBox="${viewBox}"`))}`;
   addPicture(parent, id, { element, changes: "rounds", update, picture });
 };
 
 // A chart with a line for each run.
+const comparedPoints = (spec) => runs.map((run) => run.epochs.map((epoch) => [epoch[spec.x.key], epoch[spec.y.key]]).filter((point) => known(point).length === 2));
+const isAccuracy = (spec) => spec.y.label.includes("accuracy");
+const comparedRange = (spec) => {
+  // The mean and the worst worker are side by side.
+  if (isAccuracy(spec)) return accuracyRange(["mean_accuracy", "smallest_accuracy"].flatMap((key) => comparedPoints({ ...spec, y: { key } })), 100);
+  return spec.log ? logRange(comparedPoints(spec)) : {};
+};
 const compared = (spec) => () => {
-  const points = (run) => run.epochs.map((epoch) => [epoch[spec.x.key], epoch[spec.y.key]]).filter((point) => known(point).length === 2);
-  return frame(spec.x.label, runs.map((run, index) => lines(run.label, points(run), index)), {
-    log: spec.log, format: spec.y.label.endsWith("%") ? (value) => `${+value.toFixed(2)} %` : short, from: ["gigabytes", "seconds"].includes(spec.x.key) ? 0 : undefined,
+  const points = comparedPoints(spec);
+  return frame(spec.x.label, runs.map((run, index) => lines(run.label, points[index], index)), {
+    log: spec.log, range: comparedRange(spec), legend: runs.length > 1 ? runs.map((run) => run.label) : [],
+    format: isAccuracy(spec) ? (value) => (value === null || value === undefined ? "–" : `${+value.toFixed(2)} %`) : short, from: ["gigabytes", "seconds"].includes(spec.x.key) ? 0 : undefined,
   });
 };

@@ -6,10 +6,6 @@ const live = () => {
   const buttons = ["pause", "checkpoint", "stop"].map((id) => document.getElementById(id));
   const [pause, checkpoint, stop] = buttons;
   let [liveStatus, refused, connected, startNotices] = [{}, "", false, []];
-  const span = (seconds) => {
-    if (seconds < 90) return `${Math.round(seconds)} s`;
-    return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
-  };
   const canResume = (run) => run.ending?.status === "interrupted";
   const status = () => {
     const run = runs[0];
@@ -24,6 +20,7 @@ const live = () => {
     else if (liveStatus.pace) details.push(`${short(liveStatus.pace)} rounds/s`, `${span((run.rounds - run.rounds_run) / liveStatus.pace)} left`);
     const loss = mean(run.now.losses);
     if (loss !== null) details.push(`mean loss ${short(loss)}`);
+    if (mean(run.ends) !== null) details.push(`test accuracy ${percent(mean(run.ends))}, worst worker ${percent(worst(run.ends))}`);
     state.textContent = details.join(" · ");
     document.title = `${Math.floor(100 * fraction)} % · ${run.name} · Upwash`;
     buttons.forEach((button) => { button.disabled = Boolean(run.ending) || !connected; });
@@ -45,24 +42,23 @@ const live = () => {
     caption.textContent = run.now.links.length ? `Highlighted: the ${run.now.links.length} links used in round ${round}; links of other copies are ${isDark() ? "white" : "black"}. ` : `No models were sent in round ${round}. `;
     if (!run.now.leaders.some(Boolean)) return;
     leaderNames(run).forEach((name, which) => {
-      const followers = new Map();
-      run.now.leaders.forEach((pair, worker) => { if (pair && pair[which] !== worker) followers.set(pair[which], (followers.get(pair[which]) || 0) + 1); });
-      const most = [...followers].sort((a, b) => b[1] - a[1]).slice(0, 4).map(([leader, count]) => `${leader} leads ${count} other${count > 1 ? "s" : ""}`);
-      const swatch = make("span", caption, which ? " ⇢ " : " → ");
+      const swatch = make("span", caption, which ? " ⇢ " : "→ ");
       swatch.style.color = LEADERS[which];
       swatch.style.fontWeight = "bold";
-      caption.append(`${name}: ${most.join(", ") || "every worker itself"}.`);
+      caption.append(`${name}, `);
     });
+    caption.append("with the number of workers that follow.");
   };
   let [timer, changed, took] = [null, new Set(), 0];
   const flush = () => {
     timer = null;
     const began = performance.now();
+    ranges.clear();
     if (changed.has("all")) build();
     else {
       const late = charts.filter((entry) => changed.has(entry.changes)).filter((entry) => !refresh(entry) && entry.instance);
       if (late.length) setTimeout(() => schedule(...late.map((entry) => entry.changes)), 500);
-      if (changed.has("epochs")) fillTable(document.getElementById("table"));
+      if (changed.has("epochs") || changed.has("rounds")) fillTables();
       if (changed.has("notices")) fillNotices(document.getElementById("notices"));
     }
     changed = new Set();
@@ -104,7 +100,7 @@ const live = () => {
       if (add(run.batches, more.batches, "round") || more.rounds_run !== run.rounds_run) schedule("rounds");
       if (Boolean(more.ending) !== Boolean(run.ending)) schedule("epochs", "rounds");
       if (JSON.stringify(more.notices) !== JSON.stringify(run.notices)) schedule("notices");
-      ["rounds_run", "ends", "colors", "colors_caption", "averaged_accuracy", "notices", "now", "ending"].forEach((key) => { run[key] = more[key]; });
+      ["rounds_run", "ends", "colors", "colors_caption", "averaged_accuracy", "wall_seconds", "notices", "participation", "now", "ending"].forEach((key) => { run[key] = more[key]; });
     },
   };
   const shape = (run) => JSON.stringify([run.algorithm, run.graph_name, run.workers, run.graph]);

@@ -2,7 +2,7 @@
 
 window.upwash = { charts, runs };
 if (isLive) live(); else build();
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach(draw));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (runs.length) build(); });
 matchMedia("print").addEventListener("change", () => charts.forEach((entry) => { draw(entry); entry.instance?.resize(); }));
 addEventListener("beforeprint", () => {
   drawSome(Infinity);

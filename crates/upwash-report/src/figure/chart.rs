@@ -6,7 +6,12 @@ use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::ops::Range;
+
+/// The height of a row of the legend, and the length of the lines in it, in SVG units.
+const LEGEND_ROW: u32 = 18;
+const SWATCH: u32 = 18;
 
 type DrawResult<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
@@ -54,24 +59,58 @@ impl Chart {
             false => x.0 - 1.0..x.1 + 1.0,
         };
         area.fill(&WHITE)?;
-        let mut builder = ChartBuilder::on(area);
+        let rows = self.legend_rows(area.dim_in_pixel().0, scale);
+        let legend_height = rows.len() as u32 * LEGEND_ROW * scale;
+        let (plot, below) = area.split_vertically(area.dim_in_pixel().1 - legend_height);
+        let mut builder = ChartBuilder::on(&plot);
         builder.margin(10 * scale).margin_right(22 * scale).x_label_area_size(42 * scale).y_label_area_size(62 * scale);
         if !title.is_empty() {
             builder.caption(title, font(15, scale));
         }
-        // Over less than a factor of ten, a logarithmic axis would have no labels.
-        if self.log && y.1 >= 10.0 * y.0 {
+        if self.log && y.0 > 0.0 {
             let y = y.0 / 1.1..y.1 * 1.1;
-            self.draw_on(builder.build_cartesian_2d(x, y.log_scale())?, scale)?;
+            let ticks = log_ticks(&y);
+            self.draw_on(builder.build_cartesian_2d(x, y.log_scale().with_key_points(ticks))?, scale)?;
         } else {
             let margin = ((y.1 - y.0) * 0.05).max(1e-9);
             let y = y.0 - margin..y.1 + margin;
             self.draw_on(builder.build_cartesian_2d(x, y)?, scale)?;
         }
+        for (row, lines) in rows.iter().enumerate() {
+            let middle = (LEGEND_ROW * scale) as i32 * row as i32 + (LEGEND_ROW * scale / 2) as i32;
+            for (left, line) in lines {
+                line.draw_name(&below, (*left as i32, middle), scale)?;
+            }
+        }
         area.present()
     }
 
-    /// Draws axes, band, lines and legend.
+    /// The rows of the legend below the plot: the lines with names, and where they are in their row.
+    fn legend_rows(&self, width: u32, scale: u32) -> Vec<Vec<(u32, &Line)>> {
+        let (first, last) = (72 * scale, width.saturating_sub(22 * scale));
+        let mut rows: Vec<Vec<(u32, &Line)>> = Vec::new();
+        let mut left = last;
+        for line in self.lines.iter().filter(|line| self.is_named(line)) {
+            // The backend can measure text only where it draws: a character is about half as wide as it is high.
+            let needed = (SWATCH + 22) * scale + line.name.chars().count() as u32 * 13 * scale / 2;
+            if left + needed > last || rows.is_empty() {
+                rows.push(vec![]);
+                left = first;
+            }
+            if let Some(row) = rows.last_mut() {
+                row.push((left, line));
+            }
+            left += needed;
+        }
+        rows
+    }
+
+    /// The names of many lines would take more room than the chart.
+    fn is_named(&self, line: &Line) -> bool {
+        line.is_mean || self.lines.len() <= MAX_LEGEND
+    }
+
+    /// Draws axes, band and lines.
     fn draw_on<'a, B: DrawingBackend + 'a, Y>(
         &self,
         mut chart: ChartContext<'a, B, Cartesian2d<RangedCoordf64, Y>>,
@@ -96,20 +135,7 @@ impl Chart {
         if let Some(band) = self.band() {
             chart.draw_series([Polygon::new(band, BLACK.mix(0.1))])?;
         }
-        for line in &self.lines {
-            self.draw_line(&mut chart, line, scale)?;
-        }
-        chart
-            .configure_series_labels()
-            .position(match self.y_label.contains("accuracy") {
-                true => SeriesLabelPosition::LowerRight,
-                false => SeriesLabelPosition::UpperRight,
-            })
-            .legend_area_size(24 * scale)
-            .margin(8 * scale)
-            .background_style(WHITE.mix(0.85))
-            .label_font(font(11, scale))
-            .draw()
+        self.lines.iter().try_for_each(|line| self.draw_line(&mut chart, line, scale))
     }
 
     fn draw_line<'a, B: DrawingBackend + 'a, Y: Ranged<ValueType = f64>>(
@@ -118,33 +144,53 @@ impl Chart {
         line: &Line,
         scale: u32,
     ) -> DrawResult<B> {
-        let width = if line.is_mean { 3 * scale } else { 3 * scale / 2 };
-        let style = line.color.stroke_width(width);
         let points = line.points.iter().copied();
         let points = points.filter(|point| self.is_drawable(point.1));
-        let drawn = match line.dashed {
-            true => {
-                let (dash, gap) = (6 * scale, 4 * scale);
-                chart.draw_series(DashedLineSeries::new(points, dash, gap, style))?
-            }
+        let style = line.style(scale);
+        match line.dashed {
+            true => chart.draw_series(DashedLineSeries::new(points, 6 * scale, 4 * scale, style))?,
             false => chart.draw_series(LineSeries::new(points, style))?,
         };
-        // The names of many lines would cover the chart.
-        if line.is_mean || self.lines.len() <= MAX_LEGEND {
-            let length = 18 * scale as i32;
-            let (first, gap) = match line.dashed {
-                true => (length / 3, length / 3),
-                false => (length, 0),
-            };
-            let rest = vec![(first + gap, 0), (length.max(first + gap), 0)];
-            drawn.label(&line.name).legend(move |(x, y)| {
-                EmptyElement::at((x, y))
-                    + PathElement::new(vec![(0, 0), (first, 0)], style)
-                    + PathElement::new(rest.clone(), style)
-            });
-        }
         Ok(())
     }
+}
+
+impl Line {
+    fn style(&self, scale: u32) -> ShapeStyle {
+        self.color.stroke_width(if self.is_mean { 3 * scale } else { 3 * scale / 2 })
+    }
+
+    /// Draws a piece of the line and its name.
+    fn draw_name<B: DrawingBackend>(
+        &self,
+        area: &DrawingArea<B, Shift>,
+        (left, middle): (i32, i32),
+        scale: u32,
+    ) -> DrawResult<B> {
+        let length = (SWATCH * scale) as i32;
+        let pieces = if self.dashed { vec![(0, length / 3), (2 * length / 3, length)] } else { vec![(0, length)] };
+        for (from, to) in pieces {
+            let ends = vec![(left + from, middle), (left + to, middle)];
+            area.draw(&PathElement::new(ends, self.style(scale)))?;
+        }
+        let place = (left + length + 6 * scale as i32, middle);
+        let text = font(11, scale).into_font().into_text_style(area).pos(Pos::new(HPos::Left, VPos::Center));
+        area.draw(&Text::new(self.name.as_str(), place, text))
+    }
+}
+
+/// Round numbers on a logarithmic axis: 1, 2 and 5 times powers of ten, or fewer of them over many decades.
+fn log_ticks(range: &Range<f64>) -> Vec<f64> {
+    let decades = (range.end / range.start).log10();
+    let digits: &[f64] = match decades {
+        4.0.. => &[1.0],
+        2.2.. => &[1.0, 3.0],
+        0.7.. => &[1.0, 2.0, 5.0],
+        _ => &[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0],
+    };
+    let powers = range.start.log10().floor() as i32..=range.end.log10().floor() as i32;
+    let ticks = powers.flat_map(|power| digits.iter().map(move |digit| digit * 10f64.powi(power)));
+    ticks.filter(|tick| range.contains(tick)).collect()
 }
 
 fn font(size: u32, scale: u32) -> (&'static str, i32) {
@@ -158,5 +204,18 @@ fn label(number: f64) -> String {
         size if !(1e-3..1e6).contains(&size) => format!("{number:.0e}"),
         // Rounded to four decimals, without trailing zeros.
         _ => format!("{}", (number * 1e4).round() / 1e4),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn logarithmic_axes_have_several_round_ticks() {
+        for range in [0.04..3.0, 0.9..2.4, 1e-6..0.5, 0.3..0.9, 1.0..1.9] {
+            let ticks = super::log_ticks(&range);
+            assert!((3..=9).contains(&ticks.len()), "{range:?}: {ticks:?}");
+        }
+        let ticks: Vec<String> = super::log_ticks(&(0.04..3.0)).into_iter().map(super::label).collect();
+        assert_eq!(ticks, ["0.05", "0.1", "0.2", "0.5", "1", "2"]);
     }
 }

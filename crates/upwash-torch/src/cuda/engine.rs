@@ -7,7 +7,9 @@ use std::rc::Rc;
 use tch::Kind;
 use upwash::RowIndex;
 use upwash::algorithm::{Outgoing, RowPlan};
-use upwash::engine::{Engine, EngineError, GradientTask, MixOptions, RemoteRow, Score, Split, State, saved};
+use upwash::engine::{
+    Engine, EngineError, GradientTask, MessagesToMeasure, MixOptions, RemoteRow, Score, Split, State, saved,
+};
 use upwash::model::{Layout, Replica};
 
 impl Engine for CudaEngine {
@@ -49,6 +51,24 @@ impl Engine for CudaEngine {
         let sent = guarded(|| streams.on_main(|| self.outgoing_row(row, message, options))?)?;
         into.copy_from_slice(&sent);
         Ok(())
+    }
+
+    fn distances(
+        &mut self,
+        measured: MessagesToMeasure<'_>,
+        pairs: &[(RowIndex, RowIndex)],
+    ) -> Result<Vec<f64>, EngineError> {
+        let streams = Rc::clone(&self.streams);
+        guarded(|| streams.on_main(|| self.message_distances(measured, pairs))?)
+    }
+
+    fn message_losses(
+        &mut self,
+        measured: MessagesToMeasure<'_>,
+        pairs: &[(RowIndex, RowIndex)],
+    ) -> Result<Vec<f64>, EngineError> {
+        let streams = Rc::clone(&self.streams);
+        guarded(|| streams.on_main(|| self.losses_of_messages(measured, pairs))?)
     }
 
     fn mix_statistics(

@@ -147,7 +147,7 @@ impl CudaEngine {
     }
 
     /// A message's content, minus its public copy if it has one.
-    fn content_of(&self, row: RowIndex, message: &Outgoing) -> Tensor {
+    pub(super) fn content_of(&self, row: RowIndex, message: &Outgoing) -> Tensor {
         let row = |rows: &Rows| rows.buffer.get(row.0 as i64);
         let mut sum = match message.public_copy {
             Some((copy, _)) => -row(&self.state_vectors[copy]),

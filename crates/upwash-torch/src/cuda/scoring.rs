@@ -1,6 +1,6 @@
 //! Scoring of models on the GPU.
 
-use super::buffers::{image_view, pick_values};
+use super::buffers::{ImagesOnDevice, image_view, pick_values};
 use super::{CudaEngine, Precision, SCORING_BATCH, scores};
 use crate::model::BoundModel;
 use crate::shim::{Argument, TorchError, autocast};
@@ -21,13 +21,24 @@ impl CudaEngine {
             Split::LocalTrain => (&self.train, self.sampler.shards().images[worker].clone()),
         };
         let picks: Vec<i32> = indices.iter().flat_map(|&image| pick_values(Pick::whole(image))).collect();
-        let picks = Tensor::from_slice(&picks).to_device(self.device);
-        let chunks = indices.len().div_ceil(SCORING_BATCH);
+        self.score_picks(network, source, &picks)
+    }
+
+    /// The score of a network on some images, each given by four [values](pick_values).
+    pub(super) fn score_picks(
+        &self,
+        network: &dyn BoundModel,
+        source: &ImagesOnDevice,
+        picks: &[i32],
+    ) -> Result<Score, TorchError> {
+        let total = picks.len() / 4;
+        let picks = Tensor::from_slice(picks).to_device(self.device);
+        let chunks = total.div_ceil(SCORING_BATCH);
         let results = Tensor::zeros([chunks as i64, 2], (Kind::Float, self.device));
         let mut counts = Vec::new();
         for chunk in 0..chunks {
             let from = chunk * SCORING_BATCH;
-            let count = SCORING_BATCH.min(indices.len() - from);
+            let count = SCORING_BATCH.min(total - from);
             let picks = picks.narrow(0, (4 * from) as i64, (4 * count) as i64);
             let (images, labels) = self.inputs.allocate(&self.data, count);
             self.assemble(source, &picks, count, &images, &labels)?;

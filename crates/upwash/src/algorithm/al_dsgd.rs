@@ -77,6 +77,14 @@ impl Algorithm for AlDsgd {
         format!("AL-DSGD ({}) over {}", self.variant.name(), self.base.display_name())
     }
 
+    fn supports_clipping(&self) -> bool {
+        self.base.supports_clipping()
+    }
+
+    fn verifies_leaders(&self) -> bool {
+        self.scope == LeaderScope::Verified
+    }
+
     fn is_released(&self) -> bool {
         self.variant == Variant::Released
     }

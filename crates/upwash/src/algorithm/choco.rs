@@ -35,7 +35,7 @@ impl Choco {
     fn read(options: &mut Options<'_>) -> Result<Self, ConfigError> {
         let about = "how differences are compressed: top-k, random-k, sign, eight-bit or none";
         let part = "the fraction of the entries that top-k and random-k send";
-        let part = options.number("part", 0.1, 0.0..=1.0, part)?;
+        let part = options.number("part", 0.1, 1e-9..=1.0, part)?;
         let kinds = [
             ("top-k", Compression::TopK(part)),
             ("random-k", Compression::RandomK(part)),

@@ -1,7 +1,8 @@
 //! D2: D-PSGD without the bias from heterogeneous data.
 
 use super::{
-    Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan, Preflight, StateVector, Vector,
+    Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan, Preflight, Restart,
+    StateVector, Vector,
 };
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -58,6 +59,11 @@ impl Algorithm for D2 {
 
     fn state_vectors(&self) -> Vec<StateVector> {
         vec![StateVector { name: "gradient correction", start: InitialValue::Zero }]
+    }
+
+    /// A worker that leaves takes its correction with it, and the others no longer have the mean 0.
+    fn restart(&self) -> Restart {
+        Restart { state_vectors: vec![(0, None)], ..Restart::default() }
     }
 
     fn display_name(&self) -> String {

@@ -1,8 +1,9 @@
 //! The registry of algorithms.
 
+use super::clipping::Clipped;
 use super::options::one_of;
 use super::{Algorithm, Asynchronous, OptionInfo, Options};
-use crate::config::{ConfigError, GraphConfig};
+use crate::config::{AlgorithmConfig, ConfigError, GraphConfig, suggestion};
 
 /// An algorithm of either kind, as a definition builds it.
 #[derive(Debug)]
@@ -120,25 +121,77 @@ impl Registry {
     ) -> Result<(Method, Vec<OptionInfo>), ConfigError> {
         let value = |key: String, value: String, must| Err(ConfigError::Value { key, value, must });
         let Some(definition) = self.find(name) else {
-            let must = one_of(Some(name), self.iter().map(|definition| definition.name));
+            let must = self.one_of(name);
             return value("algorithm.name".into(), format!("\"{name}\""), must);
         };
         let mut options = Options::new(given, graph, self);
-        let method = (definition.build)(&mut options)?;
+        let method = match (definition.build)(&mut options)? {
+            Method::Synchronous(algorithm) => Method::Synchronous(Clipped::wrap(algorithm, &mut options)?),
+            method => method,
+        };
         let unread = options.unread().next();
         let read = options.into_read();
         if let Some(key) = unread {
-            let given = given[key].to_string();
-            let must = match read.is_empty() {
-                true => format!("{name} has no options"),
-                false => format!(
-                    "not an option of {name}; its options are {}",
-                    one_of(Some(key), read.iter().map(|option| option.key)).replacen("one of ", "", 1)
-                ),
-            };
-            return value(format!("algorithm.{key}"), given, must);
+            return value(format!("algorithm.{key}"), given[key].to_string(), self.explain_unread(name, key, &read));
         }
         Ok((method, read))
+    }
+
+    /// "must be one of ..." with all names, and a suggestion if one of them resembles the given name.
+    pub fn one_of(&self, given: &str) -> String {
+        one_of(Some(given), self.iter().map(|definition| definition.name))
+    }
+
+    /// Says why an algorithm that has read these options does not have another one.
+    fn explain_unread(&self, name: &str, key: &str, read: &[OptionInfo]) -> String {
+        let others = self.with_option(key);
+        let owner = match others.is_empty() {
+            true => String::new(),
+            false => format!(", but of {}", others.join(", ")),
+        };
+        if read.is_empty() {
+            return format!("{name} has no options{owner}: remove it, or run with --unset algorithm.{key}");
+        }
+        let names = one_of(Some(key), read.iter().map(|option| option.key));
+        let names = names.strip_prefix("must be one of ").unwrap_or(&names).to_owned();
+        let base = read.iter().find(|option| option.key == "base");
+        let over = base.map_or(String::new(), |base| format!(" over {}", base.value.as_str().unwrap_or_default()));
+        match others.is_empty() {
+            true => format!("not an option of {name}{over}, whose options are {names}{}", suggestion(key)),
+            false => format!(
+                "not an option of {name}{over}{owner}: remove it, or run with --unset algorithm.{key}; the options here \
+                 are {names}"
+            ),
+        }
+    }
+
+    /// The names of the algorithms that have an option by default.
+    fn with_option(&self, key: &str) -> Vec<&'static str> {
+        let has_option = |definition: &&Definition| {
+            let built = self.build(definition.name, &Default::default(), &GraphConfig::default());
+            built.is_ok_and(|(_, read)| read.iter().any(|option| option.key == key))
+        };
+        self.iter().filter(has_option).map(|definition| definition.name).collect()
+    }
+
+    /// Removes the [inherited](AlgorithmConfig::inherited) options that the algorithm does not have, but others have.
+    /// Returns a warning for each.
+    pub fn drop_inherited(&self, config: &mut AlgorithmConfig, graph: &GraphConfig) -> Vec<String> {
+        let inherited = std::mem::take(&mut config.inherited);
+        let mut own = config.options.clone();
+        inherited.iter().for_each(|key| drop(own.remove(key)));
+        // A misspelled key is reported later.
+        own.retain(|key, _| !self.with_option(key).is_empty());
+        let Ok((method, read)) = self.build(&config.name, &own, graph) else {
+            return vec![];
+        };
+        let is_foreign =
+            |key: &String| !read.iter().any(|option| option.key == key.as_str()) && !self.with_option(key).is_empty();
+        let removed = inherited.into_iter().filter(is_foreign).filter_map(|key| config.options.remove_entry(&key));
+        let warning = |(key, value)| {
+            format!("algorithm.{key} = {value} is not used: {} has no such option", method.display_name())
+        };
+        removed.map(warning).collect()
     }
 }
 

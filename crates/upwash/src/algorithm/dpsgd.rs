@@ -73,6 +73,10 @@ impl Algorithm for Dpsgd {
         true
     }
 
+    fn supports_clipping(&self) -> bool {
+        true
+    }
+
     fn is_released(&self) -> bool {
         self.released
     }

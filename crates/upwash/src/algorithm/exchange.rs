@@ -2,6 +2,9 @@
 
 use super::{Algorithm, ExchangeContext, LocalView, WorkerPlan, WorkerStats};
 
+/// The loss of a sender's model on a receiver's batch, by (receiver, sender).
+pub(crate) type VerifiedLosses = std::collections::HashMap<(usize, usize), f64>;
+
 /// Which workers communicate in an exchange.
 ///
 /// ```
@@ -67,24 +70,35 @@ impl Exchange {
         context: &ExchangeContext<'_>,
         stats: &[WorkerStats],
     ) -> Vec<WorkerPlan> {
-        self.plans_of(0..stats.len(), algorithm, context, stats)
+        self.plans_of(0..stats.len(), algorithm, context, stats, None)
     }
 
-    /// The plans of some workers. Reads only their stats and those of their senders.
+    /// The plans of some workers. Reads only their stats and those of their senders. Losses that the workers measured
+    /// replace those that were claimed.
     pub(crate) fn plans_of(
         self,
         workers: std::ops::Range<usize>,
         algorithm: &dyn Algorithm,
         context: &ExchangeContext<'_>,
         stats: &[WorkerStats],
+        verified: Option<&VerifiedLosses>,
     ) -> Vec<WorkerPlan> {
         let mut received = Vec::new();
+        let known = |worker: usize, sender: usize| match verified {
+            None => stats[sender],
+            // A sender cannot have more links than the schedule gives it.
+            Some(losses) => WorkerStats {
+                loss: losses.get(&(worker, sender)).copied(),
+                degree: stats[sender].degree.min(context.round.degree(sender)),
+                ..stats[sender]
+            },
+        };
         let plan = |worker: usize| {
-            let alone = LocalView { worker, context: *context, own: stats[worker], received: &[] };
+            let alone = LocalView { worker, context: *context, own: known(worker, worker), received: &[] };
             let messages = algorithm.messages(&alone);
             received.clear();
             let senders = self.senders(worker, context);
-            received.extend(senders.map(|sender| (sender, stats[sender])));
+            received.extend(senders.map(|sender| (sender, known(worker, sender))));
             let plan = algorithm.plan(&LocalView { received: &received, ..alone });
             WorkerPlan { worker, messages, plan }
         };
@@ -122,6 +136,24 @@ impl Exchange {
 mod tests {
     use super::*;
     use upwash_topology::Schedule;
+
+    /// A claimed loss and a claimed number of links do not make a leader of workers that verify.
+    #[test]
+    fn measured_losses_replace_claims() {
+        use crate::algorithm::{AlDsgd, Dpsgd, Variant};
+        let ring = upwash_topology::Graph::new(4, [(0, 1), (1, 2), (2, 3), (0, 3)]).unwrap();
+        let round = Schedule::fixed(&ring, &upwash_topology::Weights::Metropolis).unwrap().round(0);
+        let mut stats = [WorkerStats { loss: Some(0.5), degree: 2, scalar: 1.0 }; 4];
+        stats[1] = WorkerStats { loss: Some(0.0), degree: 99, scalar: 1.0 };
+        let algorithm = AlDsgd::new(Box::new(Dpsgd::default()), Variant::Sound);
+        let context = ExchangeContext::new(&round, 0.1);
+        let leaders = |verified: Option<&VerifiedLosses>| {
+            Exchange::Neighbors.plans_of(0..1, &algorithm, &context, &stats, verified)[0].plan.leaders
+        };
+        assert_eq!(leaders(None), Some([1, 1]));
+        let measured = VerifiedLosses::from([((0, 0), 0.4), ((0, 1), 9.0), ((0, 3), 0.3)]);
+        assert_eq!(leaders(Some(&measured)), Some([3, 0]));
+    }
 
     #[test]
     fn safe_weights_are_metropolis_weights() {

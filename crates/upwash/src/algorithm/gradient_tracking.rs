@@ -1,6 +1,8 @@
 //! Gradient tracking: every worker follows an estimate of the mean gradient of all workers.
 
-use super::{Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan, StateVector, Vector};
+use super::{
+    Algorithm, Assignment, Definition, InitialValue, LocalView, Method, Outgoing, Plan, Restart, StateVector, Vector,
+};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "gradient-tracking",
@@ -56,6 +58,11 @@ impl Algorithm for GradientTracking {
     fn state_vectors(&self) -> Vec<StateVector> {
         let zero = |name| StateVector { name, start: InitialValue::Zero };
         vec![zero("tracked gradient"), zero("gradient before")]
+    }
+
+    /// A worker that leaves takes part of the tracked gradients with it. Each worker starts again from its own gradient.
+    fn restart(&self) -> Restart {
+        Restart { state_vectors: vec![(0, Some(1))], ..Restart::default() }
     }
 
     fn display_name(&self) -> String {

@@ -72,6 +72,9 @@ pub enum LeaderScope {
     Closed,
     /// The senders of the models that the worker receives.
     NeighborsOnly,
+    /// Like `Closed`, but the worker computes the losses itself: it evaluates each model that it receives, and its own,
+    /// on its own batch.
+    Verified,
 }
 
 impl LeaderCoefficients {
@@ -213,8 +216,9 @@ impl Variant {
 
 impl LeaderScope {
     pub(super) fn read(options: &mut Options<'_>) -> Result<Self, ConfigError> {
-        let choices = [("closed", Self::Closed), ("neighbors-only", Self::NeighborsOnly)];
-        let about = "which workers can lead: closed (the worker itself too) or neighbors-only";
+        let choices = [("closed", Self::Closed), ("neighbors-only", Self::NeighborsOnly), ("verified", Self::Verified)];
+        let about = "which workers can lead: closed (the worker itself too) or neighbors-only; verified: closed, by the \
+                     losses of the sent models on the receiver's batch";
         options.choice("leaders", &choices, about)
     }
 
@@ -222,7 +226,7 @@ impl LeaderScope {
     /// lowest index; for `released`, to the worker itself first.
     pub(super) fn leaders(self, view: &LocalView<'_>, variant: Variant) -> (usize, usize) {
         let own = (view.worker, view.own);
-        let own = (self == Self::Closed).then_some(own);
+        let own = (self != Self::NeighborsOnly).then_some(own);
         let candidates = || view.received.iter().copied().chain(own);
         let rank = |worker: usize| (variant != Variant::Released || worker != view.worker, worker);
         let first = |order: &dyn Fn(&WorkerStats, &WorkerStats) -> Ordering| {

@@ -58,4 +58,8 @@ impl Algorithm for MatchaSgd {
     fn supports_leaders(&self) -> bool {
         true
     }
+
+    fn supports_clipping(&self) -> bool {
+        true
+    }
 }

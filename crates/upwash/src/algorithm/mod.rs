@@ -11,6 +11,8 @@
 //! A [`Definition`] in a [`Registry`] builds either kind from a configuration.
 
 mod asynchronous;
+mod check;
+mod clipping;
 mod definition;
 mod exchange;
 mod leaders;
@@ -44,12 +46,15 @@ pub use all_reduce::AllReduce;
 pub use async_easgd::AsyncEasgd;
 pub use asynchronous::{AsyncStep, Asynchronous, PairExchange, PairwiseUpdate};
 pub use choco::Choco;
+pub(crate) use clipping::clip;
+pub use clipping::clipping_radius;
 pub use d2::D2;
 pub use definition::{Definition, Method, Registry};
 pub use downpour::Downpour;
 pub use dpsgd::Dpsgd;
 pub use easgd::Easgd;
 pub use exchange::Exchange;
+pub(crate) use exchange::VerifiedLosses;
 pub use gosgd::GoSgd;
 pub use gossip_pga::GossipPga;
 pub use gradient_tracking::GradientTracking;
@@ -86,6 +91,19 @@ pub struct WorkerStats {
 }
 
 impl WorkerStats {
+    /// Whether the scalar can be that of one of so many workers. Weights are positive, and their sum is about the number
+    /// of workers.
+    ///
+    /// ```
+    /// # use upwash::algorithm::WorkerStats;
+    /// let stats = |scalar| WorkerStats { loss: None, degree: 1, scalar };
+    /// assert!(stats(0.5).has_plausible_scalar(8));
+    /// assert!(![f64::NAN, 1e-300, -1.0, 1e3].iter().any(|&scalar| stats(scalar).has_plausible_scalar(8)));
+    /// ```
+    pub fn has_plausible_scalar(&self, workers: usize) -> bool {
+        (1e-12..=4.0 * workers as f64).contains(&self.scalar)
+    }
+
     /// Orders by loss, lowest first. An unknown loss comes last.
     ///
     /// ```
@@ -216,6 +234,29 @@ pub enum Links {
     None,
 }
 
+/// What starts afresh, at all workers in the same round, after workers were lost or have returned: what the algorithm
+/// relies on for all workers together, such as a sum that stays 0.
+///
+/// ```
+/// use upwash::algorithm::{Algorithm, Dpsgd, Sgp};
+/// assert!(Dpsgd::default().restart().is_nothing());
+/// assert!(Sgp.restart().scalars); // the weights have their sum again
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restart {
+    /// Whether scalars become 1.
+    pub scalars: bool,
+    /// State vectors, each with the one whose value it gets; `None` for 0.
+    pub state_vectors: Vec<(usize, Option<usize>)>,
+}
+
+impl Restart {
+    /// Whether nothing starts afresh.
+    pub fn is_nothing(&self) -> bool {
+        !self.scalars && self.state_vectors.is_empty()
+    }
+}
+
 /// What an algorithm is checked against before the first round.
 #[derive(Clone, Copy, Debug)]
 pub struct Preflight<'a> {
@@ -304,6 +345,11 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
         }
     }
 
+    /// What starts afresh after workers were lost or have returned.
+    fn restart(&self) -> Restart {
+        self.base().map_or_else(Restart::default, |base| base.restart())
+    }
+
     /// The links that it uses.
     fn links(&self) -> Links {
         match self.base() {
@@ -333,6 +379,22 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether workers may clip the messages of their neighbors: they see the neighbors' models in every exchange, and a
+    /// lower weight of one of them breaks no invariant. See [`clipping_radius`].
+    fn supports_clipping(&self) -> bool {
+        false
+    }
+
+    /// Whether workers clip the messages of their neighbors.
+    fn clips(&self) -> bool {
+        self.base().is_some_and(|base| base.clips())
+    }
+
+    /// Whether receivers evaluate the models that are sent to them, and do not rely on the losses that senders claim.
+    fn verifies_leaders(&self) -> bool {
+        self.base().is_some_and(|base| base.verifies_leaders())
+    }
+
     /// The consensus step size, if models move only part of the way towards the average: x' = y + step (W c - c), as in
     /// CHOCO.
     fn consensus_step(&self) -> Option<f64> {
@@ -360,6 +422,12 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
             Some(base) => base.check(preflight),
             None => Ok(()),
         }
+    }
+
+    /// The error of an algorithm that can fail, such as one that is written in another language. Such an algorithm
+    /// returns any plan after a failure: the run ends with this error, and no plan of the exchange is carried out.
+    fn failure(&self) -> Option<String> {
+        self.base().and_then(|base| base.failure())
     }
 
     /// Warnings for the user about this algorithm on this graph.

@@ -2,6 +2,7 @@
 
 use super::{Algorithm, Method, Registry};
 use crate::config::{ConfigError, GraphConfig};
+use crate::names::nearest;
 use toml::Value;
 
 /// The options in the configuration, as an algorithm's [`Definition`](super::Definition) reads them. A key that the
@@ -45,6 +46,11 @@ impl<'a> Options<'a> {
         self.given.keys().filter(move |key| !known(key))
     }
 
+    /// Whether the configuration has a key, whether or not it is read.
+    pub(super) fn is_given(&self, key: &str) -> bool {
+        self.given.contains_key(key)
+    }
+
     /// Reads a number in a range, for example `options.number("budget", 0.5, 0.0..=1.0, "the part ...")`.
     pub fn number(
         &mut self,
@@ -57,8 +63,7 @@ impl<'a> Options<'a> {
         let number = value.as_float().or(value.as_integer().map(|n| n as f64));
         match number {
             Some(number) if range.contains(&number) => Ok(number),
-            _ if *range.end() == f64::MAX => Err(wrong(key, &value, format!("a number of at least {}", range.start()))),
-            _ => Err(wrong(key, &value, format!("a number from {} to {}", range.start(), range.end()))),
+            _ => Err(wrong(key, &value, format!("must be a number {}", bounds(&range)))),
         }
     }
 
@@ -67,14 +72,14 @@ impl<'a> Options<'a> {
         let value = self.value(key, (default as i64).into(), about);
         match value.as_integer() {
             Some(count) if count >= 1 => Ok(count as u64),
-            _ => Err(wrong(key, &value, "a whole number of at least 1".into())),
+            _ => Err(wrong(key, &value, "must be a whole number of at least 1".into())),
         }
     }
 
     /// Reads a boolean.
     pub fn flag(&mut self, key: &'static str, default: bool, about: &'static str) -> Result<bool, ConfigError> {
         let value = self.value(key, default.into(), about);
-        let wrong = || wrong(key, &value, "true or false".into());
+        let wrong = || wrong(key, &value, "must be true or false".into());
         value.as_bool().ok_or_else(wrong)
     }
 
@@ -129,21 +134,32 @@ impl<'a> Options<'a> {
     /// An error for the value of an option that conflicts with other options.
     pub fn refuse(&self, key: &'static str, must: impl Into<String>) -> ConfigError {
         let read = self.read.iter().find(|option| option.key == key);
-        let value = read.map_or(Value::String("none".into()), |option| option.value.clone());
+        let value = read.map(|option| option.value.clone()).or(self.given.get(key).cloned());
+        let value = value.unwrap_or(Value::String("none".into()));
         wrong(key, &value, must.into())
     }
 }
 
-/// "one of ...", with a suggestion if one of the names is similar.
+/// "must be one of ...", with a suggestion if one of the names is similar.
 pub(super) fn one_of<'n>(given: Option<&str>, names: impl Iterator<Item = &'n str>) -> String {
     let names: Vec<&str> = names.collect();
-    let distance = |name: &&&str| strsim::damerau_levenshtein(name, given.unwrap_or(""));
-    let nearest = names.iter().min_by_key(distance);
-    let suggestion = match nearest.filter(|name| distance(name) <= 3) {
+    let suggestion = match nearest(given.unwrap_or(""), names.iter().copied()) {
         Some(name) => format!("; did you mean `{name}`?"),
         None => String::new(),
     };
-    format!("one of {}{suggestion}", names.join(", "))
+    format!("must be one of {}{suggestion}", names.join(", "))
+}
+
+/// A range of numbers in words. Where 0 is excluded, the range begins at a tiny number.
+fn bounds(range: &std::ops::RangeInclusive<f64>) -> String {
+    let (start, end) = (*range.start(), *range.end());
+    let above_zero = start > 0.0 && start < 1e-6;
+    match (above_zero, end == f64::MAX) {
+        (true, true) => "above 0".into(),
+        (true, false) => format!("above 0, at most {end}"),
+        (false, true) => format!("of at least {start}"),
+        (false, false) => format!("from {start} to {end}"),
+    }
 }
 
 fn wrong(key: &str, value: &Value, must: String) -> ConfigError {

@@ -56,7 +56,7 @@ pub type Combination = Vec<(Vector, f64)>;
 /// use upwash::algorithm::Outgoing;
 /// assert!(Outgoing::model().public_copy.is_none());
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outgoing {
     /// The vector that is sent.
     pub content: Combination,

@@ -62,6 +62,10 @@ impl Algorithm for QgMomentum {
         true
     }
 
+    fn supports_clipping(&self) -> bool {
+        true
+    }
+
     fn owns_momentum(&self) -> bool {
         true
     }

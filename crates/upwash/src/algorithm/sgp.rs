@@ -1,6 +1,6 @@
 //! Stochastic gradient push: averaging over directed links.
 
-use super::{Algorithm, Assignment, Definition, LocalView, Method, Outgoing, Plan, Preflight, Vector};
+use super::{Algorithm, Assignment, Definition, LocalView, Method, Outgoing, Plan, Preflight, Restart, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "sgp",
@@ -34,6 +34,11 @@ impl Algorithm for Sgp {
         let weight: f64 = model.messages.iter().map(|entry| entry.1).sum();
         model.scale(1.0 / weight);
         Plan { scalar: Some(weight), ..model.into() }
+    }
+
+    /// Messages that do not arrive take weight with them. Workers that leave or return do so, too.
+    fn restart(&self) -> Restart {
+        Restart { scalars: true, ..Restart::default() }
     }
 
     fn display_name(&self) -> String {

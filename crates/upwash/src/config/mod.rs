@@ -1,18 +1,23 @@
 //! The configuration of a run: TOML, with a default for almost every key.
 
 mod clock;
+mod explain;
 mod network;
+mod overrides;
 mod parse;
 
 pub use clock::{ClockConfig, Duplex, NetworkName, PerLink, PerWorker, Preset};
+pub(crate) use explain::suggestion;
 pub use network::{NetworkConfig, PeerConfig, WirePrecision};
+pub use overrides::Overrides;
 pub use parse::ConfigError;
 
-use crate::data::Partition;
+use crate::data::{OwnData, Partition};
 use crate::model::ModelSpec;
 use crate::optimizer::{Decay, LearningRate, Sgd};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use upwash_topology::{GraphSpec, Weights};
 
 /// The complete configuration of a run.
@@ -54,7 +59,9 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataConfig {
-    /// The data set: `digits` is built in, `synthetic:...` is generated; `upwash data list` prints the others.
+    /// The data set: `digits` is built in, `synthetic:...` is generated; `upwash data list` prints the others. Own data:
+    /// `images:FOLDER` with a folder of PNG or JPEG files for each class, `arrays:FILE` with a file `.npz` or
+    /// `.safetensors`.
     pub name: String,
     /// How training images are split among the workers: `balanced`, `iid`, `dirichlet:ALPHA` or `shards:N`.
     #[serde(with = "as_string")]
@@ -64,6 +71,8 @@ pub struct DataConfig {
     pub train_examples: Option<usize>,
     /// Test only on this many images, the first ones of the test set.
     pub test_examples: Option<usize>,
+    /// With `images:FOLDER`: scale the shorter side of every image to this many pixels, and crop the center to a square.
+    pub image_size: Option<usize>,
 }
 
 /// `[graph]`
@@ -144,6 +153,10 @@ pub struct AlgorithmConfig {
     #[serde(flatten)]
     #[schemars(skip)]
     pub options: toml::Table,
+    /// Options that come from the text of a configuration whose algorithm an override has replaced. The algorithm that
+    /// runs may not have them.
+    #[serde(skip)]
+    pub inherited: Vec<String>,
 }
 
 /// `[training]`
@@ -175,6 +188,11 @@ pub struct TrainingConfig {
     pub weight_decay: f64,
     /// Whether the initial weights of the workers are `different` or `equal`. The default depends on the algorithm.
     pub start: Option<Start>,
+    /// A model from which all workers start: `model.safetensors` of another run, or a file with the same tensors.
+    pub initial_model: Option<PathBuf>,
+    /// Whether to keep the best averaged model of all evaluations as `best.safetensors`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub keep_best: bool,
     /// How asynchronous algorithms run: in `virtual-time`, which is reproducible, or on `threads`.
     pub asynchronous: Execution,
     /// The running statistics of batch normalization: `local` or `averaged`.
@@ -247,7 +265,13 @@ impl Default for Config {
 
 impl Default for DataConfig {
     fn default() -> Self {
-        Self { name: "digits".into(), partition: Partition::Balanced, train_examples: None, test_examples: None }
+        Self {
+            name: "digits".into(),
+            partition: Partition::Balanced,
+            train_examples: None,
+            test_examples: None,
+            image_size: None,
+        }
     }
 }
 
@@ -268,7 +292,7 @@ impl Default for GraphConfig {
 
 impl Default for AlgorithmConfig {
     fn default() -> Self {
-        Self { name: "al-dsgd".into(), options: toml::Table::new() }
+        Self { name: "al-dsgd".into(), options: toml::Table::new(), inherited: vec![] }
     }
 }
 
@@ -287,6 +311,8 @@ impl Default for TrainingConfig {
             nesterov: false,
             weight_decay: 0.0,
             start: None,
+            initial_model: None,
+            keep_best: false,
             asynchronous: Execution::VirtualTime,
             statistics: Statistics::Local,
             local_train_loss: false,
@@ -305,6 +331,14 @@ pub enum Start {
     Different,
     /// All workers start from the same weights.
     Equal,
+}
+
+impl DataConfig {
+    /// The same, with the path of own data reduced to its last name.
+    pub(crate) fn without_folder(&self) -> Self {
+        let name = OwnData::parse(&self.name).map(|own| own.without_folder().to_string());
+        Self { name: name.unwrap_or_else(|| self.name.clone()), ..self.clone() }
+    }
 }
 
 impl TrainingConfig {

@@ -13,14 +13,18 @@ pub struct NetworkConfig {
     pub precision: WirePrecision,
     /// The address and key of every worker, in the order of the worker IDs. For `upwash peer`.
     pub peers: Vec<PeerConfig>,
-    /// The interval between heartbeats on an idle connection, in seconds.
+    /// The interval between heartbeats, in seconds.
     pub heartbeat_seconds: f64,
     /// A peer that sends nothing for this many seconds counts as lost.
     pub failure_timeout_seconds: f64,
-    /// The timeout for an expected message, in seconds.
+    /// The longest that a peer waits for an expected message, in seconds. Once the duration of rounds is known, it waits
+    /// as long as four rounds and eight times their deviation, but at least `failure_timeout_seconds`.
     pub message_timeout_seconds: f64,
     /// How long a peer waits for all of its neighbors at startup, in seconds.
     pub startup_timeout_seconds: f64,
+    /// How long a peer waits if it has no link to any other peer, in seconds. Then it writes a checkpoint and stops, with
+    /// exit code 4.
+    pub isolation_seconds: f64,
 }
 
 /// The address and the key of a worker.
@@ -53,6 +57,7 @@ impl Default for NetworkConfig {
             failure_timeout_seconds: 5.0,
             message_timeout_seconds: 60.0,
             startup_timeout_seconds: 30.0,
+            isolation_seconds: 120.0,
         }
     }
 }
@@ -73,6 +78,7 @@ impl NetworkConfig {
             ("failure_timeout_seconds", self.failure_timeout_seconds),
             ("message_timeout_seconds", self.message_timeout_seconds),
             ("startup_timeout_seconds", self.startup_timeout_seconds),
+            ("isolation_seconds", self.isolation_seconds),
         ];
         for (key, seconds) in times {
             if !(0.01..=86_400.0).contains(&seconds) {

@@ -1,6 +1,6 @@
 //! Parses and validates configurations.
 
-use super::{Config, DecayName, TrainingConfig};
+use super::{Config, DecayName, Overrides, TrainingConfig, explain};
 use std::fmt::Display;
 
 /// The upper limit for epochs and intervals, far beyond any practical run.
@@ -16,6 +16,17 @@ pub enum ConfigError {
     /// The argument of `--set` is not `key=value`.
     #[error("--set {0}: write key=value, for example training.epochs=10")]
     Set(String),
+    /// The argument of `--set` has several lines.
+    #[error("--set {0}: write one line, and one --set for each value")]
+    SetLines(String),
+    /// The argument of `--unset` is not in the configuration.
+    #[error("--unset {key}: the configuration does not have this key{hint}")]
+    Unset {
+        /// The key.
+        key: String,
+        /// A suggestion on a line of its own, or nothing.
+        hint: String,
+    },
     /// A value is out of range.
     #[error("{key} = {value}: {must}")]
     Value {
@@ -29,28 +40,25 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Parses TOML, applies the `key=value` overrides and validates the result.
-    pub fn parse(text: &str, overrides: &[String]) -> Result<Self, ConfigError> {
-        let mut table: toml::Table = text.parse().map_err(with_position)?;
-        for assignment in overrides {
-            // Parse each override by itself first, so that an error names the `--set` that caused it.
-            let mut single = toml::Table::new();
-            set(&mut single, assignment)?;
-            if let Err(error) = single.try_into::<Self>() {
-                let what = explain(&error, error.message());
-                return Err(ConfigError::Toml(format!("--set {assignment}: {what}")));
-            }
-            set(&mut table, assignment)?;
-        }
-        let config: Self = table.try_into().map_err(|error: toml::de::Error| {
+    /// Parses TOML, applies the `key=value` assignments and validates the result.
+    pub fn parse(text: &str, assignments: &[String]) -> Result<Self, ConfigError> {
+        Self::parse_with(text, &Overrides { set: assignments.to_vec(), unset: vec![] })
+    }
+
+    /// Parses TOML, applies the overrides and validates the result.
+    pub fn parse_with(text: &str, overrides: &Overrides) -> Result<Self, ConfigError> {
+        let with_position = |error: &toml::de::Error| ConfigError::Toml(explain::with_position(error));
+        let mut table: toml::Table = text.parse().map_err(|error| with_position(&error))?;
+        let inherited = overrides.apply(&mut table)?;
+        let mut config: Self = table.try_into().map_err(|error: toml::de::Error| {
             // The table has no positions. If the text alone gives the same error, report it with its line.
-            let located = toml::from_str::<Self>(text).map_err(|located| {
-                let same = located.message() == error.message();
-                same.then(|| with_position(located))
-            });
-            let unlocated = ConfigError::Toml(explain(&error, error.message()));
-            located.err().flatten().unwrap_or(unlocated)
+            let located = toml::from_str::<Self>(text).err();
+            let is_same = |located: &toml::de::Error| overrides.is_empty() || located.message() == error.message();
+            let located = located.filter(is_same);
+            let unlocated = || ConfigError::Toml(explain::without_position(&error));
+            located.as_ref().map_or_else(unlocated, with_position)
         })?;
+        config.algorithm.inherited = inherited;
         config.check()?;
         Ok(config)
     }
@@ -70,6 +78,8 @@ impl Config {
         for (key, count) in [("data.train_examples", data.train_examples), ("data.test_examples", data.test_examples)] {
             require(count != Some(0), key, &0, "must be at least 1")?;
         }
+        let is_size = data.image_size.is_none_or(|size| (1..=4096).contains(&size));
+        require(is_size, "data.image_size", &data.image_size.unwrap_or(0), "must be from 1 to 4096")?;
         require(graph.copies > 0, "graph.copies", &0, "must be at least 1")?;
         let must = format!("must be below graph.copies = {}", graph.copies);
         let is_copy = graph.first_copy < graph.copies;
@@ -125,43 +135,6 @@ fn require(is_valid: bool, key: &str, value: &dyn Display, must: &str) -> Result
         true => Ok(()),
         false => Err(ConfigError::Value { key: key.into(), value: value.to_string(), must: must.into() }),
     }
-}
-
-/// Applies `key=value` to a table, where the key may be a dotted path. A value that is not TOML becomes a string.
-fn set(table: &mut toml::Table, assignment: &str) -> Result<(), ConfigError> {
-    let invalid = || ConfigError::Set(assignment.into());
-    let (key, value) = assignment.split_once('=').ok_or_else(invalid)?;
-    let value = value.trim();
-    let parsed = format!("value = {value}").parse::<toml::Table>().ok();
-    let value = parsed.and_then(|mut table| table.remove("value")).unwrap_or_else(|| toml::Value::String(value.into()));
-    let mut path: Vec<&str> = key.trim().split('.').collect();
-    let last = path.pop().filter(|last| !last.is_empty()).ok_or_else(invalid)?;
-    let mut current = table;
-    for part in path {
-        let next = current.entry(part).or_insert_with(|| toml::Table::new().into());
-        current = next.as_table_mut().ok_or_else(invalid)?;
-    }
-    current.insert(last.into(), value);
-    Ok(())
-}
-
-/// Adds the most similar known key to the parser's message about an unknown key.
-fn explain(error: &toml::de::Error, text: &str) -> String {
-    let quoted: Vec<&str> = error.message().split('`').skip(1).step_by(2).collect();
-    let nearest = quoted.split_first().and_then(|(unknown, known)| {
-        let distance = |known: &&&str| strsim::damerau_levenshtein(known, unknown);
-        known.iter().min_by_key(distance).filter(|known| distance(known) <= 3)
-    });
-    let unknown = error.message().starts_with("unknown");
-    match nearest {
-        Some(nearest) if unknown => format!("{}\ndid you mean `{nearest}`?", text.trim_end()),
-        _ => text.trim_end().into(),
-    }
-}
-
-/// Converts a parse error, with its position in the text.
-fn with_position(error: toml::de::Error) -> ConfigError {
-    ConfigError::Toml(explain(&error, &error.to_string()))
 }
 
 #[cfg(test)]

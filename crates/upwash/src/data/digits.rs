@@ -1,5 +1,6 @@
 //! The built-in data set of 8x8 digits.
 
+use super::own::hold_out;
 use super::{Augmentation, Dataset, Images, Scaling};
 
 static RECORDS: &[u8] = include_bytes!("../../data/digits.bin");
@@ -14,17 +15,12 @@ const PIXELS: usize = 64;
 /// assert_eq!(digits.train.shape, [1, 8, 8]);
 /// ```
 pub fn digits() -> Dataset {
-    let empty = || Images { shape: [1, 8, 8], pixels: Vec::new(), labels: Vec::new() };
-    let (mut train, mut test) = (empty(), empty());
-    let mut seen = [0usize; 10];
+    let mut all = Images { shape: [1, 8, 8], pixels: Vec::new(), labels: Vec::new() };
     for record in RECORDS.chunks_exact(PIXELS + 1) {
-        let label = record[PIXELS];
-        let count = &mut seen[usize::from(label)];
-        *count += 1;
-        let split = if count.is_multiple_of(5) { &mut test } else { &mut train };
-        split.pixels.extend_from_slice(&record[..PIXELS]);
-        split.labels.push(label);
+        all.pixels.extend_from_slice(&record[..PIXELS]);
+        all.labels.push(record[PIXELS]);
     }
+    let [train, test] = hold_out(&all);
     Dataset {
         name: "digits".into(),
         classes: 10,
@@ -33,5 +29,7 @@ pub fn digits() -> Dataset {
         // Measured over all pixels: mean 0.3053, standard deviation 0.3760.
         scaling: Scaling { full: 16.0, mean: vec![0.3053], deviation: vec![0.376] },
         augmentation: Augmentation::None,
+        class_names: vec![],
+        notices: vec![],
     }
 }

@@ -1,12 +1,19 @@
 //! Data sets of labeled images, their partition among workers, and the sampling of batches.
 
+mod array;
+mod arrays;
 mod digits;
+mod image_folder;
+mod npz;
+mod own;
 mod partition;
+mod picture;
 mod sampler;
 mod store;
 mod synthetic;
 
 pub use digits::digits;
+pub use own::{OwnData, OwnDataError};
 pub use partition::{Partition, PartitionError, Shards};
 pub use sampler::{Batch, ESTIMATION_IMAGES, Pick, Sampler};
 pub use store::{Source, SourceFile, StoreError};
@@ -67,6 +74,10 @@ pub struct Dataset {
     pub scaling: Scaling,
     /// How training images are augmented.
     pub augmentation: Augmentation,
+    /// The names of the classes, in the order of their labels, if they have names.
+    pub class_names: Vec<String>,
+    /// What the user should know about the data, for example files that were left out.
+    pub notices: Vec<String>,
 }
 
 impl Dataset {
@@ -86,7 +97,17 @@ impl Dataset {
     pub fn new(name: &str, train: Images, test: Images) -> Self {
         let labels = train.labels.iter().chain(&test.labels);
         let classes = labels.max().map_or(0, |largest| usize::from(*largest) + 1);
-        Self { name: name.into(), classes, scaling: Scaling::of(&train), train, test, augmentation: Augmentation::None }
+        let scaling = Scaling::of(&train, 255.0);
+        Self {
+            name: name.into(),
+            classes,
+            train,
+            test,
+            scaling,
+            augmentation: Augmentation::None,
+            class_names: vec![],
+            notices: vec![],
+        }
     }
 
     /// Checks that the data set is consistent. The error says what is wrong and what is needed.
@@ -124,7 +145,7 @@ impl Dataset {
 }
 
 /// The normalization of pixels: a pixel p of channel c becomes (p / full - mean of c) / (deviation of c).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Scaling {
     /// The byte value that maps to 1.
     pub full: f32,
@@ -135,10 +156,10 @@ pub struct Scaling {
 }
 
 impl Scaling {
-    /// The scaling that gives every channel of `images` mean 0 and standard deviation 1.
-    fn of(images: &Images) -> Self {
+    /// The scaling that gives every channel of `images` mean 0 and standard deviation 1. `full` is the largest value.
+    fn of(images: &Images, full: f32) -> Self {
         let [channels, height, width] = images.shape;
-        let (size, full) = (height * width, 255.0);
+        let size = height * width;
         let moments = |channel: usize| {
             let planes = images.pixels.chunks(size.max(1)).skip(channel);
             let pixels = planes.step_by(channels.max(1)).flatten();

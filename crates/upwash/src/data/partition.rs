@@ -118,9 +118,10 @@ impl Partition {
                     stream.shuffle(class);
                     let each = class.len() / workers;
                     if each == 0 {
-                        return Err(too_few(
-                            "a class has fewer images than there are workers; use `iid`, or fewer workers",
-                        ));
+                        return Err(too_few(match workers <= images.len() {
+                            true => "a class has fewer images than there are workers; use `iid`, or fewer workers",
+                            false => "there are more workers than images; use fewer workers",
+                        }));
                     }
                     for (own, part) in images_of.iter_mut().zip(class.chunks_exact(each)) {
                         own.extend_from_slice(part);

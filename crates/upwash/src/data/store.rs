@@ -4,7 +4,7 @@
 //! folder with the name of the data set, where `upwash data get` puts them.
 
 use super::{Augmentation, Dataset, Images, Scaling};
-use md5::{Digest, Md5};
+use crate::names::nearest;
 use std::path::{Path, PathBuf};
 
 /// A data set that is stored in files.
@@ -100,8 +100,16 @@ pub enum StoreError {
     #[error("there is no folder for data sets: set UPWASH_DATA to one, or set HOME")]
     NoFolder,
     /// No data set has this name.
-    #[error("data `{0}` is unknown: write digits, synthetic, mnist, fashion-mnist, cifar10 or cifar100")]
-    Unknown(String),
+    #[error(
+        "data `{name}` is unknown: write digits, synthetic, mnist, fashion-mnist, cifar10 or cifar100, or images:FOLDER or \
+             arrays:FILE for data of your own{hint}"
+    )]
+    Unknown {
+        /// The name.
+        name: String,
+        /// A suggestion, or nothing.
+        hint: String,
+    },
     /// The files are missing.
     #[error(
         "{name} is not in {}: get it with `upwash data get {name}`, or add `--from DIR` to take it from files that you \
@@ -144,7 +152,7 @@ impl Source {
     /// The data set with this name.
     pub fn named(name: &str) -> Result<&'static Source, StoreError> {
         let found = SOURCES.iter().find(|source| source.name == name);
-        found.ok_or_else(|| StoreError::Unknown(name.into()))
+        found.ok_or_else(|| StoreError::Unknown { name: name.into(), hint: suggestion(name) })
     }
 
     /// Loads the data set from its folder within `store`.
@@ -187,7 +195,19 @@ impl Source {
             test: load_split(true)?,
             scaling: Scaling { full: 255.0, mean: self.mean.to_vec(), deviation: self.deviation.to_vec() },
             augmentation: if is_cifar { Augmentation::CropAndFlip } else { Augmentation::None },
+            class_names: vec![],
+            notices: vec![],
         })
+    }
+}
+
+/// "; did you mean ...?" for a name that resembles that of a data set, or nothing.
+fn suggestion(name: &str) -> String {
+    let name = name.split(':').next().unwrap_or(name).to_lowercase();
+    let names = ["digits", "synthetic"].into_iter().chain(SOURCES.iter().map(|source| source.name));
+    match nearest(&name, names) {
+        Some(known) => format!("; did you mean `{known}`?"),
+        None => String::new(),
     }
 }
 
@@ -197,7 +217,7 @@ impl SourceFile {
         if content.len() as u64 != self.bytes {
             return Err(format!("{} bytes, not {}", content.len(), self.bytes));
         }
-        let found: String = Md5::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
+        let found = format!("{:x}", md5::compute(content));
         match self.md5 {
             Some(known) if known != found => Err(format!("its MD5 is {found}, not {known}")),
             _ => Ok(()),

@@ -71,6 +71,14 @@ impl Synthetic {
         Ok(set)
     }
 
+    /// The memory that the data set takes, in bytes, while it is generated.
+    pub fn bytes(&self) -> u64 {
+        let size = self.shape.iter().map(|&side| side as u64).fold(1, u64::saturating_mul);
+        let patterns = size.saturating_mul(8 * self.classes as u64);
+        let images = (self.train as u64).saturating_add(self.test as u64);
+        images.saturating_mul(size + 1).saturating_add(patterns)
+    }
+
     /// Generates the data set.
     pub fn build(&self) -> Dataset {
         let size: usize = self.shape.iter().product();
@@ -95,6 +103,8 @@ impl Synthetic {
             test: images(self.test, 1),
             scaling: Scaling { full: 255.0, mean: vec![0.5; self.shape[0]], deviation: vec![0.2; self.shape[0]] },
             augmentation: Augmentation::None,
+            class_names: vec![],
+            notices: vec![],
         }
     }
 }

@@ -77,6 +77,13 @@ impl EngineContext {
         score
     }
 
+    /// The loss of a model on one of a worker's batches. Infinite if it is not a number.
+    pub(super) fn batch_loss(&self, worker: usize, batch: u64, parameters: &[f32], statistics: &[f32]) -> f64 {
+        let batch = self.sampler.batch(&self.data, worker, batch);
+        let loss = self.model.score(parameters, statistics, &batch).loss;
+        if loss.is_nan() { f64::INFINITY } else { loss }
+    }
+
     /// Scores a model on some images, in parallel over batches of fixed size. Images are converted to floats batch by
     /// batch: a whole test set of floats can be larger than all models.
     fn score(&self, parameters: &[f32], statistics: &[f32], images: &Images, indices: &[u32]) -> Score {

@@ -3,7 +3,7 @@
 use super::concurrent::{ConcurrentEngine, ConcurrentWorkers, EngineContext, WorkerSlices};
 use super::mixing::{MixOptions, RemoteRow, exchange, mix_statistics};
 use super::spec::{EngineSpec, StateRows};
-use super::{Engine, EngineError, GradientTask, Score, Split, State, saved};
+use super::{Engine, EngineError, GradientTask, MessagesToMeasure, Score, Split, State, saved};
 use crate::algorithm::{InitialValue, Outgoing, RowPlan};
 use crate::data::Batch;
 use crate::ids::RowIndex;
@@ -196,6 +196,22 @@ impl Engine for CpuEngine {
             vectors.write_outgoing(message, &options.draw(row), into);
         }
         Ok(())
+    }
+
+    fn message_losses(
+        &mut self,
+        measured: MessagesToMeasure<'_>,
+        pairs: &[(RowIndex, RowIndex)],
+    ) -> Result<Vec<f64>, EngineError> {
+        let rows = measured.messages.iter().enumerate();
+        let own = rows.map(|(row, message)| self.outgoing(RowIndex(row), message, measured.options));
+        let own: Vec<Vec<f32>> = own.collect::<Result<_, _>>()?;
+        let batch = measured.options.round;
+        let loss = |&(receiver, sender): &(RowIndex, RowIndex)| {
+            let statistics = self.row(&self.statistics, receiver);
+            Ok(self.shared.batch_loss(receiver.0, batch, measured.vector(&own, sender)?, statistics))
+        };
+        pairs.par_iter().map(loss).collect()
     }
 
     fn statistics(&mut self, row: RowIndex) -> Result<Vec<f32>, EngineError> {

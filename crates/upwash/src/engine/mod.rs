@@ -2,6 +2,7 @@
 
 mod concurrent;
 mod cpu;
+mod distances;
 mod external;
 mod mixing;
 mod native;
@@ -63,6 +64,9 @@ pub enum EngineError {
     /// The device failed or is out of memory.
     #[error("{0}")]
     Device(String),
+    /// The workers need more memory than there is.
+    #[error("{0}")]
+    Memory(String),
     /// A saved state or attached vector does not fit this engine.
     #[error("{0}")]
     Mismatch(String),
@@ -94,6 +98,30 @@ pub struct GradientTask {
     pub batch: u64,
     /// The learning rate.
     pub rate: f64,
+}
+
+/// The first message of each worker of an exchange that has not been carried out yet, in this process and in others.
+#[derive(Clone, Copy, Debug)]
+pub struct MessagesToMeasure<'a> {
+    /// The message of each row of the engine.
+    pub messages: &'a [Outgoing],
+    /// The rows of other processes, whose indices follow.
+    pub remote_rows: &'a [RemoteRow],
+    /// The options of the exchange.
+    pub options: MixOptions,
+}
+
+impl MessagesToMeasure<'_> {
+    /// The message of a row of another process, or else the message of this engine's row, from `own`.
+    fn vector<'v>(&'v self, own: &'v [Vec<f32>], row: RowIndex) -> Result<&'v [f32], EngineError> {
+        let remote = |index: usize| self.remote_rows.get(index).and_then(|remote| remote.messages.first());
+        match own.get(row.0) {
+            Some(vector) => Ok(vector),
+            None => remote(row.0 - own.len())
+                .map(|buffer| &buffer[..])
+                .ok_or_else(|| EngineError::Mismatch(format!("row {} has sent no message to measure", row.0))),
+        }
+    }
 }
 
 /// All replicas of one process: one row for each of its workers.
@@ -132,6 +160,34 @@ pub trait Engine {
         let mut vector = vec![0.0; self.layout().parameter_count()];
         self.write_outgoing(row, message, options, &mut vector)?;
         Ok(vector)
+    }
+
+    /// The Euclidean distance between the messages of each pair of rows.
+    fn distances(
+        &mut self,
+        measured: MessagesToMeasure<'_>,
+        pairs: &[(RowIndex, RowIndex)],
+    ) -> Result<Vec<f64>, EngineError> {
+        let rows = measured.messages.iter().enumerate();
+        let own = rows.map(|(row, message)| self.outgoing(RowIndex(row), message, measured.options));
+        let own: Vec<Vec<f32>> = own.collect::<Result<_, _>>()?;
+        let vectors =
+            |&(one, other): &(RowIndex, RowIndex)| Ok((measured.vector(&own, one)?, measured.vector(&own, other)?));
+        let pairs: Vec<(&[f32], &[f32])> = pairs.iter().map(vectors).collect::<Result<_, EngineError>>()?;
+        Ok(distances::distances(&pairs))
+    }
+
+    /// For each pair of a local row and any row, the loss of the second one's message, taken as a model, on the batch of
+    /// the first one's worker in this round.
+    fn message_losses(
+        &mut self,
+        measured: MessagesToMeasure<'_>,
+        pairs: &[(RowIndex, RowIndex)],
+    ) -> Result<Vec<f64>, EngineError> {
+        let _ = (measured, pairs);
+        let what =
+            "algorithm.leaders = \"verified\" needs an engine that can score received models: use the CPU engine";
+        Err(EngineError::Unsupported(what.into()))
     }
 
     /// Replaces every worker's running statistics by a weighted sum, with one list of weights per worker. Indices of

@@ -36,6 +36,15 @@ impl NativeModel {
         Self { network, layout, compiled, workspaces: Mutex::default() }
     }
 
+    /// The logits of images whose pixels are scaled: a row for each image, with a column for each class.
+    pub fn logits(&self, parameters: &[f32], statistics: &[f32], pixels: &[f32]) -> Vec<f32> {
+        let features: usize = self.network.input.iter().product();
+        let pieces = pixels.chunks(PIECE * features);
+        self.with_workspace(|workspace| {
+            pieces.flat_map(|piece| self.compiled.logits(workspace, parameters, statistics, piece)).collect()
+        })
+    }
+
     fn with_workspace<T>(&self, compute: impl FnOnce(&mut Workspace<f32>) -> T) -> T {
         let free = || self.workspaces.lock().unwrap_or_else(PoisonError::into_inner);
         let found = free().pop();
@@ -94,5 +103,6 @@ impl Model for NativeModel {
 
 /// Creates the engine for described networks that a [`Trainer`](crate::Trainer) uses unless told otherwise.
 pub fn native_engine(spec: &EngineSpec) -> Result<Box<dyn Engine>, EngineError> {
+    spec.check_memory()?;
     Ok(Box::new(CpuEngine::new(Arc::new(NativeModel::new(spec.network.clone())), spec)))
 }

@@ -1,5 +1,6 @@
 //! The specification of an engine's workers: those of one experiment, or of several that share the engine.
 
+use super::EngineError;
 use crate::algorithm::InitialValue;
 use crate::data::{Dataset, Sampler};
 use crate::model::Network;
@@ -27,6 +28,9 @@ pub struct EngineSpec {
     pub slow: Vec<(usize, f64)>,
 }
 
+/// The part of the memory that the data set takes.
+const DATA: &str = "images";
+
 /// A state vector that an algorithm keeps for each worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateRows {
@@ -37,6 +41,41 @@ pub struct StateRows {
 }
 
 impl EngineSpec {
+    /// The memory that an engine on the CPU needs, by its parts, in bytes. The data set has been loaded before.
+    pub fn memory(&self) -> Vec<(&'static str, u64)> {
+        let (workers, layout) = (self.starts.len() as u64, self.network.layout());
+        let vectors = 2 + self.optimizer.state_vectors().len() as u64 + self.state_vectors.len() as u64;
+        let [parameters, statistics] = [layout.parameter_count(), layout.statistic_count()].map(|count| count as u64);
+        let bytes = |vectors: u64| (vectors * parameters).saturating_add(statistics).saturating_mul(4 * workers);
+        let splits = [&self.data.train, &self.data.test];
+        let data: usize = splits.iter().map(|images| images.pixels.len()).sum();
+        // One gradient at a time on every thread.
+        let threads = workers.min(rayon::current_num_threads() as u64);
+        let activations = self.network.activations() as u64 * 4;
+        let batch = self.sampler.batch_size() as u64;
+        vec![
+            ("models, steps and what algorithms keep", bytes(vectors)),
+            ("a checkpoint while it is written", bytes(vectors - 1)),
+            (DATA, data as u64),
+            ("gradients under way", threads.saturating_mul(batch.saturating_mul(activations))),
+        ]
+    }
+
+    /// Refuses workers that need more memory than there is, before any is taken.
+    pub fn check_memory(&self) -> Result<(), EngineError> {
+        let parts = self.memory().into_iter().filter(|(part, _)| *part != DATA);
+        let needed = parts.fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
+        match crate::memory::shortage(needed) {
+            None => Ok(()),
+            Some(shortage) => Err(EngineError::Memory(format!(
+                "{} workers of {} parameters need {shortage}: use a smaller model, fewer workers or a smaller \
+                 training.batch_size",
+                self.starts.len(),
+                self.network.layout().parameter_count()
+            ))),
+        }
+    }
+
     /// Keeps only the first `count` workers with data, for a trial run.
     #[must_use]
     pub fn first(&self, count: usize) -> Self {

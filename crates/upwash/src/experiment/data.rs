@@ -2,7 +2,7 @@
 
 use super::ExperimentError;
 use crate::config::DataConfig;
-use crate::data::{Dataset, Source, StoreError, Synthetic, digits};
+use crate::data::{Dataset, OwnData, Source, StoreError, Synthetic, digits};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ pub struct DatasetCache {
     last: Option<(CacheKey, Arc<Dataset>)>,
 }
 
-/// The folder and the name of a data set, and the limits on its training and test images.
-type CacheKey = (PathBuf, String, [Option<usize>; 2]);
+/// The folder and the name of a data set, the limits on its training and test images, and their size.
+type CacheKey = (PathBuf, String, [Option<usize>; 3]);
 
 /// The folders from which files are read.
 #[derive(Clone, Debug, Default)]
@@ -45,13 +45,14 @@ impl DatasetCache {
     /// The data set that `config` names, from the cache if it is there.
     pub(super) fn data(&mut self, config: &DataConfig, folder: &Path) -> Result<Arc<Dataset>, ExperimentError> {
         // The partition is not part of the key, because it does not change the data.
-        let key = (folder.to_owned(), config.name.clone(), [config.train_examples, config.test_examples]);
+        let key =
+            (folder.to_owned(), config.name.clone(), [config.train_examples, config.test_examples, config.image_size]);
         if let Some((cached, data)) = &self.last
             && *cached == key
         {
             return Ok(Arc::clone(data));
         }
-        let data = truncated(Arc::new(load(&config.name, folder)?), config);
+        let data = truncated(Arc::new(load(config, folder)?), config);
         self.last = Some((key, Arc::clone(&data)));
         Ok(data)
     }
@@ -68,11 +69,27 @@ pub(super) fn truncated(mut data: Arc<Dataset>, config: &DataConfig) -> Arc<Data
     data
 }
 
-/// Loads the data set with this name.
-fn load(name: &str, folder: &Path) -> Result<Dataset, ExperimentError> {
-    match name.split_once(':').unwrap_or((name, "")) {
+/// Loads the data set that `config` names, from `folder` if it is stored there, without the limits on its size.
+pub fn load(config: &DataConfig, folder: &Path) -> Result<Dataset, ExperimentError> {
+    let name = &config.name;
+    if let Some(own) = OwnData::parse(name) {
+        return Ok(own.load(config.image_size)?);
+    }
+    if config.image_size.is_some() {
+        let what = "data.image_size is for `images:FOLDER`: leave it out";
+        return Err(ExperimentError::Conflict(what.into()));
+    }
+    match name.split_once(':').unwrap_or((name.as_str(), "")) {
         ("digits", "") => Ok(digits()),
-        ("synthetic", options) => Ok(Synthetic::parse(options)?.build()),
+        ("synthetic", options) => {
+            let set = Synthetic::parse(options)?;
+            match crate::memory::shortage(set.bytes()) {
+                None => Ok(set.build()),
+                Some(shortage) => Err(ExperimentError::Conflict(format!(
+                    "data.name = \"{name}\" needs {shortage}: use fewer or smaller images"
+                ))),
+            }
+        }
         _ if folder.as_os_str().is_empty() => {
             Source::named(name)?;
             Err(StoreError::NoFolder.into())

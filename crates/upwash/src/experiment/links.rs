@@ -20,6 +20,13 @@ pub(super) fn server(config: &Config, method: &Method, graph: &Graph) -> Result<
                 method.display_name()
             ));
         }
+        if config.training.keep_best && config.training.asynchronous == Execution::Threads {
+            return conflict(format!(
+                "training.keep_best: the workers of {} never stop for an average on threads; remove it, or \
+                 training.asynchronous",
+                method.display_name()
+            ));
+        }
         let has_changing_links = config.graph.copies > 1 || config.graph.links != Some(Links::Whole);
         let has_weights = config.graph.weights != Weights::Optimal;
         if has_changing_links || has_weights || config.graph.directed_edges.is_some() {
@@ -77,17 +84,14 @@ pub(super) fn required_senders(method: &Method, schedule: &Schedule) -> Option<V
     })
 }
 
-/// The number of rounds that are searched for the periodic exchanges of an algorithm.
-const MANY_ROUNDS: u64 = 1000;
-
-/// The workers with which `worker` ever exchanges a message.
-pub(super) fn contacts(method: &Method, schedule: &Schedule, graph: &Graph, worker: usize) -> Vec<usize> {
+/// The workers with which `worker` ever exchanges a message in this number of rounds.
+pub(super) fn contacts(method: &Method, schedule: &Schedule, graph: &Graph, rounds: u64, worker: usize) -> Vec<usize> {
     let is_over_links =
         |exchange: &Exchange| matches!(exchange, Exchange::Neighbors | Exchange::Early | Exchange::Nothing);
     let Some(algorithm) = method.synchronous() else {
         return graph.neighbors(worker).to_vec();
     };
-    if !(0..MANY_ROUNDS).all(|round| algorithm.exchanges(round).iter().all(is_over_links)) {
+    if !(0..rounds).all(|round| algorithm.exchanges(round).iter().all(is_over_links)) {
         return (0..schedule.nodes()).filter(|&other| other != worker).collect();
     }
     let mut contacts = BTreeSet::new();
@@ -102,7 +106,12 @@ pub(super) fn contacts(method: &Method, schedule: &Schedule, graph: &Graph, work
 }
 
 /// Checks the algorithm against the graph and the schedule, and returns warnings for the user.
-pub(super) fn check(method: &Method, graph: &Graph, schedule: &Schedule) -> Result<Vec<String>, ExperimentError> {
+pub(super) fn check(
+    method: &Method,
+    graph: &Graph,
+    schedule: &Schedule,
+    rounds: u64,
+) -> Result<Vec<String>, ExperimentError> {
     let groups_warning = |groups: usize, consequence: String| {
         let warning = format!("the links in use split the workers into {groups} disconnected groups, {consequence}");
         (groups > 1).then_some(warning)
@@ -122,7 +131,7 @@ pub(super) fn check(method: &Method, graph: &Graph, schedule: &Schedule) -> Resu
     let mut warnings = algorithm.warnings(&preflight);
     if algorithm.links() != algorithm::Links::None {
         let averages = |round: &u64| algorithm.exchanges(*round).contains(&Exchange::Mean);
-        let consequence = match (0..MANY_ROUNDS).find(averages) {
+        let consequence = match (0..rounds).filter(|_| groups > 1).find(averages) {
             Some(round) => format!("which only global averages connect, for the first time after round {round}"),
             None => independent,
         };

@@ -2,18 +2,22 @@
 
 mod custom_parts;
 mod data;
+mod identity;
+mod initial_model;
 mod links;
 mod resolve;
+mod warnings;
 
 pub use custom_parts::CustomParts;
-pub use data::{DataPaths, DatasetCache};
+pub use data::{DataPaths, DatasetCache, load};
+pub use initial_model::INITIAL_MODEL_FILE;
 
 use crate::algorithm::{Links, Method, Registry, StateVector};
 use crate::clock::Clock;
 use crate::config::{self, AlgorithmConfig, Config, ConfigError};
-use crate::data::{Dataset, PartitionError, Sampler, StoreError, SyntheticError};
+use crate::data::{Dataset, OwnData, OwnDataError, PartitionError, Sampler, StoreError, SyntheticError};
 use crate::engine::{CpuEngine, EngineSpec, Model, StateRows};
-use crate::model::Network;
+use crate::model::{ModelFile, ModelFileError, ModelInfo, Network};
 use crate::optimizer::Optimizer;
 use std::sync::Arc;
 use upwash_topology::{Graph, GraphError, MatchaError, RotationError, Schedule, ScheduleError, SpecError, Weights};
@@ -53,6 +57,8 @@ pub struct Experiment {
     pub network: Network,
     /// Warnings to show to the user before the run starts.
     pub warnings: Vec<String>,
+    /// The model from which all workers start, if there is one.
+    pub initial_model: Option<Arc<ModelFile>>,
     /// The custom optimizer, if the program supplies one.
     custom_optimizer: Option<Arc<dyn Optimizer>>,
 }
@@ -82,9 +88,15 @@ pub enum ExperimentError {
     /// The data set cannot be loaded.
     #[error(transparent)]
     Data(#[from] StoreError),
+    /// Own data cannot be loaded.
+    #[error(transparent)]
+    OwnData(#[from] OwnDataError),
     /// The options of a synthetic data set are invalid.
     #[error(transparent)]
     Synthetic(#[from] SyntheticError),
+    /// The model to start from cannot be used.
+    #[error("training.initial_model: {0}")]
+    InitialModel(#[from] ModelFileError),
     /// The directed links are invalid.
     #[error("graph.directed_edges: {0}")]
     DirectedEdges(GraphError),
@@ -135,7 +147,8 @@ impl Experiment {
     ) -> Result<Self, ExperimentError> {
         custom.write_names(&mut config)?;
         config.check()?;
-        let AlgorithmConfig { name, options } = &config.algorithm;
+        let mut warnings = registry.drop_inherited(&mut config.algorithm, &config.graph);
+        let AlgorithmConfig { name, options, .. } = &config.algorithm;
         let (method, read) = match custom.algorithm {
             Some(method) => (method, vec![]),
             None => registry.build(name, options, &config.graph)?,
@@ -143,6 +156,9 @@ impl Experiment {
         resolve::resolve(&mut config, &method, read);
         config.graph.topology = config.graph.topology.located_in(&paths.files);
         config.model = config.model.located_in(&paths.files);
+        if let Some(own) = OwnData::parse(&config.data.name) {
+            config.data.name = own.located_in(&paths.files).to_string();
+        }
         let graph = config.graph.topology.build()?;
         if let Some(workers) = config.workers.filter(|&workers| workers != graph.nodes()) {
             return Err(ExperimentError::Conflict(format!(
@@ -176,10 +192,13 @@ impl Experiment {
         };
         let network = network.map_err(|error| ExperimentError::Conflict(format!("the model: {error}")))?;
         check_size(&config, &network, graph.nodes(), method.state_vectors().len())?;
+        let initial_model = initial_model::read(&mut config, &paths.files, &network)?;
         let clock = Clock::new(&config.clock, graph.nodes(), server, config.seed)?;
-        let warnings = links::check(&method, &graph, &schedule)?;
+        warnings.extend(data.notices.iter().cloned());
+        let rounds = config.training.epochs.saturating_mul(rounds_per_epoch);
+        warnings.extend(links::check(&method, &graph, &schedule, rounds)?);
         let required_senders = links::required_senders(&method, &schedule);
-        Ok(Self {
+        let mut experiment = Self {
             data,
             method,
             server,
@@ -191,9 +210,12 @@ impl Experiment {
             sampler,
             network,
             warnings,
+            initial_model,
             custom_optimizer: custom.optimizer,
             config,
-        })
+        };
+        experiment.add_warnings();
+        Ok(experiment)
     }
 
     /// The number of workers, including a server.
@@ -213,30 +235,7 @@ impl Experiment {
 
     /// The workers with which `worker` ever exchanges a message: its neighbors over all rounds, or all others.
     pub fn contacts(&self, worker: usize) -> Vec<usize> {
-        links::contacts(&self.method, &self.schedule, &self.graph, worker)
-    }
-
-    /// The identity of a run and of its checkpoints: the configuration and a checksum of the graph and the data. It
-    /// leaves out how processes reach each other and the folders of files.
-    pub fn identity(&self) -> String {
-        let config = Config {
-            graph: config::GraphConfig {
-                topology: self.config.graph.topology.without_folder(),
-                ..self.config.graph.clone()
-            },
-            model: self.config.model.without_folder(),
-            network: config::NetworkConfig { precision: self.config.network.precision, ..Default::default() },
-            ..self.config.clone()
-        };
-        let (config, checksum) = (config.to_toml(), self.fingerprint());
-        format!("{config}\n# checksum of the graph and the data: {checksum:08x}\n")
-    }
-
-    /// A hash of the [`identity`](Self::identity). It is equal in all processes of a run.
-    pub fn run_number(&self) -> u64 {
-        let identity = self.identity();
-        let halves = [crc32fast::hash(identity.as_bytes()), self.fingerprint()];
-        u64::from(halves[0]) << 32 | u64::from(halves[1])
+        links::contacts(&self.method, &self.schedule, &self.graph, self.rounds(), worker)
     }
 
     /// The local optimizer. It has no momentum if the algorithm applies the momentum itself.
@@ -284,6 +283,20 @@ impl Experiment {
         self.method.display_name()
     }
 
+    /// What the model file of a run says about its model.
+    pub fn model_info(&self) -> ModelInfo {
+        ModelInfo {
+            model: self.config.model.without_folder().to_string(),
+            data: self.config.data.without_folder().name,
+            algorithm: self.algorithm_name(),
+            input: self.network.input,
+            classes: self.data.classes,
+            class_names: self.data.class_names.clone(),
+            scaling: self.data.scaling.clone(),
+            layers: ModelInfo::layers_of(&self.network),
+        }
+    }
+
     /// A readable name of the graph: its topology and the settings that are not defaults, for example
     /// `ring:8, 3 copies, metropolis weights`.
     pub fn graph_name(&self) -> String {
@@ -306,31 +319,6 @@ impl Experiment {
             parts.push(format!("{} weights", graph.weights));
         }
         parts.join(", ")
-    }
-
-    /// A checksum of the graph, its schedule and the data. A run can only be resumed with the same checksum, whatever
-    /// the names of the graph and the data set.
-    pub fn fingerprint(&self) -> u32 {
-        let mut hash = crc32fast::Hasher::new();
-        for (a, b) in self.graph.edges() {
-            hash.update(&(*a as u64).to_le_bytes());
-            hash.update(&(*b as u64).to_le_bytes());
-        }
-        // Schedules over the same graph can differ in the links of a round.
-        for round in (0..16).map(|index| self.schedule.round(index)) {
-            for (a, b) in round.links() {
-                hash.update(&(*a as u64).to_le_bytes());
-                hash.update(&(*b as u64).to_le_bytes());
-            }
-        }
-        if self.config.model.file().is_some() {
-            hash.update(format!("{:?}", self.network.layers).as_bytes());
-        }
-        for images in [&self.data.train, &self.data.test] {
-            hash.update(&images.labels);
-            hash.update(&images.pixels);
-        }
-        hash.finalize()
     }
 }
 

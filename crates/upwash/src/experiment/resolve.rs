@@ -15,7 +15,8 @@ pub(super) fn resolve(config: &mut Config, method: &Method, read: Vec<OptionInfo
     let has_paper_relabelings = is_released && graph.copies <= 3 && matches!(graph.topology, GraphSpec::Paper(..));
     graph.relabelings.get_or_insert(if has_paper_relabelings { Relabelings::Paper } else { Relabelings::Balanced });
     graph.order.get_or_insert(if is_released && graph.copies <= 3 { CopyOrder::Released } else { CopyOrder::InTurn });
-    config.training.start.get_or_insert(if method.starts_equal() { Start::Equal } else { Start::Different });
+    let is_equal = method.starts_equal() || config.training.initial_model.is_some();
+    config.training.start.get_or_insert(if is_equal { Start::Equal } else { Start::Different });
     let options = read.into_iter().map(|option| (option.key.into(), option.value));
     config.algorithm.options = options.collect();
 }

@@ -24,6 +24,7 @@ impl Gossip<'_> {
             stats: stats[worker],
             whole: true,
             fresh: false,
+            restart: self.restart,
             values: Buffer::default(),
         };
         let announcements = self.placement.own().map(|w| (announcement(w), receivers.clone()));
@@ -40,7 +41,7 @@ impl Gossip<'_> {
             stats[message.from] = message.stats;
         }
         let ExchangeJob { algorithm, exchange, context, .. } = job;
-        let plans = exchange.plans(*algorithm, context, stats);
+        let plans = job.checked(exchange.plans(*algorithm, context, stats))?;
         let used = |(worker, plan): (usize, &WorkerPlan)| -> Vec<usize> {
             let used = plan.plan.assignments.iter().flat_map(|assignment| &assignment.messages);
             let others = used.map(|entry| entry.0).filter(|&from| from != worker);

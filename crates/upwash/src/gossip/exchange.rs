@@ -1,7 +1,8 @@
 //! An exchange between workers in several processes, and the state that is kept between exchanges.
 
+use super::GossipError;
 use super::inbox::Inbox;
-use crate::algorithm::{Algorithm, Exchange, ExchangeContext, LocalView, Outgoing, WorkerStats};
+use crate::algorithm::{Algorithm, Exchange, ExchangeContext, LocalView, Outgoing, WorkerPlan, WorkerStats};
 use crate::config::WirePrecision;
 use crate::engine::{Engine, MixOptions};
 use crate::experiment::Experiment;
@@ -30,6 +31,14 @@ impl ExchangeJob<'_> {
         ExchangeContext { round: inbox.links.as_ref().unwrap_or(self.context.round), ..self.context }
     }
 
+    /// The plans, unless the algorithm failed while it computed them.
+    pub(super) fn checked(&self, plans: Vec<WorkerPlan>) -> Result<Vec<WorkerPlan>, GossipError> {
+        match self.algorithm.failure() {
+            None => Ok(plans),
+            Some(what) => Err(GossipError::Algorithm(what)),
+        }
+    }
+
     /// Whether its messages leave before the gradients are computed.
     pub(crate) fn leaves_early(&self) -> bool {
         self.exchange == Exchange::Early && self.context.exchange == 0
@@ -51,11 +60,13 @@ pub(crate) struct Gossip<'a> {
     /// The encoding of vectors that the algorithm does not compress.
     pub(super) encoding: Encoding,
     /// Public copies of workers in other processes, by sender and message index.
-    pub(super) public_copies: HashMap<(usize, usize), Vec<f32>>,
+    pub(crate) public_copies: HashMap<(usize, usize), Vec<f32>>,
     /// Pairs of a local worker and a process that has received the worker's full public copy.
     pub(super) full_copies_sent: HashSet<(usize, usize)>,
     /// Local workers that do not have all of their links up in this round.
     pub(crate) degraded: HashSet<usize>,
+    /// The round in which all workers restart what the algorithm relies on.
+    pub(crate) restart: Option<u64>,
 }
 
 impl<'a> Gossip<'a> {
@@ -70,7 +81,24 @@ impl<'a> Gossip<'a> {
             public_copies: HashMap::new(),
             full_copies_sent: HashSet::new(),
             degraded: HashSet::new(),
+            restart: None,
         }
+    }
+
+    /// Plans a restart of all workers, when links have changed before this round: late enough that all hear of it.
+    pub(crate) fn plan_restart(&mut self, round: u64) {
+        self.restart = self.restart.max(Some(round + self.placement.workers() as u64));
+    }
+
+    /// Learns from a message of this round when all workers restart. A restart in a distant round is not credible.
+    pub(super) fn learn_restart(&mut self, round: u64, restart: Option<u64>) {
+        let latest = round + 2 * self.placement.workers() as u64;
+        self.restart = self.restart.max(restart.filter(|&restart| restart > round && restart <= latest));
+    }
+
+    /// Whether all workers restart before this round.
+    pub(crate) fn take_restart(&mut self, round: u64) -> bool {
+        self.restart.take_if(|restart| *restart <= round).is_some()
     }
 
     /// Forgets a worker that was lost or has rejoined: what was sent before does not count any more.

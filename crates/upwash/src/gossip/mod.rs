@@ -5,13 +5,15 @@ mod collective;
 mod exchange;
 mod inbox;
 mod link_failure;
+mod measure;
 mod receive;
 mod send;
 
 pub(crate) use exchange::{ExchangeJob, Gossip};
 pub(crate) use inbox::Inbox;
+pub(crate) use measure::Measurements;
 
-use crate::algorithm::{Exchange, WorkerPlan, WorkerStats};
+use crate::algorithm::{Exchange, WorkerPlan, WorkerStats, clip};
 use crate::engine::{Engine, EngineError};
 use crate::transport::{Transport, TransportError};
 
@@ -20,6 +22,8 @@ use crate::transport::{Transport, TransportError};
 pub(crate) enum GossipError {
     Transport(TransportError),
     Engine(EngineError),
+    /// The algorithm itself failed.
+    Algorithm(String),
 }
 
 impl From<TransportError> for GossipError {
@@ -82,10 +86,21 @@ impl Gossip<'_> {
         Ok(inbox)
     }
 
-    /// Computes each local worker's plan from what the worker knows.
-    pub(crate) fn plans(&self, job: &ExchangeJob<'_>, inbox: &Inbox) -> Vec<WorkerPlan> {
+    /// Computes each local worker's plan from what the worker knows and has measured.
+    pub(crate) fn plans(
+        &self,
+        job: &ExchangeJob<'_>,
+        inbox: &Inbox,
+        measurements: &Measurements,
+    ) -> Result<Vec<WorkerPlan>, GossipError> {
         let (own, context) = (self.placement.own(), job.context_in(inbox));
-        job.exchange.plans_of(own, job.algorithm, &context, &inbox.stats)
+        let losses = measurements.losses.as_ref();
+        let plans = job.exchange.plans_of(own, job.algorithm, &context, &inbox.stats, losses);
+        let mut plans = job.checked(plans)?;
+        for (plan, distances) in plans.iter_mut().zip(&measurements.distances) {
+            clip(&mut plan.plan, plan.worker, distances);
+        }
+        Ok(plans)
     }
 
     /// Lets the engine carry out all plans at once, and mix batch-norm statistics if they are exchanged.

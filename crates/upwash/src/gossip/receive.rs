@@ -15,13 +15,14 @@ impl Gossip<'_> {
         transport: &mut dyn Transport,
     ) -> Result<Inbox, GossipError> {
         let mut inbox = Inbox::default();
-        let survives_loss = transport.capabilities().survives_loss;
+        let (survives_loss, workers) = (transport.capabilities().survives_loss, self.placement.workers());
         for message in transport.finish_exchange(job.exchange_number())? {
             let (from, stats, whole) = (message.from, message.stats, message.whole);
+            self.learn_restart(message.round, message.restart);
             let decoded = self.decode(message, job, engine).and_then(|decoded| {
                 let is_finite = |vector: &Buffer| vector.iter().all(|x| x.is_finite());
                 let finite = || decoded.0.iter().chain([&decoded.1]).all(is_finite);
-                let usable = || stats.scalar.is_finite() && stats.scalar > 0.0 && finite();
+                let usable = || stats.has_plausible_scalar(workers) && finite();
                 match !survives_loss || usable() {
                     true => Ok(decoded),
                     false => Err(WireError::NotFinite),

@@ -80,6 +80,7 @@ impl Gossip<'_> {
                 stats,
                 whole: !self.degraded.contains(&worker),
                 fresh,
+                restart: self.restart,
                 values,
             };
             sent.push((message, processes));

@@ -2,12 +2,12 @@
 //! the layers before it.
 
 use super::{Layer, Network};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// A layer of a described network. In a TOML file a layer is a table with a `type`, for example
 /// `{ type = "conv", outputs = 16, size = 3 }`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum LayerSpec {
@@ -70,6 +70,28 @@ fn yes() -> bool {
     true
 }
 
+impl From<&Layer> for LayerSpec {
+    fn from(layer: &Layer) -> Self {
+        let all = |layers: &[Layer]| layers.iter().map(Self::from).collect();
+        match *layer {
+            Layer::Linear { outputs, .. } => Self::Linear { outputs: Some(outputs) },
+            Layer::Conv { outputs, size, stride, padding, bias, .. } => {
+                Self::Conv { outputs, size, stride, padding: Some(padding), bias }
+            }
+            Layer::BatchNorm { .. } => Self::BatchNorm,
+            Layer::LayerNorm { .. } => Self::LayerNorm,
+            Layer::Relu => Self::Relu,
+            Layer::Gelu => Self::Gelu,
+            Layer::Silu => Self::Silu,
+            Layer::Tanh => Self::Tanh,
+            Layer::MaxPool { size } => Self::MaxPool { size },
+            Layer::GlobalAverage => Self::GlobalAverage,
+            Layer::Residual { ref body, ref shortcut } => Self::Residual { body: all(body), shortcut: all(shortcut) },
+            _ => Self::Flatten,
+        }
+    }
+}
+
 impl LayerSpec {
     /// A convolution with stride 1 that keeps the size of images if `size` is odd.
     pub fn conv(outputs: usize, size: usize) -> Self {
@@ -101,8 +123,12 @@ struct NetworkFile {
 /// Reads the layers of a TOML file.
 pub(super) fn read(path: &Path) -> Result<Vec<LayerSpec>, DescriptionError> {
     let error = |problem: String| DescriptionError { place: path.display().to_string(), problem };
-    let text = std::fs::read_to_string(path).map_err(|cause| error(format!("cannot read the file: {cause}")))?;
-    let file: NetworkFile = toml::from_str(&text).map_err(|cause| error(cause.to_string().trim_end().to_owned()))?;
+    let bytes = std::fs::read(path).map_err(|cause| error(format!("cannot read the file: {cause}")))?;
+    let text = String::from_utf8(bytes).map_err(|_| error("this is not a text file".into()))?;
+    let file: NetworkFile = toml::from_str(&text).map_err(|cause| {
+        let text = cause.to_string().replace("unknown variant", "unknown type").replace("missing field", "missing key");
+        error(text.trim_end().to_owned())
+    })?;
     Ok(file.layers)
 }
 

@@ -106,7 +106,7 @@ impl Replica {
     /// use upwash::model::{ModelSpec, Replica};
     /// let network = ModelSpec::Softmax.network([1, 2, 2], 3);
     /// let replica = Replica { parameters: network.start(1, 0), statistics: vec![] };
-    /// let bytes = replica.to_safetensors(&network.layout(), [("model", "softmax")])?;
+    /// let bytes = replica.to_safetensors(&network.layout(), [("model", "softmax".into())])?;
     /// let file = safetensors::SafeTensors::deserialize(&bytes)?;
     /// assert_eq!(file.tensor("1.weight")?.shape(), [3, 4]);
     /// # Ok::<(), safetensors::SafeTensorError>(())
@@ -114,7 +114,7 @@ impl Replica {
     pub fn to_safetensors<'a>(
         &self,
         layout: &Layout,
-        about: impl IntoIterator<Item = (&'a str, &'a str)>,
+        about: impl IntoIterator<Item = (&'a str, serde_json::Value)>,
     ) -> Result<Vec<u8>, SafeTensorError> {
         let bytes = |vector: &[f32]| -> Vec<u8> { vector.iter().flat_map(|number| number.to_le_bytes()).collect() };
         let vectors = [(&layout.parameters, bytes(&self.parameters)), (&layout.statistics, bytes(&self.statistics))];
@@ -126,8 +126,8 @@ impl Replica {
                 tensors.push((slot.name.as_str(), view));
             }
         }
-        let about: BTreeMap<&str, &str> = about.into_iter().collect();
-        let about = serde_json::to_string(&about).expect("strings are serializable");
+        let about: BTreeMap<&str, serde_json::Value> = about.into_iter().collect();
+        let about = serde_json::to_string(&about).expect("JSON is serializable");
         let about = HashMap::from([("upwash".to_owned(), about)]);
         safetensors::serialize(tensors, Some(about))
     }

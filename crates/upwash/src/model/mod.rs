@@ -6,10 +6,14 @@
 
 mod activations;
 mod description;
+mod file;
+mod info;
 mod layout;
 mod zoo;
 
 pub use description::{DescriptionError, LayerSpec};
+pub use file::{ModelFile, ModelFileError};
+pub use info::ModelInfo;
 pub use layout::{Layout, Replica, Slot};
 pub use zoo::{CUSTOM, ModelError, ModelSpec};
 

@@ -46,17 +46,25 @@ pub enum ModelSpec {
 
 /// The name does not name a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "model `{0}` is unknown: write softmax, mlp:64,32, cnn, resnet20, thin-resnet50, resnet50 or wrn28-10, or file:NET.toml for \
-         a network of your own"
-)]
-pub struct ModelError(pub String);
+#[non_exhaustive]
+pub enum ModelError {
+    /// There is no network of this name.
+    #[error(
+        "model `{0}` is unknown: write softmax, mlp:64,32, cnn, resnet20, thin-resnet50, resnet50 or wrn28-10, or \
+         file:NET.toml for a network of your own"
+    )]
+    Unknown(String),
+    /// The sizes of the layers of a perceptron are invalid.
+    #[error("model `{0}`: write the sizes of the hidden layers, whole numbers above 0, as in mlp:64 or mlp:64,32")]
+    Sizes(String),
+}
 
 impl FromStr for ModelSpec {
     type Err = ModelError;
 
     fn from_str(text: &str) -> Result<Self, ModelError> {
-        let unknown = || ModelError(text.into());
+        let unknown = || ModelError::Unknown(text.into());
+        let sizes_error = || ModelError::Sizes(text.into());
         Ok(match text {
             "softmax" => Self::Softmax,
             "cnn" => Self::Cnn,
@@ -67,9 +75,10 @@ impl FromStr for ModelSpec {
             _ if text.starts_with(FILE) && text.len() > FILE.len() => Self::File(text[FILE.len()..].into()),
             _ if text.starts_with(CUSTOM) => Self::Custom(text[CUSTOM.len()..].into()),
             _ => {
-                let sizes = text.strip_prefix("mlp:").ok_or_else(unknown)?;
+                let sizes = text.strip_prefix("mlp").ok_or_else(unknown)?;
+                let sizes = sizes.strip_prefix(':').ok_or_else(sizes_error)?;
                 let size = |size: &str| size.trim().parse().ok().filter(|&size| size > 0);
-                Self::Mlp(sizes.split(',').map(size).collect::<Option<_>>().ok_or_else(unknown)?)
+                Self::Mlp(sizes.split(',').map(size).collect::<Option<_>>().ok_or_else(sizes_error)?)
             }
         })
     }

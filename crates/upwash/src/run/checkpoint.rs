@@ -10,7 +10,7 @@
 use super::Progress;
 use crate::model::State;
 use serde::{Deserialize, Serialize};
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"UPWASH1\n";
@@ -52,10 +52,21 @@ struct Header {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// Reading or writing failed.
+    /// Writing or listing checkpoints failed.
     #[error("checkpoint {}: {source}", path.display())]
     Io {
         /// The file or folder.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The file cannot be read now, and may be intact.
+    #[error(
+        "cannot read checkpoint {} ({source}): make it readable, or move it away to continue without it",
+        path.display()
+    )]
+    Unreadable {
+        /// The file.
         path: PathBuf,
         /// The cause.
         source: std::io::Error,
@@ -74,7 +85,7 @@ impl CheckpointError {
     /// The file or folder that could not be used.
     pub fn path(&self) -> &Path {
         match self {
-            Self::Io { path, .. } | Self::Damaged { path, .. } => path,
+            Self::Io { path, .. } | Self::Unreadable { path, .. } | Self::Damaged { path, .. } => path,
         }
     }
 }
@@ -99,7 +110,7 @@ impl Checkpoint {
     /// Writes the checkpoint to `path`. The file is either complete or absent.
     pub fn write_as(&self, path: &Path) -> Result<PathBuf, CheckpointError> {
         let failed = |source| CheckpointError::Io { path: path.to_owned(), source };
-        crate::files::write_by(path, |file| self.write_to(file)).map_err(failed)?;
+        crate::files::replace_by(path, |file| self.write_to(file)).map_err(failed)?;
         Ok(path.to_owned())
     }
 
@@ -108,10 +119,10 @@ impl Checkpoint {
         let failed = |source| CheckpointError::Io { path: folder.to_owned(), source };
         let mut damaged = Vec::new();
         for path in list(folder).map_err(failed)?.into_iter().rev() {
-            match std::fs::read(&path).map(|bytes| Self::from_bytes(&bytes)) {
-                Ok(Ok(checkpoint)) => return Ok((Some(checkpoint), damaged)),
-                Ok(Err(what)) => damaged.push(CheckpointError::Damaged { path, what }),
-                Err(source) => damaged.push(CheckpointError::Io { path, source }),
+            match Self::read(&path) {
+                Ok(Some(checkpoint)) => return Ok((Some(checkpoint), damaged)),
+                Ok(None) => {}
+                Err(error) => damaged.push(error),
             }
         }
         Ok((None, damaged))
@@ -135,10 +146,9 @@ impl Checkpoint {
         for paths in names.into_values().rev() {
             let mut parts = Vec::new();
             for path in paths {
-                match std::fs::read(&path).map(|bytes| Self::from_bytes(&bytes)) {
-                    Ok(Ok(part)) => parts.push(part),
-                    Ok(Err(what)) => damaged.push(CheckpointError::Damaged { path, what }),
-                    Err(source) => damaged.push(CheckpointError::Io { path, source }),
+                match Self::read(&path) {
+                    Ok(part) => parts.extend(part),
+                    Err(error) => damaged.push(error),
                 }
             }
             if let Some(joined) = Self::join(parts, own.clone()) {
@@ -222,6 +232,28 @@ impl Checkpoint {
             }
         }
         out.write_all(&hash.finalize().to_le_bytes())
+    }
+
+    /// Reads a checkpoint; `None` if another process has removed it. A file of another kind is not loaded, however long
+    /// it is.
+    fn read(path: &Path) -> Result<Option<Self>, CheckpointError> {
+        let failed = |source| CheckpointError::Unreadable { path: path.to_owned(), source };
+        let damaged = |what| CheckpointError::Damaged { path: path.to_owned(), what };
+        let mut file = match crate::files::open_regular(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::InvalidInput => return Err(damaged("not a regular file")),
+            file => file.map_err(failed)?,
+        };
+        let mut bytes = Vec::new();
+        Read::by_ref(&mut file).take(MAGIC.len() as u64).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes != MAGIC {
+            return Err(damaged("not a checkpoint"));
+        }
+        let length = file.metadata().map_err(failed)?.len();
+        let rest = usize::try_from(length).map_err(|_| damaged("too long"))?.saturating_sub(bytes.len());
+        bytes.try_reserve_exact(rest).map_err(|_| damaged("longer than the memory"))?;
+        file.read_to_end(&mut bytes).map_err(failed)?;
+        Self::from_bytes(&bytes).map(Some).map_err(damaged)
     }
 
     fn from_bytes(bytes: &[u8]) -> Result<Self, &'static str> {

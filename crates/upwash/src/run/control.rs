@@ -62,7 +62,9 @@ impl ControlRequest {
         if let Some(opposite) = opposite {
             let _ = std::fs::remove_file(opposite.file(folder));
         }
-        std::fs::File::create(self.file(folder)).map(drop)
+        // Creates the file or finds it, and never follows a link or changes a file that somebody else put there.
+        let file = self.file(folder);
+        crate::files::open_regular_with(std::fs::File::options().append(true).create(true), &file).map(drop)
     }
 
     /// Takes and removes one of the pending requests. A request to stop comes last.
@@ -74,7 +76,7 @@ impl ControlRequest {
 
     /// Whether any request is pending.
     pub fn is_waiting(folder: &Path) -> bool {
-        Self::ALL.iter().any(|request| request.file(folder).exists())
+        Self::ALL.iter().any(|request| request.file(folder).symlink_metadata().is_ok())
     }
 
     fn file(self, folder: &Path) -> PathBuf {

@@ -3,26 +3,28 @@
 //! A process that holds all workers writes into the directory itself. Processes that share a directory (MPI ranks) use
 //! subdirectories `rank-N`. Peers have separate directories.
 
+mod change;
 mod error;
+mod events;
+mod files;
 
 pub use error::DirectoryError;
 
-use super::{Event, Status, Summary};
+use super::{BestModel, Event, Status, Summary};
 use crate::experiment::Experiment;
 use crate::run::checkpoint::{Checkpoint, CheckpointError};
 use crate::transport::Placement;
+use change::Change;
+use events::EventWriter;
+use files::{remove, set_aside, write_config};
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 /// The file of events in a run directory.
 pub const EVENTS_FILE: &str = "events.jsonl";
 /// The resolved configuration in a run directory.
 pub const CONFIG_FILE: &str = "config.toml";
-
-/// How long an event may stay in the buffer. A reader may be watching the run.
-const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
 type Result<T> = std::result::Result<T, DirectoryError>;
 
@@ -60,7 +62,17 @@ impl RunLocation {
             true => Checkpoint::newest_of(&checkpoint_directories(top), self.placement.own()),
             false => Checkpoint::newest(&self.own_directory(top)),
         };
-        Ok(found?)
+        readable(found?)
+    }
+}
+
+/// Refuses to continue without a checkpoint that cannot be read now: it may be intact.
+fn readable(
+    (newest, mut errors): (Option<Checkpoint>, Vec<CheckpointError>),
+) -> Result<(Option<Checkpoint>, Vec<CheckpointError>)> {
+    match errors.iter().position(|error| matches!(error, CheckpointError::Unreadable { .. })) {
+        Some(index) => Err(errors.swap_remove(index).into()),
+        None => Ok((newest, errors)),
     }
 }
 
@@ -68,10 +80,12 @@ impl RunLocation {
 fn checkpoint_directories(top: &Path) -> Vec<PathBuf> {
     let mut found = vec![top.to_owned()];
     let entries = std::fs::read_dir(top).into_iter().flatten().flatten();
-    found.extend(entries.map(|entry| entry.path()).filter(|path| {
-        let name = path.file_name().and_then(|name| name.to_str());
-        path.is_dir() && name.is_some_and(|name| name.starts_with("rank-"))
-    }));
+    let is_rank = |entry: &std::fs::DirEntry| {
+        // Symbolic links are not followed.
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        is_directory && entry.file_name().to_str().is_some_and(|name| name.starts_with("rank-"))
+    };
+    found.extend(entries.filter(is_rank).map(|entry| entry.path()));
     found
 }
 
@@ -82,8 +96,7 @@ pub struct RunDirectory {
     /// This process's directory: the same one if there is only one process.
     path: PathBuf,
     location: RunLocation,
-    events: BufWriter<File>,
-    flushed: Instant,
+    events: EventWriter,
     identity: String,
     checkpoint: Option<Checkpoint>,
     warnings: Vec<String>,
@@ -100,7 +113,7 @@ impl RunDirectory {
             return Err(DirectoryError::Occupied { path, remedy });
         }
         let (file, identity) = (path.join(EVENTS_FILE), experiment.identity());
-        let existing = std::fs::read_to_string(path.join(CONFIG_FILE));
+        let existing = crate::files::read_text(&path.join(CONFIG_FILE));
         if !file.exists() && existing.is_ok_and(|existing| existing != identity) {
             return Err(DirectoryError::ForeignConfig(path));
         }
@@ -109,8 +122,11 @@ impl RunDirectory {
             Ok(events) => lock(events, &path)?,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 let remedy = match Checkpoint::newest(&path) {
-                    Ok((Some(_), _)) if !is_finished(top) => "resume it with --resume, or ",
-                    _ => "remove it, or ",
+                    _ if is_finished(top) => "remove it, or ",
+                    Ok((Some(_), _)) => "resume it with --resume, or ",
+                    Ok((None, damaged)) if damaged.is_empty() => "remove it, or ",
+                    // It may have checkpoints that cannot be read now.
+                    _ => "",
                 };
                 return Err(DirectoryError::Occupied { path, remedy });
             }
@@ -124,8 +140,7 @@ impl RunDirectory {
             top: top.to_owned(),
             path,
             location: location.clone(),
-            events: BufWriter::new(events),
-            flushed: Instant::now(),
+            events: EventWriter::new(events),
             identity,
             checkpoint: None,
             warnings: vec![],
@@ -134,9 +149,7 @@ impl RunDirectory {
 
     /// Starts the run in `path`, or resumes it. Returns `None` if it is over.
     pub fn open(path: &Path, experiment: &Experiment, location: &RunLocation) -> Result<Option<Self>> {
-        if holds_another_run(path, experiment) {
-            return Err(DirectoryError::OtherRun(path.to_owned()));
-        }
+        refuse_another_run(path, experiment)?;
         if is_over(path) {
             return Ok(None);
         }
@@ -144,16 +157,16 @@ impl RunDirectory {
         if !events.exists() {
             return Self::create(path, experiment, location).map(Some);
         }
-        if Checkpoint::newest(path)?.0.is_some() {
+        if readable(Checkpoint::newest(path)?)?.0.is_some() {
             return Self::resume(path, experiment, location).map(Some);
         }
         // The run was stopped before its first checkpoint, or no checkpoint is intact: there is nothing to lose.
-        let file = File::open(&events).map_err(DirectoryError::io("read", &events))?;
+        let file = crate::files::open_regular(&events).map_err(DirectoryError::io("read", &events))?;
         let lock = lock(file, path)?;
         let mut warnings = Vec::new();
-        for error in Checkpoint::newest(path)?.1 {
-            warnings.push(format!("{error}; the run starts over"));
-            remove(error.path())?;
+        for error in readable(Checkpoint::newest(path)?)?.1 {
+            let kept = set_aside(error.path())?;
+            warnings.push(format!("{error}; it is kept as {}, and the run starts over", kept.display()));
         }
         remove(&path.join(Summary::FILE))?;
         remove(&events)?;
@@ -163,12 +176,10 @@ impl RunDirectory {
         Ok(Some(directory))
     }
 
-    /// Resumes the run in `top` from its newest intact checkpoint, however many processes wrote it.
+    /// Resumes the run in `top` from its newest intact checkpoint, however many processes wrote it. The experiment may
+    /// have more epochs than the run had: it is then extended. What is measured and kept may differ, too.
     pub fn resume(top: &Path, experiment: &Experiment, location: &RunLocation) -> Result<Self> {
         let path = location.own_directory(top);
-        if is_finished(top) {
-            return Err(DirectoryError::Finished(top.to_owned()));
-        }
         if !peer_directories(top).is_empty() {
             return Err(DirectoryError::PeerRun(top.to_owned()));
         }
@@ -179,41 +190,57 @@ impl RunDirectory {
         if is_new && (!top.is_dir() || location.newest(top, has_rounds)?.0.is_none()) {
             return Err(no_checkpoint());
         }
+        let change = change(top, experiment).unwrap_or(Change::None);
+        if let Change::Other(what) = change {
+            return Err(DirectoryError::OtherConfiguration { path: top.to_owned(), what });
+        }
+        if is_finished(top) && !matches!(change, Change::Epochs { .. }) {
+            return Err(DirectoryError::Finished(top.to_owned()));
+        }
         if path != top {
             std::fs::create_dir_all(&path).map_err(DirectoryError::io("create", &path))?;
         }
-        let events = File::options().read(true).write(true).create(true).truncate(false).open(path.join(EVENTS_FILE));
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        let events = crate::files::open_regular_with(&mut options, &path.join(EVENTS_FILE));
         let events = events.map_err(DirectoryError::io("write", &path.join(EVENTS_FILE)))?;
         let mut events = lock(events, &path)?;
         let (checkpoint, damaged) = location.newest(top, has_rounds)?;
         let checkpoint = checkpoint.ok_or_else(no_checkpoint)?;
-        let identity = experiment.identity();
-        if checkpoint.config != identity {
-            return Err(DirectoryError::OtherConfiguration(top.to_owned()));
-        }
         let mut warnings = Vec::new();
+        match Change::between(&checkpoint.config, experiment) {
+            Change::None | Change::Recording => {}
+            Change::Epochs { from, to } => warnings.push(change::extension(experiment, from, to)),
+            Change::Other(what) => return Err(DirectoryError::OtherConfiguration { path: top.to_owned(), what }),
+        }
+        let identity = experiment.identity();
         for error in &damaged {
-            warnings.push(format!("{error}; it is ignored"));
-            // A damaged file would count among the checkpoints that are kept. An unreadable one may be intact.
-            let is_own = error.path().parent() == Some(path.as_path());
-            if is_own && matches!(error, CheckpointError::Damaged { .. }) {
-                remove(error.path())?;
-            }
+            // A damaged file would count among the checkpoints that are kept.
+            let kept = match error.path().parent() == Some(path.as_path()) {
+                true => format!("kept as {}", set_aside(error.path())?.display()),
+                false => "ignored".into(),
+            };
+            warnings.push(format!("{error}; it is {kept}"));
         }
         crate::files::remove_unfinished(&path).map_err(DirectoryError::io("write to", &path))?;
         // If this process were killed, the old summary would be mistaken for the summary of this run.
         if location.writes_summary() {
             remove(&top.join(Summary::FILE))?;
         }
+        if change != Change::None {
+            write_config(&path, &identity, experiment)?;
+            if location.writes_summary() && path != top {
+                write_config(top, &identity, experiment)?;
+            }
+        }
         let epoch = experiment.sampler.rounds_per_epoch();
-        truncate_events(&mut events, checkpoint.progress.round, epoch)
+        events::truncate(&mut events, checkpoint.progress.round, epoch)
             .map_err(DirectoryError::io("write", &path.join(EVENTS_FILE)))?;
         Ok(Self {
             top: top.to_owned(),
             path,
             location: location.clone(),
-            events: BufWriter::new(events),
-            flushed: Instant::now(),
+            events: EventWriter::new(events),
             identity,
             checkpoint: Some(checkpoint),
             warnings,
@@ -234,6 +261,11 @@ impl RunDirectory {
     /// Which worker is in which process.
     pub(super) fn placement(&self) -> &Placement {
         &self.location.placement
+    }
+
+    /// Whether checkpoints are complete without those of other processes.
+    pub(super) fn has_own_checkpoints(&self) -> bool {
+        !self.location.is_shared || self.location.placement.is_whole()
     }
 
     /// The configuration to which the run's checkpoints belong.
@@ -257,21 +289,25 @@ impl RunDirectory {
         std::mem::take(&mut self.warnings)
     }
 
-    /// Appends an event.
+    /// Appends an event. After a [transient](DirectoryError::is_transient) error the event is not lost: it is written
+    /// with the next ones.
     pub(super) fn record(&mut self, event: &Event) -> Result<()> {
-        let written = serde_json::to_writer(&mut self.events, event).map_err(std::io::Error::from);
-        let written = written.and_then(|()| self.events.write_all(b"\n"));
-        written.map_err(DirectoryError::io("write", &self.path.join(EVENTS_FILE)))?;
-        if !matches!(event, Event::Round { .. }) || self.flushed.elapsed() > FLUSH_INTERVAL {
-            self.flush()?;
-        }
-        Ok(())
+        let written = self.events.append(event);
+        written.map_err(DirectoryError::io("write", &self.path.join(EVENTS_FILE)))
     }
 
     pub(super) fn flush(&mut self) -> Result<()> {
         let flushed = self.events.flush();
-        self.flushed = Instant::now();
         flushed.map_err(DirectoryError::io("write", &self.path.join(EVENTS_FILE)))
+    }
+
+    /// Writes the best model so far, unless another process writes it.
+    pub(super) fn write_best(&self, model: &[u8]) -> Result<()> {
+        let path = self.top.join(BestModel::FILE);
+        match self.location.writes_summary() {
+            true => crate::files::replace(&path, model).map_err(DirectoryError::io("write", &path)),
+            false => Ok(()),
+        }
     }
 
     /// Writes the summary, and the model if there is one, unless another process writes them.
@@ -282,7 +318,7 @@ impl RunDirectory {
         }
         let write = |name: &str, content: &[u8]| {
             let path = self.top.join(name);
-            crate::files::write(&path, content).map_err(DirectoryError::io("write", &path))
+            crate::files::replace(&path, content).map_err(DirectoryError::io("write", &path))
         };
         if let Some(model) = model {
             write("model.safetensors", &model)?;
@@ -291,51 +327,6 @@ impl RunDirectory {
         let text = text.map_err(DirectoryError::io("write", &self.top.join(Summary::FILE)))?;
         write(Summary::FILE, (text + "\n").as_bytes())
     }
-}
-
-/// Writes the configuration and, beside it, the files that it names, so that the run can be repeated from here.
-fn write_config(directory: &Path, config: &str, experiment: &Experiment) -> Result<()> {
-    let path = directory.join(CONFIG_FILE);
-    crate::files::write(&path, config.as_bytes()).map_err(DirectoryError::io("write", &path))?;
-    let (graph, model) = (&experiment.config.graph, &experiment.config.model);
-    graph.topology.file().into_iter().chain(model.file()).try_for_each(|file| copy_file(directory, file))
-}
-
-/// Copies a file that the configuration names into the directory.
-fn copy_file(directory: &Path, file: &Path) -> Result<()> {
-    let copy = directory.join(file.file_name().unwrap_or_default());
-    let content = std::fs::read(file).map_err(DirectoryError::io("read", file))?;
-    match std::fs::read(&copy) {
-        Ok(existing) if existing == content => Ok(()),
-        Ok(_) => Err(DirectoryError::OtherFile { copy, file: file.to_owned() }),
-        Err(_) => crate::files::write(&copy, &content).map_err(DirectoryError::io("write", &copy)),
-    }
-}
-
-/// Removes a file if it exists.
-fn remove(file: &Path) -> Result<()> {
-    match std::fs::remove_file(file) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(DirectoryError::io("remove", file)(error)),
-        _ => Ok(()),
-    }
-}
-
-/// Removes the events after the checkpoint, because the resumed run reports them again.
-fn truncate_events(events: &mut File, round: u64, rounds_per_epoch: u64) -> std::io::Result<()> {
-    let mut text = String::new();
-    events.read_to_string(&mut text)?;
-    let is_kept = |line: &&str| match serde_json::from_str(line) {
-        Ok(Event::Round { round: index, .. }) => index < round,
-        Ok(Event::Epoch { epoch, .. }) => epoch.saturating_mul(rounds_per_epoch) <= round,
-        Ok(Event::Peer { round: next, .. } | Event::Control { round: next, .. }) => next <= round,
-        Ok(Event::Started { .. } | Event::Graph { .. } | Event::Warning { .. }) => true,
-        Ok(Event::Ended { .. } | Event::Unknown) | Err(_) => false,
-    };
-    let lines = text.split_inclusive('\n').take_while(is_kept);
-    let kept: usize = lines.map(str::len).sum();
-    events.set_len(kept as u64)?;
-    events.seek(SeekFrom::End(0))?;
-    Ok(())
 }
 
 /// Locks a file while it is open, so that no other process writes to a run in progress.
@@ -347,21 +338,57 @@ pub fn lock(file: File, directory: &Path) -> Result<File> {
     }
 }
 
-/// Whether a directory holds a run with a different configuration.
-pub fn holds_another_run(path: &Path, experiment: &Experiment) -> bool {
-    let existing = std::fs::read_to_string(path.join(CONFIG_FILE));
-    existing.is_ok_and(|existing| existing != experiment.identity())
+/// Refuses a directory that holds a run with a different configuration, and names what differs.
+pub fn refuse_another_run(path: &Path, experiment: &Experiment) -> Result<()> {
+    let what = match change(path, experiment) {
+        Some(Change::None) | None => return Ok(()),
+        Some(Change::Other(what)) => what,
+        Some(Change::Epochs { from, to }) => format!("training.epochs = {to} (there {from})"),
+        Some(Change::Recording) => "training.test_every, checkpoint_every or keep_best differ".into(),
+    };
+    Err(DirectoryError::OtherRun { path: path.to_owned(), what })
 }
 
-/// The directories in which peers on one machine have stored their parts of a run, by worker.
+/// Whether a process is writing to the run in a directory now.
+pub fn is_running(path: &Path) -> bool {
+    let events = crate::files::open_regular(&path.join(EVENTS_FILE));
+    // A shared lock, released at once: readers do not get in each other's way.
+    events.is_ok_and(|file| matches!(file.try_lock_shared(), Err(std::fs::TryLockError::WouldBlock)))
+}
+
+/// Whether a directory holds a run with a different configuration.
+pub fn holds_another_run(path: &Path, experiment: &Experiment) -> bool {
+    change(path, experiment).is_some_and(|change| change != Change::None)
+}
+
+/// Whether a directory holds this run, and it is over: no rounds are left to run.
+pub fn has_ended(path: &Path, experiment: &Experiment) -> bool {
+    is_over(path) && matches!(change(path, experiment), Some(Change::None | Change::Recording))
+}
+
+/// Whether the run in a directory would only get more epochs.
+pub fn can_be_extended(path: &Path, experiment: &Experiment) -> bool {
+    matches!(change(path, experiment), Some(Change::Epochs { .. }))
+}
+
+/// How an experiment differs from the run in a directory, if there is one.
+fn change(path: &Path, experiment: &Experiment) -> Option<Change> {
+    let existing = crate::files::read_text(&path.join(CONFIG_FILE)).ok()?;
+    Some(Change::between(&existing, experiment))
+}
+
+/// The directories in which peers on one machine have stored their parts of a run, by worker. Symbolic links are not
+/// followed.
 pub fn peer_directories(top: &Path) -> Vec<(usize, PathBuf)> {
     let entries = std::fs::read_dir(top).into_iter().flatten().flatten();
-    let peer = |path: PathBuf| {
+    let peer = |entry: std::fs::DirEntry| {
+        let path = entry.path();
         let name = path.file_name()?.to_str()?;
         let worker = name.strip_prefix("peer-")?.parse().ok()?;
-        path.join(EVENTS_FILE).exists().then_some((worker, path))
+        let is_directory = entry.file_type().ok()?.is_dir();
+        (is_directory && path.join(EVENTS_FILE).exists()).then_some((worker, path))
     };
-    entries.filter_map(|entry| peer(entry.path())).collect()
+    entries.filter_map(peer).collect()
 }
 
 /// Whether a directory's run has finished or diverged, so that no rounds are left to run.

@@ -19,10 +19,11 @@ impl Session<'_> {
         transport: &mut dyn Transport,
     ) -> Result<RunResult, RunError> {
         let is_whole = transport.placement().is_whole();
+        self.progress.participation = transport.participation();
         let mut replicas = EngineReplicas::new(engine, transport);
         let is_stopped = match status {
             Status::Finished => false,
-            Status::Interrupted { .. } => true,
+            Status::Interrupted { .. } | Status::Isolated { .. } => true,
             Status::Diverged { .. } => !is_whole,
         };
         let evaluates = !is_stopped && replicas.can_evaluate();
@@ -39,7 +40,7 @@ impl Session<'_> {
         self.report(&Event::Ended { status: status.clone() });
         let (averaged, accuracy) = match is_stopped {
             true => (Replica::default(), f64::NAN),
-            false => self.averaged_model(&mut replicas)?,
+            false => replicas.averaged(self.experiment)?,
         };
         let mut train_losses = self.train_losses();
         let mut sent = self.progress.sent;
@@ -72,22 +73,11 @@ impl Session<'_> {
             consensus_distance,
             sent,
             server: self.experiment.server,
+            best: self.progress.best,
             per_worker: evaluation.per_worker(&train_losses),
+            participation: self.progress.participation,
             wall_seconds: None,
         };
         Ok(RunResult { summary, averaged })
-    }
-
-    /// The resulting model of the run (the average of all models, or the server's) and its accuracy.
-    fn averaged_model(&self, replicas: &mut EngineReplicas<'_>) -> Result<(Replica, f64), RunError> {
-        let averaged = match self.experiment.server {
-            Some(server) => replicas.average(&[server])?,
-            None => replicas.average(&self.training)?,
-        };
-        let accuracy = match replicas.can_evaluate() {
-            true => replicas.score_replica(&averaged)?.accuracy(),
-            false => f64::NAN,
-        };
-        Ok((averaged, accuracy))
     }
 }

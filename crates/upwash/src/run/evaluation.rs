@@ -19,6 +19,10 @@ pub(super) trait Replicas {
     fn gather_scalars(&mut self, _values: &mut [f64]) -> Result<(), RunError> {
         Ok(())
     }
+    /// The resulting model and its accuracy, if all models that it is made of can be read between two rounds.
+    fn resulting_model(&mut self, _experiment: &Experiment) -> Result<Option<(Replica, f64)>, RunError> {
+        Ok(None)
+    }
     /// Takes a snapshot with everything that is needed to resume.
     fn snapshot(&mut self, progress: &Progress) -> Result<Snapshot, RunError>;
 }
@@ -67,18 +71,26 @@ impl<'a> EngineReplicas<'a> {
         Ok(mean)
     }
 
+    /// The resulting model (the average of all models, or the server's) and its accuracy; NaN where it is unknown.
+    pub(super) fn averaged(&mut self, experiment: &Experiment) -> Result<(Replica, f64), RunError> {
+        let averaged = match experiment.server {
+            Some(server) => self.average(&[server])?,
+            None => self.average(&experiment.training_workers())?,
+        };
+        let accuracy = match self.can_evaluate() {
+            true => self.engine.score_replica(&averaged)?.accuracy(),
+            false => f64::NAN,
+        };
+        Ok((averaged, accuracy))
+    }
+
     /// The average of these workers' models, with batch-norm statistics estimated for it.
-    pub(super) fn average(&mut self, workers: &[usize]) -> Result<Replica, RunError> {
+    fn average(&mut self, workers: &[usize]) -> Result<Replica, RunError> {
         if self.placement.is_whole() {
             return Ok(self.engine.average(&self.placement.rows_of(workers))?);
         }
         let mean = self.mean(workers)?;
         Ok(self.engine.estimated(RowIndex(0), mean)?)
-    }
-
-    /// Scores a model that does not belong to a worker.
-    pub(super) fn score_replica(&mut self, replica: &Replica) -> Result<Score, RunError> {
-        Ok(self.engine.score_replica(replica)?)
     }
 
     /// Sums a count over all processes. Covers only this process if collectives cannot be used.
@@ -130,6 +142,10 @@ impl Replicas for EngineReplicas<'_> {
 
     fn gather_scalars(&mut self, values: &mut [f64]) -> Result<(), RunError> {
         Ok(self.transport.gather_scalars(values)?)
+    }
+
+    fn resulting_model(&mut self, experiment: &Experiment) -> Result<Option<(Replica, f64)>, RunError> {
+        self.averaged(experiment).map(Some)
     }
 
     fn snapshot(&mut self, progress: &Progress) -> Result<Snapshot, RunError> {

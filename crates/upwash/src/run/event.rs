@@ -27,6 +27,11 @@ pub enum Status {
         /// The first round that was not run.
         round: u64,
     },
+    /// No other process was in reach for too long. The run can be continued.
+    Isolated {
+        /// The first round that was not run.
+        round: u64,
+    },
 }
 
 /// An event of a run. Events are in the order in which they happened.
@@ -67,6 +72,12 @@ pub enum Event {
         rounds_per_epoch: u64,
         /// The number of examples in a worker's batch.
         batch_size: usize,
+        /// When the run started or was resumed, in seconds since 1970; `None` in runs of earlier versions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        time: Option<u64>,
+        /// The version of Upwash; `None` in runs of earlier versions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        upwash: Option<String>,
     },
     /// A warning to the user.
     Warning {

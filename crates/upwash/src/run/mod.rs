@@ -8,6 +8,7 @@ pub mod directory;
 mod end;
 mod evaluation;
 mod event;
+mod initial_model;
 mod node;
 mod numbers;
 mod observer;
@@ -25,12 +26,13 @@ pub use node::{NextRound, Node};
 pub use observer::{ControlFlow, Observer, Progress, Snapshot, TakeSnapshot};
 pub use parallel::run_parallel;
 pub use recorder::{StopHandle, run_in};
-pub use summary::{RunResult, Summary, WorkerSummary};
+pub use summary::{BestModel, RunResult, Summary, WorkerSummary};
 
 use crate::algorithm::Method;
 use crate::engine::{Engine, EngineError};
 use crate::experiment::Experiment;
 use crate::gossip::GossipError;
+use crate::model::ModelFileError;
 use crate::transport::{InProcess, Transport, TransportError};
 
 /// Why a run cannot start or continue.
@@ -67,6 +69,9 @@ pub enum RunError {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The algorithm failed.
+    #[error("the algorithm failed: {0}")]
+    Algorithm(String),
     /// `finish_round` was called without `begin_round`.
     #[error("finish_round without begin_round: begin a round first")]
     NoRound,
@@ -95,6 +100,14 @@ pub enum RunError {
         /// What does not fit.
         what: String,
     },
+    /// The model to start from does not fit.
+    #[error("training.initial_model: {0}")]
+    InitialModel(#[from] ModelFileError),
+    /// Workers that never wait for each other have no common model during a run.
+    #[error(
+        "training.keep_best: the workers of {0} do not stop for an average; remove it, or use virtual time in one process"
+    )]
+    KeepBest(String),
     /// The averaged model cannot be written.
     #[error("cannot write model.safetensors: {0}")]
     Model(String),
@@ -108,6 +121,7 @@ impl From<GossipError> for RunError {
         match error {
             GossipError::Transport(error) => error.into(),
             GossipError::Engine(error) => error.into(),
+            GossipError::Algorithm(what) => Self::Algorithm(what),
         }
     }
 }
@@ -131,6 +145,9 @@ pub fn run_with(
     progress: Progress,
     observer: &mut dyn Observer,
 ) -> Result<RunResult, RunError> {
+    if progress.round == 0 {
+        initial_model::load(experiment, engine)?;
+    }
     if experiment.method.synchronous().is_some() {
         let mut node = Node::new(experiment, engine, transport, progress, observer)?;
         let status = node::run_rounds(&mut node, engine)?;

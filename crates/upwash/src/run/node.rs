@@ -9,12 +9,12 @@ use super::evaluation::EngineReplicas;
 use super::round::CurrentRound;
 use super::session::{Session, known_losses};
 use super::{ControlFlow, Event, Observer, Progress, RunError, RunResult, Status};
-use crate::algorithm::{Algorithm, WorkerPlan};
+use crate::algorithm::{Algorithm, Restart, WorkerPlan};
 use crate::engine::{Engine, GradientTask, Score, State};
 use crate::experiment::Experiment;
 use crate::gossip::{ExchangeJob, Gossip, Inbox};
 use crate::model::Layout;
-use crate::transport::{MembershipEvent, RoundStart, Transport, TransportError};
+use crate::transport::{Adoption, MembershipEvent, RoundStart, Transport, TransportError};
 
 /// One process of a run, without the vectors of its workers.
 pub struct Node<'a> {
@@ -24,6 +24,8 @@ pub struct Node<'a> {
     transport: &'a mut dyn Transport,
     /// The round in progress.
     round: Option<CurrentRound<'a>>,
+    /// The first round of this process.
+    first_round: u64,
     /// The learning rate of the previous round, if the training loop sets its own.
     previous_rate: Option<f64>,
 }
@@ -78,7 +80,8 @@ impl<'a> Node<'a> {
             let stats = round.stats_for(&job, &self.session);
             let inbox = self.gossip.exchange(&job, stats, engine, self.transport)?;
             // Compute every local worker's row of A and C, leaders included, from what it knows.
-            let plans = self.gossip.plans(&job, &inbox);
+            let measurements = self.gossip.measure(&job, &inbox, engine)?;
+            let plans = self.gossip.plans(&job, &inbox, &measurements)?;
             self.record(&plans);
             self.observe_costs(&round, &job, &inbox, &plans, engine.layout());
             // X' = A X - C U, all rows at once.
@@ -105,10 +108,14 @@ impl<'a> Node<'a> {
         if engine.is_external() && algorithm.owns_momentum() {
             return Err(RunError::OwnsMomentum(algorithm.display_name()));
         }
+        if let Some(participation) = progress.participation {
+            transport.restore_participation(participation);
+        }
         let placement = transport.placement().clone();
         let mut session = Session::new(experiment, progress, observer, engine.layout(), &placement);
         session.evaluates = !engine.is_external();
         Ok(Self {
+            first_round: session.progress.round,
             gossip: Gossip::new(experiment, placement),
             session,
             algorithm,
@@ -148,6 +155,12 @@ impl<'a> Node<'a> {
         self.session.progress.round
     }
 
+    /// The public copies that this process keeps of the models of other processes' workers. For tests.
+    #[doc(hidden)]
+    pub fn public_copies(&self) -> std::collections::BTreeMap<usize, Vec<f32>> {
+        self.gossip.public_copies.iter().map(|((worker, _), copy)| (*worker, copy.clone())).collect()
+    }
+
     /// Ends the run with this status: evaluates the models, averages them and builds the summary.
     pub fn end(self, status: Status, engine: &mut dyn Engine) -> Result<RunResult, RunError> {
         self.session.end(status, engine, self.transport)
@@ -164,13 +177,19 @@ impl<'a> Node<'a> {
             let is_stopping = session.control_flow == ControlFlow::Stop;
             let start = self.transport.may_begin(round, is_stopping)?;
             for change in self.transport.membership_events() {
-                if let MembershipEvent::Joined { worker } | MembershipEvent::Lost { worker, .. } = change {
-                    self.gossip.forget(worker);
-                }
                 session.report(&Event::Peer { round, change });
             }
+            let changed = self.transport.changed_links();
+            if !changed.is_empty() && session.progress.round > self.first_round {
+                self.gossip.plan_restart(round);
+            }
+            changed.into_iter().for_each(|worker| self.gossip.forget(worker));
+            session.progress.participation = self.transport.participation();
             match start {
                 RoundStart::Go => {
+                    if self.gossip.take_restart(round) {
+                        restart(session, self.algorithm, engine)?;
+                    }
                     session.begin_round();
                     let placement = &self.gossip.placement;
                     return Ok(Ok(CurrentRound::new(session, self.algorithm, placement)));
@@ -180,7 +199,20 @@ impl<'a> Node<'a> {
                     let mut replicas = EngineReplicas::new(engine, self.transport);
                     return Ok(Err(session.stop(&mut replicas)));
                 }
-                RoundStart::Jump { round, adopted } => adopt(session, round, adopted, engine),
+                RoundStart::Isolated => {
+                    let mut replicas = EngineReplicas::new(engine, self.transport);
+                    return Ok(Err(session.isolated(&mut replicas)));
+                }
+                RoundStart::Adopt(Adoption { from, round, state }) => match engine.restore(&state) {
+                    Err(error) => self.transport.refuse(from, format!("its model does not fit: {error}")),
+                    Ok(()) => {
+                        self.transport.adopted(round);
+                        session.move_to(round);
+                        if self.algorithm.restart().scalars {
+                            session.progress.scalars.fill(1.0);
+                        }
+                    }
+                },
             }
         }
         Ok(Err(Status::Finished))
@@ -256,16 +288,29 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Jumps to a later round, and adopts another worker's model if one was sent.
-fn adopt(session: &mut Session<'_>, round: u64, adopted: Option<State>, engine: &mut dyn Engine) {
-    session.jump(round);
-    if let Some(state) = adopted
-        && let Err(error) = engine.restore(&state)
-    {
-        let what = format!("a neighbor's model does not fit: {error}");
-        let change = MembershipEvent::Refused { what };
-        session.report(&Event::Peer { round, change });
+/// Starts afresh what the algorithm relies on for all workers together. All workers do so before the same round.
+fn restart(session: &mut Session<'_>, algorithm: &dyn Algorithm, engine: &mut dyn Engine) -> Result<(), RunError> {
+    let Restart { scalars, state_vectors } = algorithm.restart();
+    if !scalars && state_vectors.is_empty() {
+        return Ok(());
     }
+    if scalars {
+        session.progress.scalars.fill(1.0);
+    }
+    let names: Vec<&str> = algorithm.state_vectors().iter().map(|vector| vector.name).collect();
+    let mut state = engine.state()?;
+    for (index, source) in state_vectors {
+        let find = |state: &State, index: usize| state.iter().position(|entry| entry.0 == names[index]);
+        let value = source.and_then(|source| find(&state, source)).map(|source| state[source].1.clone());
+        if let Some(target) = find(&state, index) {
+            let target = &mut state[target].1;
+            *target = value.unwrap_or_else(|| vec![0.0; target.len()]);
+        }
+    }
+    engine.restore(&state)?;
+    let round = session.progress.round;
+    session.report(&Event::Peer { round, change: MembershipEvent::Restarted });
+    Ok(())
 }
 
 impl RunError {

@@ -1,7 +1,9 @@
 //! Observers of a run, and the progress from which a run is resumed.
 
-use super::{AsyncState, Event, RunError, Sent};
+use super::{AsyncState, BestModel, Event, RunError, Sent};
 use crate::engine::{Score, State};
+use crate::model::{Layout, Replica};
+use crate::transport::Participation;
 use serde::{Deserialize, Serialize};
 
 /// Whether a run continues after an event.
@@ -37,6 +39,12 @@ pub struct Progress {
     pub losses: Vec<Option<f64>>,
     /// Each worker's score over the epoch's batches so far.
     pub epoch_scores: Vec<Score>,
+    /// The best averaged model so far, if it is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<BestModel>,
+    /// How this process has taken part, in a run between peers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub participation: Option<Participation>,
 }
 
 impl Progress {
@@ -50,6 +58,8 @@ impl Progress {
             asynchronous: None,
             losses: vec![None; workers],
             epoch_scores: vec![Score::default(); workers],
+            best: None,
+            participation: None,
         }
     }
 }
@@ -69,6 +79,9 @@ pub trait Observer {
     fn while_waiting(&mut self) -> ControlFlow {
         ControlFlow::Continue
     }
+
+    /// Called when the averaged model is the best so far, if the configuration asks to keep it.
+    fn improved(&mut self, _best: BestModel, _model: &Replica, _layout: &Layout) {}
 
     /// Called when the run ends early on request. This is the last chance to save what is needed to resume it.
     fn stopped(&mut self, _snapshot: &mut TakeSnapshot<'_>) {}

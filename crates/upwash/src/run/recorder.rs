@@ -2,11 +2,13 @@
 
 use super::directory::{DirectoryError, RunDirectory};
 use super::{
-    ControlFlow, ControlRequest, Event, Observer, Progress, RunError, RunResult, Summary, TakeSnapshot, run_with,
+    BestModel, ControlFlow, ControlRequest, Event, Observer, Progress, RunError, RunResult, Summary, TakeSnapshot,
+    run_with,
 };
 use crate::config::Execution;
 use crate::engine::Engine;
 use crate::experiment::Experiment;
+use crate::model::{Layout, Replica};
 use crate::run::checkpoint::{Checkpoint, CheckpointError};
 use crate::transport::Transport;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,10 @@ use std::time::{Duration, Instant};
 
 /// The longest time between two checkpoints, however many rounds that is.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(600);
+/// The first and the longest time between two attempts at a checkpoint for which there is no room.
+const RETRY_INTERVALS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+/// How often a checkpoint that cannot be postponed is attempted.
+const MAX_ATTEMPTS: u32 = 5;
 /// How often the recorder polls for control requests.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -61,6 +67,10 @@ struct Recorder<'a> {
     observer: &'a mut dyn Observer,
     stop: &'a StopHandle,
     checkpoint_every: u64,
+    /// The total number of rounds.
+    rounds: u64,
+    /// What a model file says about its model.
+    about: Vec<(String, serde_json::Value)>,
     /// Why the run can only be stopped, and neither paused nor checkpointed on request; `None` if it can be.
     stop_only_reason: Option<&'static str>,
     stopwatch: Stopwatch,
@@ -68,6 +78,10 @@ struct Recorder<'a> {
     last_saved: Instant,
     last_polled: Instant,
     is_stopping: bool,
+    /// The next attempt at a checkpoint that failed, and the time since the attempt before it.
+    retry: Option<(Instant, Duration)>,
+    /// Whether events are waiting for the disk.
+    is_delayed: bool,
     /// The next round, once the run has started, and the newest checkpoint.
     round: Option<u64>,
     checkpoint: Option<PathBuf>,
@@ -81,7 +95,8 @@ impl Recorder<'_> {
         snapshot: &mut TakeSnapshot<'_>,
         write: impl Fn(&Checkpoint, &Path) -> Result<PathBuf, CheckpointError>,
     ) -> Result<(), RunError> {
-        self.directory.flush()?;
+        let flushed = self.directory.flush();
+        self.tolerate(flushed)?;
         self.last_saved = Instant::now();
         let (progress, arrays) = snapshot()?;
         let own = self.directory.placement().own();
@@ -95,13 +110,81 @@ impl Recorder<'_> {
         };
         let written = write(&checkpoint, self.directory.path());
         self.checkpoint = Some(written.map_err(DirectoryError::from)?);
+        self.retry = None;
         Ok(())
+    }
+
+    /// Writes a checkpoint before a round. If there is no room for it, the run goes on, and the next attempt follows
+    /// soon. Processes that share checkpoints must not skip one, so they wait.
+    fn save_or_postpone(&mut self, round: u64, snapshot: &mut TakeSnapshot<'_>) -> Result<(), RunError> {
+        if !self.directory.has_own_checkpoints() {
+            return self.save_with_attempts(snapshot, Checkpoint::write);
+        }
+        match self.save(snapshot, Checkpoint::write) {
+            Err(RunError::Directory(error)) if error.is_transient() => {
+                let [first, longest] = RETRY_INTERVALS;
+                let interval = self.retry.map_or(first, |(_, interval)| (2 * interval).min(longest));
+                self.retry = Some((Instant::now() + interval, interval));
+                let seconds = interval.as_secs();
+                let message = format!(
+                    "no checkpoint before round {round}: {error}; training continues, and the next attempt is in \
+                     {seconds} s"
+                );
+                self.record(&Event::Warning { message })
+            }
+            result => result,
+        }
+    }
+
+    /// Writes a checkpoint that cannot be postponed. Waits some seconds if there is no room for it.
+    fn save_with_attempts(
+        &mut self,
+        snapshot: &mut TakeSnapshot<'_>,
+        write: impl Fn(&Checkpoint, &Path) -> Result<PathBuf, CheckpointError>,
+    ) -> Result<(), RunError> {
+        for attempt in 1.. {
+            match self.save(snapshot, &write) {
+                Err(RunError::Directory(error)) if error.is_transient() && attempt < MAX_ATTEMPTS => {
+                    let wait = RETRY_INTERVALS[0] * attempt;
+                    let message = format!("{error}; the next attempt is in {} s", wait.as_secs());
+                    self.record(&Event::Warning { message })?;
+                    std::thread::sleep(wait);
+                }
+                result => return result,
+            }
+        }
+        Ok(())
+    }
+
+    /// Accepts that events wait for the disk, and reports it once.
+    fn tolerate(&mut self, result: Result<(), DirectoryError>) -> Result<(), RunError> {
+        match result {
+            Err(error) if error.is_transient() => {
+                if !std::mem::replace(&mut self.is_delayed, true) {
+                    let message = format!("{error}; the events are kept until there is room");
+                    let warning = Event::Warning { message };
+                    self.observer.observe(&warning);
+                    // It stays pending with the others.
+                    let _ = self.directory.record(&warning);
+                }
+                Ok(())
+            }
+            result => {
+                self.is_delayed = false;
+                Ok(result?)
+            }
+        }
     }
 
     /// Whether a checkpoint is due before this round. Several processes must write theirs in the same rounds.
     fn is_checkpoint_due(&self, round: u64) -> bool {
         let is_late = || self.directory.placement().is_whole() && self.last_saved.elapsed() > CHECKPOINT_INTERVAL;
-        self.checkpoint_every > 0 && (round.is_multiple_of(self.checkpoint_every) || is_late())
+        // The last one allows to extend the run.
+        let is_last = round == self.rounds;
+        match self.retry {
+            Some((at, _)) => is_last || Instant::now() >= at,
+            None => self.checkpoint_every > 0 && (is_last || round.is_multiple_of(self.checkpoint_every) || is_late()),
+        }
     }
 
     /// Serves control requests, and waits while the run is paused.
@@ -121,7 +204,12 @@ impl Recorder<'_> {
                 match request {
                     ControlRequest::Pause => is_paused = true,
                     ControlRequest::Continue => is_paused = false,
-                    ControlRequest::Checkpoint => self.save(snapshot, Checkpoint::write)?,
+                    ControlRequest::Checkpoint => {
+                        self.save_or_postpone(round, snapshot)?;
+                        if self.retry.is_some() {
+                            continue;
+                        }
+                    }
                     ControlRequest::Stop => self.is_stopping = true,
                 }
                 self.record(&Event::Control { round, request })?;
@@ -142,7 +230,8 @@ impl Recorder<'_> {
             Event::Round { round, .. } => self.round = Some(round + 1),
             _ => {}
         }
-        Ok(self.directory.record(event)?)
+        let recorded = self.directory.record(event);
+        self.tolerate(recorded)
     }
 
     /// Adds to an error what the user needs to resume: the round and the newest checkpoint.
@@ -176,7 +265,9 @@ impl Observer for Recorder<'_> {
             self.is_stopping = true;
         }
         let result = match self.is_checkpoint_due(round) && self.failure.is_none() {
-            true => self.save(snapshot, Checkpoint::write),
+            // There is no later round for another attempt.
+            true if round == self.rounds => self.save_with_attempts(snapshot, Checkpoint::write),
+            true => self.save_or_postpone(round, snapshot),
             false => Ok(()),
         };
         let result = result.and_then(|()| self.serve_requests(round, snapshot));
@@ -195,14 +286,22 @@ impl Observer for Recorder<'_> {
 
     fn stopped(&mut self, snapshot: &mut TakeSnapshot<'_>) {
         if self.failure.is_none() {
-            let result = self.save(snapshot, Checkpoint::write);
+            let result = self.save_with_attempts(snapshot, Checkpoint::write);
             self.control_flow(result);
         }
     }
 
+    fn improved(&mut self, best: BestModel, model: &Replica, layout: &Layout) {
+        let about = self.about.iter().map(|(key, value)| (key.as_str(), value.clone()));
+        let bytes = model.to_safetensors(layout, about.chain([("epoch", best.epoch.into())]));
+        let written = bytes.map_err(|error| RunError::Model(error.to_string()));
+        let result = written.and_then(|bytes| Ok(self.directory.write_best(&bytes)?));
+        self.control_flow(result);
+    }
+
     fn diverged(&mut self, snapshot: &mut TakeSnapshot<'_>) {
-        let result =
-            self.save(snapshot, |checkpoint, directory| checkpoint.write_as(&directory.join("diverged.upwash")));
+        let write = |checkpoint: &Checkpoint, directory: &Path| checkpoint.write_as(&directory.join("diverged.upwash"));
+        let result = self.save_with_attempts(snapshot, write);
         self.control_flow(result);
     }
 }
@@ -236,6 +335,8 @@ pub fn run_in(
     let has_threads = experiment.config.training.asynchronous == Execution::Threads;
     let mut recorder = Recorder {
         checkpoint_every: experiment.config.training.checkpoint_every,
+        rounds: experiment.rounds(),
+        about: experiment.model_info().fields(),
         stop_only_reason: match (directory.placement().is_whole(), has_threads) {
             (false, _) => Some("a run of several processes can only be stopped"),
             (_, true) => Some("workers on threads do not wait for each other and can only be stopped"),
@@ -248,6 +349,8 @@ pub fn run_in(
         last_saved: Instant::now(),
         last_polled: Instant::now(),
         is_stopping: false,
+        retry: None,
+        is_delayed: false,
         round: None,
         checkpoint: resumed_from,
         failure: None,
@@ -257,6 +360,7 @@ pub fn run_in(
     }
     let result = run_with(experiment, engine, transport, progress, &mut recorder);
     let failure = recorder.failure.take();
+    let about = recorder.about.clone();
     let result = match (result, failure) {
         (Ok(result), None) => Ok(result),
         (_, Some(error)) | (Err(error), None) => Err(recorder.failed(error)),
@@ -267,13 +371,7 @@ pub fn run_in(
     summary.wall_seconds = Some(stopwatch.seconds());
     let has_model = averaged.is_finite() && !averaged.parameters.is_empty();
     let model = has_model.then(|| {
-        let metadata = [
-            ("model", experiment.config.model.to_string()),
-            ("data", experiment.data.name.clone()),
-            ("algorithm", summary.algorithm.clone()),
-        ];
-        let metadata = metadata.iter().map(|(key, value)| (*key, value.as_str()));
-        averaged.to_safetensors(engine.layout(), metadata)
+        averaged.to_safetensors(engine.layout(), about.iter().map(|(key, value)| (key.as_str(), value.clone())))
     });
     let model = model.transpose().map_err(|error| RunError::Model(error.to_string()))?;
     directory.finish(&summary, model)?;

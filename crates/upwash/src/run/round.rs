@@ -127,7 +127,11 @@ impl<'a> CurrentRound<'a> {
                 is_last: position == last,
                 ..Default::default()
             },
-            statistics: self.averages_statistics && position == 0 && mixes_statistics(exchange),
+            // Nothing bounds the statistics of a liar, so workers that clip keep their own.
+            statistics: self.averages_statistics
+                && position == 0
+                && mixes_statistics(exchange)
+                && !self.algorithm.clips(),
         };
         self.exchanges.iter().enumerate().map(job)
     }

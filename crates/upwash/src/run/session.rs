@@ -1,12 +1,13 @@
 //! The state of a run in progress: what every kind of run counts, evaluates and reports.
 
 use super::evaluation::{Evaluation, Replicas};
-use super::{ControlFlow, Event, Observer, Progress, RunError, SCHEMA_VERSION, Sent, Status};
+use super::{BestModel, ControlFlow, Event, Observer, Progress, RunError, SCHEMA_VERSION, Sent, Status};
 use crate::engine::Score;
 use crate::experiment::Experiment;
 use crate::model::Layout;
 use crate::optimizer::LearningRate;
 use crate::transport::{Placement, Traffic};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use upwash_topology::Edge;
 
 /// A run in progress.
@@ -24,6 +25,7 @@ pub(super) struct Session<'a> {
     pub(super) leaders: Changed<Vec<Option<[usize; 2]>>>,
     /// The evaluation of the current models, if there is one.
     pub(super) evaluation: Option<Evaluation>,
+    layout: Layout,
     /// Whether epochs end with an evaluation.
     pub(super) evaluates: bool,
     /// What observers asked for last.
@@ -32,7 +34,7 @@ pub(super) struct Session<'a> {
     pub(super) simulates_costs: bool,
     /// The cost before this process started, and when it started.
     sent_before: Sent,
-    started_at: std::time::Instant,
+    started_at: Instant,
 }
 
 /// A value that is reported only when it changes.
@@ -72,6 +74,8 @@ impl<'a> Session<'a> {
             rounds: experiment.rounds(),
             rounds_per_epoch: experiment.sampler.rounds_per_epoch(),
             batch_size: experiment.sampler.batch_size(),
+            time: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs()),
+            upwash: Some(env!("CARGO_PKG_VERSION").into()),
         });
         observer.observe(&Event::Graph {
             matchings: experiment.graph.matchings().to_vec(),
@@ -95,11 +99,12 @@ impl<'a> Session<'a> {
             // As long as no worker has leaders, there is nothing to report.
             leaders: Changed { reported: Some(no_leaders.clone()), current: no_leaders },
             evaluation: None,
+            layout: layout.clone(),
             evaluates: true,
             control_flow: ControlFlow::Continue,
             simulates_costs: placement.is_whole(),
             sent_before,
-            started_at: std::time::Instant::now(),
+            started_at: Instant::now(),
         }
     }
 
@@ -182,6 +187,9 @@ impl<'a> Session<'a> {
         if is_due && self.evaluates {
             self.evaluation = Some(Evaluation::new(self.experiment, replicas)?);
         }
+        if self.evaluation.is_some() && training.keep_best {
+            self.keep_best(epoch, replicas)?;
+        }
         let evaluation = self.evaluation.as_ref();
         let test_accuracies = evaluation.map(|evaluation| evaluation.accuracies.clone());
         let local_train_losses = evaluation.and_then(|evaluation| evaluation.local_train_losses.clone());
@@ -195,6 +203,19 @@ impl<'a> Session<'a> {
             consensus_distance: replicas.consensus_distance(&self.training)?,
             sent: self.progress.sent,
         }))
+    }
+
+    /// Lets observers save the resulting model if it is the best so far.
+    fn keep_best(&mut self, epoch: u64, replicas: &mut dyn Replicas) -> Result<(), RunError> {
+        let Some((model, test_accuracy)) = replicas.resulting_model(self.experiment)? else {
+            return Ok(());
+        };
+        if self.progress.best.is_none_or(|best| test_accuracy > best.test_accuracy) {
+            let best = BestModel { epoch, test_accuracy };
+            self.progress.best = Some(best);
+            self.observer.improved(best, &model, &self.layout);
+        }
+        Ok(())
     }
 
     /// Each local worker's mean loss over the epoch so far; NaN without examples.
@@ -211,8 +232,8 @@ impl<'a> Session<'a> {
         self.progress.round >= self.experiment.rounds()
     }
 
-    /// Jumps to a later round, to catch up with other processes.
-    pub(super) fn jump(&mut self, round: u64) {
+    /// Continues at another round, whose model was adopted.
+    pub(super) fn move_to(&mut self, round: u64) {
         self.progress.round = round;
         self.progress.epoch_scores.fill(Score::default());
         self.evaluation = None;
@@ -238,6 +259,12 @@ impl<'a> Session<'a> {
         let (round, progress) = (self.progress.round, &self.progress);
         self.observer.stopped(&mut || replicas.snapshot(progress));
         Status::Interrupted { round }
+    }
+
+    /// Ends the run because no other process is in reach, and lets observers save what is needed to continue it.
+    pub(super) fn isolated(&mut self, replicas: &mut dyn Replicas) -> Status {
+        self.stop(replicas);
+        Status::Isolated { round: self.progress.round }
     }
 
     /// Lets observers save the models of a run whose last evaluation shows that it diverged.

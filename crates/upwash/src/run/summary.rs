@@ -2,6 +2,7 @@
 
 use super::{SCHEMA_VERSION, Sent, Status, numbers};
 use crate::model::Replica;
+use crate::transport::Participation;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -17,7 +18,7 @@ pub struct Summary {
     pub graph: String,
     /// The number of workers, including a server.
     pub workers: usize,
-    /// The number of rounds that were run.
+    /// The number of rounds after which the run ended. Between peers, `rounds_run` of them were run by this one.
     pub rounds: u64,
     /// How the run ended.
     #[serde(flatten)]
@@ -45,6 +46,12 @@ pub struct Summary {
     /// The worker that has no data and serves the others, if there is one. The means exclude it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<usize>,
+    /// The best averaged model of all evaluations, if it was kept as [`BestModel::FILE`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<BestModel>,
+    /// How this process has taken part, in a run between peers.
+    #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
+    pub participation: Option<Participation>,
     /// Real seconds, including the parts before the run was resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall_seconds: Option<f64>,
@@ -64,6 +71,20 @@ pub struct WorkerSummary {
     /// The accuracy on the test set.
     #[serde(with = "numbers::one")]
     pub test_accuracy: f64,
+}
+
+/// The best averaged model of all evaluations.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BestModel {
+    /// The epoch after which it was averaged.
+    pub epoch: u64,
+    /// Its test accuracy. It was chosen by this number, which therefore flatters it.
+    pub test_accuracy: f64,
+}
+
+impl BestModel {
+    /// The name of the model's file in a run directory.
+    pub const FILE: &str = "best.safetensors";
 }
 
 /// The result of a run.
@@ -86,11 +107,14 @@ impl Summary {
             let message = format!("{}: {what}", path.display());
             std::io::Error::new(std::io::ErrorKind::InvalidData, message)
         };
-        let text = match std::fs::read_to_string(&path) {
+        let text = match crate::files::read_text(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|error| damaged(error.to_string()))?,
         };
-        let summary: Self = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+        let mut summary: Self = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+        for name in [&mut summary.algorithm, &mut summary.graph] {
+            *name = crate::files::printable(name);
+        }
         if summary.version > SCHEMA_VERSION {
             let version = summary.version;
             let what = format!("schema version {version} is newer than this program: update upwash");

@@ -81,14 +81,66 @@ pub enum RoundStart {
     Wait,
     /// Stop here, as all processes do.
     Stop,
-    /// Continue with a later round, where the other processes are. A process that was isolated also adopts another
-    /// worker's model and statistics.
-    Jump {
-        /// The round.
-        round: u64,
-        /// The adopted vectors, by the names of a [`State`].
-        adopted: Option<State>,
-    },
+    /// Adopt another worker's model, with everything that belongs to it, and continue at its round. Call
+    /// [`adopted`](Membership::adopted) if the model fits, and [`refuse`](Membership::refuse) if not.
+    Adopt(Adoption),
+    /// Save and stop: no other process has been in reach for too long.
+    Isolated,
+}
+
+/// A model that a process should adopt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adoption {
+    /// The worker that sent it.
+    pub from: usize,
+    /// The round with which to continue.
+    pub round: u64,
+    /// The vectors, by the names of a [`State`].
+    pub state: State,
+}
+
+/// How a process has taken part in a run of several processes that survives losses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Participation {
+    /// Rounds that were run.
+    pub rounds_run: u64,
+    /// Rounds that were not run, because the model of a worker in a later round was adopted.
+    pub rounds_skipped: u64,
+    /// Rounds that were run again, because the model of a worker in an earlier round was adopted.
+    pub rounds_repeated: u64,
+    /// Seconds without a link to any other worker.
+    pub seconds_alone: f64,
+    /// Rounds that were run with a link to another worker. An adopted model brings its own number along.
+    pub rounds_together: u64,
+    /// The last contact with another worker, if there was any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contact: Option<Contact>,
+}
+
+impl std::fmt::Display for Participation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} rounds run", self.rounds_run)?;
+        for (count, what) in [(self.rounds_skipped, "skipped"), (self.rounds_repeated, "repeated")] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        match self.seconds_alone >= 0.1 {
+            true => write!(f, ", {:.1} seconds alone", self.seconds_alone),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The last contact with other workers: how far they can be by now follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Contact {
+    /// The round.
+    pub round: u64,
+    /// The time, in seconds since 1970.
+    pub time: f64,
+    /// The median duration of a round, in seconds.
+    pub round_seconds: f64,
 }
 
 /// A change of the membership of a run.
@@ -120,6 +172,57 @@ pub enum MembershipEvent {
         /// What was refused, and from which worker.
         what: String,
     },
+    /// Connections or messages were refused that are not reported one by one, because there were too many.
+    MoreRefused {
+        /// How many.
+        count: u64,
+    },
+    /// This process waits, because no link is up.
+    Waiting {
+        /// Why it waits.
+        why: String,
+    },
+    /// A link is up again, and this process continues.
+    Continued {
+        /// How long it has waited, in seconds.
+        #[serde(with = "whole_milliseconds")]
+        seconds: std::time::Duration,
+    },
+    /// This process adopted a worker's model and continues at its round.
+    Adopted {
+        /// The worker whose model it is.
+        worker: usize,
+        /// The next round before the adoption.
+        from: u64,
+        /// The next round after it.
+        to: u64,
+        /// The neighbors that support the round, and the rounds that their messages have shown.
+        shown: Vec<(usize, u64)>,
+    },
+    /// What the algorithm relies on for all workers together [starts afresh](crate::algorithm::Restart).
+    Restarted,
+    /// A model was requested and did not arrive. Another worker is asked.
+    FetchFailed {
+        /// The worker that was asked.
+        worker: usize,
+        /// Why its model did not arrive.
+        why: String,
+    },
+}
+
+/// Durations in events, as seconds with three decimals.
+mod whole_milliseconds {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(duration.as_millis() as f64 / 1e3)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let seconds = f64::deserialize(deserializer)?;
+        Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
+    }
 }
 
 /// What this process has sent, including all overhead.
@@ -145,6 +248,22 @@ pub trait Membership {
     /// Reports that a local worker diverged in this round, which ends the run.
     fn leave(&mut self, _worker: usize, _round: u64) -> Result<(), TransportError> {
         Ok(())
+    }
+
+    /// Confirms an [adoption](RoundStart::Adopt): the model fits, and this process continues at that round.
+    fn adopted(&mut self, _round: u64) {}
+
+    /// The workers whose links went up or down since the last call. What was exchanged with them before does not count.
+    fn changed_links(&mut self) -> Vec<usize> {
+        vec![]
+    }
+
+    /// Continues the participation of an earlier process of the same worker.
+    fn restore_participation(&mut self, _participation: Participation) {}
+
+    /// How this process has taken part so far, if the transport survives losses.
+    fn participation(&self) -> Option<Participation> {
+        None
     }
 
     /// Whether to expect messages from this worker in the next round.

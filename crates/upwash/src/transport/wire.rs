@@ -23,6 +23,8 @@ pub struct Message {
     pub whole: bool,
     /// Whether a public copy is sent in full, and not as a difference from what was sent before.
     pub fresh: bool,
+    /// The round in which all workers [restart](crate::algorithm::Restart), because some were lost or have returned.
+    pub restart: Option<u64>,
     /// Vectors, one after the other, in their [encodings](super::Encoding).
     pub values: Buffer,
 }
@@ -80,6 +82,8 @@ impl Message {
         // An unknown loss is NaN.
         put(&self.stats.loss.unwrap_or(f64::NAN).to_le_bytes());
         put(&self.stats.scalar.to_le_bytes());
+        // Round 0 needs no restart.
+        put(&self.restart.unwrap_or(0).to_le_bytes());
         bytes
     }
 
@@ -105,7 +109,8 @@ impl Message {
         let degree = u32::from_le_bytes(fixed(take(4))) as usize;
         let loss = f64::from_le_bytes(fixed(take(8)));
         let scalar = f64::from_le_bytes(fixed(take(8)));
-        if flags > 3 || take(16) != [0; 16] {
+        let restart = u64::from_le_bytes(fixed(take(8)));
+        if flags > 3 || take(8) != [0; 8] {
             return Err(WireError::Header);
         }
         let stats = WorkerStats { loss: (!loss.is_nan()).then_some(loss), degree, scalar };
@@ -116,6 +121,7 @@ impl Message {
             stats,
             whole: flags & 1 != 0,
             fresh: flags & 2 != 0,
+            restart: (restart > 0).then_some(restart),
             values: Buffer::default(),
         };
         Ok((message, length))
@@ -142,6 +148,7 @@ mod tests {
                 stats: WorkerStats { loss, degree: 5, scalar: 0.5 },
                 whole: true,
                 fresh: false,
+                restart: Some(1 << 33),
                 values: vec![1.0, 2.0].into(),
             };
             let (read, length) = Message::from_header(&message.header()).unwrap();

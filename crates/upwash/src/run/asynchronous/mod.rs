@@ -83,6 +83,9 @@ pub(super) fn run(
     if placement.is_whole() && execution == Execution::VirtualTime {
         return virtual_time::run(session, algorithm, engine);
     }
+    if session.experiment.config.training.keep_best {
+        return Err(RunError::KeepBest(algorithm.display_name()));
+    }
     if !placement.is_whole() && placement.own().len() != 1 {
         return Err(RunError::OneWorkerPerProcess(algorithm.display_name()));
     }

@@ -22,9 +22,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How long a worker waits for a reply before it continues alone.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// How long a thread that waits for the other one sleeps between two checks.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
@@ -102,7 +99,8 @@ pub(super) fn run(
         match handler.transport.may_begin(0, control_flow == ControlFlow::Stop)? {
             RoundStart::Wait => control_flow = session.while_waiting(),
             RoundStart::Stop => return Ok(session.stop(&mut handler)),
-            RoundStart::Go | RoundStart::Jump { .. } => break,
+            RoundStart::Isolated => return Ok(session.isolated(&mut handler)),
+            RoundStart::Go | RoundStart::Adopt(_) => break,
         }
     }
     let steps = session.progress.round..experiment.rounds();
@@ -125,6 +123,11 @@ impl<'a> NetworkWorker<'a> {
     /// Whether the worker has data. Only a server has none.
     pub(super) fn trains(&self) -> bool {
         Some(self.id) != self.experiment.server
+    }
+
+    /// How long this worker waits for a reply before it continues alone.
+    pub(super) fn message_timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.experiment.config.network.message_timeout_seconds)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, WorkerState<'a>> {
@@ -209,7 +212,7 @@ impl<'a> NetworkWorker<'a> {
         step: u64,
         replies: &mpsc::Receiver<Reply>,
     ) -> Result<Option<Message>, mpsc::RecvTimeoutError> {
-        let deadline = Instant::now() + REPLY_TIMEOUT;
+        let deadline = Instant::now() + self.message_timeout();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match replies.recv_timeout(left) {
@@ -230,6 +233,7 @@ impl<'a> NetworkWorker<'a> {
             stats: WorkerStats { loss: None, degree: self.neighbors.len(), scalar },
             whole: true,
             fresh: false,
+            restart: None,
             values: values.into(),
         }
     }

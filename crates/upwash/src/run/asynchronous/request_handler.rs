@@ -44,6 +44,9 @@ pub(super) struct RequestHandler<'w, 'a> {
     stop_requested_at: Option<Instant>,
     /// When a neighbor that trains was last connected.
     last_active: Instant,
+    /// When each worker last sent a message.
+    last_heard: BTreeMap<usize, Instant>,
+    started: Instant,
 }
 
 impl<'w, 'a> RequestHandler<'w, 'a> {
@@ -67,6 +70,8 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
             pending_request: None,
             stop_requested_at: None,
             last_active: Instant::now(),
+            last_heard: BTreeMap::new(),
+            started: Instant::now(),
         }
     }
 
@@ -78,6 +83,9 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
         for change in self.transport.membership_events() {
             if let MembershipEvent::Joined { worker } = change {
                 self.finished.remove(&worker);
+                // It asks again, because the reply was for its earlier connection.
+                self.held_replies.retain(|held| held.0 != worker);
+                self.last_heard.insert(worker, Instant::now());
             }
             let round = session.progress.round;
             session.report(&Event::Peer { round, change });
@@ -139,14 +147,21 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
         Ok(())
     }
 
-    /// The neighbors that are connected and still train.
+    /// The neighbors that are connected and still train. A worker that has sent nothing for too long is stuck, although it
+    /// is connected, and nobody waits for it.
     fn active_neighbors(&self) -> impl Iterator<Item = usize> + '_ {
         let others = self.worker.neighbors.iter().copied();
         others.filter(|&other| {
             Some(other) != self.worker.experiment.server
                 && !self.finished.contains(&other)
                 && self.transport.is_connected(other)
+                && !self.is_stuck(other)
         })
+    }
+
+    fn is_stuck(&self, worker: usize) -> bool {
+        let last_heard = self.last_heard.get(&worker).unwrap_or(&self.started);
+        self.transport.capabilities().survives_loss && last_heard.elapsed() > self.worker.message_timeout()
     }
 
     /// The number of gradients that a worker has reported.
@@ -211,7 +226,11 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
     fn handle_message(&mut self, message: Message) -> Result<(), TransportError> {
         let (from, kind, step) = (message.from, message.exchange & 3, message.exchange >> 2);
         let (steps, last) = (u64::from(step), self.worker.experiment.rounds());
+        self.last_heard.insert(from, Instant::now());
         match kind {
+            REQUEST if self.held_replies.iter().any(|held| held.0 == from) => {
+                self.transport.refuse(from, "a second request before the reply to the first".into());
+            }
             REQUEST if steps < last => {
                 self.finished.remove(&from);
                 self.steps.insert(from, steps + 1);
@@ -225,8 +244,7 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
                 // The worker may have given up on this reply.
                 let is_awaited = |(to, step): &(usize, u64)| *to == from && step & MAX_STEP == steps;
                 if let Some((_, step)) = self.pending_request.take_if(|request| is_awaited(request)) {
-                    let is_usable = message.values.len() == self.width();
-                    let is_usable = is_usable && message.values.iter().all(|x| x.is_finite());
+                    let is_usable = self.is_usable(&message);
                     self.deliver_reply(step, Some(message).filter(|_| is_usable));
                 }
             }
@@ -246,14 +264,18 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
         Ok(())
     }
 
-    fn width(&self) -> usize {
-        self.worker.lock().model.len()
+    /// Whether a message has a model and a scalar that can be mixed.
+    fn is_usable(&self, message: &Message) -> bool {
+        let width = self.worker.lock().model.len();
+        message.values.len() == width
+            && message.values.iter().all(|x| x.is_finite())
+            && message.stats.has_plausible_scalar(self.worker.experiment.workers())
     }
 
     /// Handles another worker's request: updates this worker, and returns its reply. `None` if the request is invalid.
     fn on_request(&mut self, message: &Message, step: u32) -> Option<Message> {
         let worker = self.worker;
-        if message.values.len() != self.width() || !message.values.iter().all(|x| x.is_finite()) {
+        if !self.is_usable(message) {
             return None;
         }
         let mut state = worker.lock();

@@ -14,6 +14,7 @@ use crate::clock::{Time, Transfer};
 use crate::engine::{Engine, GradientTask, MixOptions, Score, Split};
 use crate::experiment::Experiment;
 use crate::ids::RowIndex;
+use crate::model::Replica;
 use crate::transport::InProcess;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -221,6 +222,10 @@ impl Replicas for Simulation<'_> {
 
     fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, RunError> {
         self.replicas(|replicas| replicas.consensus_distance(workers))
+    }
+
+    fn resulting_model(&mut self, experiment: &Experiment) -> Result<Option<(Replica, f64)>, RunError> {
+        self.replicas(|replicas| replicas.resulting_model(experiment))
     }
 
     fn snapshot(&mut self, progress: &Progress) -> Result<Snapshot, RunError> {

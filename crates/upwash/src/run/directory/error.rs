@@ -35,8 +35,13 @@ pub enum DirectoryError {
     )]
     ForeignConfig(PathBuf),
     /// The directory holds a run with a different configuration.
-    #[error("{} holds another run (see its config.toml): choose another directory (--out)", .0.display())]
-    OtherRun(PathBuf),
+    #[error("{} holds another run: {what}; choose another directory (--out)", path.display())]
+    OtherRun {
+        /// The directory.
+        path: PathBuf,
+        /// The keys that differ.
+        what: String,
+    },
     /// The run is finished, so there is nothing to resume.
     #[error("the run in {} is finished: see its summary.json, or choose another directory (--out)", .0.display())]
     Finished(PathBuf),
@@ -51,10 +56,16 @@ pub enum DirectoryError {
     NoCheckpoint(PathBuf),
     /// The checkpoint belongs to a different configuration, graph or data set.
     #[error(
-        "{} was run with a different configuration, graph or data set (see its config.toml): resume with that one",
-        .0.display()
+        "{} was run with a different configuration: {what}; resume with its own, in its config.toml, or choose another \
+         directory (--out)",
+        path.display()
     )]
-    OtherConfiguration(PathBuf),
+    OtherConfiguration {
+        /// The directory.
+        path: PathBuf,
+        /// The keys that differ.
+        what: String,
+    },
     /// The directory already has a different file of the same name.
     #[error("{} already exists and differs from {}: choose another directory (--out)", copy.display(), file.display())]
     OtherFile {
@@ -69,6 +80,16 @@ pub enum DirectoryError {
 }
 
 impl DirectoryError {
+    /// Whether the cause may pass by itself: the disk is full, or too many files are open.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Io { source, .. } | Self::Checkpoint(CheckpointError::Io { source, .. }) => {
+                crate::files::is_transient(source)
+            }
+            _ => false,
+        }
+    }
+
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source }

@@ -1,0 +1,71 @@
+//! `upwash train --resume`: the configuration of a run that goes on, with the overrides that it was started with.
+
+use crate::{configs, files};
+use anyhow::{Context, Result, ensure};
+use std::path::Path;
+use upwash::config::Overrides;
+use upwash::experiment::{Experiment, INITIAL_MODEL_FILE};
+use upwash::run::directory::CONFIG_FILE;
+
+/// The file in a run directory that keeps `--set` and `--unset`.
+const OVERRIDES_FILE: &str = "overrides.toml";
+
+/// Keeps overrides in the directory of a run, after those that are there.
+pub(crate) fn remember(overrides: &Overrides, directory: &Path) -> Result<()> {
+    if overrides.is_empty() {
+        return Ok(());
+    }
+    let all = kept(directory)?.followed_by(overrides);
+    let text = toml::to_string(&all).context("overrides cannot be written as TOML")?;
+    files::write(&directory.join(OVERRIDES_FILE), text.as_bytes())
+}
+
+/// Prepares the experiment of the run in `directory`: from its own configuration, or from `config`, which must still
+/// describe the same run.
+pub(crate) fn prepare(config: Option<&Path>, directory: &Path, overrides: &Overrides) -> Result<Experiment> {
+    let own = directory.join(CONFIG_FILE);
+    let is_own = |path: &Path| files::is_stdin(path) || same_file(path, &own);
+    match config.filter(|path| !is_own(path)) {
+        Some(path) => configs::read(path, &remembered(directory)?.followed_by(overrides)),
+        None => {
+            let folder = directory.display();
+            ensure!(
+                own.is_file(),
+                "{folder} holds no run to resume: run without --resume, or name its directory (--out)"
+            );
+            configs::read(&own, overrides)
+        }
+    }
+}
+
+fn same_file(one: &Path, other: &Path) -> bool {
+    let [one, other] = [one, other].map(|path| path.canonicalize().ok());
+    one.is_some() && one == other
+}
+
+/// The overrides in the directory of a run.
+fn kept(directory: &Path) -> Result<Overrides> {
+    let path = directory.join(OVERRIDES_FILE);
+    match path.exists() {
+        true => toml::from_str(&files::read(&path)?).with_context(|| path.display().to_string()),
+        false => Ok(Overrides::default()),
+    }
+}
+
+/// What makes the configuration of a run out of the one that it was started from.
+fn remembered(directory: &Path) -> Result<Overrides> {
+    let mut overrides = kept(directory)?;
+    // The model to start from is in the directory, whatever has become of the original.
+    let model = directory.join(INITIAL_MODEL_FILE);
+    if model.is_file() {
+        overrides.set.push(from(&model)?);
+    }
+    Ok(overrides)
+}
+
+/// The assignment of `--from MODEL`, which is relative to the current folder and not to that of the configuration.
+pub(crate) fn from(model: &Path) -> Result<String> {
+    let path = std::path::absolute(model).with_context(|| model.display().to_string())?;
+    let path = path.to_str().with_context(|| format!("{}: this name is not UTF-8", path.display()))?;
+    Ok(format!("training.initial_model={}", toml::Value::from(path)))
+}

@@ -1,0 +1,231 @@
+//! Simulated runs.
+
+use super::schedule::{Fault, Lie, Schedule};
+use super::trace::Trace;
+use super::world::MS;
+use super::{experiment, experiment_at_rate, simulate};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use upwash::experiment::Experiment;
+use upwash::run::Status;
+use upwash::transport::MembershipEvent;
+
+const DPSGD: &str = "name = \"dpsgd\"";
+
+#[test]
+fn quiet_runs_finish_and_conserve_the_mean() {
+    let experiment = experiment("ring:5", DPSGD);
+    let trace = simulate(&experiment, &Schedule::quiet(1, 5));
+    assert!(trace.workers.iter().all(|worker| matches!(worker.ending, Some((Status::Finished, _)))));
+    assert_eq!(trace.check_mean(), (experiment.rounds(), 0));
+    assert!(trace.workers.iter().all(|worker| worker.adoptions == 0));
+}
+
+/// A schedule in which worker 1 is killed twice and returns, once with and once without its disk.
+fn with_two_kills(seed: u64, workers: usize) -> Schedule {
+    let mut schedule = Schedule::quiet(seed, workers);
+    for (at, with_disk) in [(600, true), (1500, false)] {
+        schedule.faults.push((at * MS, Fault::Kill { worker: 1 }));
+        schedule.faults.push(((at + 300) * MS, Fault::Restart { worker: 1, with_disk }));
+    }
+    schedule
+}
+
+fn assert_all_finished(trace: &Trace) {
+    for (worker, trace) in trace.workers.iter().enumerate() {
+        let status = trace.ending.as_ref().map(|ending| &ending.0);
+        assert_eq!(status, Some(&Status::Finished), "worker {worker}: {:?}", trace.events);
+    }
+}
+
+/// F2. Worker 0 is the only neighbor of worker 4 of this graph. Without it, worker 4 must wait: otherwise it would race
+/// ahead, and take everybody along when it meets the others again.
+#[test]
+fn an_isolated_worker_waits_and_does_not_take_the_others_along() {
+    let experiment = experiment("paper:L1", DPSGD);
+    let mut schedule = Schedule::quiet(2, 8);
+    schedule.faults.push((500 * MS, Fault::Kill { worker: 0 }));
+    schedule.faults.push((3000 * MS, Fault::Restart { worker: 0, with_disk: true }));
+    let trace = simulate(&experiment, &schedule);
+    assert_all_finished(&trace);
+    for worker in (0..8).filter(|worker| *worker != 0) {
+        let part = trace.participation(worker);
+        let skipped = if worker == 4 { 250 } else { 0 };
+        assert!(part.rounds_skipped <= skipped, "worker {worker}: {part}");
+        assert_eq!(part.rounds_run + part.rounds_skipped - part.rounds_repeated, experiment.rounds());
+    }
+    let alone = trace.participation(4).seconds_alone;
+    assert!(alone > 2.0, "worker 4 was alone for {alone} seconds only");
+    let waits = |change: &MembershipEvent| matches!(change, MembershipEvent::Waiting { .. });
+    assert!(trace.workers[4].events.iter().any(|event| waits(&event.1)));
+}
+
+/// F1. A listed worker claims the last round. Nobody moves, and nobody ends early.
+#[test]
+fn one_liar_ends_nobodys_run() {
+    for (graph, workers) in [("ring:6", 6), ("complete:5", 5), ("paper:L1", 8), ("star:6", 6)] {
+        let experiment = experiment(graph, DPSGD);
+        let last = experiment.rounds();
+        for (liar, lie) in [(0, Lie::Rounds(last)), (0, Lie::Announced(last)), (1, Lie::Announced(last - 1))] {
+            let mut schedule = Schedule::quiet(3, workers);
+            schedule.liar = Some((liar, lie));
+            let trace = simulate(&experiment, &schedule);
+            // A worker whose only neighbor is the liar can only wait.
+            let has_honest_neighbor = |worker: usize| experiment.contacts(worker).iter().any(|other| *other != liar);
+            for worker in (0..workers).filter(|worker| *worker != liar && has_honest_neighbor(*worker)) {
+                let part = trace.participation(worker);
+                assert_eq!(part.rounds_skipped, 0, "{graph}, {lie:?}, worker {worker}: {part}");
+                let finished = matches!(trace.workers[worker].ending, Some((Status::Finished, _)));
+                assert!(finished && part.rounds_run == last, "{graph}, {lie:?}, worker {worker}: {part}");
+            }
+        }
+    }
+}
+
+/// F6. A worker whose round loop is stuck, while its heartbeats go on, delays the others once or a few times, not again
+/// and again.
+#[test]
+fn a_stuck_worker_does_not_hold_up_the_others() {
+    let experiment = experiment("ring:6", DPSGD);
+    let mut schedule = Schedule::quiet(4, 6);
+    schedule.faults.push((500 * MS, Fault::Stuck { worker: 2, duration: 20_000 * MS }));
+    let trace = simulate(&experiment, &schedule);
+    for worker in [0, 1, 3, 4, 5] {
+        let part = trace.participation(worker);
+        assert_eq!(part.rounds_run, experiment.rounds(), "worker {worker}: {part}");
+        let late = |change: &MembershipEvent| matches!(change, MembershipEvent::Lost { worker: 2, .. });
+        let lost = trace.workers[worker].events.iter().filter(|event| late(&event.1)).count();
+        assert!(lost <= 2, "worker {worker} lost it {lost} times");
+    }
+}
+
+/// F12. A worker that returns after the others have finished does not train from scratch and call that finished.
+#[test]
+fn a_late_returner_is_isolated() {
+    let experiment = experiment("ring:5", DPSGD);
+    let mut schedule = Schedule::quiet(5, 5);
+    schedule.faults.push((500 * MS, Fault::Kill { worker: 3 }));
+    schedule.faults.push((20_000 * MS, Fault::Restart { worker: 3, with_disk: false }));
+    let trace = simulate(&experiment, &schedule);
+    let (status, summary) = trace.workers[3].ending.as_ref().unwrap();
+    assert_eq!(*status, Status::Isolated { round: 0 });
+    assert_eq!(summary.participation.unwrap().rounds_run, 0);
+}
+
+/// F13. A worker whose request for a model is not answered asks another one. It does not train with random weights.
+#[test]
+fn a_model_that_does_not_arrive_is_requested_elsewhere() {
+    let experiment = experiment("complete:4", DPSGD);
+    let mut schedule = Schedule::quiet(6, 4);
+    // Long rounds: the run must last longer than the timeout for a model.
+    schedule.gradients = vec![40 * MS; 4];
+    schedule.faults.push((500 * MS, Fault::Kill { worker: 3 }));
+    schedule.faults.push((1500 * MS, Fault::Restart { worker: 3, with_disk: false }));
+    schedule.withheld_models = Some(0);
+    let trace = simulate(&experiment, &schedule);
+    assert_all_finished(&trace);
+    let changes = || trace.workers[3].events.iter().map(|event| &event.1);
+    assert!(changes().any(|change| matches!(change, MembershipEvent::FetchFailed { worker: 0, .. })));
+    assert!(changes().any(|change| matches!(change, MembershipEvent::Adopted { worker: 1 | 2, .. })));
+}
+
+/// F4, F5, and the histories of D2 and gradient tracking: after losses and returns, all workers end as near to the
+/// optimum as without them. The task is far from solved at the end, so that lost rounds show.
+#[test]
+fn algorithms_survive_loss_and_return() {
+    for algorithm in ["dpsgd", "al-dsgd", "choco", "sgp", "d2", "gradient-tracking", "all-reduce", "gossip-pga"] {
+        let experiment = experiment_at_rate("ring:6", &format!("name = \"{algorithm}\""), 0.01);
+        let undisturbed = simulate(&experiment, &Schedule::quiet(7, 6));
+        let known = undisturbed.mean_distance();
+        for seed in 7..12 {
+            let trace = simulate(&experiment, &with_two_kills(seed, 6));
+            assert_all_finished(&trace);
+            let found = trace.mean_distance();
+            // Models start at a distance of about 5. Without gradients of worker 1, the optimum is that of the others.
+            let missed = 1.0 - trace.rounds_of(1) as f64 / experiment.rounds() as f64;
+            let allowed = known + 0.2 * missed;
+            assert!(found < allowed, "{algorithm}, seed {seed}: {found:.4}, at most {allowed:.4} is allowed");
+            check_invariants(&trace, algorithm);
+        }
+    }
+}
+
+/// The invariants of an algorithm over all workers, at the end of a run in which all of them took part.
+fn check_invariants(trace: &Trace, algorithm: &str) {
+    let scalars: f64 = trace.workers.iter().map(|worker| worker.scalar).sum();
+    let count = trace.workers.len() as f64;
+    assert!((scalars - count).abs() < 1e-9, "{algorithm}: the push-sum weights have the sum {scalars}");
+    for (index, worker) in trace.workers.iter().enumerate() {
+        for (other, copy) in &worker.copies {
+            let own = &trace.workers[*other].own_copy;
+            let distance = copy.iter().zip(own).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(distance < 1e-5, "{algorithm}: worker {index} has another public copy of worker {other}");
+        }
+        assert!(algorithm != "choco" || worker.copies.len() == 2, "worker {index} has no copies");
+    }
+}
+
+/// Random schedules of faults, for several graphs and algorithms. `UPWASH_SCHEDULES=100000` for a long test.
+#[test]
+fn random_schedules() {
+    let graphs = ["ring:4", "ring:6", "complete:5", "paper:L1", "ring:12", "star:6", "grid:2x4"];
+    let algorithms = ["dpsgd", "choco", "sgp", "dpsgd", "d2"].map(|name| format!("name = \"{name}\""));
+    let pairs = graphs.iter().flat_map(|graph| algorithms.iter().map(move |algorithm| experiment(graph, algorithm)));
+    let experiments: Vec<Arc<Experiment>> = pairs.collect();
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = match number("UPWASH_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("UPWASH_SCHEDULES").unwrap_or(2000),
+    };
+    let (next, totals) = (AtomicU64::new(seeds.start), Mutex::new(Totals::default()));
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if !seeds.contains(&seed) {
+                return;
+            }
+            let experiment = &experiments[seed as usize % experiments.len()];
+            let schedule = Schedule::random(seed, experiment.workers(), experiment.rounds());
+            let run = || simulate(experiment, &schedule);
+            let trace = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+            let trace = trace.unwrap_or_else(|_| panic!("replay with UPWASH_SEED={seed}: {schedule:?}"));
+            let conserves_mean = experiment.algorithm_name() == "D-PSGD";
+            totals.lock().unwrap().add(&trace, conserves_mean);
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+        (0..threads).for_each(|_| drop(scope.spawn(work)));
+    });
+    println!("{:?}", totals.into_inner().unwrap());
+}
+
+/// What happened in all runs together.
+#[derive(Debug, Default)]
+struct Totals {
+    runs: u64,
+    /// Rounds in which no link changed, so that the mean was conserved, and other rounds.
+    steady_rounds: u64,
+    other_rounds: u64,
+    adoptions: u64,
+    finished: u64,
+    isolated: u64,
+    killed: u64,
+}
+
+impl Totals {
+    fn add(&mut self, trace: &Trace, conserves_mean: bool) {
+        let (steady, other) = if conserves_mean { trace.check_mean() } else { (0, 0) };
+        self.runs += 1;
+        self.steady_rounds += steady;
+        self.other_rounds += other;
+        for worker in &trace.workers {
+            self.adoptions += worker.adoptions;
+            match worker.ending {
+                Some((Status::Finished, _)) => self.finished += 1,
+                Some((Status::Isolated { .. }, _)) => self.isolated += 1,
+                _ => self.killed += 1,
+            }
+        }
+    }
+}

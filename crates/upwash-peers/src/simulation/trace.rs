@@ -1,0 +1,189 @@
+//! What happened in a simulated run, and the invariants that it must satisfy.
+
+use crate::protocol::{MAX_ROUND_LAG, Time};
+use std::collections::{BTreeMap, BTreeSet};
+use upwash::run::{Status, Summary};
+use upwash::transport::{MembershipEvent, Participation};
+
+/// The number of parameters of a model.
+pub(super) const WIDTH: usize = 4;
+
+/// A round that a process has run.
+pub(super) struct RoundRecord {
+    /// The models after the local step and after mixing.
+    pub(super) stepped: [f32; WIDTH],
+    pub(super) mixed: [f32; WIDTH],
+    /// The workers whose messages were mixed.
+    pub(super) used: BTreeSet<usize>,
+}
+
+#[derive(Default)]
+pub(super) struct WorkerTrace {
+    /// The rounds that were run, in order, with the adoptions in between.
+    next: Option<u64>,
+    rounds_alone: u64,
+    pub(super) adoptions: u64,
+    pub(super) events: Vec<(Time, MembershipEvent)>,
+    pub(super) ending: Option<(Status, Summary)>,
+    /// Its push-sum weight at the last checkpoint, its public copy at the end, and those that it keeps of others.
+    pub(super) scalar: f64,
+    pub(super) own_copy: Vec<f32>,
+    pub(super) copies: BTreeMap<usize, Vec<f32>>,
+    /// The distance of its last model from the optimum of all workers together.
+    pub(super) distance: f64,
+}
+
+pub(super) struct Trace {
+    pub(super) workers: Vec<WorkerTrace>,
+    /// The latest round that an honest worker has really begun.
+    pub(super) latest: u64,
+    pub(super) rounds: BTreeMap<u64, BTreeMap<usize, Vec<RoundRecord>>>,
+    /// Workers whose neighbors include a liar, or that are one.
+    pub(super) liar: Option<usize>,
+    pub(super) exchanges: u64,
+    begun: BTreeSet<(u64, usize)>,
+    repeated: BTreeSet<u64>,
+}
+
+impl Trace {
+    pub(super) fn new(workers: usize) -> Self {
+        Self {
+            workers: (0..workers).map(|_| WorkerTrace::default()).collect(),
+            latest: 0,
+            rounds: BTreeMap::new(),
+            liar: None,
+            exchanges: 0,
+            begun: BTreeSet::new(),
+            repeated: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn check(&self, holds: bool, worker: usize, what: impl FnOnce() -> String) {
+        if !holds {
+            self.fail(worker, &what());
+        }
+    }
+
+    /// Panics with what led to a violation.
+    fn fail(&self, worker: usize, what: &str) -> ! {
+        for (index, trace) in self.workers.iter().enumerate() {
+            for (time, event) in &trace.events {
+                eprintln!("{:>9.3} {index}: {event:?}", time.as_secs_f64() - 1e6);
+            }
+        }
+        panic!("worker {worker} {what}");
+    }
+
+    /// A process starts in this round.
+    pub(super) fn started(&mut self, worker: usize, round: u64) {
+        let trace = &mut self.workers[worker];
+        (trace.next, trace.rounds_alone) = (Some(round), 0);
+    }
+
+    pub(super) fn event(&mut self, worker: usize, time: Time, change: &MembershipEvent) {
+        if let MembershipEvent::Adopted { from, to, shown, .. } = change {
+            let trace = &mut self.workers[worker];
+            if trace.next != Some(*from) {
+                let next = trace.next;
+                self.fail(worker, &format!("was in round {from} instead of {next:?}"));
+            }
+            let trace = &mut self.workers[worker];
+            trace.next = Some(*to);
+            trace.adoptions += 1;
+            let is_honest = self.liar != Some(worker);
+            let only_liar = shown.iter().all(|entry| Some(entry.0) == self.liar);
+            if is_honest && to > from && !only_liar && *to > self.latest {
+                self.fail(worker, &format!("moved to round {to}, but nobody is beyond {}", self.latest));
+            }
+        }
+        self.workers[worker].events.push((time, change.clone()));
+    }
+
+    /// A process has begun a round.
+    pub(super) fn began(&mut self, worker: usize, round: u64) {
+        let trace = &mut self.workers[worker];
+        let expected = trace.next;
+        if Some(round) != expected {
+            self.fail(worker, &format!("began round {round} instead of {expected:?}"));
+        }
+        self.workers[worker].next = Some(round + 1);
+        if !self.begun.insert((round, worker)) {
+            self.repeated.insert(round);
+        }
+        if self.liar != Some(worker) {
+            self.latest = self.latest.max(round + 1);
+        }
+    }
+
+    /// A process has run a round.
+    pub(super) fn ran(&mut self, worker: usize, round: u64, record: RoundRecord, may_be_alone: bool) {
+        self.exchanges += record.used.len() as u64;
+        let trace = &mut self.workers[worker];
+        trace.rounds_alone = match record.used.is_empty() && !may_be_alone {
+            true => trace.rounds_alone + 1,
+            false => 0,
+        };
+        // A worker that catches up with others runs a few rounds by itself, and so does one that has lost its last
+        // neighbor just now.
+        let most = 2 * MAX_ROUND_LAG + 4;
+        if trace.rounds_alone > most && self.liar != Some(worker) {
+            self.fail(worker, &format!("trains alone in round {round}"));
+        }
+        self.rounds.entry(round).or_default().entry(worker).or_default().push(record);
+    }
+
+    pub(super) fn participation(&self, worker: usize) -> Participation {
+        self.workers[worker].ending.as_ref().unwrap().1.participation.unwrap()
+    }
+
+    /// The number of rounds that a worker has run.
+    pub(super) fn rounds_of(&self, worker: usize) -> usize {
+        self.rounds.values().filter(|records| records.contains_key(&worker)).count()
+    }
+
+    /// The mean distance of the last models from the optimum of all workers together.
+    pub(super) fn mean_distance(&self) -> f64 {
+        self.workers.iter().map(|worker| worker.distance).sum::<f64>() / self.workers.len() as f64
+    }
+
+    /// Checks that mixing conserves the mean: exactly, in rounds in which both ends of every link used each other's
+    /// message, and up to the weighted differences of the other links in the remaining rounds. Returns the number of
+    /// rounds of each kind.
+    pub(super) fn check_mean(&self) -> (u64, u64) {
+        let (mut clean, mut changed) = (0, 0);
+        for (round, records) in &self.rounds {
+            // A worker that has run a round twice has sent two models in it.
+            if self.repeated.contains(round) {
+                continue;
+            }
+            let records: BTreeMap<usize, &RoundRecord> =
+                records.iter().map(|(worker, records)| (*worker, &records[0])).collect();
+            let mut allowed = [1e-4; WIDTH];
+            let mut is_clean = true;
+            for (&worker, record) in &records {
+                for &other in &record.used {
+                    let theirs = records.get(&other).filter(|_| self.liar != Some(other));
+                    if theirs.is_some_and(|theirs| theirs.used.contains(&worker)) {
+                        continue;
+                    }
+                    is_clean = false;
+                    for (k, allowed) in allowed.iter_mut().enumerate() {
+                        // A worker that did not finish the round left no record of its model.
+                        *allowed += theirs.map_or(f32::MAX, |theirs| (theirs.stepped[k] - record.stepped[k]).abs());
+                    }
+                }
+            }
+            for (k, allowed) in allowed.into_iter().enumerate() {
+                let drift: f32 = records.values().map(|record| record.mixed[k] - record.stepped[k]).sum();
+                if drift.abs() > allowed {
+                    for (worker, record) in &records {
+                        eprintln!("{worker}: {:?} -> {:?}, used {:?}", record.stepped, record.mixed, record.used);
+                    }
+                    panic!("round {round}: the mean moved by {drift}, at most {allowed} is allowed");
+                }
+            }
+            *(if is_clean { &mut clean } else { &mut changed }) += 1;
+        }
+        (clean, changed)
+    }
+}

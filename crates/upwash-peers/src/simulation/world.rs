@@ -1,0 +1,394 @@
+//! The simulated network and clock: what happens in which order, and which bytes travel between which peers.
+
+use super::liars::encode;
+use super::schedule::{Fault, Lie};
+use super::trace::Trace;
+use crate::frame::{FRAME_HEADER, Frame, FrameHeader, Kind, Limits};
+use crate::protocol::{Action, Outbound, Protocol, ProtocolConfig, Time, Violation};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use upwash::run::Snapshot;
+use upwash_topology::random::Stream;
+
+pub(super) const LIMITS: Limits = Limits { message: 64, model: 4096 };
+pub(super) const MS: Duration = Duration::from_millis(1);
+
+/// Something that happens at a time.
+pub(super) enum Happening {
+    /// A process's clock ticks.
+    Tick {
+        worker: usize,
+        process: u64,
+    },
+    /// A process tries to connect to another worker.
+    Dial {
+        from: usize,
+        process: u64,
+        to: usize,
+    },
+    /// The first frame on its way in this direction arrives.
+    Arrival {
+        connection: usize,
+        from: usize,
+    },
+    /// One end of a connection learns that the other has closed it.
+    Hangup {
+        connection: usize,
+        end: usize,
+    },
+    /// A process continues, if it still waits for this.
+    Wake {
+        worker: usize,
+        process: u64,
+        wake: u64,
+    },
+    Fault(Fault),
+    Start {
+        worker: usize,
+    },
+}
+
+/// A connection between two processes. Frames arrive in order.
+struct Connection {
+    workers: [usize; 2],
+    processes: [u64; 2],
+    /// The id of the connection at each end, while that end holds it.
+    ids: [Option<u64>; 2],
+    /// The frames on their way from each end.
+    on_the_way: [VecDeque<(Time, Vec<u8>)>; 2],
+    last_arrival: [Time; 2],
+}
+
+/// The process of a worker.
+pub(super) struct Node {
+    pub(super) config: ProtocolConfig,
+    pub(super) protocol: Option<Protocol>,
+    /// Counts the processes of this worker.
+    pub(super) process: u64,
+    pub(super) is_running: bool,
+    /// What the process waits for: a version other than this one, or a wake-up.
+    pub(super) waits: Option<(Option<u64>, u64)>,
+    /// The duration of its gradients, and until when it is stuck.
+    pub(super) gradient: Duration,
+    pub(super) stuck_until: Time,
+    pub(super) lie: Option<Lie>,
+    pub(super) disk: Option<Snapshot>,
+    /// The connections by their ids at this process.
+    connections: BTreeMap<u64, usize>,
+}
+
+pub(super) struct World {
+    pub(super) now: Time,
+    queue: BTreeMap<(Time, u64), Happening>,
+    serial: u64,
+    pub(super) random: Stream,
+    pub(super) nodes: Vec<Node>,
+    connections: Vec<Connection>,
+    /// Whether nothing gets from one worker to another.
+    pub(super) cut: Vec<Vec<bool>>,
+    /// A worker whose models do not arrive.
+    pub(super) withheld_models: Option<usize>,
+    /// When a fault last began or ended, or a process started.
+    pub(super) last_fault: Time,
+    /// The longest delay of a frame.
+    pub(super) delay: Duration,
+    pub(super) trace: Trace,
+    /// Processes that may be able to continue.
+    pub(super) touched: Vec<usize>,
+}
+
+impl World {
+    pub(super) fn new(configs: Vec<ProtocolConfig>, delay: Duration, random: Stream) -> Self {
+        let workers = configs.len();
+        let node = |config: ProtocolConfig| Node {
+            config,
+            protocol: None,
+            process: 0,
+            is_running: false,
+            waits: None,
+            gradient: 5 * MS,
+            stuck_until: Time::ZERO,
+            lie: None,
+            disk: None,
+            connections: BTreeMap::new(),
+        };
+        Self {
+            now: Duration::from_secs(1_000_000),
+            queue: BTreeMap::new(),
+            serial: 0,
+            random,
+            nodes: configs.into_iter().map(node).collect(),
+            connections: vec![],
+            cut: vec![vec![false; workers]; workers],
+            withheld_models: None,
+            last_fault: Time::ZERO,
+            delay,
+            trace: Trace::new(workers),
+            touched: vec![],
+        }
+    }
+
+    pub(super) fn schedule(&mut self, after: Duration, happening: Happening) {
+        self.serial += 1;
+        self.queue.insert((self.now + after, self.serial), happening);
+    }
+
+    /// Takes the next happening, and moves the clock.
+    pub(super) fn next(&mut self) -> Option<Happening> {
+        let ((time, _), happening) = self.queue.pop_first()?;
+        self.now = time;
+        Some(happening)
+    }
+
+    /// Checks that a process that gives up had a reason: nobody to join for a while.
+    pub(super) fn check_isolation(&self, worker: usize) {
+        let calm = self.now.saturating_sub(self.last_fault) > 3500 * MS;
+        let is_liar = |worker: usize| self.nodes[worker].lie.is_some();
+        let neighbors = self.nodes[worker].config.neighbors.iter().copied();
+        let reachable = |other: &usize| {
+            let is_cut = self.cut[worker][*other] || self.cut[*other][worker];
+            self.nodes[*other].is_running && !is_cut
+        };
+        if calm && !is_liar(worker) && !neighbors.clone().any(is_liar) {
+            let reachable: Vec<usize> = neighbors.filter(reachable).collect();
+            self.trace.check(reachable.is_empty(), worker, || format!("gave up, but could reach {reachable:?}"));
+        }
+    }
+
+    /// Whether a process that waits can continue.
+    pub(super) fn is_ready(&self, worker: usize) -> bool {
+        let node = &self.nodes[worker];
+        let Some((Some(version), _)) = node.waits else {
+            return false;
+        };
+        node.protocol.as_ref().is_some_and(|protocol| protocol.version() != version)
+    }
+
+    /// Whether a process will start.
+    pub(super) fn expects_processes(&self) -> bool {
+        let starts = |happening: &Happening| {
+            matches!(happening, Happening::Start { .. } | Happening::Fault(Fault::Restart { .. }))
+        };
+        self.queue.values().any(starts)
+    }
+
+    fn random_delay(&mut self) -> Duration {
+        self.delay.mul_f64(0.1 + 0.9 * self.random.uniform())
+    }
+
+    /// Starts a process with a new protocol.
+    pub(super) fn boot(&mut self, worker: usize) -> u64 {
+        let node = &mut self.nodes[worker];
+        node.process += 1;
+        node.protocol = Some(Protocol::new(node.config.clone()));
+        (node.is_running, node.waits, node.stuck_until) = (true, None, Time::ZERO);
+        let (process, neighbors) = (node.process, node.config.neighbors.clone());
+        self.schedule(Duration::ZERO, Happening::Tick { worker, process });
+        for to in neighbors.into_iter().filter(|&to| to > worker) {
+            self.schedule(MS, Happening::Dial { from: worker, process, to });
+        }
+        process
+    }
+
+    /// Ends a process. What it has sent still arrives.
+    pub(super) fn halt(&mut self, worker: usize) {
+        let node = &mut self.nodes[worker];
+        (node.is_running, node.waits, node.protocol) = (false, None, None);
+        node.process += 1;
+        for connection in std::mem::take(&mut node.connections).into_values() {
+            self.hang_up(connection, worker);
+        }
+    }
+
+    /// Closes one end of a connection.
+    fn hang_up(&mut self, connection: usize, worker: usize) {
+        let open = &mut self.connections[connection];
+        let end = usize::from(open.workers[1] == worker);
+        open.ids[end] = None;
+        let delay = self.random_delay();
+        let after = self.connections[connection].last_arrival[end].saturating_sub(self.now).max(delay);
+        self.schedule(after, Happening::Hangup { connection, end: 1 - end });
+    }
+
+    /// Calls the protocol of a process, and carries out its actions. A process that was killed calls nobody's.
+    pub(super) fn call<T>(&mut self, worker: usize, process: u64, call: impl FnOnce(&mut Protocol, Time) -> T) -> T {
+        let (now, node) = (self.now, &mut self.nodes[worker]);
+        let is_current = node.process == process;
+        let protocol = node.protocol.take().filter(|_| is_current);
+        let mut protocol = protocol.unwrap_or_else(|| Protocol::new(node.config.clone()));
+        let result = call(&mut protocol, now);
+        if is_current && self.nodes[worker].is_running {
+            let actions = protocol.take_actions();
+            assert!(protocol.is_within_bounds(), "worker {worker} holds more than the documented bounds");
+            self.nodes[worker].protocol = Some(protocol);
+            self.touched.push(worker);
+            for action in actions {
+                self.carry_out(worker, action);
+            }
+        }
+        result
+    }
+
+    fn carry_out(&mut self, worker: usize, action: Action) {
+        match action {
+            Action::Close { id } => {
+                if let Some(connection) = self.nodes[worker].connections.remove(&id) {
+                    self.hang_up(connection, worker);
+                    self.redial(worker, connection);
+                }
+            }
+            Action::Send { id, frame } => {
+                let Some(&connection) = self.nodes[worker].connections.get(&id) else {
+                    return;
+                };
+                if self.withheld_models == Some(worker) && matches!(frame, Outbound::Model(_)) {
+                    return;
+                }
+                let bytes = encode(&frame);
+                let frames = match self.nodes[worker].lie {
+                    Some(lie) => lie.tell(bytes, self.nodes.len()),
+                    None => vec![bytes],
+                };
+                for bytes in frames {
+                    self.transmit(connection, worker, bytes);
+                }
+            }
+        }
+    }
+
+    /// Of two workers, the one with the lower index connects again.
+    fn redial(&mut self, worker: usize, connection: usize) {
+        let [from, to] = self.connections[connection].workers;
+        if worker == from {
+            let process = self.nodes[from].process;
+            self.schedule(50 * MS, Happening::Dial { from, process, to });
+        }
+    }
+
+    fn transmit(&mut self, connection: usize, worker: usize, bytes: Vec<u8>) {
+        let delay = self.random_delay();
+        let open = &mut self.connections[connection];
+        let from = usize::from(open.workers[1] == worker);
+        let arrival = (self.now + delay).max(open.last_arrival[from]);
+        open.last_arrival[from] = arrival;
+        open.on_the_way[from].push_back((arrival, bytes));
+        let after = arrival - self.now;
+        self.schedule(after, Happening::Arrival { connection, from });
+    }
+
+    pub(super) fn dial(&mut self, from: usize, process: u64, to: usize) {
+        let is_current = self.nodes[from].is_running && self.nodes[from].process == process;
+        let protocol = self.nodes[from].protocol.as_ref();
+        if !is_current || protocol.is_none_or(|protocol| protocol.connection(to).is_some()) {
+            return;
+        }
+        if !self.nodes[to].is_running || self.cut[from][to] || self.cut[to][from] {
+            return self.schedule(200 * MS, Happening::Dial { from, process, to });
+        }
+        let index = self.connections.len();
+        let processes = [process, self.nodes[to].process];
+        self.connections.push(Connection {
+            workers: [from, to],
+            processes,
+            ids: [None; 2],
+            on_the_way: [VecDeque::new(), VecDeque::new()],
+            last_arrival: [Time::ZERO; 2],
+        });
+        for (end, worker, other) in [(1, to, from), (0, from, to)] {
+            // The connection is known before what it sends is carried out.
+            let node = &mut self.nodes[worker];
+            let Some(mut protocol) = node.protocol.take() else { continue };
+            let id = protocol.on_connected(other, self.now);
+            node.protocol = Some(protocol);
+            self.connections[index].ids[end] = id;
+            match id {
+                Some(id) => drop(node.connections.insert(id, index)),
+                None => self.schedule(1000 * MS, Happening::Hangup { connection: index, end: 1 - end }),
+            }
+        }
+        for (worker, process) in [(to, processes[1]), (from, processes[0])] {
+            self.call(worker, process, |_, _| ());
+        }
+    }
+
+    pub(super) fn hangup_arrives(&mut self, connection: usize, end: usize) {
+        let open = &self.connections[connection];
+        let [worker, other] = [open.workers[end], open.workers[1 - end]];
+        let Some(id) = open.ids[end] else {
+            return self.redial(worker, connection);
+        };
+        if self.cut[other][worker] {
+            // Nobody learns of it until the cut ends, or by a timeout.
+            return self.schedule(50 * MS, Happening::Hangup { connection, end });
+        }
+        let process = open.processes[end];
+        self.connections[connection].ids[end] = None;
+        self.nodes[worker].connections.remove(&id);
+        self.call(worker, process, |protocol, _| {
+            protocol.on_disconnected(other, id, "it closed the connection".into());
+        });
+        self.redial(worker, connection);
+    }
+
+    pub(super) fn arrival(&mut self, connection: usize, from: usize) {
+        let open = &self.connections[connection];
+        let [sender, receiver] = [open.workers[from], open.workers[1 - from]];
+        let Some(&(arrival, _)) = open.on_the_way[from].front() else { return };
+        let later = |world: &mut Self, after| world.schedule(after, Happening::Arrival { connection, from });
+        if arrival > self.now {
+            return later(self, arrival - self.now);
+        }
+        if self.cut[sender][receiver] {
+            return later(self, 20 * MS);
+        }
+        let open = &mut self.connections[connection];
+        let Some(id) = open.ids[1 - from] else {
+            open.on_the_way[from].clear();
+            return;
+        };
+        let process = open.processes[1 - from];
+        if !self.call(receiver, process, |protocol, _| protocol.has_space(sender, id)) {
+            return later(self, 5 * MS);
+        }
+        let Some((_, bytes)) = self.connections[connection].on_the_way[from].pop_front() else { return };
+        let mut kind = Kind::Heartbeat;
+        // A liar does not mind the answers to what it has sent.
+        let is_strict = self.nodes[receiver].lie.is_none();
+        self.call(receiver, process, |protocol, now| {
+            if let Err(Violation(why)) = receive(protocol, sender, id, &bytes, now, &mut kind)
+                && is_strict
+            {
+                protocol.record_refusal(format!("worker {sender}: {why}"), now);
+                protocol.close(sender, id, why);
+            }
+        });
+        let (id, process) = (self.connections[connection].ids[from], self.connections[connection].processes[from]);
+        if let Some(id) = id {
+            self.call(sender, process, |protocol, _| protocol.on_written(receiver, id, kind));
+        }
+        if !self.connections[connection].on_the_way[from].is_empty() {
+            later(self, Duration::ZERO);
+        }
+    }
+}
+
+/// What a connection does with the bytes of a frame.
+fn receive(
+    protocol: &mut Protocol,
+    sender: usize,
+    id: u64,
+    bytes: &[u8],
+    now: Time,
+    kind: &mut Kind,
+) -> Result<(), Violation> {
+    let broken = |error: crate::FrameError| Violation(error.to_string());
+    let Some((header, content)) = bytes.split_first_chunk::<FRAME_HEADER>() else {
+        return Err(Violation("truncated frame".into()));
+    };
+    let header = FrameHeader::parse(header, &LIMITS).map_err(broken)?;
+    *kind = header.kind;
+    protocol.admits(sender, id, header.kind, now)?;
+    header.check(content).map_err(broken)?;
+    let frame = Frame::parse(header.kind, content).map_err(broken)?;
+    protocol.on_frame(sender, id, frame, now)
+}

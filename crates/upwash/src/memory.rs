@@ -1,0 +1,68 @@
+//! How much memory this machine has left, so that a run that needs more is refused before it starts.
+
+/// The memory that this process can still get, in bytes, including swap; `None` where that is unknown.
+///
+/// Only Linux tells. A control group, such as that of a container or a Slurm job, may allow less than the machine has.
+pub fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let machine = in_bytes(&text, "MemAvailable:")? + in_bytes(&text, "SwapFree:").unwrap_or(0);
+    Some(control_group().map_or(machine, |group| group.min(machine)))
+}
+
+/// The value of a line such as `MemAvailable:   23592960 kB`.
+fn in_bytes(meminfo: &str, name: &str) -> Option<u64> {
+    let value = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(value.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+}
+
+/// What the control group of this process still allows, if it has a limit.
+fn control_group() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let number = |name: &str| {
+        let path = std::path::Path::new("/sys/fs/cgroup").join(group).join(name);
+        std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
+    };
+    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+}
+
+/// Formats a number of bytes for people.
+///
+/// ```
+/// assert_eq!(upwash::memory::display(3 << 29), "1.50 GiB");
+/// assert_eq!(upwash::memory::display(1 << 19), "0.5 MiB");
+/// ```
+pub fn display(bytes: u64) -> String {
+    match bytes as f64 / (1u64 << 20) as f64 {
+        mebibytes if mebibytes < 1000.0 => format!("{mebibytes:.1} MiB"),
+        mebibytes => format!("{:.2} GiB", mebibytes / 1024.0),
+    }
+}
+
+/// The error of something that needs more memory than there is, or `None` if it fits.
+pub(crate) fn shortage(needed: u64) -> Option<String> {
+    let available = available().filter(|&available| needed > available)?;
+    Some(format!("{} of memory, but only {} are available", display(needed), display(available)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_from_the_kernel() {
+        let text = "MemTotal:       24605096 kB\nMemAvailable:   23592960 kB\nSwapFree:              0 kB\n";
+        assert_eq!(in_bytes(text, "MemAvailable:"), Some(23_592_960 << 10));
+        assert_eq!(in_bytes(text, "MemFree:"), None);
+        if cfg!(target_os = "linux") {
+            assert!(available().is_some_and(|bytes| bytes > 1 << 20));
+        }
+    }
+
+    #[test]
+    fn shortage_names_both_numbers() {
+        assert_eq!(shortage(1), None);
+        let error = shortage(u64::MAX).unwrap_or_default();
+        assert!(error.is_empty() || error.contains("GiB of memory, but only"), "{error}");
+    }
+}
