@@ -1,0 +1,393 @@
+//! Algorithms in Python. Only the weights of a worker's messages and vectors cross the border between the languages.
+
+use crate::compute;
+use crate::errors::Class;
+use crate::plans::{self, Names};
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyType};
+use std::sync::{Arc, Mutex, PoisonError};
+use upwash::algorithm::{Exchange, Links, Outgoing, StateVector};
+use upwash::{Algorithm, LocalView, Plan, WorkerStats};
+use upwash_topology::Round;
+
+/// The first exception of an algorithm.
+#[derive(Clone, Default)]
+pub(crate) struct Failure(Arc<Mutex<Option<PyErr>>>);
+
+impl Failure {
+    fn set(&self, error: PyErr) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    /// The exception, if there was one.
+    pub(crate) fn get(&self, py: Python<'_>) -> Option<PyErr> {
+        let failure = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.as_ref().map(|error| error.clone_ref(py))
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
+
+/// An instance of a subclass of `upwash.Algorithm`.
+pub(crate) struct PythonAlgorithm {
+    object: Py<PyAny>,
+    name: String,
+    names: Names,
+    links: Links,
+    /// What every worker sends, unless `messages` is a method of the subclass.
+    messages: Option<Vec<Outgoing>>,
+    /// The exchanges of every round, unless `exchanges` is a method of the subclass.
+    exchanges: Option<Vec<Exchange>>,
+    has_server: bool,
+    supports_directed: bool,
+    starts_equal: bool,
+    owns_momentum: bool,
+    pub(crate) failure: Failure,
+}
+
+impl std::fmt::Debug for PythonAlgorithm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl PythonAlgorithm {
+    /// Reads what an algorithm declares about itself.
+    pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = object.py();
+        let base = py.import("upwash.algorithm")?.getattr("Algorithm")?.cast_into::<PyType>()?;
+        if !object.is_instance(&base)? {
+            let kind = object.get_type();
+            let text = format!("algorithm: expected an instance of a subclass of upwash.Algorithm, not {kind}");
+            return Err(pyo3::exceptions::PyTypeError::new_err(text));
+        }
+        let is_default =
+            |method: &str| -> PyResult<bool> { Ok(object.get_type().getattr(method)?.is(&base.getattr(method)?)) };
+        let flag = |name: &str| object.getattr(name)?.is_truthy();
+        let names = Names::read(object)?;
+        let budget: Option<f64> = object.getattr("matcha_budget")?.extract()?;
+        let links = match (budget, flag("uses_graph")?) {
+            (Some(budget), _) => Links::Matcha { budget },
+            (None, true) => Links::Configured,
+            (None, false) => Links::None,
+        };
+        let algorithm = Self {
+            name: object.call_method0("display_name")?.extract()?,
+            names,
+            links,
+            messages: is_default("messages")?.then(|| vec![Outgoing::stepped()]),
+            exchanges: is_default("exchanges")?.then(|| vec![Exchange::Neighbors]),
+            has_server: flag("has_server")?,
+            supports_directed: flag("supports_directed")?,
+            starts_equal: flag("starts_equal")?,
+            owns_momentum: flag("owns_momentum")?,
+            failure: Failure::default(),
+            object: object.clone().unbind(),
+        };
+        // Errors in the declaration are reported before the run begins.
+        if algorithm.exchanges.is_none() {
+            algorithm.read_exchanges(py, 0)?;
+        }
+        Ok(algorithm)
+    }
+
+    fn read_exchanges(&self, py: Python<'_>, round: u64) -> PyResult<Vec<Exchange>> {
+        let names: Vec<String> = self.object.bind(py).call_method1("exchanges", (round,))?.extract()?;
+        names.iter().map(|name| plans::exchange(py, name)).collect()
+    }
+
+    fn read_messages(&self, py: Python<'_>, view: &LocalView<'_>) -> PyResult<Vec<Outgoing>> {
+        let messages = self.object.bind(py).call_method1("messages", (PyView::new(view),))?;
+        plans::messages(&messages, &self.names)
+    }
+
+    fn read_plan(&self, py: Python<'_>, view: &LocalView<'_>) -> PyResult<Plan> {
+        let answer = self.object.bind(py).call_method1("plan", (PyView::new(view),))?;
+        let plan = plans::plan(&answer, &self.names)?;
+        let exchanges = self.exchanges_of(py, view.context.round.index())?;
+        let exchange = exchanges.get(view.context.exchange).copied().unwrap_or(Exchange::Neighbors);
+        let count = match &self.messages {
+            Some(messages) => messages.len(),
+            None => self.read_messages(py, view)?.len(),
+        };
+        let checked = plan.check(view, exchange, count, self.names.state_vectors.len());
+        checked.map_err(|what| Class::Algorithm.error(py, format!("{}.plan: {what}", self.name)))?;
+        Ok(plan)
+    }
+
+    fn exchanges_of(&self, py: Python<'_>, round: u64) -> PyResult<Vec<Exchange>> {
+        match &self.exchanges {
+            Some(exchanges) => Ok(exchanges.clone()),
+            None => self.read_exchanges(py, round),
+        }
+    }
+
+    /// Asks Python, or answers with a default after a failure. The run then ends before the answer is used.
+    fn ask<T>(&self, default: impl FnOnce() -> T, question: impl FnOnce(Python<'_>) -> PyResult<T>) -> T {
+        if self.failure.is_set() {
+            return default();
+        }
+        let answer = Python::try_attach(|py| match question(py) {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                self.failure.set(error);
+                None
+            }
+        });
+        match answer {
+            Some(Some(answer)) => answer,
+            Some(None) => default(),
+            None => {
+                self.failure.set(PyKeyboardInterrupt::new_err("the interpreter is shutting down"));
+                default()
+            }
+        }
+    }
+}
+
+impl Algorithm for PythonAlgorithm {
+    fn plan(&self, view: &LocalView<'_>) -> Plan {
+        self.ask(Plan::default, |py| self.read_plan(py, view))
+    }
+
+    fn messages(&self, view: &LocalView<'_>) -> Vec<Outgoing> {
+        match &self.messages {
+            Some(messages) => messages.clone(),
+            None => self.ask(|| vec![Outgoing::stepped()], |py| self.read_messages(py, view)),
+        }
+    }
+
+    fn exchanges(&self, round: u64) -> Vec<Exchange> {
+        match &self.exchanges {
+            Some(exchanges) => exchanges.clone(),
+            None => self.ask(|| vec![Exchange::Neighbors], |py| self.read_exchanges(py, round)),
+        }
+    }
+
+    fn state_vectors(&self) -> Vec<StateVector> {
+        self.names.state_vectors.clone()
+    }
+
+    fn links(&self) -> Links {
+        self.links
+    }
+
+    fn display_name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn has_server(&self) -> bool {
+        self.has_server
+    }
+
+    fn supports_directed(&self) -> bool {
+        self.supports_directed
+    }
+
+    fn starts_equal(&self) -> bool {
+        self.starts_equal
+    }
+
+    fn owns_momentum(&self) -> bool {
+        self.owns_momentum
+    }
+
+    fn failure(&self) -> Option<String> {
+        if !self.failure.is_set() {
+            return None;
+        }
+        let text = Python::try_attach(|py| self.failure.get(py).map(|error| error.to_string()));
+        Some(text.flatten().unwrap_or_else(|| "an exception".into()))
+    }
+}
+
+/// What a worker knows when it mixes: the argument of `upwash.Algorithm.plan`.
+#[pyclass(frozen, name = "View", module = "upwash")]
+pub(crate) struct PyView {
+    round: Round,
+    /// The worker.
+    #[pyo3(get)]
+    worker: usize,
+    /// The index of the exchange in its round, from 0.
+    #[pyo3(get)]
+    exchange: usize,
+    /// The learning rate of this round.
+    #[pyo3(get)]
+    learning_rate: f64,
+    /// The learning rate of the previous round; in the first round, of this one.
+    #[pyo3(get)]
+    previous_learning_rate: f64,
+    /// The configured momentum.
+    #[pyo3(get)]
+    momentum: f64,
+    /// The worker that has no data and serves the others, if there is one.
+    #[pyo3(get)]
+    server: Option<usize>,
+    own: WorkerStats,
+    received: Vec<(usize, WorkerStats)>,
+}
+
+impl PyView {
+    fn new(view: &LocalView<'_>) -> Self {
+        let context = &view.context;
+        Self {
+            round: context.round.clone(),
+            worker: view.worker,
+            exchange: context.exchange,
+            learning_rate: context.rate,
+            previous_learning_rate: context.previous_rate,
+            momentum: context.momentum,
+            server: context.server,
+            own: view.own,
+            received: view.received.to_vec(),
+        }
+    }
+}
+
+/// An unknown loss counts as the worst one.
+fn loss(stats: &WorkerStats) -> f64 {
+    stats.loss.unwrap_or(f64::INFINITY)
+}
+
+#[pymethods]
+impl PyView {
+    /// The number of the round, from 0.
+    #[getter]
+    fn round(&self) -> u64 {
+        self.round.index()
+    }
+
+    /// The number of workers.
+    #[getter]
+    fn workers(&self) -> usize {
+        self.round.mixing().nodes()
+    }
+
+    /// The worker's own loss on its batch; infinite if it is not known yet.
+    #[getter]
+    fn loss(&self) -> f64 {
+        loss(&self.own)
+    }
+
+    /// The number of the worker's links that are up.
+    #[getter]
+    fn degree(&self) -> usize {
+        self.own.degree
+    }
+
+    /// The worker's own scalar.
+    #[getter]
+    fn scalar(&self) -> f64 {
+        self.own.scalar
+    }
+
+    /// The messages that arrived, in increasing order of their senders.
+    #[getter]
+    fn received(&self) -> Vec<PyReceived> {
+        self.received.iter().map(|&(worker, stats)| PyReceived { worker, stats }).collect()
+    }
+
+    /// This worker's row of the mixing matrix W of the round, or of (I + W) / 2: a weight for each sender.
+    #[pyo3(signature = (*, lazy = false))]
+    fn weights<'py>(&self, py: Python<'py>, lazy: bool) -> PyResult<Bound<'py, PyDict>> {
+        let context = upwash::algorithm::ExchangeContext::new(&self.round, self.learning_rate);
+        let view = LocalView { worker: self.worker, context, own: self.own, received: &[] };
+        let row = PyDict::new(py);
+        for (sender, weight) in view.weights(lazy) {
+            row.set_item(sender, weight)?;
+        }
+        Ok(row)
+    }
+
+    fn __repr__(&self) -> String {
+        let (worker, round, senders) = (self.worker, self.round.index(), self.received.len());
+        format!("<upwash.View of worker {worker} in round {round}: {senders} messages>")
+    }
+}
+
+/// What a message tells about its sender.
+#[pyclass(frozen, name = "Received", module = "upwash")]
+pub(crate) struct PyReceived {
+    /// The sender.
+    #[pyo3(get)]
+    worker: usize,
+    stats: WorkerStats,
+}
+
+#[pymethods]
+impl PyReceived {
+    /// The sender's loss on its batch; infinite if it is not known yet.
+    #[getter]
+    fn loss(&self) -> f64 {
+        loss(&self.stats)
+    }
+
+    /// The number of the sender's links that are up.
+    #[getter]
+    fn degree(&self) -> usize {
+        self.stats.degree
+    }
+
+    /// The sender's scalar.
+    #[getter]
+    fn scalar(&self) -> f64 {
+        self.stats.scalar
+    }
+
+    fn __repr__(&self) -> String {
+        let (worker, loss, degree) = (self.worker, loss(&self.stats), self.stats.degree);
+        format!("<upwash.Received from worker {worker}: loss {loss:.4}, degree {degree}>")
+    }
+}
+
+/// How often plans are timed.
+const PASSES: usize = 10;
+
+/// Seconds that it takes to plan for every worker of a graph, per worker and round: for measurements. The same algorithm in Rust,
+/// `dpsgd`, is measured if none is given.
+#[pyfunction]
+#[pyo3(signature = (graph, algorithm, rounds))]
+pub(crate) fn time_plans(
+    py: Python<'_>,
+    graph: &crate::graph::PyGraph,
+    algorithm: Option<&Bound<'_, PyAny>>,
+    rounds: u64,
+) -> PyResult<f64> {
+    use upwash::algorithm::{Dpsgd, ExchangeContext};
+    use upwash_topology::{Schedule, Weights};
+    let algorithm: Box<dyn Algorithm> = match algorithm {
+        Some(object) => Box::new(PythonAlgorithm::new(object)?),
+        None => Box::new(Dpsgd::default()),
+    };
+    let graph = Arc::clone(&graph.graph);
+    let seconds = compute::detached(py, move || {
+        let Ok(schedule) = Schedule::fixed(&graph, &Weights::Optimal) else {
+            return Err("the graph has no weights".to_owned());
+        };
+        let stats: Vec<WorkerStats> = graph
+            .degrees()
+            .into_iter()
+            .enumerate()
+            .map(|(worker, degree)| WorkerStats { loss: Some(worker as f64), degree, scalar: 1.0 })
+            .collect();
+        // The fastest of several passes: what else the machine does can only add to the time.
+        let fastest = (0..PASSES).map(|_| {
+            let started = std::time::Instant::now();
+            for round in 0..rounds {
+                let round = schedule.round(round);
+                let plans = Exchange::Neighbors.plans(&*algorithm, &ExchangeContext::new(&round, 0.1), &stats);
+                std::hint::black_box(plans);
+            }
+            started.elapsed().as_secs_f64()
+        });
+        let fastest = fastest.fold(f64::INFINITY, f64::min);
+        match algorithm.failure() {
+            Some(what) => Err(what),
+            None => Ok(fastest / (rounds.max(1) as f64 * stats.len() as f64)),
+        }
+    })?;
+    seconds.map_err(|what| Class::Algorithm.error(py, what))
+}

@@ -1,0 +1,180 @@
+//! `upwash.Schedule` and `upwash.Round`: which links are up in round k, and with which weights.
+
+use crate::arrays;
+use crate::compute::detached;
+use crate::errors::{Class, OrRaise};
+use crate::theory::PyRotation;
+use numpy::{PyArray1, PyArray2};
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+use std::sync::Arc;
+use upwash_topology::{Graph, Order, Round, Schedule, ScheduleError, Weights};
+
+const LINKS: &str = "whole, alternating, random-matching, released, one-peer-exponential or exponential";
+
+/// Which links are up in round k, and with which weights. Any round can be computed without those before it.
+///
+/// `Graph.schedule`, `Matcha.schedule` and `Experiment.schedule` make schedules.
+///
+/// >>> schedule = upwash.Graph("ring:4").schedule()
+/// >>> schedule.round(10_000)
+/// <upwash.Round 10000: 4 links>
+#[pyclass(frozen, name = "Schedule", module = "upwash")]
+pub(crate) struct PySchedule(Arc<Schedule>);
+
+impl From<Schedule> for PySchedule {
+    fn from(schedule: Schedule) -> Self {
+        Self(Arc::new(schedule))
+    }
+}
+
+impl PySchedule {
+    /// A schedule over the links of a graph, by its name in configurations.
+    pub(crate) fn over(py: Python<'_>, graph: &Arc<Graph>, links: &str, weights: Weights, seed: u64) -> PyResult<Self> {
+        let (graph, name) = (Arc::clone(graph), links.to_owned());
+        if links != "whole" && weights != Weights::Optimal {
+            let text = format!("weights: links \"{links}\" have weights of their own; leave them out");
+            return Err(Class::Graph.error(py, text));
+        }
+        let schedule = detached(py, move || -> Result<Option<Schedule>, ScheduleError> {
+            Ok(Some(match &name[..] {
+                "whole" => Schedule::fixed(&graph, &weights)?,
+                "alternating" => Schedule::alternating(&graph),
+                "random-matching" => Schedule::random_matching(&graph, seed),
+                "released" => Schedule::released_flags(&graph)?,
+                "one-peer-exponential" => Schedule::one_peer_exponential(graph.nodes()),
+                "exponential" => Schedule::exponential(graph.nodes()),
+                _ => return Ok(None),
+            }))
+        })?;
+        let schedule = schedule.or_raise(py)?;
+        let unknown = || Class::Graph.error(py, format!("links \"{links}\" are unknown: write {LINKS}"));
+        schedule.map(Self::from).ok_or_else(unknown)
+    }
+}
+
+#[pymethods]
+impl PySchedule {
+    /// Directed links, as (sender, receiver), in every round. A worker averages what it receives with its own model.
+    ///
+    /// >>> upwash.Schedule.directed(3, [(0, 1), (1, 2), (2, 0)]).round(0).mixing[1]
+    /// array([0.5, 0.5, 0. ])
+    #[classmethod]
+    fn directed(cls: &Bound<'_, PyType>, nodes: usize, edges: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let edges = arrays::pairs(edges)?;
+        if nodes == 0 {
+            return Err(Class::Graph.error(cls.py(), "a schedule needs at least one worker"));
+        }
+        Ok(Schedule::directed(nodes, &edges).or_raise(cls.py())?.into())
+    }
+
+    /// The schedule on the copies of a rotation, `in-turn` or in `random` order.
+    ///
+    /// >>> graph = upwash.Graph("paper:L1")
+    /// >>> schedule = graph.schedule().rotating(graph.rotation(3))
+    /// >>> [schedule.round(k).copy for k in range(4)]
+    /// [0, 1, 2, 0]
+    #[pyo3(signature = (rotation, order = "in-turn", *, seed = 0))]
+    fn rotating(&self, py: Python<'_>, rotation: &PyRotation, order: &str, seed: u64) -> PyResult<Self> {
+        let order = match order {
+            "in-turn" => Order::InTurn { start: 0 },
+            "random" => Order::Random { seed },
+            _ => {
+                let text = format!("order \"{order}\" is unknown: write in-turn or random");
+                return Err(Class::Graph.error(py, text));
+            }
+        };
+        let schedule = (*self.0).clone().rotating(rotation.0.relabelings(), order);
+        Ok(schedule.or_raise(py)?.into())
+    }
+
+    /// The schedule, with an average of all workers after every `rounds` rounds.
+    fn averaging_every(&self, py: Python<'_>, rounds: u64) -> PyResult<Self> {
+        Ok((*self.0).clone().averaging_every(rounds).or_raise(py)?.into())
+    }
+
+    /// The number of workers.
+    #[getter]
+    fn nodes(&self) -> usize {
+        self.0.nodes()
+    }
+
+    /// The links and weights of a round, which is numbered from 0.
+    fn round(&self, py: Python<'_>, index: u64) -> PyResult<PyRound> {
+        let schedule = Arc::clone(&self.0);
+        Ok(PyRound(detached(py, move || schedule.round(index))?))
+    }
+
+    /// Every (sender, receiver) that is linked in some round.
+    fn possible_links<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray2<i64>> {
+        arrays::links(py, &self.0.possible_links())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<upwash.Schedule of {} workers>", self.0.nodes())
+    }
+}
+
+/// The links and mixing weights of a round. `Schedule.round` makes it.
+///
+/// >>> upwash.Graph("path:3").schedule().round(0).links
+/// array([[0, 1],
+///        [1, 2]])
+#[pyclass(frozen, name = "Round", module = "upwash")]
+pub(crate) struct PyRound(Round);
+
+#[pymethods]
+impl PyRound {
+    /// The number of the round.
+    #[getter]
+    fn index(&self) -> u64 {
+        self.0.index()
+    }
+
+    /// The copy of the graph that is in use.
+    #[getter]
+    fn copy(&self) -> usize {
+        self.0.copy()
+    }
+
+    /// The links that are up, one a row: pairs, or (sender, receiver) if directed.
+    #[getter]
+    fn links<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray2<i64>> {
+        arrays::links(py, self.0.links())
+    }
+
+    /// Whether links are directed.
+    #[getter]
+    fn is_directed(&self) -> bool {
+        self.0.is_directed()
+    }
+
+    /// The indices of the active matchings.
+    #[getter]
+    fn matchings<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        arrays::integers(py, self.0.matchings().iter().copied())
+    }
+
+    /// The mixing matrix W of the round.
+    #[getter]
+    fn mixing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f64>>> {
+        arrays::mixing(py, self.0.mixing())
+    }
+
+    /// The number of workers from which each worker receives.
+    #[getter]
+    fn degrees<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        arrays::integers(py, (0..self.0.mixing().nodes()).map(|worker| self.0.degree(worker)))
+    }
+
+    /// rho of this round.
+    fn contraction(&self, py: Python<'_>) -> PyResult<f64> {
+        arrays::check_spectrum(py, self.0.mixing().nodes())?;
+        let round = self.0.clone();
+        detached(py, move || round.mixing().contraction())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<upwash.Round {}: {} links>", self.0.index(), self.0.links().len())
+    }
+}

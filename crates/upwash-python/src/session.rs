@@ -1,0 +1,310 @@
+//! A run on a thread of its own, which the calling thread of Python follows.
+//!
+//! The thread sends events and waits for nothing else of Python, except for an algorithm in Python. If callbacks follow
+//! the run, it waits after each event until they have seen it.
+
+use crate::algorithm::Failure;
+use crate::compute::{internal_error, new_pool};
+use crate::dataset::PyDataset;
+use crate::errors::{Class, Classified, text};
+use crate::setup::Setup;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use rayon::ThreadPool;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use upwash::run::StopHandle;
+use upwash::{Event, Summary, TrainError};
+
+/// How many events may wait until Python reads them.
+const MAX_WAITING: usize = 256;
+/// How often a round is reported if nothing but a progress bar follows the run.
+const ROUND_INTERVAL: Duration = Duration::from_millis(50);
+
+type Outcome = Result<Result<Summary, TrainError>, Box<dyn Any + Send>>;
+
+/// How a run is carried out.
+pub(crate) struct Options {
+    pub(crate) output: Option<PathBuf>,
+    pub(crate) resume: bool,
+}
+
+/// The processes of a run: this one, or the ranks of an MPI job.
+#[derive(Clone, Copy)]
+enum Job {
+    ThisProcess,
+    #[cfg(feature = "mpi")]
+    Rank(upwash_mpi::Rank),
+}
+
+impl Job {
+    /// Joins the job that a transport names.
+    fn join(py: Python<'_>, transport: Option<&str>) -> PyResult<Self> {
+        match transport {
+            None => Ok(Self::ThisProcess),
+            #[cfg(feature = "mpi")]
+            Some("mpi") => Ok(Self::Rank(crate::mpi::join(py)?)),
+            Some(name) => {
+                let text = format!("transport \"{name}\" is unknown to this module: write mpi, or leave it out");
+                Err(Class::Config.error(py, text))
+            }
+        }
+    }
+
+    /// The number of threads unless the user chooses one.
+    fn threads(self) -> Option<usize> {
+        match self {
+            Self::ThisProcess => None,
+            #[cfg(feature = "mpi")]
+            Self::Rank(rank) => Some(crate::mpi::threads(rank)),
+        }
+    }
+
+    /// The number of this process, from 0.
+    fn rank(self) -> usize {
+        match self {
+            Self::ThisProcess => 0,
+            #[cfg(feature = "mpi")]
+            Self::Rank(rank) => rank.number,
+        }
+    }
+}
+
+/// The thread's side: forwards events to Python.
+pub(crate) struct Forward {
+    events: SyncSender<String>,
+    seen: Option<Receiver<()>>,
+    stop: StopHandle,
+    last_round: Option<Instant>,
+}
+
+impl Forward {
+    #[cfg(feature = "mpi")]
+    pub(crate) fn stop_handle(&self) -> StopHandle {
+        self.stop.clone()
+    }
+
+    pub(crate) fn observe(&mut self, event: &Event) {
+        if self.seen.is_none() && matches!(event, Event::Round { .. }) {
+            if self.last_round.is_some_and(|last| last.elapsed() < ROUND_INTERVAL) {
+                return;
+            }
+            self.last_round = Some(Instant::now());
+        }
+        let Ok(line) = serde_json::to_string(event) else {
+            return;
+        };
+        let is_read = self.events.send(line).is_ok();
+        let is_seen = is_read && self.seen.as_ref().is_none_or(|seen| seen.recv().is_ok());
+        // Nobody follows the run any more.
+        if !is_seen {
+            self.stop.stop();
+        }
+    }
+}
+
+struct Following {
+    events: Receiver<String>,
+    seen: Option<SyncSender<()>>,
+    /// Whether the event that was read last has not been confirmed.
+    is_unseen: bool,
+}
+
+#[pyclass(frozen, name = "Session", module = "upwash._upwash")]
+pub(crate) struct PySession {
+    following: Mutex<Option<Following>>,
+    outcome: Mutex<Receiver<Outcome>>,
+    stop: StopHandle,
+    failure: Option<Failure>,
+    /// Python's identifier of the thread, while an algorithm in Python can run on it.
+    thread: Arc<AtomicI64>,
+    process: u32,
+    rank: usize,
+}
+
+/// Runs on a thread of `pool`. If the algorithm is in Python, the thread keeps its state of the interpreter for the
+/// whole run, which makes each call cheaper.
+fn run(setup: Setup, options: Options, forward: Forward, job: Job, thread: &AtomicI64) -> Result<Summary, TrainError> {
+    let has_python = setup.algorithm.is_some();
+    let train = move || match job {
+        Job::ThisProcess => train(setup, options, forward),
+        #[cfg(feature = "mpi")]
+        Job::Rank(rank) => crate::mpi::train(setup, &options, forward, rank),
+    };
+    if !has_python {
+        return train();
+    }
+    Python::attach(|py| {
+        // SAFETY: this thread is attached to the interpreter.
+        #[allow(unsafe_code)]
+        let identifier = unsafe { ffi::PyThread_get_thread_ident() };
+        thread.store(identifier as i64, Ordering::Release);
+        let result = py.detach(train);
+        thread.store(0, Ordering::Release);
+        result
+    })
+}
+
+fn train(setup: Setup, options: Options, mut forward: Forward) -> Result<Summary, TrainError> {
+    let Options { output, resume } = options;
+    let mut trainer = setup.trainer().stopped_by(forward.stop.clone()).resume(resume);
+    if let Some(output) = output {
+        trainer = trainer.output(output);
+    }
+    trainer.observe(move |event| forward.observe(event)).run()
+}
+
+#[pymethods]
+impl PySession {
+    #[new]
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (config, sets, files, *, dataset, algorithm, output, resume, threads, every_event, transport))]
+    fn new(
+        py: Python<'_>,
+        config: &str,
+        sets: Vec<String>,
+        files: PathBuf,
+        dataset: Option<&Bound<'_, PyDataset>>,
+        algorithm: Option<&Bound<'_, PyAny>>,
+        output: Option<PathBuf>,
+        resume: bool,
+        threads: Option<usize>,
+        every_event: bool,
+        transport: Option<&str>,
+    ) -> PyResult<Self> {
+        let setup = Setup::read(py, config, &sets, files, dataset, algorithm)?;
+        let job = Job::join(py, transport)?;
+        let pool: Arc<ThreadPool> = new_pool(py, threads.or(job.threads()))?;
+        let (events, received) = sync_channel(MAX_WAITING);
+        let (confirm, seen) = sync_channel(1);
+        let (outcome, result) = sync_channel(1);
+        let stop = StopHandle::default();
+        let forward = Forward { events, seen: every_event.then_some(seen), stop: stop.clone(), last_round: None };
+        let options = Options { output, resume };
+        let (failure, thread) = (setup.failure.clone(), Arc::new(AtomicI64::new(0)));
+        let own = Arc::clone(&thread);
+        let body = move || {
+            let run = || pool.install(|| run(setup, options, forward, job, &own));
+            let _ = outcome.send(catch_unwind(AssertUnwindSafe(run)));
+        };
+        let started = std::thread::Builder::new().name("upwash".into()).spawn(body);
+        started.map_err(|error| Class::Run.error(py, format!("cannot start a thread: {error}")))?;
+        let following = Following { events: received, seen: every_event.then_some(confirm), is_unseen: false };
+        Ok(Self {
+            following: Mutex::new(Some(following)),
+            outcome: Mutex::new(result),
+            stop,
+            failure,
+            thread,
+            process: std::process::id(),
+            rank: job.rank(),
+        })
+    }
+
+    /// The number of this process in its job.
+    #[getter]
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The next event as JSON; an empty text if there was none for `seconds`; none after the last. The previous event
+    /// counts as seen.
+    fn next_event(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<String>> {
+        self.check_process(py)?;
+        let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        py.detach(|| {
+            let mut following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(following) = &mut *following else {
+                return Ok(None);
+            };
+            if std::mem::take(&mut following.is_unseen)
+                && let Some(seen) = &following.seen
+            {
+                let _ = seen.send(());
+            }
+            match following.events.recv_timeout(timeout) {
+                Ok(event) => {
+                    following.is_unseen = following.seen.is_some();
+                    Ok(Some(event))
+                }
+                Err(RecvTimeoutError::Timeout) => Ok(Some(String::new())),
+                Err(RecvTimeoutError::Disconnected) => Ok(None),
+            }
+        })
+    }
+
+    /// Requests the end of the run, after its current round and with a checkpoint. No event follows.
+    fn stop(&self) {
+        self.stop.stop();
+        let following = self.following.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(following);
+    }
+
+    /// Raises an exception in the algorithm, if one in Python is running: for an algorithm that does not return.
+    fn interrupt_algorithm(&self, py: Python<'_>) {
+        let thread = self.thread.load(Ordering::Acquire);
+        if thread == 0 || std::process::id() != self.process {
+            return;
+        }
+        let exception = py.get_type::<pyo3::exceptions::PyKeyboardInterrupt>();
+        // SAFETY: the interpreter ignores a thread that does not exist.
+        #[allow(unsafe_code)]
+        unsafe {
+            ffi::PyThreadState_SetAsyncExc(thread as _, exception.as_ptr());
+        }
+    }
+
+    /// Whether the run has ended within `seconds`: its summary as JSON, or its exception. None if it goes on.
+    fn result(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<String>> {
+        self.check_process(py)?;
+        let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        let outcome = py.detach(|| {
+            let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+            outcome.recv_timeout(timeout)
+        });
+        let failure = || self.failure.as_ref().and_then(|failure| failure.get(py));
+        match outcome {
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(Class::Run.error(py, "the run has already ended")),
+            Ok(Err(panic)) => Err(internal_error(py, &*panic)),
+            Ok(Ok(Err(error))) => match failure() {
+                Some(exception) => {
+                    exception.add_note(py, text(&error))?;
+                    Err(exception)
+                }
+                None => Err(error.class().error(py, text(&error))),
+            },
+            Ok(Ok(Ok(summary))) => match failure() {
+                Some(exception) => Err(exception),
+                None => serde_json::to_string(&summary)
+                    .map(Some)
+                    .map_err(|error| Class::Internal.error(py, error.to_string())),
+            },
+        }
+    }
+}
+
+impl PySession {
+    /// A fork does not copy the thread of the run.
+    fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        match std::process::id() == self.process {
+            true => Ok(()),
+            false => {
+                let text = "this run belongs to the process that this one was forked from: start another run here";
+                Err(Class::Run.error(py, text))
+            }
+        }
+    }
+}
+
+impl Drop for PySession {
+    /// The run ends by itself after its current round.
+    fn drop(&mut self) {
+        self.stop.stop();
+    }
+}

@@ -1,0 +1,16 @@
+"""What tests share."""
+
+import shutil
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def program():
+    """The program `upwash`, which is installed beside the package."""
+    beside = Path(sysconfig.get_path("scripts")) / "upwash"
+    found = beside if beside.is_file() else shutil.which("upwash")
+    assert found, "the program upwash is not installed beside the package"
+    return found

@@ -1,0 +1,149 @@
+"""Graphs and theory, against numpy, networkx and the program."""
+
+import json
+import pickle
+import subprocess
+
+import networkx
+import numpy as np
+import pytest
+import scipy.sparse
+
+import upwash
+from upwash.errors import GraphError
+
+SPECS = ["paper:L1", "ring:8", "torus:3x4", "star:6", "complete:5", "erdos-renyi:12,p=0.5,seed=3"]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_matrices_agree_with_networkx_and_numpy(spec):
+    graph = upwash.Graph(spec)
+    reference = graph.to_networkx()
+    nodes = range(graph.nodes)
+    np.testing.assert_array_equal(graph.adjacency(), networkx.to_numpy_array(reference, nodelist=nodes))
+    laplacian = networkx.laplacian_matrix(reference, nodelist=nodes).toarray()
+    np.testing.assert_array_equal(graph.laplacian(), laplacian)
+    np.testing.assert_allclose(graph.spectrum(), np.linalg.eigvalsh(laplacian.astype(float)), atol=1e-9)
+    assert graph.is_connected == networkx.is_connected(reference)
+    for weights in ["optimal", "metropolis"]:
+        mixing = graph.mixing(weights)
+        np.testing.assert_allclose(mixing.sum(axis=0), 1, atol=1e-12)
+        disagreement = mixing - np.full_like(mixing, 1 / graph.nodes)
+        if graph.is_connected:
+            assert graph.contraction(weights) == pytest.approx(np.linalg.norm(disagreement, 2) ** 2, abs=1e-9)
+
+
+def test_a_graph_goes_to_other_packages_and_back():
+    graph = upwash.Graph("paper:L1")
+    dense = graph.adjacency()
+    same = [graph.to_networkx(), dense, dense.tolist(), scipy.sparse.csr_array(dense), graph]
+    for other in same:
+        assert upwash.Graph(other) == graph, type(other)
+    letters = networkx.Graph([("a", "b"), ("b", "c")])
+    assert upwash.Graph(letters).edges.tolist() == [[0, 1], [1, 2]]
+    assert pickle.loads(pickle.dumps(graph)) == graph
+    assert len({graph, upwash.Graph(dense)}) == 1
+
+
+def test_matcha_is_within_its_budget_and_no_worse_than_equal_probabilities():
+    matcha = upwash.Graph("paper:L1").matcha(0.5)
+    probabilities = matcha.probabilities
+    assert probabilities.sum() <= 0.5 * len(probabilities) + 1e-9
+    laplacian = np.zeros((8, 8))
+    for probability, matching in zip(probabilities, matcha.matchings, strict=True):
+        for u, v in matching:
+            laplacian[[u, v], [u, v]] += probability
+            laplacian[[u, v], [v, u]] -= probability
+    assert matcha.lambda2 == pytest.approx(np.linalg.eigvalsh(laplacian)[1], abs=1e-9)
+    assert matcha.lambda2 > 0.5 * upwash.Graph("paper:L1").spectrum()[1]
+
+
+def test_rounds_of_a_schedule_have_the_drawn_matchings():
+    graph = upwash.Graph("paper:L1")
+    schedule = graph.matcha(0.5).schedule(seed=7)
+    counts = np.zeros(len(graph.matchings))
+    for k in range(2000):
+        round = schedule.round(k)
+        counts[round.matchings] += 1
+        expected = {tuple(link) for j in round.matchings for link in graph.matchings[j].tolist()}
+        assert {tuple(link) for link in round.links.tolist()} == expected
+        np.testing.assert_allclose(round.mixing.sum(axis=1), 1)
+    np.testing.assert_allclose(counts / 2000, graph.matcha(0.5).probabilities, atol=0.05)
+
+
+def test_leaders_are_the_published_matrix():
+    graph, w = upwash.Graph("paper:L1"), 0.2
+    leaders = graph.leaders(0.1, 0.1)
+    best, degree = leaders.best_leaders(list(range(8))), leaders.degree_leaders()
+    expected = (1 - w) * graph.mixing() + 0.1 * np.eye(8)[best] + 0.1 * np.eye(8)[degree]
+    np.testing.assert_allclose(leaders.matrix(best, degree), expected)
+    bound, _, _ = leaders.contraction_worst()
+    assert leaders.contraction(best, degree) <= bound + 1e-12
+
+
+def test_an_analysis_is_what_the_program_prints(program):
+    graph = upwash.Graph("paper:L1")
+    command = [
+        program,
+        "topology",
+        "analyze",
+        "paper:L1",
+        "--budget",
+        "0.5",
+        "--rotate",
+        "3",
+        "--leaders",
+        "0.1,0.1",
+        "--json",
+    ]
+    printed = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    printed.pop("graph")
+    assert graph.analyze(budget=0.5, rotate=3, leaders=(0.1, 0.1)).to_dict() == printed
+
+
+def test_drawings_are_svg(tmp_path):
+    graph = upwash.Graph("paper:L1")
+    assert graph._repr_svg_().startswith("<svg")
+    path = graph.draw(copies=3).save(tmp_path / "rotation.svg")
+    assert path.read_text().count("copy") >= 2
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda: upwash.Graph("rign:8"), "did you mean `ring`"),
+        (lambda: upwash.Graph("ring:1"), "ring:1"),
+        (lambda: upwash.Graph.from_edges(3, [(0, 3)]), "node 3 is out of range"),
+        (lambda: upwash.Graph.from_edges(3, [(0, 1, 2)]), "link 0 is"),
+        (lambda: upwash.Graph.from_edges(3, [(0, -1)]), "link 0 is"),
+        (lambda: upwash.Graph.from_edges(3, 7), "pairs of worker numbers"),
+        (lambda: upwash.Graph(np.zeros((2, 3))), "2x3"),
+        (lambda: upwash.Graph(np.array([[0, 1], [0, 0]])), "not symmetric"),
+        (lambda: upwash.Graph(np.array([["a"]])), "matrix of numbers"),
+        (lambda: upwash.Graph(networkx.DiGraph([(0, 1)])), "directed"),
+        (lambda: upwash.Graph("ring:4").mixing("best"), "unknown weights"),
+        (lambda: upwash.Graph("ring:4").mixing(np.eye(3)), "4 rows"),
+        (lambda: upwash.Graph("ring:4").matcha(2), "out of range"),
+        (lambda: upwash.Graph("ring:4").leaders(0.9, 0.9), "at most 1"),
+        (lambda: upwash.Graph("ring:4").leaders().matrix([0], [0]), "each of 4 workers"),
+        (lambda: upwash.Graph("ring:4").rotation(0), "at least 1 copy"),
+        (lambda: upwash.Graph("ring:4").schedule("all"), "unknown"),
+        (lambda: upwash.Graph("ring:4").neighbors(4), "worker 4"),
+        (lambda: upwash.Schedule.directed(0, []), "at least one worker"),
+        (lambda: upwash.Graph("ring:5000").analyze(), "too many to analyze"),
+        (lambda: upwash.Graph("ring:5000").draw(), "too many to draw"),
+        (lambda: upwash.Graph("ring:60000").adjacency(), "too many for a dense matrix"),
+        (lambda: upwash.Graph("ring:60000").mixing("metropolis"), "too many for a dense matrix"),
+        (lambda: upwash.Graph("ring:60000").spectrum(), "too many for eigenvalues"),
+        (lambda: upwash.Graph("ring:60000").mixing(), "too many for eigenvalues"),
+    ],
+)
+def test_what_is_no_graph_is_refused(build, text):
+    with pytest.raises(GraphError, match=text):
+        build()
+
+
+@pytest.mark.parametrize("value", [3, None, [[1, "a"]], object()])
+def test_other_types_are_type_errors(value):
+    with pytest.raises(TypeError):
+        upwash.Graph(value)

@@ -1,0 +1,170 @@
+"""Ctrl-C, forks, threads and the end of the interpreter leave nothing broken."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+import upwash
+
+PRELUDE = """
+import os, signal, sys, threading, time, upwash
+LONG = {"graph.topology": "ring:4", "training.epochs": 100000}
+def interrupt_after(seconds, times=1):
+    def send():
+        for _ in range(times):
+            time.sleep(seconds)
+            os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=send, daemon=True).start()
+"""
+
+
+def python(code, timeout=120, **options):
+    """Runs code in an interpreter of its own."""
+    command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_raises(tmp_path):
+    done = python(f"""
+        interrupt_after(0.5)
+        try:
+            upwash.train(LONG, out={str(tmp_path / "run")!r}, progress=False)
+        except KeyboardInterrupt as error:
+            print("interrupted:", error.__notes__[0])
+        print(upwash.train({{"graph.topology": "ring:4", "training.epochs": 1}}, progress=False).status)
+    """)
+    assert "interrupted: upwash: to continue the run" in done.stdout, done.stderr
+    assert done.stdout.splitlines()[-1] == "finished"
+    assert list((tmp_path / "run").glob("*.upwash")), "no checkpoint"
+    assert upwash.load(tmp_path / "run")[0].status == "interrupted"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.1, 0.3])
+def test_ctrl_c_at_any_moment_leaves_a_usable_interpreter(seconds):
+    done = python(f"""
+        class Slow(upwash.Algorithm):
+            def plan(self, view):
+                return view.weights()
+        for algorithm in (None, Slow()):
+            try:
+                interrupt_after({seconds})
+                upwash.train(LONG, algorithm=algorithm, callbacks=lambda event: None, progress=False)
+            except KeyboardInterrupt:
+                print("interrupted")
+            print(upwash.Graph("ring:4").contraction() > 0)
+    """)
+    assert done.stdout.split() == ["interrupted", "True"] * 2, done.stderr
+
+
+def test_a_second_ctrl_c_ends_an_algorithm_that_does_not_return():
+    done = python("""
+        class Endless(upwash.Algorithm):
+            def plan(self, view):
+                while True:
+                    pass
+        interrupt_after(0.5, times=3)
+        try:
+            upwash.train(LONG, algorithm=Endless(), progress=False)
+        except KeyboardInterrupt:
+            print("interrupted")
+    """)
+    assert done.stdout.startswith("interrupted"), done.stderr
+
+
+def test_ctrl_c_ends_a_long_computation():
+    done = python("""
+        interrupt_after(0.3)
+        try:
+            upwash.Graph("ring:3000").analyze()
+        except KeyboardInterrupt:
+            print("interrupted")
+        os._exit(0)
+    """)
+    assert done.stdout.strip() == "interrupted", done.stderr
+
+
+def test_the_interpreter_ends_while_a_run_is_going():
+    done = python("""
+        class Mine(upwash.Algorithm):
+            def plan(self, view):
+                return view.weights()
+        threading.Thread(target=upwash.train, args=(LONG,), kwargs={"algorithm": Mine(), "progress": False}, daemon=True).start()
+        time.sleep(0.5)
+        print("ending")
+    """)
+    assert (done.returncode, done.stdout.strip()) == (0, "ending"), done.stderr
+
+
+def test_a_forked_child_can_train_and_compute():
+    upwash.train({"graph.topology": "ring:4", "training.epochs": 1}, progress=False)
+    done = python("""
+        upwash.train({"training.epochs": 1}, progress=False)
+        upwash.Graph("ring:300").contraction()
+        child = os.fork()
+        if child == 0:
+            run = upwash.train({"training.epochs": 1}, progress=False)
+            print(run.status, round(upwash.Graph("ring:300").contraction(), 3), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+    """)
+    assert done.stdout.strip() == "finished 1.0", done.stderr
+
+
+def test_a_fork_while_a_run_is_going_leaves_the_parent_alone():
+    done = python("""
+        def fork(event):
+            if event.event == "round" and event.round == 3:
+                child = os.fork()
+                if child == 0:
+                    raise SystemExit(7)
+                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        run = upwash.train({"training.epochs": 1}, callbacks=fork, progress=False)
+        print(run.status)
+    """)
+    assert done.stdout.split() == ["7", "finished"], done.stderr
+
+
+def test_runs_on_several_threads_at_once():
+    found = []
+
+    def train(seed):
+        config = {"graph.topology": "ring:3", "training.epochs": 1, "seed": seed}
+        found.append((seed, upwash.train(config, progress=False).summary.mean_accuracy))
+
+    threads = [threading.Thread(target=train, args=(seed,)) for seed in (1, 1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 3
+    assert len({value for seed, value in found if seed == 1}) == 1
+
+
+def test_a_run_without_its_follower_ends(tmp_path):
+    before = threading.active_count()
+    session = upwash._upwash.Session(
+        "training.epochs = 100000",
+        [],
+        "",
+        dataset=None,
+        algorithm=None,
+        output=str(tmp_path / "run"),
+        resume=False,
+        threads=None,
+        every_event=True,
+        transport=None,
+    )
+    assert session.next_event(5.0)
+    del session
+    # The thread ends by itself.
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "run" / "summary.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert upwash.load(tmp_path / "run")[0].status == "interrupted"
+    assert threading.active_count() == before
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
