@@ -50,7 +50,7 @@ pub fn create(path: &Path) -> Result<File> {
 
 /// Creates a folder and its parents.
 pub fn make_folder(path: &Path) -> Result<()> {
-    std::fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))
+    upwash::files::create_directory(path).with_context(|| format!("cannot create {}", path.display()))
 }
 
 /// Writes a file atomically: after an error, the old content is unchanged.

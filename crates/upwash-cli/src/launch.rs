@@ -4,8 +4,10 @@ mod keys;
 mod processes;
 mod progress;
 
+use crate::configs;
 use crate::files;
-use crate::runs::{DIVERGED, INTERRUPTED, ISOLATED, end_cleanly_when_interrupted, interrupted, read_config};
+use crate::runs::{DIVERGED, INTERRUPTED, ISOLATED, end_cleanly_when_interrupted, interrupted};
+use crate::training_args::TrainingArgs;
 use anyhow::{Context, Result, ensure};
 use keys::Keys;
 use processes::{Launch, Outcome, Processes};
@@ -24,16 +26,15 @@ pub(crate) struct Args {
     /// Number of peers; must equal the number of workers of the graph
     #[arg(short = 'n', value_name = "N")]
     count: Option<usize>,
-    /// Replace a value of the configuration
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    replacements: Vec<String>,
+    #[command(flatten)]
+    training: TrainingArgs,
     /// The folder for results; an unfinished run in it is continued
     #[arg(long, value_name = "DIR", default_value = "runs/launch")]
     out: PathBuf,
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
-    let experiment = read_config(&args.config, &args.replacements)?;
+    let experiment = configs::read(&args.config, &args.training.overrides()?)?;
     let workers = experiment.workers();
     ensure!(
         args.count.is_none_or(|count| count == workers),
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let lock = lock_folder(&args.out)?;
     refuse_orphans(&args.out, workers)?;
     // When a run is continued, some peers may have finished already.
-    let has_ended = |worker: usize| directory::is_over(&peer_folder(&args.out, worker));
+    let has_ended = |worker: usize| directory::has_ended(&peer_folder(&args.out, worker), &experiment);
     let has_ended: Vec<bool> = (0..workers).map(has_ended).collect();
     if has_ended.iter().all(|ended| *ended) {
         writeln!(out, "the run in {folder} has already ended")?;

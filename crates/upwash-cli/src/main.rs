@@ -22,6 +22,7 @@ mod shell;
 mod sweep;
 mod topology;
 mod train;
+mod training_args;
 mod transports;
 mod usage;
 mod watch;

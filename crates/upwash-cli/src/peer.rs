@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     if args.until_stdin_closes {
         stop_when_stdin_closes();
     }
-    let Some(mut results) = RunDirectory::open(folder, &experiment, &location)? else {
+    let Some(mut results) = RunDirectory::open_or_extend(folder, &experiment, &location)? else {
         let summary = Summary::read(folder)?.with_context(|| format!("{} has no summary", folder.display()))?;
         note!("the run in {} has already ended", folder.display());
         print_end(args.id, folder, &summary, out)?;

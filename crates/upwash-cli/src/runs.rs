@@ -2,12 +2,9 @@
 
 use crate::output::tell;
 use anyhow::{Context, Result};
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use upwash::config::Overrides;
-use upwash::experiment::Experiment;
 use upwash::run::{RunError, Status, StopHandle};
 
 /// Exit code of a run that failed after it had started. docs/architecture.md has the table of exit codes.
@@ -78,10 +75,4 @@ pub fn use_threads(count: Option<usize>) -> Result<()> {
         pool.build_global()?;
     }
     Ok(())
-}
-
-/// Reads a configuration, applies `--set` and prepares the experiment.
-pub fn read_config(path: &Path, assignments: &[String]) -> Result<Experiment> {
-    let overrides = Overrides { set: assignments.to_vec(), unset: vec![] };
-    crate::configs::read(path, &overrides)
 }

@@ -1,11 +1,12 @@
 //! `upwash train`
 
-use crate::configs::{self, OverrideArgs};
+use crate::configs;
 use crate::engines::EngineArgs;
 use crate::output::note;
 use crate::progress::ProgressDisplay;
 use crate::resume;
 use crate::runs::{end_cleanly_when_interrupted, exit_code, stop_handle, use_threads};
+use crate::training_args::TrainingArgs;
 use crate::transports::{Job, TransportName};
 use crate::watch::{self, DEFAULT_ADDRESS};
 use anyhow::{Context, Result};
@@ -14,7 +15,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use upwash::algorithm::Links;
-use upwash::config::Overrides;
 use upwash::experiment::Experiment;
 use upwash::memory::display;
 use upwash::run::{BestModel, RunDirectory, RunLocation, Status, Summary, directory, run_in};
@@ -27,16 +27,7 @@ pub(crate) struct Args {
     #[arg(required_unless_present = "resume")]
     config: Option<PathBuf>,
     #[command(flatten)]
-    overrides: OverrideArgs,
-    /// The number of epochs; with --resume, a run gets more of them
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    epochs: Option<u64>,
-    /// Start all workers from this model: a run directory, or a file such as its model.safetensors
-    #[arg(long, value_name = "MODEL")]
-    from: Option<PathBuf>,
-    /// Keep the best averaged model of all evaluations, too, as best.safetensors
-    #[arg(long)]
-    keep_best: bool,
+    training: TrainingArgs,
     /// The folder for results, which must not contain a run
     #[arg(long, value_name = "DIR", default_value = "runs/train")]
     out: PathBuf,
@@ -71,7 +62,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
 
 fn run_in_job(job: &Job, args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     use_threads(args.threads.map(usize::from).or(job.threads()))?;
-    let overrides = args.overrides()?;
+    let overrides = args.training.overrides()?;
     let experiment = match &args.config {
         Some(config) if !args.resume => configs::read(config, &overrides)?,
         config => resume::prepare(config.as_deref(), &args.out, &overrides)?,
@@ -88,21 +79,6 @@ fn run_in_job(job: &Job, args: &Args, out: &mut impl Write) -> Result<ExitCode> 
     let mut transport = job.transport(&experiment)?;
     // The transport outlives an error, so that it can close its connections cleanly.
     job.or_end_all(train(job, args, &experiment, &mut *transport, out))
-}
-
-impl Args {
-    /// Everything that options change in the configuration.
-    fn overrides(&self) -> Result<Overrides> {
-        let mut overrides = self.overrides.overrides();
-        overrides.set.extend(self.epochs.map(|epochs| format!("training.epochs={epochs}")));
-        if let Some(model) = &self.from {
-            overrides.set.push(resume::from(model)?);
-        }
-        if self.keep_best {
-            overrides.set.push("training.keep_best=true".into());
-        }
-        Ok(overrides)
-    }
 }
 
 /// Shows the results of a run that is over, as if it had just ended.
@@ -150,7 +126,7 @@ fn train(
         false => RunDirectory::create(&args.out, experiment, &location)?,
     };
     if job.speaks() {
-        resume::remember(&args.overrides()?, &args.out)?;
+        resume::remember(&args.training.overrides()?, &args.out)?;
     }
     // The server runs until the end of this function, so that viewers see how the run ended.
     let _watched = match place {

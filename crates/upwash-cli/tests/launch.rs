@@ -55,6 +55,29 @@ fn folder_holds_only_one_run() {
     assert!(said.contains("whole holds a run already"), "{said}");
 }
 
+/// A run of peers takes the options of `upwash train`: it starts from a model, keeps the best ones, and gets more epochs.
+#[test]
+fn launch_changes_configurations_as_train_does() {
+    let folder = folder();
+    let here = folder.path();
+    said(here, &["train", "pair.toml", "--out", "first"]);
+    let launch =
+        ["launch", "pair.toml", "--out", "run", "--from", "first", "--keep-best", "--unset", "training.epochs"];
+    let table = said(here, &[&launch[..], &["--epochs", "1"]].concat());
+    assert!(table.contains("    mean  "), "{table}");
+    let peer = here.join("run/peer-0");
+    assert!(peer.join("best.safetensors").exists());
+    let started_from = std::fs::read(peer.join("initial-model.safetensors")).unwrap();
+    assert_eq!(started_from, std::fs::read(here.join("first/model.safetensors")).unwrap());
+    let rounds = |peer: &Path| summary(peer)["rounds"].as_u64().unwrap();
+    let first = rounds(&peer);
+    said(here, &[&launch[..], &["--epochs", "3"]].concat());
+    assert_eq!(rounds(&peer), 3 * first);
+    assert_eq!(rounds(&here.join("run/peer-1")), 3 * first);
+    let refused = error(here, &[&launch[..], &["--epochs", "2"]].concat());
+    assert!(refused.contains("run holds another run") && refused.contains("--out"), "{refused}");
+}
+
 /// Results that a failed peer left earlier are not shown.
 #[test]
 fn failed_peer_is_reported() {

@@ -10,6 +10,25 @@ use std::path::Path;
 /// The most bytes of a file that holds a configuration, a summary or a line of events.
 pub const MAX_TEXT_BYTES: u64 = 64 << 20;
 
+/// Creates a directory and its parents. If a file is in the way, the error names it, with a remedy.
+///
+/// ```
+/// let folder = tempfile::tempdir()?;
+/// std::fs::write(folder.path().join("notes.txt"), "")?;
+/// let error = upwash::files::create_directory(&folder.path().join("notes.txt/run")).unwrap_err();
+/// assert!(error.to_string().ends_with("notes.txt is a file: choose another directory"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn create_directory(path: &Path) -> Result<()> {
+    std::fs::create_dir_all(path).map_err(|error| match path.ancestors().find(|ancestor| ancestor.exists()) {
+        Some(file) if !file.is_dir() => {
+            let what = format!("{} is a file: choose another directory", file.display());
+            Error::new(error.kind(), what)
+        }
+        _ => error,
+    })
+}
+
 /// Writes `content` to a temporary file beside `path`, and renames that once it is complete and on disk. If `path`
 /// exists and is not a regular file (a device, a pipe), writes to it directly. Follows symbolic links; [`replace`] does
 /// not.

@@ -7,7 +7,6 @@ use crate::engine::{CpuEngine, Engine, EngineError, EngineSpec, Model, native_en
 use crate::experiment::{CustomParts, DataPaths, DatasetCache, Experiment, ExperimentError};
 use crate::model::LayerSpec;
 use crate::optimizer::Optimizer;
-use crate::run::directory::can_be_extended;
 use crate::run::{
     ControlFlow, DirectoryError, Event, Observer, Progress, RunDirectory, RunError, RunLocation, StopHandle, Summary,
     run_in, run_with,
@@ -247,10 +246,7 @@ impl<'a> Trainer<'a> {
         };
         let location = RunLocation { placement, is_shared: !transport.capabilities().survives_loss };
         let directory = match resume {
-            true if can_be_extended(&output, &experiment) => {
-                Some(RunDirectory::resume(&output, &experiment, &location)?)
-            }
-            true => RunDirectory::open(&output, &experiment, &location)?,
+            true => RunDirectory::open_or_extend(&output, &experiment, &location)?,
             false => Some(RunDirectory::create(&output, &experiment, &location)?),
         };
         let Some(mut directory) = directory else {

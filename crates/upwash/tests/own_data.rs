@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use upwash::config::Config;
-use upwash::data::OwnData;
+use upwash::data::{Augmentation, OwnData};
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::{Dataset, Trainer};
 
@@ -149,6 +149,10 @@ fn own_data_is_trained_on() {
     let paths = DataPaths { files: file(""), data: PathBuf::new() };
     let experiment = Experiment::prepare(config("arrays:split.npz", "partition = \"shards:1\""), &paths).unwrap();
     assert_eq!(experiment.data.classes, 4);
+    assert_eq!(experiment.data.augmentation, Augmentation::None);
+    let augmented = config("arrays:split.npz", "augmentation = \"crop-and-flip\"\npartition = \"iid\"");
+    let augmented = Experiment::prepare(augmented, &paths).unwrap();
+    assert_eq!(augmented.data.augmentation, Augmentation::CropAndFlip);
     // The folder is not part of a run's identity: the data may be elsewhere on another machine.
     assert!(experiment.identity().contains("name = \"arrays:split.npz\"\n"), "{}", experiment.identity());
     let absolute = format!("images:{}", file("pictures").display());

@@ -12,7 +12,7 @@ pub use network::{NetworkConfig, PeerConfig, WirePrecision};
 pub use overrides::Overrides;
 pub use parse::ConfigError;
 
-use crate::data::{OwnData, Partition};
+use crate::data::{Augmentation, OwnData, Partition};
 use crate::model::ModelSpec;
 use crate::optimizer::{Decay, LearningRate, Sgd};
 use schemars::JsonSchema;
@@ -73,6 +73,8 @@ pub struct DataConfig {
     pub test_examples: Option<usize>,
     /// With `images:FOLDER`: scale the shorter side of every image to this many pixels, and crop the center to a square.
     pub image_size: Option<usize>,
+    /// The random augmentation of training images. The default is `crop-and-flip` for CIFAR and `none` for other data.
+    pub augmentation: Option<Augmentation>,
 }
 
 /// `[graph]`
@@ -271,6 +273,7 @@ impl Default for DataConfig {
             train_examples: None,
             test_examples: None,
             image_size: None,
+            augmentation: None,
         }
     }
 }

@@ -19,6 +19,9 @@ pub use sampler::{Batch, ESTIMATION_IMAGES, Pick, Sampler};
 pub use store::{Source, SourceFile, StoreError};
 pub use synthetic::{Synthetic, SyntheticError};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 /// Labeled images with one byte per pixel, stored channel by channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Images {
@@ -145,7 +148,7 @@ impl Dataset {
 }
 
 /// The normalization of pixels: a pixel p of channel c becomes (p / full - mean of c) / (deviation of c).
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scaling {
     /// The byte value that maps to 1.
     pub full: f32,
@@ -179,7 +182,8 @@ impl Scaling {
 }
 
 /// The random augmentation of training images.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Augmentation {
     /// No augmentation.
     None,

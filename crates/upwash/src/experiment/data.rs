@@ -2,7 +2,7 @@
 
 use super::ExperimentError;
 use crate::config::DataConfig;
-use crate::data::{Dataset, OwnData, Source, StoreError, Synthetic, digits};
+use crate::data::{Dataset, OwnData, Partition, Source, StoreError, Synthetic, digits};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ pub struct DatasetCache {
     last: Option<(CacheKey, Arc<Dataset>)>,
 }
 
-/// The folder and the name of a data set, the limits on its training and test images, and their size.
-type CacheKey = (PathBuf, String, [Option<usize>; 3]);
+/// The folder of a data set, and its configuration without the partition, which does not change the data.
+type CacheKey = (PathBuf, DataConfig);
 
 /// The folders from which files are read.
 #[derive(Clone, Debug, Default)]
@@ -44,27 +44,30 @@ impl DataPaths {
 impl DatasetCache {
     /// The data set that `config` names, from the cache if it is there.
     pub(super) fn data(&mut self, config: &DataConfig, folder: &Path) -> Result<Arc<Dataset>, ExperimentError> {
-        // The partition is not part of the key, because it does not change the data.
-        let key =
-            (folder.to_owned(), config.name.clone(), [config.train_examples, config.test_examples, config.image_size]);
+        let key = (folder.to_owned(), DataConfig { partition: Partition::Balanced, ..config.clone() });
         if let Some((cached, data)) = &self.last
             && *cached == key
         {
             return Ok(Arc::clone(data));
         }
-        let data = truncated(Arc::new(load(config, folder)?), config);
+        let data = adjusted(Arc::new(load(config, folder)?), config);
         self.last = Some((key, Arc::clone(&data)));
         Ok(data)
     }
 }
 
-/// Truncates a data set to the configured numbers of examples.
-pub(super) fn truncated(mut data: Arc<Dataset>, config: &DataConfig) -> Arc<Dataset> {
+/// Truncates a data set to the configured numbers of examples, and sets the configured augmentation.
+pub(super) fn adjusted(mut data: Arc<Dataset>, config: &DataConfig) -> Arc<Dataset> {
     let [train, test] = [config.train_examples, config.test_examples].map(|n| n.unwrap_or(usize::MAX));
     if train < data.train.len() || test < data.test.len() {
         let data = Arc::make_mut(&mut data);
         data.train.truncate(train);
         data.test.truncate(test);
+    }
+    if let Some(augmentation) = config.augmentation
+        && augmentation != data.augmentation
+    {
+        Arc::make_mut(&mut data).augmentation = augmentation;
     }
     data
 }

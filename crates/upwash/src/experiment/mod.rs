@@ -169,7 +169,7 @@ impl Experiment {
         }
         let server = links::server(&config, &method, &graph)?;
         let data = match custom.dataset {
-            Some(dataset) => data::truncated(dataset, &config.data),
+            Some(dataset) => data::adjusted(dataset, &config.data),
             None => cache.data(&config.data, &paths.data)?,
         };
         data.check().map_err(ExperimentError::Conflict)?;

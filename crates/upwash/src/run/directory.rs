@@ -106,7 +106,7 @@ impl RunDirectory {
     /// Creates `top`, which must not hold a run yet.
     pub fn create(top: &Path, experiment: &Experiment, location: &RunLocation) -> Result<Self> {
         let path = location.own_directory(top);
-        std::fs::create_dir_all(&path).map_err(DirectoryError::io("create", &path))?;
+        crate::files::create_directory(&path).map_err(DirectoryError::io("create", &path))?;
         let holds_single_process_run = path != top && top.join(EVENTS_FILE).exists();
         if holds_single_process_run || !peer_directories(top).is_empty() {
             let (path, remedy) = (top.to_owned(), "");
@@ -176,6 +176,17 @@ impl RunDirectory {
         Ok(Some(directory))
     }
 
+    /// As [`open`](Self::open), but the run is extended if it has fewer epochs than the experiment, and what is measured
+    /// and kept may differ.
+    pub fn open_or_extend(path: &Path, experiment: &Experiment, location: &RunLocation) -> Result<Option<Self>> {
+        match change(path, experiment) {
+            Some(Change::Epochs { .. }) => Self::resume(path, experiment, location).map(Some),
+            Some(Change::Recording) if !is_over(path) => Self::resume(path, experiment, location).map(Some),
+            Some(Change::Recording) => Ok(None),
+            _ => Self::open(path, experiment, location),
+        }
+    }
+
     /// Resumes the run in `top` from its newest intact checkpoint, however many processes wrote it. The experiment may
     /// have more epochs than the run had: it is then extended. What is measured and kept may differ, too.
     pub fn resume(top: &Path, experiment: &Experiment, location: &RunLocation) -> Result<Self> {
@@ -198,7 +209,7 @@ impl RunDirectory {
             return Err(DirectoryError::Finished(top.to_owned()));
         }
         if path != top {
-            std::fs::create_dir_all(&path).map_err(DirectoryError::io("create", &path))?;
+            crate::files::create_directory(&path).map_err(DirectoryError::io("create", &path))?;
         }
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
@@ -356,19 +367,15 @@ pub fn is_running(path: &Path) -> bool {
     events.is_ok_and(|file| matches!(file.try_lock_shared(), Err(std::fs::TryLockError::WouldBlock)))
 }
 
-/// Whether a directory holds a run with a different configuration.
+/// Whether a directory holds a run that this experiment does not continue: more epochs, and other settings for what is
+/// measured and kept, continue it.
 pub fn holds_another_run(path: &Path, experiment: &Experiment) -> bool {
-    change(path, experiment).is_some_and(|change| change != Change::None)
+    matches!(change(path, experiment), Some(Change::Other(_)))
 }
 
 /// Whether a directory holds this run, and it is over: no rounds are left to run.
 pub fn has_ended(path: &Path, experiment: &Experiment) -> bool {
     is_over(path) && matches!(change(path, experiment), Some(Change::None | Change::Recording))
-}
-
-/// Whether the run in a directory would only get more epochs.
-pub fn can_be_extended(path: &Path, experiment: &Experiment) -> bool {
-    matches!(change(path, experiment), Some(Change::Epochs { .. }))
 }
 
 /// How an experiment differs from the run in a directory, if there is one.

@@ -28,11 +28,12 @@ const COMMON: [&str; 14] = [
 ];
 
 /// Values of keys that have no default.
-const EXAMPLES: [(&str, &str); 16] = [
+const EXAMPLES: [(&str, &str); 17] = [
     ("workers", "8"),
     ("data.train_examples", "1000"),
     ("data.test_examples", "200"),
     ("data.image_size", "32"),
+    ("data.augmentation", "\"crop-and-flip\""),
     ("graph.directed_edges", "[[0, 1], [1, 2], [2, 0]]"),
     ("training.initial_model", "\"runs/first/model.safetensors\""),
     ("training.keep_best", "true"),
