@@ -48,7 +48,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show what decentralized training is about, on built-in data, in some 15 seconds
+    /// Show what decentralized training is about, on built-in data, in a few seconds
     Demo(demo::Args),
     /// Write a configuration with every key, its meaning and its default, to start from
     #[command(after_help = "Examples:
