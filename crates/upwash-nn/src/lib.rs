@@ -26,7 +26,7 @@ mod timing;
 pub use describe::CompiledNetwork;
 pub use instructions::Instructions;
 pub use layer::Layer;
-pub use layers::{Function, Kernel};
+pub use layers::{Function, Kernel, multiply_transposed};
 pub use network::{Network, NormRanges, Outcome};
 pub use pass::{Operation, Pass, Statistics, Tensor, Workspace};
 pub use real::Real;

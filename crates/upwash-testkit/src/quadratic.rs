@@ -32,7 +32,7 @@ impl Quadratic {
                 sum += f64::from(a * distance * distance) / 2.0;
             }
         }
-        Score { loss: sum / batch.labels.len() as f64, correct: 0, examples: batch.labels.len() }
+        Score { loss: sum / batch.labels.len() as f64, correct: 0, examples: batch.labels.len(), clipped: 0 }
     }
 }
 

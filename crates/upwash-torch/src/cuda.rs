@@ -322,8 +322,11 @@ impl CudaEngine {
     }
 }
 
-/// The optimizer of the kernels: SGD, or an error.
+/// The optimizer of the kernels: SGD without clipping, or an error.
 pub(crate) fn sgd_of(spec: &EngineSpec) -> Result<Sgd, TorchError> {
+    if spec.clip.is_some() {
+        return Err(TorchError("training.clip has no GPU kernel yet: use --device cpu, or leave it out".into()));
+    }
     spec.optimizer.as_sgd().ok_or_else(|| {
         let name = spec.optimizer.name();
         TorchError(format!("the optimizer `{name}` has no GPU kernel: use --device cpu, or the optimizer sgd"))
@@ -341,7 +344,7 @@ fn scores(results: &Tensor, counts: &[usize]) -> Vec<Score> {
 }
 
 fn score(result: &[f32], examples: usize) -> Score {
-    Score { loss: f64::from(result[0]), correct: result[1] as usize, examples }
+    Score { loss: f64::from(result[0]), correct: result[1] as usize, examples, clipped: 0 }
 }
 
 thread_local! {

@@ -186,7 +186,7 @@ impl Model for Softmax {
                 row.iter_mut().zip(image).for_each(|(g, x)| *g += slope * x);
             }
         }
-        Score { loss: loss / f64::from(count), correct, examples: batch.labels.len() }
+        Score { loss: loss / f64::from(count), correct, examples: batch.labels.len(), clipped: 0 }
     }
 
     fn score(&self, x: &[f32], _: &[f32], batch: &Batch) -> Score {

@@ -30,5 +30,5 @@ pub fn cross_entropy(logits: &[f32], labels: &[u8], classes: usize) -> (Score, V
             slope.push(((x - largest).exp() / total - target) / examples as f32);
         }
     }
-    (Score { loss: loss / examples.max(1) as f64, correct, examples }, slope)
+    (Score { loss: loss / examples.max(1) as f64, correct, examples, clipped: 0 }, slope)
 }

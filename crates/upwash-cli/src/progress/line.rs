@@ -18,7 +18,15 @@ pub(super) struct EpochLine {
 impl EpochLine {
     /// Describes an epoch; `None` for other events.
     pub(super) fn of(event: &Event, epochs: u64, server: Option<usize>) -> Option<Self> {
-        let Event::Epoch { epoch, train_losses, test_accuracies, local_train_losses, consensus_distance, sent } = event
+        let Event::Epoch {
+            epoch,
+            train_losses,
+            test_accuracies,
+            local_train_losses,
+            clipped,
+            consensus_distance,
+            sent,
+        } = event
         else {
             return None;
         };
@@ -35,6 +43,9 @@ impl EpochLine {
         let local = local_train_losses.as_ref().and_then(|losses| known(losses));
         if let Some(local) = &local {
             parts.push(format!("local train loss {:.4}", local.mean));
+        }
+        if let Some(clipped) = clipped.as_ref().and_then(|clipped| known(clipped)) {
+            parts.push(format!("clipped {:.0} % of gradients", 100.0 * clipped.mean));
         }
         parts.push(format!("sent {:.1} MB", sent.bytes_sent as f64 / 1e6));
         if is_verbose() {
@@ -104,6 +115,7 @@ mod tests {
             train_losses: losses.to_vec(),
             test_accuracies: accuracies.map(<[f64]>::to_vec),
             local_train_losses: Some(losses.to_vec()),
+            clipped: Some(vec![0.25; 2]),
             consensus_distance: 1234.567,
             sent: Sent { bytes_sent, messages_sent: 9, simulated_seconds: 3.0 },
         }
@@ -119,7 +131,7 @@ mod tests {
         }
         let short = EpochLine::of(&epoch(&[0.25, 0.75], Some(&[0.9, 0.95]), 5_500_000), 20, None).unwrap().to_string();
         let expected = "epoch  7/20: loss 0.5000, test accuracy 92.50 % (worst 90.00),\n             \
-                        local train loss 0.5000, sent 5.5 MB";
+                        local train loss 0.5000, clipped 25 % of gradients, sent 5.5 MB";
         assert_eq!(short, expected);
     }
 

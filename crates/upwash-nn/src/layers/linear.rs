@@ -5,7 +5,7 @@ use crate::convolve::{Sweep, Taps, Walk, Write};
 use crate::packing::Packing;
 use crate::pass::{Operation, Pass, Tensor};
 use crate::product::Product;
-use crate::{Real, Shape};
+use crate::{Instructions, Real, Shape};
 use std::ops::Range;
 
 #[derive(Debug)]
@@ -104,5 +104,49 @@ impl<R: Real> Operation<R> for Linear {
         bias.iter_mut().zip(&kept.sums[0]).for_each(|(bias, &sum)| *bias = R::of(sum));
         pass.put_kept(self.layer, kept);
         pass.drop_gradient(self.output);
+    }
+}
+
+/// The product of a matrix with the transpose of another one. Both are stored in row-major order and have `depth`
+/// columns; entry (i, j) of the result is row i of `left` times row j of `right`.
+///
+/// ```
+/// use upwash_nn::{Instructions, multiply_transposed};
+/// let (left, right) = ([1.0f32, 2.0, 3.0, 4.0], [5.0, 6.0]);
+/// assert_eq!(multiply_transposed(Instructions::detect(), &left, &right, 2), [17.0, 39.0]);
+/// ```
+pub fn multiply_transposed<R: Real>(instructions: Instructions, left: &[R], right: &[R], depth: usize) -> Vec<R> {
+    let (rows, columns) = (left.len() / depth, right.len() / depth);
+    let (from, to) = (Shape::flat(depth), Shape::flat(columns));
+    let packing = Packing::new(columns, depth, (0..from.pitch).map(|k| (k < depth).then_some(k)));
+    let product = product(from, to, packing);
+    let mut packed = Buffer::default();
+    product.pack(instructions.arch(), right, &mut packed);
+    let mut input = vec![R::default(); rows * from.pitch];
+    for (padded, row) in input.chunks_exact_mut(from.pitch).zip(left.chunks_exact(depth)) {
+        padded[..depth].copy_from_slice(row);
+    }
+    let mut output = vec![R::default(); rows * to.pitch];
+    let sweep = Sweep { columns: rows, ..product.sweep };
+    product.compute(instructions.arch(), sweep, &input, &packed, &mut output, Write::Store);
+    output.chunks_exact(to.pitch).flat_map(|row| &row[..columns]).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn product_with_a_transposed_matrix_matches_sums_by_hand() {
+        for (rows, columns, depth) in [(1, 1, 1), (3, 5, 7), (17, 33, 40), (64, 10, 16)] {
+            let entry = |i: usize| (i * 37 % 11) as f64 - 5.0;
+            let left: Vec<f64> = (0..rows * depth).map(entry).collect();
+            let right: Vec<f64> = (0..columns * depth).map(|i| entry(i + 3)).collect();
+            let dot = |i: usize, j: usize| (0..depth).map(|k| left[i * depth + k] * right[j * depth + k]).sum();
+            let expected: Vec<f64> = (0..rows * columns).map(|i| dot(i / columns, i % columns)).collect();
+            for instructions in Instructions::available() {
+                assert_eq!(multiply_transposed(instructions, &left, &right, depth), expected, "{instructions}");
+            }
+        }
     }
 }

@@ -17,6 +17,7 @@ pub(crate) use conv::Conv;
 pub use conv::Kernel;
 pub(crate) use layer_norm::LayerNorm;
 pub(crate) use linear::Linear;
+pub use linear::multiply_transposed;
 pub(crate) use loss::cross_entropy;
 pub(crate) use pool::{GlobalAverage, MaxPool};
 pub(crate) use reshape::{Flatten, load_images};

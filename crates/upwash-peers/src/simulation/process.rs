@@ -190,7 +190,7 @@ fn run(runtime: &Simulated<'_>, experiment: &Experiment, worker: usize, transpor
         let stepped = model;
         external.attach(vec![&mut model], vec![]).unwrap().after_step();
         runtime.call(|protocol, _| protocol.taken.clear());
-        let score = Score { loss, correct: 0, examples: 1 };
+        let score = Score { loss, correct: 0, examples: 1, clipped: 0 };
         let mut engine = external.attach(vec![&mut model], vec![]).unwrap();
         let ended = node.finish_round(&mut engine, &[Some(score)]).unwrap();
         let used = runtime.call(|protocol, _| protocol.taken.iter().map(|taken| taken.0).collect());

@@ -79,7 +79,7 @@ pub fn compare(experiment: &Experiment, rounds: u64, first: &mut dyn Engine, sec
             let stats: Vec<WorkerStats> = (0..experiment.workers()).map(stats).collect();
             let context = ExchangeContext {
                 exchange: index,
-                momentum: experiment.config.training.momentum,
+                momentum: experiment.config.training.sgd().momentum,
                 server: experiment.server,
                 ..ExchangeContext::new(&up, rate)
             };

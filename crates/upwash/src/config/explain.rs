@@ -4,12 +4,15 @@ use super::Config;
 use crate::names::nearest;
 
 /// What users of other programs write, and the key here.
-const SPELLINGS: [(&str, &[&str]); 17] = [
+const SPELLINGS: [(&str, &[&str]); 20] = [
     ("training.learning_rate", &["lr", "eta", "rate", "step_size", "learningrate", "base_lr"]),
     ("training.batch_size", &["bs", "batch", "batchsize", "train_batch_size", "minibatch"]),
     ("training.epochs", &["epoch", "max_epochs", "num_epochs", "n_epochs", "num_train_epochs", "total_epochs"]),
     ("training.weight_decay", &["wd", "l2", "decay_rate"]),
     ("training.momentum", &["beta", "mu"]),
+    ("training.betas", &["adam_betas", "beta1", "beta2", "adam_beta1", "adam_beta2"]),
+    ("training.epsilon", &["eps", "adam_epsilon"]),
+    ("training.clip", &["grad_clip", "clip_grad_norm", "max_grad_norm", "gradient_clip_val", "clip_norm"]),
     ("training.optimizer", &["optim"]),
     ("training.decay", &["scheduler", "lr_scheduler", "schedule", "lr_schedule", "lr_decay"]),
     ("training.decay_at", &["milestones", "steps"]),

@@ -3,6 +3,7 @@
 mod clock;
 mod explain;
 mod network;
+mod optimizer;
 mod overrides;
 mod parse;
 
@@ -14,7 +15,7 @@ pub use parse::ConfigError;
 
 use crate::data::{Augmentation, OwnData, Partition};
 use crate::model::ModelSpec;
-use crate::optimizer::{Decay, LearningRate, Sgd};
+use crate::optimizer::{Decay, LearningRate};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -179,15 +180,28 @@ pub struct TrainingConfig {
     pub decay_at: Vec<f64>,
     /// With `decay = "steps"`: the factor of each step.
     pub decay_factor: f64,
-    /// The local optimizer: `sgd`, or `custom:NAME` for one that the embedding program supplies.
+    /// The local optimizer: `sgd`, `adamw`, `lion` or `muon`, or `custom:NAME` for one that the embedding program
+    /// supplies.
     #[serde(skip_serializing_if = "is_sgd")]
     pub optimizer: String,
-    /// The momentum coefficient.
-    pub momentum: f64,
-    /// Whether the momentum is Nesterov momentum.
-    pub nesterov: bool,
-    /// The weight decay coefficient.
-    pub weight_decay: f64,
+    /// The momentum coefficient: of `sgd` (0.9 by default) and `muon` (0.95).
+    pub momentum: Option<f64>,
+    /// Whether the momentum is Nesterov momentum: of `sgd` (by default not) and `muon` (by default it is).
+    pub nesterov: Option<bool>,
+    /// The weight decay coefficient: 0 by default for `sgd` and `lion`, 0.01 for `adamw`, 0.1 for `muon`. Only `sgd` adds
+    /// it to the gradient.
+    pub weight_decay: Option<f64>,
+    /// The two factors of the running means of `adamw`, of `lion`, and of `muon` for parameters that are not matrices:
+    /// `[0.9, 0.999]` by default, and `[0.9, 0.99]` for `lion`.
+    pub betas: Option<[f64; 2]>,
+    /// What `adamw`, and `muon` for parameters that are not matrices, add to the root of the mean square: 1e-8 by
+    /// default.
+    pub epsilon: Option<f64>,
+    /// Whether `adamw`, `lion` and `muon` also apply weight decay to biases and to the parameters of normalizations. The
+    /// default is false.
+    pub decay_norms_and_biases: Option<bool>,
+    /// The largest norm of a worker's gradient: longer ones are shortened to it before the optimizer sees them.
+    pub clip: Option<f64>,
     /// Whether the initial weights of the workers are `different` or `equal`. The default depends on the algorithm.
     pub start: Option<Start>,
     /// A model from which all workers start: `model.safetensors` of another run, or a file with the same tensors.
@@ -207,10 +221,8 @@ pub struct TrainingConfig {
     pub checkpoint_every: u64,
 }
 
-const SGD: &str = "sgd";
-
 fn is_sgd(name: &str) -> bool {
-    name == SGD
+    name == optimizer::SGD
 }
 
 /// How an asynchronous algorithm runs.
@@ -309,10 +321,14 @@ impl Default for TrainingConfig {
             decay: DecayName::Constant,
             decay_at: vec![],
             decay_factor: 0.1,
-            optimizer: SGD.into(),
-            momentum: 0.9,
-            nesterov: false,
-            weight_decay: 0.0,
+            optimizer: optimizer::SGD.into(),
+            momentum: None,
+            nesterov: None,
+            weight_decay: None,
+            betas: None,
+            epsilon: None,
+            decay_norms_and_biases: None,
+            clip: None,
             start: None,
             initial_model: None,
             keep_best: false,
@@ -345,11 +361,6 @@ impl DataConfig {
 }
 
 impl TrainingConfig {
-    /// The SGD optimizer with the configured momentum and weight decay.
-    pub fn sgd(&self) -> Sgd {
-        Sgd { momentum: self.momentum, nesterov: self.nesterov, weight_decay: self.weight_decay }
-    }
-
     /// The learning-rate schedule.
     pub fn rate(&self) -> LearningRate {
         let decay = match self.decay {

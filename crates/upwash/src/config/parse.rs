@@ -100,8 +100,7 @@ impl TrainingConfig {
         let is_batch_size = (1..=1_000_000).contains(&batch);
         require(is_batch_size, "batch_size", &batch, "must be from 1 to 1,000,000")?;
         require(is_positive(rate), "learning_rate", &rate, "must be a finite number above 0")?;
-        let is_known = self.optimizer == "sgd" || self.optimizer.starts_with(crate::model::CUSTOM);
-        require(is_known, "optimizer", &self.optimizer, "must be \"sgd\"")?;
+        self.check_optimizer()?;
         let has_steps = self.decay == DecayName::Steps;
         let must = "must list the epochs of the steps with training.decay = \"steps\", and must be empty otherwise";
         let at = format!("{:?}", self.decay_at);
@@ -119,12 +118,20 @@ impl TrainingConfig {
         let factor = self.decay_factor;
         let is_factor = factor > 0.0 && factor <= 1.0;
         require(is_factor, "decay_factor", &factor, "must be above 0 and at most 1")?;
-        let momentum = self.momentum;
-        let is_fraction = (0.0..1.0).contains(&momentum);
-        require(is_fraction, "momentum", &momentum, "must be at least 0 and below 1")?;
-        let decay = self.weight_decay;
+        let is_fraction = |x: f64| (0.0..1.0).contains(&x);
+        let must = "must be at least 0 and below 1";
+        let momentum = self.momentum.unwrap_or(0.9);
+        require(is_fraction(momentum), "momentum", &momentum, must)?;
+        for beta in self.betas.unwrap_or_default() {
+            require(is_fraction(beta), "betas", &beta, must)?;
+        }
+        let epsilon = self.epsilon.unwrap_or(1e-8);
+        require(is_positive(epsilon), "epsilon", &epsilon, "must be a finite number above 0")?;
+        let clip = self.clip.unwrap_or(1.0);
+        require(is_positive(clip), "clip", &clip, "must be a finite number above 0")?;
+        let decay = self.weight_decay.unwrap_or(0.0);
         require(is_nonnegative(decay), "weight_decay", &decay, "must be at least 0")?;
-        let has_momentum = !self.nesterov || momentum > 0.0;
+        let has_momentum = self.nesterov != Some(true) || momentum > 0.0;
         require(has_momentum, "nesterov", &true, "requires training.momentum above 0")
     }
 }

@@ -3,7 +3,7 @@
 use super::mixing::WorkerVectors;
 use super::{Engine, GradientTask, Model, Score, Split};
 use crate::data::{Dataset, Images, Pick, Sampler};
-use crate::optimizer::{Optimizer, StepContext};
+use crate::optimizer::{Optimizer, StepContext, clip};
 use rayon::prelude::*;
 use std::sync::Arc;
 
@@ -22,6 +22,8 @@ pub struct EngineContext {
     pub(super) data: Arc<Dataset>,
     pub(super) sampler: Sampler,
     pub(super) optimizer: Arc<dyn Optimizer>,
+    /// The largest norm of a gradient, if gradients are clipped.
+    pub(super) clip: Option<f64>,
     /// Workers that are slowed down, each with its factor.
     pub(super) slow: Vec<(usize, f64)>,
 }
@@ -66,7 +68,12 @@ impl EngineContext {
     ) -> Score {
         let began = std::time::Instant::now();
         let batch = self.sampler.batch(&self.data, worker, task.batch);
-        let score = self.model.gradient(parameters, statistics, &batch, update);
+        let mut score = self.model.gradient(parameters, statistics, &batch, update);
+        if let Some(norm) = self.clip
+            && clip(update, norm)
+        {
+            score.clipped = score.examples;
+        }
         let context = StepContext { index: task.batch, learning_rate: task.rate };
         self.optimizer.direction(context, parameters, optimizer_state, update);
         let rate = task.rate as f32;

@@ -81,10 +81,11 @@ impl CpuEngine {
             optimizer_state: optimizer_state.map(zeros).collect(),
             statistics: model.start_statistics().repeat(workers),
             shared: EngineContext {
+                optimizer: spec.optimizer.for_layout(model.layout()).unwrap_or_else(|| Arc::clone(&spec.optimizer)),
+                clip: spec.clip,
                 model,
                 data: Arc::clone(&spec.data),
                 sampler: spec.sampler.clone(),
-                optimizer: Arc::clone(&spec.optimizer),
                 slow: spec.slow.clone(),
             },
         }

@@ -32,6 +32,9 @@ pub struct Score {
     pub correct: usize,
     /// The number of examples.
     pub examples: usize,
+    /// The number of examples of batches whose gradient was clipped.
+    #[serde(default)]
+    pub clipped: usize,
 }
 
 impl Score {
@@ -44,7 +47,8 @@ impl Score {
     pub fn join(self, other: Self) -> Self {
         let examples = self.examples + other.examples;
         let sum = self.loss * self.examples as f64 + other.loss * other.examples as f64;
-        Self { loss: sum / examples.max(1) as f64, correct: self.correct + other.correct, examples }
+        let (correct, clipped) = (self.correct + other.correct, self.clipped + other.clipped);
+        Self { loss: sum / examples.max(1) as f64, correct, examples, clipped }
     }
 }
 

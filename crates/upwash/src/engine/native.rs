@@ -56,7 +56,7 @@ impl NativeModel {
 }
 
 fn score(outcome: Outcome, examples: usize) -> Score {
-    Score { loss: outcome.loss, correct: outcome.correct, examples }
+    Score { loss: outcome.loss, correct: outcome.correct, examples, clipped: 0 }
 }
 
 impl Model for NativeModel {

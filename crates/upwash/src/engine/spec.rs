@@ -18,6 +18,8 @@ pub struct EngineSpec {
     pub sampler: Sampler,
     /// The optimizer.
     pub optimizer: Arc<dyn Optimizer>,
+    /// The largest norm of a gradient, if gradients are clipped.
+    pub clip: Option<f64>,
     /// Each worker's starting weights: the seed, and the worker whose weights the seed generates.
     pub starts: Vec<(u64, u64)>,
     /// The state vectors of the algorithm.
@@ -122,8 +124,8 @@ impl EngineSpec {
             require_same("the data", next.data == spec.data)?;
             require_same("training.batch_size", next.sampler.batch_size() == spec.sampler.batch_size())?;
             require_same(
-                "the optimizer (momentum, nesterov and weight_decay)",
-                format!("{:?}", next.optimizer) == format!("{:?}", spec.optimizer),
+                "the optimizer and its options",
+                format!("{:?}", next.optimizer) == format!("{:?}", spec.optimizer) && next.clip == spec.clip,
             )?;
             let workers = spec.starts.len();
             spec.sampler = spec.sampler.and(&next.sampler);

@@ -18,7 +18,7 @@ use crate::config::{self, AlgorithmConfig, Config, ConfigError};
 use crate::data::{Dataset, OwnData, OwnDataError, PartitionError, Sampler, StoreError, SyntheticError};
 use crate::engine::{CpuEngine, EngineSpec, Model, StateRows};
 use crate::model::{ModelFile, ModelFileError, ModelInfo, Network};
-use crate::optimizer::Optimizer;
+use crate::optimizer::{Muon, Optimizer, Sgd};
 use std::sync::Arc;
 use upwash_topology::{Graph, GraphError, MatchaError, RotationError, Schedule, ScheduleError, SpecError, Weights};
 
@@ -160,13 +160,7 @@ impl Experiment {
             config.data.name = own.located_in(&paths.files).to_string();
         }
         let graph = config.graph.topology.build()?;
-        if let Some(workers) = config.workers.filter(|&workers| workers != graph.nodes()) {
-            return Err(ExperimentError::Conflict(format!(
-                "workers = {workers}, but the graph `{}` has {} nodes: change one of them, or leave out `workers`",
-                config.graph.topology,
-                graph.nodes()
-            )));
-        }
+        check_workers(&config, &graph)?;
         let server = links::server(&config, &method, &graph)?;
         let data = match custom.dataset {
             Some(dataset) => data::adjusted(dataset, &config.data),
@@ -192,6 +186,9 @@ impl Experiment {
         };
         let network = network.map_err(|error| ExperimentError::Conflict(format!("the model: {error}")))?;
         check_size(&config, &network, graph.nodes(), method.state_vectors().len())?;
+        if custom.optimizer.is_none() {
+            check_optimizer(&config, &method, custom.model.is_none().then_some(&network))?;
+        }
         let initial_model = initial_model::read(&mut config, &paths.files, &network)?;
         let clock = Clock::new(&config.clock, graph.nodes(), server, config.seed)?;
         warnings.extend(data.notices.iter().cloned());
@@ -243,13 +240,13 @@ impl Experiment {
         if let Some(custom) = &self.custom_optimizer {
             return Arc::clone(custom);
         }
-        let mut sgd = self.config.training.sgd();
-        if let Some(algorithm) = self.method.synchronous()
-            && algorithm.owns_momentum()
-        {
-            (sgd.momentum, sgd.nesterov) = (0.0, false);
+        let training = &self.config.training;
+        match self.method.synchronous() {
+            Some(algorithm) if algorithm.owns_momentum() => {
+                Arc::new(Sgd { momentum: 0.0, nesterov: false, ..training.sgd() })
+            }
+            _ => training.built_in_optimizer(),
         }
-        Arc::new(sgd)
     }
 
     /// The specification of an engine that holds all workers of the experiment.
@@ -263,6 +260,7 @@ impl Experiment {
             network: self.network.clone(),
             sampler: self.sampler.clone(),
             optimizer: self.optimizer(),
+            clip: config.training.clip,
             starts: (0..workers as u64).map(start).collect(),
             state_vectors: self.method.state_vectors().iter().map(rows).collect(),
             keeps_updates: self.method.synchronous().is_none(),
@@ -328,6 +326,18 @@ fn config_name(value: &impl serde::Serialize) -> String {
     text.trim_matches('"').into()
 }
 
+/// Checks that the graph has as many nodes as the configuration has workers, if it says so.
+fn check_workers(config: &Config, graph: &Graph) -> Result<(), ExperimentError> {
+    match config.workers.filter(|&workers| workers != graph.nodes()) {
+        None => Ok(()),
+        Some(workers) => Err(ExperimentError::Conflict(format!(
+            "workers = {workers}, but the graph `{}` has {} nodes: change one of them, or leave out `workers`",
+            config.graph.topology,
+            graph.nodes()
+        ))),
+    }
+}
+
 /// Rejects networks that do not fit the images, or that need more memory than any machine has.
 fn check_size(config: &Config, network: &Network, workers: usize, state_vectors: usize) -> Result<(), ExperimentError> {
     let conflict = |what: String| Err(ExperimentError::Conflict(what));
@@ -348,6 +358,24 @@ fn check_size(config: &Config, network: &Network, workers: usize, state_vectors:
              workers",
             config.model,
             bytes / 1_000_000_000
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that the built-in optimizer can train with this algorithm, and can train this network if there is one.
+fn check_optimizer(config: &Config, method: &Method, network: Option<&Network>) -> Result<(), ExperimentError> {
+    let optimizer = &config.training.optimizer;
+    if optimizer != "sgd" && method.synchronous().is_some_and(|algorithm| algorithm.owns_momentum()) {
+        return Err(ExperimentError::Conflict(format!(
+            "training.optimizer = \"{optimizer}\": {} applies the momentum of SGD itself; use training.optimizer = \
+             \"sgd\", or another algorithm",
+            method.display_name()
+        )));
+    }
+    if optimizer == "muon" && network.is_some_and(|network| Muon::matrices(&network.layout()).next().is_none()) {
+        return Err(ExperimentError::Conflict(
+            "training.optimizer = \"muon\": the model has no matrices, for which Muon is made; use \"adamw\"".into(),
         ));
     }
     Ok(())

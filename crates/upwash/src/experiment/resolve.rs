@@ -17,6 +17,7 @@ pub(super) fn resolve(config: &mut Config, method: &Method, read: Vec<OptionInfo
     graph.order.get_or_insert(if is_released && graph.copies <= 3 { CopyOrder::Released } else { CopyOrder::InTurn });
     let is_equal = method.starts_equal() || config.training.initial_model.is_some();
     config.training.start.get_or_insert(if is_equal { Start::Equal } else { Start::Different });
+    config.training.fill_in_optimizer();
     let options = read.into_iter().map(|option| (option.key.into(), option.value));
     config.algorithm.options = options.collect();
 }

@@ -3,11 +3,22 @@
 //! An [`Optimizer`] turns a worker's gradient into the direction of its step. It sees flat vectors only. The engine
 //! stores, saves and restores its state vectors.
 
+mod adamw;
+mod lion;
+mod muon;
 mod schedule;
 mod sgd;
+mod weight_decay;
 
+pub use adamw::AdamW;
+pub use lion::Lion;
+pub use muon::Muon;
 pub use schedule::{Decay, LearningRate};
 pub use sgd::Sgd;
+pub use weight_decay::WeightDecay;
+
+use crate::model::Layout;
+use std::sync::Arc;
 
 /// The context of a step, apart from its vectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -43,6 +54,13 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
         vec![]
     }
 
+    /// The same optimizer for a model with this layout, if it treats tensors differently. Engines ask for it before the
+    /// first step.
+    fn for_layout(&self, layout: &Layout) -> Option<Arc<dyn Optimizer>> {
+        let _ = layout;
+        None
+    }
+
     /// The optimizer's name in the configuration of a run.
     fn name(&self) -> String {
         let name = format!("{self:?}");
@@ -53,4 +71,20 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
     fn as_sgd(&self) -> Option<Sgd> {
         None
     }
+}
+
+/// Shortens a gradient to a norm, as PyTorch's `clip_grad_norm_` does. Returns whether it was longer.
+///
+/// ```
+/// let mut gradient = [3.0, 4.0];
+/// assert!(upwash::optimizer::clip(&mut gradient, 1.0));
+/// assert!((gradient[0] - 0.6).abs() < 1e-6);
+/// ```
+pub fn clip(gradient: &mut [f32], norm: f64) -> bool {
+    let squares: f64 = gradient.iter().map(|g| f64::from(*g).powi(2)).sum();
+    let factor = norm / (squares.sqrt() + 1e-6);
+    if factor < 1.0 {
+        gradient.iter_mut().for_each(|g| *g *= factor as f32);
+    }
+    factor < 1.0
 }

@@ -140,6 +140,9 @@ pub enum Event {
         /// Each worker's mean loss on all of its own training data, if it was evaluated.
         #[serde(default, with = "numbers::optional_list", skip_serializing_if = "Option::is_none")]
         local_train_losses: Option<Vec<f64>>,
+        /// The part of each worker's batches in the epoch whose gradient was clipped, if gradients are.
+        #[serde(default, with = "numbers::optional_list", skip_serializing_if = "Option::is_none")]
+        clipped: Option<Vec<f64>>,
         /// The root mean square distance of the models from their average.
         #[serde(with = "numbers::one")]
         consensus_distance: f64,

@@ -47,7 +47,7 @@ impl<'a> CurrentRound<'a> {
             exchanges: algorithm.exchanges(index),
             rate: session.rate(index as f64),
             previous_rate: session.rate(index.saturating_sub(1) as f64),
-            momentum: training.momentum,
+            momentum: training.sgd().momentum,
             server: experiment.server,
             server_row: experiment.server.and_then(|server| placement.row_of(server)),
             averages_statistics: training.statistics == Statistics::Averaged,

@@ -195,11 +195,16 @@ impl<'a> Session<'a> {
         let local_train_losses = evaluation.and_then(|evaluation| evaluation.local_train_losses.clone());
         let mut train_losses = self.train_losses();
         replicas.gather_scalars(&mut train_losses)?;
+        let mut clipped = training.clip.map(|_| self.clipped());
+        if let Some(clipped) = &mut clipped {
+            replicas.gather_scalars(clipped)?;
+        }
         Ok(self.observer.observe(&Event::Epoch {
             epoch,
             train_losses,
             test_accuracies,
             local_train_losses,
+            clipped,
             consensus_distance: replicas.consensus_distance(&self.training)?,
             sent: self.progress.sent,
         }))
@@ -225,6 +230,12 @@ impl<'a> Session<'a> {
             _ => sum.loss,
         };
         self.progress.epoch_scores.iter().map(loss).collect()
+    }
+
+    /// The part of each local worker's batches in the epoch so far whose gradient was clipped; NaN without examples.
+    fn clipped(&self) -> Vec<f64> {
+        let part = |sum: &Score| sum.clipped as f64 / sum.examples as f64;
+        self.progress.epoch_scores.iter().map(part).collect()
     }
 
     /// Whether all rounds have been run.

@@ -28,7 +28,7 @@ const COMMON: [&str; 14] = [
 ];
 
 /// Values of keys that have no default.
-const EXAMPLES: [(&str, &str); 17] = [
+const EXAMPLES: [(&str, &str); 24] = [
     ("workers", "8"),
     ("data.train_examples", "1000"),
     ("data.test_examples", "200"),
@@ -38,6 +38,13 @@ const EXAMPLES: [(&str, &str); 17] = [
     ("training.initial_model", "\"runs/first/model.safetensors\""),
     ("training.keep_best", "true"),
     ("training.optimizer", "\"sgd\""),
+    ("training.momentum", "0.9"),
+    ("training.nesterov", "true"),
+    ("training.weight_decay", "0.0001"),
+    ("training.betas", "[0.9, 0.95]"),
+    ("training.epsilon", "1e-8"),
+    ("training.decay_norms_and_biases", "true"),
+    ("training.clip", "1.0"),
     ("training.decay_at", "[10.0, 15.0]"),
     ("clock.gradient_seconds", "0.02"),
     ("clock.gradient_spread", "0.05"),
