@@ -35,10 +35,14 @@ impl WeightDecay {
         if self.factor == 0.0 {
             return;
         }
-        let (factor, all) = (self.factor as f32, [0..direction.len()]);
-        for range in self.ranges.as_deref().unwrap_or(&all) {
-            let pairs = direction[range.clone()].iter_mut().zip(&parameters[range.clone()]);
+        let factor = self.factor as f32;
+        let mut add = |range: Range<usize>| {
+            let pairs = direction[range.clone()].iter_mut().zip(&parameters[range]);
             pairs.for_each(|(d, x)| *d += factor * x);
+        };
+        match &self.ranges {
+            Some(ranges) => ranges.iter().cloned().for_each(add),
+            None => add(0..parameters.len()),
         }
     }
 }
