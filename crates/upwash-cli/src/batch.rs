@@ -39,6 +39,10 @@ pub(crate) fn run_missing<'a>(
         refuse_another_run(&run.folder, &run.experiment)?;
     }
     let mut due: &[&PlannedRun] = &planned.iter().filter(|run| !is_over(&run.folder)).collect::<Vec<_>>();
+    // What is too large for this machine leaves nothing behind.
+    for run in due {
+        engine.check_memory(&run.experiment.engine_spec())?;
+    }
     while !due.is_empty() {
         note!("run {} of {}: {}", planned.len() - due.len() + 1, planned.len(), due[0].name);
         let (group, rest) = due.split_at(shareable(due, at_a_time));

@@ -15,6 +15,9 @@ use upwash::experiment::DatasetCache;
 use upwash::run::{Status, Summary};
 use upwash_report::{Epoch, Run};
 
+/// The width of names in tables.
+const NAME_WIDTH: usize = 16;
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The configurations, TOML; a run is called as its file
@@ -131,23 +134,24 @@ fn table_over_seeds(out: &mut impl Write, args: &Args, planned: &[PlannedRun], s
 }
 
 fn table(out: &mut impl Write, rows: &[(&String, Summary)]) -> Result<()> {
-    let width = name_width(rows);
-    writeln!(out, "{:<width$}  mean %  worst %  averaged %  rounds        MB   sim s  wall s", "test accuracy")?;
+    let (width, clock) = (NAME_WIDTH, clock(rows));
+    writeln!(out, "{:<width$}  mean %  worst %  averaged %  rounds        MB{clock:>8}  wall s", "test accuracy")?;
     for (name, row) in rows {
         let percent = |part: f64| match has_diverged(row) || part.is_nan() {
             false => format!("{:.2}", 100.0 * part),
             true => "-".into(),
         };
+        let wall = row.wall_seconds.map_or("-".into(), |seconds| format!("{seconds:.1}"));
         writeln!(
             out,
-            "{name:<width$}{:>8}{:>9}{:>12}{:>8}{:>10.1}{:>8.1}{:>8.1}",
+            "{}{:>8}{:>9}{:>12}{:>8}{:>10.1}{:>8.1}{wall:>8}",
+            name_cell(name),
             percent(row.mean_accuracy),
             percent(row.worst_accuracy),
             percent(row.averaged_model_accuracy),
             row.rounds,
             row.sent.bytes_sent as f64 / 1e6,
-            row.sent.simulated_seconds,
-            row.wall_seconds.unwrap_or(f64::NAN)
+            row.sent.simulated_seconds
         )?;
     }
     writeln!(out)?;
@@ -164,8 +168,8 @@ fn table(out: &mut impl Write, rows: &[(&String, Summary)]) -> Result<()> {
 /// What each run had cost when its workers' mean accuracy first was at least `percent`.
 fn reached(out: &mut impl Write, folder: &Path, rows: &[(&String, Summary)], percent: f64) -> Result<()> {
     writeln!(out, "\nto a mean accuracy of {percent} %")?;
-    let width = name_width(rows);
-    writeln!(out, "{:<width$}   epoch        MB   sim s", "")?;
+    let (width, clock) = (NAME_WIDTH, clock(rows));
+    writeln!(out, "{:<width$}   epoch        MB{clock:>8}", "")?;
     for (name, row) in rows {
         let run = Run::read(&folder.join(name))?;
         let enough = |epoch: &&Epoch| {
@@ -177,18 +181,30 @@ fn reached(out: &mut impl Write, folder: &Path, rows: &[(&String, Summary)], per
         match run.epochs.iter().find(enough) {
             Some(epoch) => writeln!(
                 out,
-                "{name:<width$}{:>8}{:>10.1}{:>8.1}",
+                "{}{:>8}{:>10.1}{:>8.1}",
+                name_cell(name),
                 epoch.epoch,
                 epoch.bytes as f64 / 1e6,
                 epoch.seconds
             )?,
-            None => writeln!(out, "{name:<width$}   never")?,
+            None => writeln!(out, "{}   never", name_cell(name))?,
         }
     }
     Ok(())
 }
 
-fn name_width(rows: &[(&String, Summary)]) -> usize {
-    let longest = rows.iter().map(|(name, _)| name.chars().count()).max();
-    longest.unwrap_or(0).clamp(16, 26)
+/// The name of a row, padded. A long one has a line of its own, so that rows fit 80 columns.
+fn name_cell(name: &str) -> String {
+    match name.chars().count() <= NAME_WIDTH {
+        true => format!("{name:<NAME_WIDTH$}"),
+        false => format!("{name}\n{:NAME_WIDTH$}", ""),
+    }
+}
+
+/// The head of the column of seconds, which are real ones if all runs took place in real time.
+fn clock(rows: &[(&String, Summary)]) -> &'static str {
+    match rows.iter().all(|(_, row)| row.is_real_time) {
+        true => "s",
+        false => "sim s",
+    }
 }

@@ -49,6 +49,7 @@ pub(crate) fn run(command: &Command, out: &mut impl Write) -> Result<ExitCode> {
             for warning in Registry::standard().drop_inherited(&mut config.algorithm, &config.graph) {
                 tell!("warning: {warning}");
             }
+            config.training.fill_in_optimizer();
             write!(out, "{}", config.to_toml())?;
             Ok(ExitCode::SUCCESS)
         }

@@ -117,6 +117,14 @@ impl EngineArgs {
         Ok(engine)
     }
 
+    /// Refuses a spec that needs more memory than this machine has. Only building the engine tells about a GPU.
+    pub fn check_memory(&self, spec: &EngineSpec) -> Result<()> {
+        match self.is_gpu()? {
+            true => Ok(()),
+            false => Ok(spec.check_memory()?),
+        }
+    }
+
     #[cfg(feature = "torch")]
     fn torch(&self, device: DeviceName, spec: &EngineSpec) -> Result<Box<dyn Engine>> {
         use upwash_torch::{CudaEngine, TorchNetwork, cpu_engine};

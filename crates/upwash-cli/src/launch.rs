@@ -6,9 +6,10 @@ mod progress;
 
 use crate::configs;
 use crate::files;
+use crate::resume;
 use crate::runs::{DIVERGED, INTERRUPTED, ISOLATED, end_cleanly_when_interrupted, interrupted};
 use crate::training_args::TrainingArgs;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use keys::Keys;
 use processes::{Launch, Outcome, Processes};
 use progress::Progress;
@@ -34,7 +35,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
-    let experiment = configs::read(&args.config, &args.training.overrides()?)?;
+    let overrides = args.training.overrides()?;
+    // A launch that is continued need not repeat its overrides.
+    let experiment = configs::read(&args.config, &resume::kept(&args.out)?.followed_by(&overrides))?;
     let workers = experiment.workers();
     ensure!(
         args.count.is_none_or(|count| count == workers),
@@ -42,6 +45,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         args.count.unwrap_or(0),
         experiment.config.graph.topology
     );
+    // All peers share the memory of this machine.
+    experiment.engine_spec().check_memory()?;
     let folder = args.out.display();
     files::make_folder(&args.out)?;
     check_folder(&args.out, &experiment)?;
@@ -56,6 +61,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         let earlier = (0..workers).map(|_| Outcome::Earlier).collect::<Vec<_>>();
         return table(args, &earlier, out);
     }
+    resume::remember(&overrides, &args.out)?;
     let keys = Keys::create(&args.out, workers)?;
     let mut with_peers = experiment.config.clone();
     with_peers.network.peers = keys.peers(workers)?;
@@ -88,11 +94,16 @@ fn check_folder(out: &Path, experiment: &Experiment) -> Result<()> {
         "{folder_name} holds a run already that `upwash launch` did not start: choose another folder with --out"
     );
     for (worker, folder) in directory::peer_directories(out) {
-        ensure!(
-            worker < experiment.workers() && !directory::holds_another_run(&folder, experiment),
-            "{folder_name} holds another run (see {}): choose another folder with --out",
-            folder.join("config.toml").display()
-        );
+        let other = match worker < experiment.workers() {
+            true => directory::other_run(&folder, experiment),
+            false => Some(format!("it has a worker {worker}")),
+        };
+        if let Some(what) = other {
+            bail!(
+                "{folder_name} holds another run, which differs (see {}): {what}: choose another folder with --out",
+                folder.join("config.toml").display()
+            );
+        }
     }
     Ok(())
 }
@@ -129,7 +140,7 @@ fn refuse_orphans(out: &Path, workers: usize) -> Result<()> {
         true => String::new(),
         false => format!(" (the earlier launch started the processes {})", ids.join(", ")),
     };
-    anyhow::bail!(
+    bail!(
         "peers {} are still running in {}{processes}: if their launch was killed, they stop after their current round; \
          wait until they have ended, or end them",
         running.join(", "),

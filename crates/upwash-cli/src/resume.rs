@@ -43,8 +43,8 @@ fn same_file(one: &Path, other: &Path) -> bool {
     one.is_some() && one == other
 }
 
-/// The overrides in the directory of a run.
-fn kept(directory: &Path) -> Result<Overrides> {
+/// The overrides in the directory of a run; none if it has none.
+pub(crate) fn kept(directory: &Path) -> Result<Overrides> {
     let path = directory.join(OVERRIDES_FILE);
     match path.exists() {
         true => toml::from_str(&files::read(&path)?).with_context(|| path.display().to_string()),

@@ -38,7 +38,7 @@ pub(crate) struct ManArgs {
 
 pub(crate) fn man(args: &ManArgs, out: &mut impl Write) -> Result<()> {
     let folder = &args.folder;
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    crate::files::make_folder(folder)?;
     clap_mangen::generate_to(crate::Cli::command(), folder)
         .with_context(|| format!("cannot write manual pages into {}", folder.display()))?;
     Ok(writeln!(out, "manual pages are in {}: `man -l {}/upwash.1`", folder.display(), folder.display())?)

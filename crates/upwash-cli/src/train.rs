@@ -2,6 +2,7 @@
 
 use crate::configs;
 use crate::engines::EngineArgs;
+use crate::files;
 use crate::output::note;
 use crate::progress::ProgressDisplay;
 use crate::resume;
@@ -9,7 +10,7 @@ use crate::runs::{end_cleanly_when_interrupted, exit_code, stop_handle, use_thre
 use crate::training_args::TrainingArgs;
 use crate::transports::{Job, TransportName};
 use crate::watch::{self, DEFAULT_ADDRESS};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
+    ensure!(
+        args.watch.is_some() || !args.access.no_token,
+        "--no-token is for the live page: add --watch, or leave it out"
+    );
+    let has_input = args.config.as_deref().is_some_and(files::is_stdin);
+    ensure!(
+        !(args.resume && has_input),
+        "--resume reads the configuration of the run: leave out `-`, and give changes with --set"
+    );
     let job = Job::join(args.transport)?;
     let result = job.or_end_all(run_in_job(&job, args, out));
     job.leave();
@@ -174,7 +184,11 @@ fn dry_run(args: &Args, experiment: &Experiment, out: &mut impl Write) -> Result
     )?;
     if let Some(links) = mean_links(experiment) {
         let all = experiment.graph.edges().len();
-        writeln!(out, "{links:.2} of the {all} links of the graph are up in an average round")?;
+        let bytes = 100.0 * links / all as f64;
+        writeln!(
+            out,
+            "{links:.2} of the {all} links of the graph are up in an average round, for {bytes:.0} % of the bytes"
+        )?;
     }
     for warning in &experiment.warnings {
         writeln!(out, "warning: {warning}")?;

@@ -32,7 +32,7 @@ pub(crate) struct Access {
     /// Let every user of this machine open the live page. Without this, the page needs a token: UPWASH_TOKEN, or a
     /// new one that is part of the printed address
     #[arg(long)]
-    no_token: bool,
+    pub(crate) no_token: bool,
 }
 
 /// Parses an address such as `127.0.0.1:8230` or `localhost:8230`.

@@ -16,7 +16,9 @@ fn configurations_are_compared_and_not_run_twice() {
     write("plain.toml", "[algorithm]\nname = \"dpsgd\"\n");
     write("led.toml", "[graph]\ncopies = 3\n");
     write("lost.toml", "[training]\nlearning_rate = 1e30\n");
-    let compare = ["compare", "plain.toml", "led.toml", "lost.toml", "--out", "c", "--set", "training.epochs=2"];
+    let long = "a-name-wider-than-its-column.toml";
+    write(long, "[graph]\ntopology = \"ring:4\"\n");
+    let compare = ["compare", "plain.toml", "led.toml", "lost.toml", long, "--out", "c", "--set", "training.epochs=2"];
     let compared = || {
         let output = upwash(folder.path(), &compare);
         assert_eq!(output.status.code(), Some(3), "one diverges");

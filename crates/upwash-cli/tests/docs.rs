@@ -8,6 +8,8 @@ mod common;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// In place of a build: a cargo that runs the program that has been built.
 const CARGO: &str = "#!/bin/sh
@@ -16,6 +18,10 @@ case \"$*\" in
   *) echo \"the documentation calls cargo $*: mark the block as skip\" >&2; exit 1 ;;
 esac
 ";
+
+/// How long the commands of all pages may take together.
+const ALL_PAGES: Duration = Duration::from_secs(480);
+static STARTED: OnceLock<Instant> = OnceLock::new();
 
 /// The README and all pages.
 fn pages() -> Vec<PathBuf> {
@@ -26,6 +32,14 @@ fn pages() -> Vec<PathBuf> {
     pages.sort();
     pages.insert(0, root.join("README.md"));
     pages
+}
+
+/// Pages whose commands do not run here; each has to say why.
+fn other_pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let pages = ["CONTRIBUTING.md", "python/README.md", "results/README.md"].map(|name| root.join(name));
+    let readmes = std::fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path().join("README.md"));
+    pages.into_iter().chain(readmes).filter(|path| path.exists()).collect()
 }
 
 /// The commands of a page that run, and what is wrong with its marks.
@@ -59,6 +73,11 @@ fn every_block_of_commands_is_marked() {
     for page in pages() {
         let name = page.file_name().unwrap().to_string_lossy();
         wrong.extend(commands(&name, &std::fs::read_to_string(&page).unwrap()).1);
+    }
+    for page in other_pages() {
+        let (script, problems) = commands(&page.display().to_string(), &std::fs::read_to_string(&page).unwrap());
+        wrong.extend(problems);
+        assert!(script.is_empty(), "{}: the commands of this page are not run: mark them as skip", page.display());
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -128,8 +147,9 @@ fn run(name: &str) {
     let log = tools.path().join("log");
     let output = std::fs::File::create(&log).unwrap();
     // `timeout` ends the whole group of processes: no page may hang.
+    let seconds = ALL_PAGES.saturating_sub(STARTED.get_or_init(Instant::now).elapsed()).as_secs().max(1).to_string();
     let status = Command::new("timeout")
-        .args(["400", "bash", "-euxo", "pipefail", "-c", &script])
+        .args([seconds.as_str(), "bash", "-euxo", "pipefail", "-c", &script])
         .current_dir(folder.path())
         .env("PATH", path)
         .env("UPWASH_DATA", tools.path().join("data"))

@@ -249,11 +249,12 @@ fn full_disk_is_named_once() {
 fn links_of_a_budget_are_named() {
     let folder = folder();
     let dry = said(folder.path(), &["train", "matcha.toml", "--dry-run"]);
-    let links =
-        dry.lines().find_map(|line| line.strip_suffix(" of the 12 links of the graph are up in an average round"));
-    let links: f64 = links.unwrap_or_else(|| panic!("{dry}")).parse().unwrap();
+    let line = dry.lines().find_map(|line| line.split_once(" of the 12 links of the graph are up in an average round"));
+    let (links, bytes) = line.unwrap_or_else(|| panic!("{dry}"));
+    let links: f64 = links.parse().unwrap();
     // 24 rounds scatter around the expected 7.73 links.
     assert!((6.0..9.5).contains(&links), "{links}");
+    assert_eq!(bytes, format!(", for {:.0} % of the bytes", 100.0 * links / 12.0));
     assert!(!said(folder.path(), &["train", "run.toml", "--dry-run"]).contains("average round"));
     let optimized = said(folder.path(), &["topology", "optimize", "paper:L1", "--budget", "0.5"]);
     assert!(optimized.contains("7.73 of 12 links are up in an average round, for 64 % of"), "{optimized}");

@@ -71,11 +71,16 @@ fn launch_changes_configurations_as_train_does() {
     assert_eq!(started_from, std::fs::read(here.join("first/model.safetensors")).unwrap());
     let rounds = |peer: &Path| summary(peer)["rounds"].as_u64().unwrap();
     let first = rounds(&peer);
-    said(here, &[&launch[..], &["--epochs", "3"]].concat());
+    // A launch that is continued need not repeat its overrides.
+    said(here, &["launch", "pair.toml", "--out", "run", "--epochs", "3"]);
     assert_eq!(rounds(&peer), 3 * first);
     assert_eq!(rounds(&here.join("run/peer-1")), 3 * first);
     let refused = error(here, &[&launch[..], &["--epochs", "2"]].concat());
     assert!(refused.contains("run holds another run") && refused.contains("--out"), "{refused}");
+    assert!(refused.contains("training.epochs"), "{refused}");
+    // All peers share the memory of this machine.
+    let refused = error(here, &["launch", "pair.toml", "--out", "large", "--set", "model=mlp:100000000"]);
+    assert!(refused.contains("of memory, but only") && !here.join("large").exists(), "{refused}");
 }
 
 /// Results that a failed peer left earlier are not shown.

@@ -88,7 +88,7 @@ fn errors_name_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, word) in [
         (&["report", "."][..], "is not a run"),
-        (&["show", "nowhere"], "is not a run"),
+        (&["show", "nowhere"], "there is no folder nowhere"),
         (&["export", "."], "--csv FILE or --tensorboard DIR"),
     ] {
         let output = upwash(folder.path(), arguments);

@@ -141,6 +141,9 @@ fn watching_neither_changes_nor_locks_a_run() {
     let before = content();
     let (_watching, page) = start(here, &["watch", "run", "--listen", "0.0.0.0:0"]);
     assert!(page.contains("/?token="), "{page}");
+    let (_, address) = page.split_once("http://").unwrap();
+    let (name, port) = address.split_once(':').unwrap();
+    assert!(std::fs::read_to_string("/proc/sys/kernel/hostname").is_ok_and(|host| host.trim() == name), "{page}");
     // Other users of this machine can reach a loopback address.
     let (_local, url) = start(here, &["watch", "run", "--listen", "127.0.0.1:0"]);
     assert!(url.contains("/?token="), "{url}");
@@ -149,7 +152,7 @@ fn watching_neither_changes_nor_locks_a_run() {
     let lock = std::fs::File::open(here.join("run/events.jsonl")).unwrap();
     lock.try_lock().expect("watching locks the run");
     if let Some(mut browser) = Browser::start(1440, 1000) {
-        browser.open(&page.replace("THIS-MACHINE", "127.0.0.1"));
+        browser.open(&format!("http://127.0.0.1:{port}"));
         let state = "document.getElementById('state').textContent";
         browser.wait_for(&format!("{state}.includes('finished')"));
         assert_eq!(browser.evaluate("document.getElementById('stop').disabled"), true);
@@ -168,7 +171,7 @@ fn errors_name_the_remedy() {
     let watch = format!("--watch={address}");
     let cases: [(&[&str], &str, &str); 6] = [
         (&["watch", "."], "", "is not a run"),
-        (&["watch", "nowhere"], "", "is not a run"),
+        (&["watch", "nowhere"], "", "there is no folder nowhere"),
         (&["train", "c.toml", "--out", "run", &watch], "", "is in use"),
         (&["watch", ".", "--listen", "here"], "", "write ADDRESS:PORT"),
         (&["watch", ".", "--listen", "0.0.0.0:0", "--no-token"], "", "requires a token"),

@@ -50,8 +50,8 @@ pub(crate) enum Quantity {
 const WORKERS: &str = "Workers";
 const SPREAD: &str = "How far the workers are apart";
 const COST: &str = "Communication cost";
-const COST_NOTE: &str =
-    "Mean test accuracy against rounds, bytes sent by all workers, and simulated time on the configured network.";
+const COST_NOTE: &str = "Mean test accuracy against rounds, bytes sent by all workers, and time. The time of workers in one process is \
+     simulated for the configured network; that of several processes, and of workers on threads, is real.";
 
 /// All charts, in the order of the page.
 pub(crate) const CHARTS: [ChartSpec; 10] = [
@@ -102,7 +102,7 @@ pub(crate) const CHARTS: [ChartSpec; 10] = [
     },
     ChartSpec::of_cost("accuracy-rounds", "Test accuracy by rounds", Quantity::Rounds),
     ChartSpec::of_cost("accuracy-bytes", "Test accuracy by bytes sent", Quantity::Gigabytes),
-    ChartSpec::of_cost("accuracy-time", "Test accuracy by simulated time", Quantity::Seconds),
+    ChartSpec::of_cost("accuracy-time", "Test accuracy by time", Quantity::Seconds),
 ];
 
 impl ChartSpec {
@@ -164,7 +164,7 @@ impl Quantity {
             Self::Epoch => "epoch",
             Self::Rounds => "rounds",
             Self::Gigabytes => "GB sent",
-            Self::Seconds => "simulated seconds",
+            Self::Seconds => "seconds",
             Self::Loss => "training loss",
             Self::MeanLoss => "mean training loss",
             Self::LargestLoss => "largest training loss",

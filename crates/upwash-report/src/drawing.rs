@@ -116,3 +116,34 @@ fn rgb(color: &str) -> RGBColor {
     let channel = |at: usize| color.get(at..at + 2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).unwrap_or(0);
     RGBColor(channel(1), channel(3), channel(5))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::Epoch;
+
+    fn run(accuracies: &[f64]) -> Run {
+        let accuracies: Vec<Option<f64>> = accuracies.iter().copied().map(Some).collect();
+        let (losses, workers) = (vec![Some(1.0); accuracies.len()], accuracies.len());
+        let accuracies = Some(accuracies);
+        let epoch = Epoch { epoch: 1, losses, accuracies, consensus: None, bytes: 0, seconds: 0.0 };
+        Run { workers, epochs: vec![epoch], ..Run::default() }
+    }
+
+    #[test]
+    fn runs_share_one_scale_of_accuracies() {
+        let runs = [run(&[0.20, 0.88]), run(&[0.94, 0.96])];
+        let scale = AccuracyScale::of(&runs);
+        let [first, second] = [&runs[0], &runs[1]].map(|run| worker_colors(run, scale));
+        assert_eq!((first[0].as_str(), second[1].as_str()), ("#440154", "#fde725"), "the darkest and the brightest");
+        assert!(first[1] != first[0] && first[1] != second[0] && second[0] != second[1]);
+        // A difference of a tenth of a point is hardly visible, and workers that are equal are neither good nor bad.
+        let close = run(&[0.900, 0.901]);
+        let colors = worker_colors(&close, AccuracyScale::of([&close]));
+        assert!(colors[0] != "#440154" && colors[1] != "#fde725", "{colors:?}");
+        let equal = run(&[0.9, 0.9]);
+        assert_eq!(worker_colors(&equal, AccuracyScale::of([&equal])), ["#21918c", "#21918c"]);
+    }
+}

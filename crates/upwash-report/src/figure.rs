@@ -60,6 +60,15 @@ struct Chart {
     y_label: &'static str,
     log: bool,
     lines: Vec<Line>,
+    /// The ranges of the axes, which charts of several runs share.
+    ranges: Ranges,
+}
+
+/// The least and the largest x and y of all points; infinite the wrong way round if there are none.
+#[derive(Clone, Copy)]
+struct Ranges {
+    x: (f64, f64),
+    y: (f64, f64),
 }
 
 struct Line {
@@ -88,6 +97,9 @@ impl Line {
 pub fn figures(runs: &[Run]) -> Vec<Figure> {
     let mut figures = Vec::new();
     let scale = AccuracyScale::of(runs);
+    let worker_charts = || CHARTS.iter().filter(|spec| spec.lines == Lines::Workers);
+    let joint = |spec| runs.iter().map(|run| worker_chart(spec, run).ranges).fold(Ranges::EMPTY, Ranges::join);
+    let ranges: Vec<Ranges> = worker_charts().map(joint).collect();
     for (number, run) in runs.iter().enumerate() {
         let suffix = match runs.len() {
             1 => String::new(),
@@ -102,9 +114,9 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
                 content: Content::Graph(drawing),
             });
         }
-        for spec in CHARTS.iter().filter(|spec| spec.lines == Lines::Workers) {
-            let name = format!("{}{suffix}", spec.name);
-            figures.push(Figure { name, title: title.clone(), content: Content::Chart(worker_chart(spec, run)) });
+        for (spec, &ranges) in worker_charts().zip(&ranges) {
+            let (name, chart) = (format!("{}{suffix}", spec.name), Chart { ranges, ..worker_chart(spec, run) });
+            figures.push(Figure { name, title: title.clone(), content: Content::Chart(chart) });
         }
     }
     for spec in CHARTS.iter().filter(|spec| spec.lines == Lines::Runs) {
@@ -129,7 +141,7 @@ fn worker_chart(spec: &ChartSpec, run: &Run) -> Chart {
     };
     let mut lines: Vec<Line> = run.training_workers().map(line).collect();
     lines.push(Line { name: "mean".into(), points: mean(&lines), color: BLACK, dashed: false, is_mean: true });
-    Chart { x_label: spec.x.label(), y_label: spec.y.label(), log: spec.log, lines }
+    Chart::new([spec.x.label(), spec.y.label()], spec.log, lines)
 }
 
 /// A chart with a line for each run.
@@ -139,7 +151,7 @@ fn run_chart(spec: &ChartSpec, runs: &[Run]) -> Chart {
         Line::new(run.name.clone(), run.epochs.iter().filter_map(point).collect(), number)
     };
     let lines = runs.iter().enumerate().map(line).collect();
-    Chart { x_label: spec.x.label(), y_label: spec.y.label(), log: spec.log, lines }
+    Chart::new([spec.x.label(), spec.y.label()], spec.log, lines)
 }
 
 /// The mean of the lines at each x.
@@ -186,7 +198,7 @@ impl Figure {
         lines.iter().any(|line| !line.points.is_empty()).then(|| Self {
             name: name.into(),
             title: title.into(),
-            content: Content::Chart(Chart { x_label, y_label, log: false, lines }),
+            content: Content::Chart(Chart::new([x_label, y_label], false, lines)),
         })
     }
 

@@ -6,7 +6,7 @@ use crate::{ReadError, Run};
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use upwash::files::{open_regular, printable, read_text};
-use upwash::run::{Event, Status, Summary};
+use upwash::run::{Event, Status, Summary, directory};
 
 /// A run whose folder is read as it grows. The run may consist of one process or of several.
 pub struct Follower {
@@ -65,6 +65,7 @@ impl Follower {
         };
         match holds_run(folder) {
             true => Ok(follower),
+            false if !folder.exists() => Err(ReadError::Missing(folder.to_owned())),
             false => Err(ReadError::NoRun(folder.to_owned())),
         }
     }
@@ -218,8 +219,12 @@ impl Follower {
         }
         self.merge_logs();
         if self.run.workers == 0 {
-            return Err(ReadError::Empty(self.folder));
+            return Err(match self.logs.iter().any(|log| log.unreadable > 0 || !log.partial_line.is_empty()) {
+                true => ReadError::Damaged(self.folder),
+                false => ReadError::Empty(self.folder),
+            });
         }
+        self.run.is_running = self.logs.iter().any(|log| directory::is_running(&log.folder));
         for log in self.logs.iter().filter(|log| !log.partial_line.is_empty()) {
             let path = log.folder.join("events.jsonl");
             let notice = "the last line is incomplete and left out";

@@ -89,7 +89,8 @@ fn write_row(text: &mut String, name: &str, run: &Run) {
         Some(Status::Diverged { .. }) => "diverged",
         Some(Status::Interrupted { .. }) => "stopped",
         Some(Status::Isolated { .. }) => "isolated",
-        None => "unfinished",
+        None if run.is_running => "running",
+        None => "cut off",
     };
     let every = run.rounds_per_epoch.max(1);
     let epochs = format!("{}/{}", run.rounds_run / every, run.rounds / every);

@@ -99,6 +99,10 @@ pub(crate) struct View<'a> {
     processes: usize,
     rounds: u64,
     rounds_per_epoch: u64,
+    /// Whether a process is writing to its folder.
+    is_running: bool,
+    /// Whether its seconds are real ones.
+    is_real_time: bool,
     seed: Option<u64>,
     over_seeds: Option<OverSeeds>,
     /// When it was started, in seconds since 1970.
@@ -176,6 +180,8 @@ impl<'a> View<'a> {
             processes: run.processes,
             rounds: run.rounds,
             rounds_per_epoch: run.rounds_per_epoch,
+            is_running: run.is_running,
+            is_real_time: run.is_real_time,
             seed: run.seed(),
             over_seeds: run.over_seeds,
             time: run.time,

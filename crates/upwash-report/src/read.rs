@@ -19,6 +19,9 @@ pub enum ReadError {
          was passed to `upwash train --out`"
     )]
     NoRun(PathBuf),
+    /// There is no such folder.
+    #[error("there is no folder {0}. Give the folder that was passed to `upwash train --out`")]
+    Missing(PathBuf),
     /// A file cannot be read.
     #[error("{path}: {error}")]
     Io {
@@ -28,8 +31,11 @@ pub enum ReadError {
         error: std::io::Error,
     },
     /// The run has not started.
-    #[error("{0} has no readable events: the run has not started, or a later version of upwash wrote them")]
+    #[error("{0} has no events yet: the run has not started")]
     Empty(PathBuf),
+    /// No event can be read.
+    #[error("{0} has no readable events: its events.jsonl is damaged, or a later version of upwash wrote it")]
+    Damaged(PathBuf),
 }
 
 /// A run, finished or in progress, as its files describe it.
@@ -61,8 +67,10 @@ pub struct Run {
     pub batches: Batches,
     /// The state after the last round.
     pub now: LiveState,
-    /// How the run ended; `None` while it is in progress.
+    /// How the run ended; `None` while it is in progress, or if it was cut off.
     pub ending: Option<Status>,
+    /// Whether a process is writing to its folder.
+    pub is_running: bool,
     /// Final results of each worker.
     pub per_worker: Vec<WorkerSummary>,
     /// Test accuracy of the averaged model.

@@ -1,5 +1,6 @@
 //! Plain-text summary of a run for terminals of 80 columns.
 
+use crate::statistics::mean;
 use crate::{Epoch, Run};
 use std::fmt::Write;
 use upwash::experiment::Experiment;
@@ -16,9 +17,9 @@ pub fn show(run: &Run) -> String {
     let accuracies = run.last_accuracies();
     if !accuracies.is_empty() {
         let percent = accuracies.iter().map(|entry| 100.0 * entry.1);
-        let mean = percent.clone().sum::<f64>() / accuracies.len() as f64;
+        let average = percent.clone().sum::<f64>() / accuracies.len() as f64;
         let worst = percent.fold(f64::INFINITY, f64::min);
-        let _ = write!(text, "\n  mean {mean:.2} %, worst {worst:.2} %");
+        let _ = write!(text, "\n  mean {average:.2} %, worst {worst:.2} %");
         if let Some(averaged) = run.averaged_accuracy {
             let _ = write!(text, ", averaged model {:.2} %", 100.0 * averaged);
         }
@@ -48,22 +49,25 @@ pub fn summary_table(summary: &Summary) -> String {
     let _ = writeln!(text, "\n  worker  train loss{local}  test accuracy");
     let mut row = |name: &str, train_loss: f64, local_loss: Option<f64>, accuracy: f64| {
         let local = local_loss.map_or(String::new(), |loss| format!("  {loss:>10.4}"));
-        let _ = writeln!(text, "  {name:>6}  {train_loss:>10.4}{local}  {:>13}", percent(accuracy));
+        // Of a run that was stopped, a process knows only its own workers.
+        let train_loss = known(train_loss).map_or("-".into(), |loss| format!("{loss:.4}"));
+        let _ = writeln!(text, "  {name:>6}  {train_loss:>10}{local}  {:>13}", percent(accuracy));
     };
     let training = || summary.training_workers();
     for worker in training() {
         row(&worker.id.to_string(), worker.train_loss, worker.local_train_loss, worker.test_accuracy);
     }
-    let mean = |sum: f64| sum / training().count().max(1) as f64;
-    let train_loss = mean(training().map(|worker| worker.train_loss).sum());
-    let local_loss: Option<f64> = training().map(|worker| worker.local_train_loss).sum();
-    row("mean", train_loss, local_loss.map(mean), summary.mean_accuracy);
+    let train_losses: Vec<f64> = training().filter_map(|worker| known(worker.train_loss)).collect();
+    let local_losses: Option<Vec<f64>> = training().map(|worker| worker.local_train_loss).collect();
+    row("mean", mean(&train_losses), local_losses.map(|losses| mean(&losses)), summary.mean_accuracy);
     let model = if summary.server.is_some() { "server model" } else { "averaged model" };
     let (averaged, sent) = (percent(summary.averaged_model_accuracy), &summary.sent);
+    let distance = known(summary.consensus_distance);
+    let distance = distance.map_or(String::new(), |distance| format!(", consensus distance {distance:.4}"));
+    let clock = if summary.is_real_time { "seconds" } else { "simulated seconds" };
     let _ = writeln!(
         text,
-        "\n  {model} {averaged}, consensus distance {:.4}\n  {:.1} MB in {} messages, {:.1} simulated seconds",
-        summary.consensus_distance,
+        "\n  {model} {averaged}{distance}\n  {:.1} MB in {} messages, {:.1} {clock}",
         sent.bytes_sent as f64 / 1e6,
         sent.messages_sent,
         sent.simulated_seconds
@@ -107,6 +111,11 @@ pub fn shard_table(experiment: &Experiment) -> String {
     text
 }
 
+/// A value, if it was measured.
+fn known(value: f64) -> Option<f64> {
+    (!value.is_nan()).then_some(value)
+}
+
 /// A fraction in percent, if it was measured.
 fn percent(part: f64) -> String {
     match part.is_nan() {
@@ -125,7 +134,8 @@ fn header(run: &Run) -> String {
         }
         Some(Status::Interrupted { round }) => format!("stopped before round {round}"),
         Some(Status::Isolated { round }) => format!("isolated before round {round}: no other peer was in reach"),
-        None => "still running or interrupted".into(),
+        None if run.is_running => "running".into(),
+        None => "cut off; continue it with --resume".into(),
     };
     let _ =
         writeln!(text, "{} of {} rounds, {} parameters per model: {state}", run.rounds_run, run.rounds, run.parameters);
@@ -182,4 +192,36 @@ fn chart(losses: &[f64], lowest: f64, highest: f64) -> String {
         BARS[(height * 7.99).clamp(0.0, 7.0) as usize]
     };
     (0..columns).map(bar).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// The summary of a process that knows the loss of its own worker only.
+    fn stopped() -> Summary {
+        let worker = |id: usize, loss: &str| format!(r#"{{"id":{id},"train_loss":{loss},"test_accuracy":null}}"#);
+        let text = format!(
+            r#"{{"version":1,"algorithm":"D-PSGD","graph":"ring:2","workers":2,"rounds":10,"status":"interrupted",
+            "round":10,"per_worker":[{},{}],"mean_accuracy":null,"worst_accuracy":null,
+            "averaged_model_accuracy":null,"consensus_distance":null,"bytes_sent":5000000,"messages_sent":9,
+            "simulated_seconds":1.5,"is_real_time":true}}"#,
+            worker(0, "0.25"),
+            worker(1, "null")
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn unknown_values_are_no_nan() {
+        let table = summary_table(&stopped());
+        assert!(!table.contains("NaN"), "{table}");
+        assert!(table.contains("       1           -"), "{table}");
+        assert!(table.contains("    mean      0.2500"), "{table}");
+        assert!(table.contains("9 messages, 1.5 seconds"), "{table}");
+        let simulated = summary_table(&Summary { is_real_time: false, ..stopped() });
+        assert!(simulated.contains("1.5 simulated seconds"), "{simulated}");
+    }
 }

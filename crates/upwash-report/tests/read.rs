@@ -77,7 +77,11 @@ fn incomplete_lines_and_unknown_events_are_left_out_with_a_notice() {
     assert!(notices.contains("the last line is incomplete"), "{notices}");
     assert!(notices.contains("1 events of kinds unknown to this version"), "{notices}");
     assert!(notices.contains("line 3"), "{notices}");
-    assert!(show(&run).contains("still running or interrupted"));
+    assert!(show(&run).contains("cut off; continue it with --resume"));
+    // A run that goes on locks its events.
+    let events = fs::File::open(folder.path().join("events.jsonl")).unwrap();
+    events.lock().unwrap();
+    assert!(show(&Run::read(folder.path()).unwrap()).contains(": running\n"));
 }
 
 #[test]
@@ -286,7 +290,7 @@ fn invalid_lines_give_one_notice_and_are_skipped() {
     assert!(page(&[run]).len() < 2 << 20);
     let many = STARTED.replace("\"workers\":3", "\"workers\":99999999999");
     write(folder.path(), &[many], "\n");
-    assert!(matches!(Run::read(folder.path()), Err(ReadError::Empty(_))));
+    assert!(matches!(Run::read(folder.path()), Err(ReadError::Damaged(_))));
 }
 
 #[test]

@@ -540,7 +540,7 @@ pub fn incompatible_runs_cannot_share_an_engine() {
     for (other, expected) in [
         ("model = \"mlp:8\"\n", "the model must be the same"),
         ("[training]\nbatch_size = 8\n", "training.batch_size must be the same"),
-        ("[training]\nmomentum = 0.5\n", "momentum"),
+        ("[training]\nmomentum = 0.5\n", "the optimizer and its options must be the same"),
         ("[data]\ntrain_examples = 900\n", "the data must be the same"),
         ("[algorithm]\nname = \"ad-psgd\"\n", "an asynchronous algorithm"),
     ] {

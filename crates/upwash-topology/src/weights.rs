@@ -45,7 +45,7 @@ pub enum Weights {
 #[non_exhaustive]
 pub enum WeightError {
     /// The text does not name any weights.
-    #[error("unknown weights `{text}`: write optimal, metropolis, uniform or alpha=NUMBER")]
+    #[error("unknown weights `{text}`: write optimal, metropolis, uniform or alpha=NUMBER{}", hint(text))]
     Unknown {
         /// The text.
         text: String,
@@ -203,6 +203,14 @@ impl std::fmt::Display for Weights {
             Self::Given(_) => write!(f, "given"),
         }
     }
+}
+
+/// "; did you mean ...?" for a name that resembles a known one, or nothing.
+fn hint(text: &str) -> String {
+    let text = text.to_lowercase();
+    let known = ["optimal", "metropolis", "uniform"];
+    let near = known.into_iter().find(|known| strsim::damerau_levenshtein(known, &text) <= 2);
+    near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
 }
 
 impl FromStr for Weights {

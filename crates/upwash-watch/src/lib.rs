@@ -125,7 +125,7 @@ impl Server {
         let ip = self.address.ip();
         // The unspecified address (0.0.0.0 or ::) is not one that a browser can open.
         let host = match ip.is_unspecified() {
-            true => "THIS-MACHINE".into(),
+            true => host_name().unwrap_or_else(|| "localhost".into()),
             false if ip.is_ipv6() => format!("[{ip}]"),
             false => ip.to_string(),
         };
@@ -135,6 +135,16 @@ impl Server {
             None => format!("http://{host}:{port}/"),
         }
     }
+}
+
+/// The name of this machine in its network, if it has one that can be part of a URL.
+fn host_name() -> Option<String> {
+    #[cfg(unix)]
+    let name = rustix::system::uname().nodename().to_str().ok()?.to_owned();
+    #[cfg(not(unix))]
+    let name = std::env::var("COMPUTERNAME").ok()?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    (!name.is_empty() && name.chars().all(is_plain)).then_some(name)
 }
 
 impl Drop for Server {

@@ -1,5 +1,7 @@
 //! How much memory this machine has left, so that a run that needs more is refused before it starts.
 
+use std::path::Path;
+
 /// The memory that this process can still get, in bytes, including swap; `None` where that is unknown.
 ///
 /// Only Linux tells. A control group, such as that of a container or a Slurm job, may allow less than the machine has.
@@ -15,15 +17,23 @@ fn in_bytes(meminfo: &str, name: &str) -> Option<u64> {
     Some(value.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
-/// What the control group of this process still allows, if it has a limit.
+/// What the control group of this process still allows, if it or a group around it has a limit.
 fn control_group() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let number = |name: &str| {
-        let path = std::path::Path::new("/sys/fs/cgroup").join(group).join(name);
-        std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
+    least_allowance(Path::new("/sys/fs/cgroup"), Path::new(group))
+}
+
+/// The least that a group or one of those around it still allows. A group without a limit of its own says `max`.
+fn least_allowance(root: &Path, group: &Path) -> Option<u64> {
+    let allowance = |group: &Path| {
+        let number = |name: &str| {
+            let text = std::fs::read_to_string(root.join(group).join(name)).ok()?;
+            text.trim().parse::<u64>().ok()
+        };
+        Some(number("memory.max")?.saturating_sub(number("memory.current")?))
     };
-    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+    group.ancestors().filter_map(allowance).min()
 }
 
 /// Formats a number of bytes for people.
@@ -47,6 +57,8 @@ pub(crate) fn shortage(needed: u64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]
@@ -57,6 +69,22 @@ mod tests {
         if cfg!(target_os = "linux") {
             assert!(available().is_some_and(|bytes| bytes > 1 << 20));
         }
+    }
+
+    #[test]
+    fn limits_of_surrounding_groups_count() {
+        let root = tempfile::tempdir().unwrap();
+        let group = |name: &str, max: &str, current: &str| {
+            std::fs::create_dir_all(root.path().join(name)).unwrap();
+            std::fs::write(root.path().join(name).join("memory.max"), format!("{max}\n")).unwrap();
+            std::fs::write(root.path().join(name).join("memory.current"), format!("{current}\n")).unwrap();
+        };
+        group("job", "1000", "400");
+        group("job/step", "max", "300");
+        group("job/step/task", "900", "100");
+        assert_eq!(least_allowance(root.path(), Path::new("job/step/task")), Some(600));
+        assert_eq!(least_allowance(root.path(), Path::new("job/step")), Some(600));
+        assert_eq!(least_allowance(root.path(), Path::new("")), None);
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl EpochLine {
             if consensus_distance.is_finite() {
                 parts.push(format!("consensus distance {consensus_distance:.3}"));
             }
-            parts.push(format!("simulated time {:.1} s", sent.simulated_seconds));
+            parts.push(format!("time {:.1} s", sent.simulated_seconds));
         }
         Some(Self { epoch: *epoch, epochs, parts })
     }

@@ -1,7 +1,7 @@
 // The sections of the page, from top to bottom.
 
 const ended = (run) => {
-  if (!run.ending) return isLive ? "" : "still running or interrupted";
+  if (!run.ending) return isLive ? "" : run.is_running ? "running" : "cut off; continue it with --resume";
   const again = run.processes > 1 ? "" : "; continue it with `upwash train ... --resume`";
   return {
     finished: "finished",
@@ -20,7 +20,7 @@ const COLUMNS = [
   { title: "worst worker", key: "worst", value: (run) => worst(run.ends), format: percent, best: true },
   { title: "averaged model", key: "averaged", value: (run) => run.averaged_accuracy, format: percent, best: true },
   { title: "sent", value: (run) => last(run, "gigabytes"), format: bytes },
-  { title: "simulated time", value: (run) => last(run, "seconds"), format: span },
+  { title: "simulated time", value: (run) => (run.is_real_time ? null : last(run, "seconds")), format: orDash(span) },
   { title: "real time", value: (run) => run.wall_seconds, format: span },
   { title: "seed", value: (run) => run.seed, format: (seed, run) => (run.over_seeds ? `${run.over_seeds.seeds} seeds` : orDash(String)(seed)) },
   { title: "started", value: (run) => run.time, format: orDash(date), className: "wrap" },

@@ -1,6 +1,6 @@
 //! Drawing of line charts.
 
-use super::{Chart, Line, MAX_LEGEND};
+use super::{Chart, Line, MAX_LEGEND, Ranges};
 use plotters::coord::Shift;
 use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
@@ -13,9 +13,29 @@ use std::ops::Range;
 const LEGEND_ROW: u32 = 18;
 const SWATCH: u32 = 18;
 
+const EMPTY_RANGE: (f64, f64) = (f64::INFINITY, f64::NEG_INFINITY);
+
 type DrawResult<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
+impl Ranges {
+    pub(super) const EMPTY: Self = Self { x: EMPTY_RANGE, y: EMPTY_RANGE };
+
+    /// The ranges of two charts together.
+    pub(super) fn join(self, other: Self) -> Self {
+        let join = |one: (f64, f64), other: (f64, f64)| (one.0.min(other.0), one.1.max(other.1));
+        Self { x: join(self.x, other.x), y: join(self.y, other.y) }
+    }
+}
+
 impl Chart {
+    /// A chart of these lines, with the labels of the x and y axes.
+    pub(super) fn new([x_label, y_label]: [&'static str; 2], log: bool, lines: Vec<Line>) -> Self {
+        let mut chart = Self { x_label, y_label, log, lines, ranges: Ranges::EMPTY };
+        let points = chart.lines.iter().flat_map(|line| &line.points).filter(|point| chart.is_drawable(point.1));
+        chart.ranges = points.map(|&(x, y)| Ranges { x: (x, x), y: (y, y) }).fold(Ranges::EMPTY, Ranges::join);
+        chart
+    }
+
     /// Whether a point can be drawn: logarithmic axes have no zero.
     fn is_drawable(&self, y: f64) -> bool {
         y.is_finite() && (!self.log || y > 0.0)
@@ -40,20 +60,13 @@ impl Chart {
         (outline.len() > 2).then_some(outline)
     }
 
-    /// The smallest and the largest coordinate of all points.
-    fn range(&self, coordinate: fn(&(f64, f64)) -> f64) -> (f64, f64) {
-        let points = self.lines.iter().flat_map(|line| &line.points);
-        let points = points.filter(|point| self.is_drawable(point.1)).map(coordinate);
-        points.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)))
-    }
-
     pub(super) fn draw<B: DrawingBackend>(
         &self,
         area: &DrawingArea<B, Shift>,
         title: &str,
         scale: u32,
     ) -> DrawResult<B> {
-        let (x, y) = (self.range(|point| point.0), self.range(|point| point.1));
+        let Ranges { x, y } = self.ranges;
         let x: Range<f64> = match x.1 > x.0 {
             true => x.0..x.1,
             false => x.0 - 1.0..x.1 + 1.0,

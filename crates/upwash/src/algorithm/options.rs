@@ -2,7 +2,7 @@
 
 use super::{Algorithm, Method, Registry};
 use crate::config::{ConfigError, GraphConfig};
-use crate::names::nearest;
+use crate::names::hint;
 use toml::Value;
 
 /// The options in the configuration, as an algorithm's [`Definition`](super::Definition) reads them. A key that the
@@ -143,11 +143,7 @@ impl<'a> Options<'a> {
 /// "must be one of ...", with a suggestion if one of the names is similar.
 pub(super) fn one_of<'n>(given: Option<&str>, names: impl Iterator<Item = &'n str>) -> String {
     let names: Vec<&str> = names.collect();
-    let suggestion = match nearest(given.unwrap_or(""), names.iter().copied()) {
-        Some(name) => format!("; did you mean `{name}`?"),
-        None => String::new(),
-    };
-    format!("must be one of {}{suggestion}", names.join(", "))
+    format!("must be one of {}{}", names.join(", "), hint(given.unwrap_or(""), names.iter().copied()))
 }
 
 /// A range of numbers in words. Where 0 is excluded, the range begins at a tiny number.

@@ -183,7 +183,8 @@ fn check_links(
         Some(PerLink::Each(rows)) => {
             if rows.len() != workers || rows.iter().any(|row| row.len() != workers) {
                 let must = format!("must be a number, or {workers} rows of {workers} numbers");
-                return invalid(format!("{} rows", rows.len()), &must);
+                let found = if rows.len() == 1 { "1 row".into() } else { format!("{} rows", rows.len()) };
+                return invalid(found, &must);
             }
             let entries = rows.iter().enumerate().flat_map(|(from, row)| {
                 // The diagonal is not used.

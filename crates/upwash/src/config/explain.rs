@@ -49,9 +49,13 @@ fn explained(error: &toml::de::Error, text: &str) -> String {
     let message = error.message();
     let text = text.trim_end().replace(message.trim_end(), &plain(message));
     let mut quoted = message.split('`').skip(1).step_by(2);
-    let Some(unknown) = quoted.next().filter(|_| message.starts_with("unknown")) else {
+    let is_unknown = message.starts_with("unknown") && !message.contains("did you mean");
+    let Some(unknown) = quoted.next().filter(|_| is_unknown) else {
         return text;
     };
+    if unknown.is_empty() {
+        return "a part of the key is empty: write for example training.epochs=3".into();
+    }
     text + &match nearest(unknown, quoted) {
         Some(sibling) => did_you_mean(sibling),
         None if message.starts_with("unknown field") => suggestion(unknown),
@@ -120,6 +124,8 @@ fn plain(message: &str) -> String {
         "a sequence" => "a list",
         "a tuple of size 2" => "a pair such as [3, 10.0]",
         "a map" => "a table",
+        "path string" => "a path in quotes",
+        "an array of length 2" => "a pair such as [0.9, 0.999]",
         "struct DataConfig" => "a table, for example data.name",
         "struct GraphConfig" => "a table, for example graph.topology",
         "struct AlgorithmConfig" => "a table, for example algorithm.name",
@@ -129,8 +135,11 @@ fn plain(message: &str) -> String {
     };
     let before = before.replace("unit variant", "this").replace("invalid type: ", "").replace("invalid value: ", "");
     let before = before.replace("sequence", "a list").replace("map", "a table");
-    match message.starts_with("invalid") {
-        // "integer `-3`, expected u64" names the value.
+    // "invalid type: integer `-3`, expected u64" names the value; errors of the syntax name what is wrong with it.
+    if message.starts_with("invalid length ") {
+        return format!("a list of another length is needed: write {wanted}");
+    }
+    match message.starts_with("invalid type") || message.starts_with("invalid value") {
         true => format!("{before} is not allowed here: write {wanted}"),
         false => format!("{before}, expected {wanted}"),
     }

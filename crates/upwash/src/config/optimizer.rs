@@ -28,8 +28,7 @@ impl TrainingConfig {
         };
         let names: Vec<&str> = OPTIMIZERS.iter().map(|(name, _)| *name).collect();
         let Some((_, options)) = OPTIMIZERS.iter().find(|(known, _)| *known == name) else {
-            let near = crate::names::nearest(name, names.iter().copied());
-            let hint = near.map_or(String::new(), |near| format!("\ndid you mean `{near}`?"));
+            let hint = crate::names::hint(name, names.iter().copied());
             return error("optimizer", name, format!("must be one of {}{hint}", names.join(", ")));
         };
         let given = [
@@ -53,7 +52,7 @@ impl TrainingConfig {
 
     /// Writes out the default of every option that the optimizer has. The options of a custom optimizer are its own; it
     /// is listed with those of SGD, which algorithms with a momentum of their own use.
-    pub(crate) fn fill_in_optimizer(&mut self) {
+    pub fn fill_in_optimizer(&mut self) {
         let (adamw, lion, muon) = (AdamW::default(), Lion::default(), Muon::default());
         let decay = |decay: &WeightDecay| (Some(decay.factor), Some(decay.includes_norms_and_biases));
         let (momentum, nesterov, betas, epsilon, (weight_decay, all_decay)) = match self.optimizer.as_str() {

@@ -30,10 +30,11 @@ impl Overrides {
     /// These changes, and then others.
     #[must_use]
     pub fn followed_by(mut self, others: &Self) -> Self {
-        self.set.extend_from_slice(&others.set);
+        // A key that is removed may be set again.
         for key in &others.unset {
             self.set.retain(|assignment| assignment.split_once('=').is_none_or(|(path, _)| path.trim() != key));
         }
+        self.set.extend_from_slice(&others.set);
         let new = others.unset.iter().filter(|key| !self.unset.contains(key)).cloned().collect::<Vec<_>>();
         self.unset.extend(new);
         self

@@ -154,17 +154,20 @@ pub(super) fn hold_out(all: &Images) -> [Images; 2] {
     [train, test]
 }
 
-/// Refuses data that is larger than any machine can hold.
+/// Refuses data that is larger than the limit, or than the memory of this machine.
 pub(super) fn check_size(path: &Path, images: usize, shape: [usize; 3]) -> Result<(), OwnDataError> {
     let bytes = shape.iter().fold(images as u128, |product, &side| product.saturating_mul(side as u128));
-    if bytes <= MAX_BYTES {
-        return Ok(());
-    }
+    let needed = match u64::try_from(bytes) {
+        Ok(bytes) if u128::from(bytes) <= MAX_BYTES => match crate::memory::shortage(bytes) {
+            None => return Ok(()),
+            Some(shortage) => shortage,
+        },
+        _ => format!("{} GB", bytes / 1_000_000_000),
+    };
     let [channels, height, width] = shape;
-    let gigabytes = bytes / 1_000_000_000;
     let what = format!(
-        "{images} images of shape {channels}x{height}x{width} need {gigabytes} GB; with `images:FOLDER`, \
-         data.image_size makes them smaller"
+        "{images} images of shape {channels}x{height}x{width} need {needed}; with `images:FOLDER`, data.image_size \
+         makes them smaller"
     );
     Err(OwnDataError::Content { path: path.to_owned(), what })
 }

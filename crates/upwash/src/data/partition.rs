@@ -1,6 +1,7 @@
 //! Splits the training images among the workers.
 
 use super::Images;
+use crate::names::hint;
 use upwash_topology::random::Stream;
 
 /// How the training images are split among the workers. Written as `balanced`, `iid`, `dirichlet:0.3` or `shards:2`.
@@ -30,7 +31,10 @@ pub enum Partition {
 #[non_exhaustive]
 pub enum PartitionError {
     /// The text does not name a partition.
-    #[error("partition `{0}` is unknown: write balanced, iid, dirichlet:ALPHA or shards:N")]
+    #[error(
+        "partition `{0}` is unknown: write balanced, iid, dirichlet:ALPHA or shards:N{hint}",
+        hint = hint(kind(.0), ["balanced", "iid", "dirichlet", "shards"])
+    )]
     Unknown(String),
     /// The parameter is out of range.
     #[error("partition `{0}`: the number must be above 0")]
@@ -198,6 +202,11 @@ impl std::fmt::Display for Partition {
             Self::Shards(each) => write!(f, "shards:{each}"),
         }
     }
+}
+
+/// The part of a name before its option.
+fn kind(text: &str) -> &str {
+    text.split(':').next().unwrap_or(text)
 }
 
 impl std::str::FromStr for Partition {

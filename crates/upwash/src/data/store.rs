@@ -4,7 +4,7 @@
 //! folder with the name of the data set, where `upwash data get` puts them.
 
 use super::{Augmentation, Dataset, Images, Scaling};
-use crate::names::nearest;
+use crate::names::hint;
 use std::path::{Path, PathBuf};
 
 /// A data set that is stored in files.
@@ -203,12 +203,8 @@ impl Source {
 
 /// "; did you mean ...?" for a name that resembles that of a data set, or nothing.
 fn suggestion(name: &str) -> String {
-    let name = name.split(':').next().unwrap_or(name).to_lowercase();
-    let names = ["digits", "synthetic"].into_iter().chain(SOURCES.iter().map(|source| source.name));
-    match nearest(&name, names) {
-        Some(known) => format!("; did you mean `{known}`?"),
-        None => String::new(),
-    }
+    let name = name.split(':').next().unwrap_or(name);
+    hint(name, ["digits", "synthetic"].into_iter().chain(SOURCES.iter().map(|source| source.name)))
 }
 
 impl SourceFile {

@@ -1,7 +1,7 @@
 //! Warnings about settings that are allowed, but probably not meant.
 
 use super::Experiment;
-use crate::config::{Config, DecayName};
+use crate::config::{Config, DecayName, TrainingConfig};
 use crate::data::Sampler;
 
 impl Experiment {
@@ -51,6 +51,10 @@ fn schedule(config: &Config) -> Vec<String> {
         ));
     }
     if training.decay != DecayName::Steps {
+        let factor = training.decay_factor;
+        if factor != TrainingConfig::default().decay_factor {
+            warnings.push(format!("training.decay_factor = {factor} has no effect without training.decay = \"steps\""));
+        }
         return warnings;
     }
     let at = &training.decay_at;

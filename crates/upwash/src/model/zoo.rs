@@ -2,6 +2,7 @@
 
 use super::description::{self, DescriptionError};
 use super::{Layer, Network};
+use crate::names::hint;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -51,7 +52,8 @@ pub enum ModelError {
     /// There is no network of this name.
     #[error(
         "model `{0}` is unknown: write softmax, mlp:64,32, cnn, resnet20, thin-resnet50, resnet50 or wrn28-10, or \
-         file:NET.toml for a network of your own"
+         file:NET.toml for a network of your own{hint}",
+        hint = hint(.0, ["softmax", "cnn", "resnet20", "thin-resnet50", "resnet50", "wrn28-10", "mlp:64"])
     )]
     Unknown(String),
     /// The sizes of the layers of a perceptron are invalid.

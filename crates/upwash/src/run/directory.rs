@@ -367,10 +367,13 @@ pub fn is_running(path: &Path) -> bool {
     events.is_ok_and(|file| matches!(file.try_lock_shared(), Err(std::fs::TryLockError::WouldBlock)))
 }
 
-/// Whether a directory holds a run that this experiment does not continue: more epochs, and other settings for what is
-/// measured and kept, continue it.
-pub fn holds_another_run(path: &Path, experiment: &Experiment) -> bool {
-    matches!(change(path, experiment), Some(Change::Other(_)))
+/// What differs, if a directory holds a run that this experiment does not continue. More epochs, and other settings for
+/// what is measured and kept, continue it.
+pub fn other_run(path: &Path, experiment: &Experiment) -> Option<String> {
+    match change(path, experiment) {
+        Some(Change::Other(what)) => Some(what),
+        _ => None,
+    }
 }
 
 /// Whether a directory holds this run, and it is over: no rounds are left to run.

@@ -3,6 +3,7 @@
 use super::evaluation::{EngineReplicas, Evaluation, Replicas};
 use super::session::Session;
 use super::{Event, RunError, RunResult, SCHEMA_VERSION, Status, Summary};
+use crate::config::Execution;
 use crate::engine::Engine;
 use crate::model::Replica;
 use crate::transport::Transport;
@@ -76,6 +77,7 @@ impl Session<'_> {
             best: self.progress.best,
             per_worker: evaluation.per_worker(&train_losses),
             participation: self.progress.participation,
+            is_real_time: !is_whole || self.experiment.config.training.asynchronous == Execution::Threads,
             wall_seconds: None,
         };
         Ok(RunResult { summary, averaged })

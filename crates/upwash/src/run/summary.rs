@@ -52,6 +52,9 @@ pub struct Summary {
     /// How this process has taken part, in a run between peers.
     #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
     pub participation: Option<Participation>,
+    /// Whether `simulated_seconds` are real: workers on threads or in several processes run in real time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_real_time: bool,
     /// Real seconds, including the parts before the run was resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall_seconds: Option<f64>,

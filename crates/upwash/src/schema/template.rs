@@ -10,7 +10,7 @@ use std::fmt::Write;
 const WIDTH: usize = 80;
 
 /// The keys that most runs set. The others are commented out.
-const COMMON: [&str; 14] = [
+const COMMON: [&str; 12] = [
     "seed",
     "model",
     "data.name",
@@ -23,8 +23,6 @@ const COMMON: [&str; 14] = [
     "training.batch_size",
     "training.learning_rate",
     "training.decay",
-    "training.momentum",
-    "training.weight_decay",
 ];
 
 /// Values of keys that have no default.
