@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks that a project outside this workspace can use the library with the libtorch engine, without a [patch] section.
+# Checks that a project outside this workspace can use the library with the native and the libtorch engine, without a
+# [patch] section.
 # Needs libtorch in .torch (scripts/install-torch.sh --fetch-only).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -31,8 +32,10 @@ use upwash::{Config, Trainer};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::parse("training.epochs = 1", &[])?;
-    let summary = Trainer::new(config).engine(upwash_torch::cpu_engine).run()?;
-    println!("{} workers, {:.2}", summary.workers, summary.mean_accuracy);
+    let native = Trainer::new(config.clone()).run()?;
+    let torch = Trainer::new(config).engine(upwash_torch::cpu_engine).run()?;
+    assert!((native.mean_accuracy - torch.mean_accuracy).abs() < 0.02);
+    println!("{} workers, {:.2}", torch.workers, torch.mean_accuracy);
     Ok(())
 }
 EOF

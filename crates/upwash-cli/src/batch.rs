@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use upwash::engine::EngineSpec;
 use upwash::experiment::Experiment;
-use upwash::run::directory::{is_over, refuse_another_run};
+use upwash::run::directory::{has_ended, refuse_another_run};
 use upwash::run::{DirectoryError, RunDirectory, RunLocation, Status, Summary};
 
 /// A run that a command needs.
@@ -38,7 +38,8 @@ pub(crate) fn run_missing<'a>(
     for run in planned {
         refuse_another_run(&run.folder, &run.experiment)?;
     }
-    let mut due: &[&PlannedRun] = &planned.iter().filter(|run| !is_over(&run.folder)).collect::<Vec<_>>();
+    let mut due: &[&PlannedRun] =
+        &planned.iter().filter(|run| !has_ended(&run.folder, &run.experiment)).collect::<Vec<_>>();
     // What is too large for this machine leaves nothing behind.
     for run in due {
         engine.check_memory(&run.experiment.engine_spec())?;

@@ -1,11 +1,12 @@
 //! `upwash compare`: several configurations, one table.
 
 use crate::batch::{self, PlannedRun};
-use crate::configs::{self, OverrideArgs};
+use crate::configs;
 use crate::engines::EngineArgs;
 use crate::parallel;
 use crate::runs::{DIVERGED, end_cleanly_when_interrupted};
 use crate::seeds::{self, SeedGroup, has_diverged};
+use crate::training_args::TrainingArgs;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -20,22 +21,21 @@ const NAME_WIDTH: usize = 16;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The configurations, TOML; a run is called as its file
+    /// The configurations, TOML; each run is named after its file
     #[arg(required = true)]
     configs: Vec<PathBuf>,
     #[command(flatten)]
-    overrides: OverrideArgs,
-    /// The folder for results, one folder a run; what is done there is not run again, what was stopped
-    /// goes on
+    training: TrainingArgs,
+    /// The folder for results, with a folder for each run; finished runs are not repeated, interrupted ones continue
     #[arg(long, value_name = "DIR", default_value = "runs/compare")]
     out: PathBuf,
-    /// Also show what each run had cost when the workers' mean accuracy first reached so many percent
+    /// Also show what each run had cost when the workers' mean accuracy first reached this percentage
     #[arg(long, value_name = "PERCENT")]
     reach: Option<f64>,
-    /// Run all at the same time, their workers in one engine: faster on a GPU. Results are the same
+    /// Run all at the same time, with their workers in one engine: faster on a GPU, with the same results
     #[arg(long)]
     parallel_runs: bool,
-    /// Run each configuration with N seeds, its own and those that follow it, and print means, confidence intervals and
+    /// Run each configuration with N seeds, its own and the ones after it, and print means, confidence intervals and
     /// paired differences
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=1000))]
     seeds: Option<u64>,
@@ -83,6 +83,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
 /// The runs of each configuration: one, or one for each seed.
 fn plan(args: &Args) -> Result<Vec<Vec<PlannedRun>>> {
     let (mut groups, mut cache, mut names) = (Vec::new(), DatasetCache::default(), BTreeSet::new());
+    let overrides = args.training.overrides()?;
     for path in &args.configs {
         let stem = path.file_stem().context("a configuration has a name")?;
         let name = stem.to_string_lossy().into_owned();
@@ -90,7 +91,7 @@ fn plan(args: &Args) -> Result<Vec<Vec<PlannedRun>>> {
             names.insert(name.clone()),
             "two configurations are called {name}: their results would be in one folder"
         );
-        let experiment = configs::read_next(path, &args.overrides.overrides(), &mut cache)?;
+        let experiment = configs::read_next(path, &overrides, &mut cache)?;
         let Some(seeds) = args.seeds else {
             groups.push(vec![PlannedRun { folder: args.out.join(&name), name, experiment }]);
             continue;
@@ -98,7 +99,7 @@ fn plan(args: &Args) -> Result<Vec<Vec<PlannedRun>>> {
         let first = experiment.config.seed;
         let mut group = Vec::new();
         for seed in first..first.saturating_add(seeds) {
-            let mut overrides = args.overrides.overrides();
+            let mut overrides = overrides.clone();
             overrides.set.push(format!("seed={seed}"));
             let experiment = configs::read_next(path, &overrides, &mut cache)?;
             let name = format!("{name}/seed-{seed}");

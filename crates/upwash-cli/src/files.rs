@@ -1,6 +1,6 @@
 //! File access with errors that name the file.
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -11,7 +11,11 @@ use upwash_report::Figure;
 pub fn read(path: &Path) -> Result<String> {
     let cannot = || format!("cannot read {}", name(path));
     let bytes = match is_stdin(path) {
-        true => stdin().with_context(cannot)?,
+        true => {
+            let bytes = stdin().with_context(cannot)?;
+            ensure!(!bytes.is_empty(), "cannot read standard input: it is empty, and a file or a pipe was expected");
+            bytes
+        }
         false => std::fs::read(path).with_context(cannot)?,
     };
     String::from_utf8(bytes).ok().with_context(|| format!("{}: this is not a text file", name(path)))

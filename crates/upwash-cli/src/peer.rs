@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     if args.until_stdin_closes {
         stop_when_stdin_closes();
     }
-    let Some(mut results) = RunDirectory::open_or_extend(folder, &experiment, &location)? else {
+    let Some(mut results) = RunDirectory::open(folder, &experiment, &location)? else {
         let summary = Summary::read(folder)?.with_context(|| format!("{} has no summary", folder.display()))?;
         note!("the run in {} has already ended", folder.display());
         print_end(args.id, folder, &summary, out)?;
@@ -197,12 +197,18 @@ fn timings(experiment: &Experiment) -> Result<Timings> {
 /// does not answer.
 pub(crate) fn status(args: &StatusArgs, out: &mut impl Write) -> Result<ExitCode> {
     let config = configs::parse(&args.config, &Overrides::default())?;
-    let (peers, key) = (listed_peers(&config)?, keys::load(&args.key)?);
+    let peers = listed_peers(&config)?;
     ensure!(
         !peers.is_empty(),
         "{} has no network.peers: list the address and key of every worker",
         args.config.display()
     );
+    ensure!(
+        args.key.exists(),
+        "there is no key {}: peers answer to listed keys only, so name the key of any worker with --key",
+        args.key.display()
+    );
+    let key = keys::load(&args.key)?;
     let answers = upwash_peers::status(&key, &peers, Duration::from_secs(5))?;
     let last = answers.iter().flatten().map(|answer| answer.round).max();
     writeln!(out, "  worker  round  behind   sent MB   received MB  connected to")?;

@@ -31,7 +31,7 @@ pub(crate) fn prepare(config: Option<&Path>, directory: &Path, overrides: &Overr
             let folder = directory.display();
             ensure!(
                 own.is_file(),
-                "{folder} holds no run to resume: run without --resume, or name its directory (--out)"
+                "{folder} holds no run to resume: run without --resume, or name the run's directory with --out"
             );
             configs::read(&own, overrides)
         }

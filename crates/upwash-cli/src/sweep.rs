@@ -1,11 +1,12 @@
 //! `upwash sweep`: a configuration with all combinations of some values.
 
 use crate::batch::{self, PlannedRun};
-use crate::configs::{self, OverrideArgs};
+use crate::configs;
 use crate::engines::EngineArgs;
 use crate::output::note;
 use crate::runs::{DIVERGED, end_cleanly_when_interrupted};
 use crate::seeds::{self, SeedGroup, has_diverged};
+use crate::training_args::TrainingArgs;
 use crate::{files, parallel};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeSet;
@@ -19,21 +20,21 @@ use upwash_report::Run;
 pub(crate) struct Args {
     /// The configuration, TOML
     config: PathBuf,
-    /// A key and its values; with several --grid, all combinations are run. Values that contain commas are written as a
-    /// TOML array: --grid 'model=["mlp:64,32","cnn"]'
+    /// A key and its values; with several --grid, all combinations are run. Write values that contain commas as a TOML
+    /// array: --grid 'model=["mlp:64,32","cnn"]'
     #[arg(long = "grid", value_name = "KEY=A,B,C", required = true)]
     grid: Vec<String>,
-    /// Run each combination with N seeds, that of the configuration and those that follow it
+    /// Run each combination with N seeds, the configuration's and the ones after it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
     #[command(flatten)]
-    overrides: OverrideArgs,
-    /// The folder for results, with a table (sweep.csv), a page (report.html) and a folder for each run; what is done
-    /// there is not run again, what was stopped goes on
+    training: TrainingArgs,
+    /// The folder for results, with a table (sweep.csv), a page (report.html) and a folder for each run; finished runs
+    /// are not repeated, interrupted ones continue
     #[arg(long, value_name = "DIR", default_value = "runs/sweep")]
     out: PathBuf,
-    /// How many runs share an engine at a time, where they have the same model, data, batch size and optimizer: faster
-    /// on a GPU. Results are the same
+    /// How many runs share an engine at a time, if they have the same model, data, batch size and optimizer: faster on a
+    /// GPU, with the same results
     #[arg(long, value_name = "N", default_value = "1")]
     parallel_runs: std::num::NonZeroUsize,
     #[command(flatten)]
@@ -110,9 +111,10 @@ impl Axis {
         let values: Vec<String> = match values.starts_with('[') {
             false => values.split(',').map(|value| value.trim().to_owned()).collect(),
             true => {
-                let table: toml::Table =
-                    format!("values = {values}").parse().with_context(|| format!("--grid {text}"))?;
-                let list = table.get("values").and_then(|list| list.as_array()).context("a list is expected")?;
+                let table = format!("values = {values}").parse::<toml::Table>().ok();
+                let list = table.as_ref().and_then(|table| table.get("values")).and_then(toml::Value::as_array);
+                let example = "for example --grid 'model=[\"mlp:64,32\",\"cnn\"]'";
+                let list = list.with_context(|| format!("--grid {text}: this is not a TOML array; write {example}"))?;
                 list.iter().map(ToString::to_string).collect()
             }
         };
@@ -132,13 +134,13 @@ impl Axis {
 
 /// Refuses grids that contradict themselves or the other arguments, or that are too large.
 fn check(args: &Args, axes: &[Axis]) -> Result<()> {
-    let mut keys = BTreeSet::new();
+    let (mut keys, set) = (BTreeSet::new(), args.training.overrides()?.set);
     for axis in axes {
         let key = &axis.key;
         ensure!(keys.insert(key), "--grid {key} is given twice: write all values into one");
         ensure!(args.seeds == 1 || key != "seed", "--grid seed and --seeds exclude each other: use one of them");
-        let is_set = args.overrides.overrides().set.iter().any(|set| set.split('=').next().map(str::trim) == Some(key));
-        ensure!(!is_set, "{key} is both in --set and in --grid: use one of them");
+        let is_set = set.iter().any(|set| set.split('=').next().map(str::trim) == Some(key));
+        ensure!(!is_set, "{key} is set both by --grid and by another option: use one of them");
     }
     let sizes = axes.iter().map(|axis| axis.values.len() as u64);
     let runs = sizes.fold(args.seeds, u64::saturating_mul);
@@ -173,7 +175,7 @@ fn plan(args: &Args, cell: &Cell, cache: &mut DatasetCache, planned: &mut Vec<Pl
     let folder: String =
         cell.name.chars().map(|c| if c == '/' || c == '\\' || c.is_control() { '_' } else { c }).collect();
     ensure!(folder.len() <= 200, "the values of {} are too long for the name of a folder", cell.name);
-    let mut overrides = args.overrides.overrides();
+    let mut overrides = args.training.overrides()?;
     overrides.set.extend(cell.replacements.iter().cloned());
     let named = || format!("with {}", cell.replacements.join(", "));
     let experiment = configs::read_next(&args.config, &overrides, cache).with_context(named)?;

@@ -3,7 +3,7 @@
 use crate::configs;
 use crate::engines::EngineArgs;
 use crate::files;
-use crate::output::note;
+use crate::output::{self, note};
 use crate::progress::ProgressDisplay;
 use crate::resume;
 use crate::runs::{end_cleanly_when_interrupted, exit_code, stop_handle, use_threads};
@@ -63,6 +63,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     ensure!(
         !(args.resume && has_input),
         "--resume reads the configuration of the run: leave out `-`, and give changes with --set"
+    );
+    ensure!(
+        !(args.resume && args.training.starts_from_model()),
+        "--resume continues with the models of the run's checkpoint: leave out --from, or start a new run without --resume"
     );
     let job = Job::join(args.transport)?;
     let result = job.or_end_all(run_in_job(&job, args, out));
@@ -143,7 +147,7 @@ fn train(
         Some(place) => Some(watch::show(place, &args.out, &mut std::io::stderr())?),
         None => None,
     };
-    if job.speaks() {
+    if job.speaks() && !output::is_quiet() {
         writeln!(out, "{}", shard_table(experiment))?;
         // mpirun holds the output of processes back until lines are complete.
         out.flush()?;

@@ -1,4 +1,4 @@
-//! What `upwash train` and `upwash launch` change in a configuration.
+//! What commands that train change in a configuration.
 
 use crate::configs::OverrideArgs;
 use crate::resume;
@@ -23,6 +23,11 @@ pub(crate) struct TrainingArgs {
 }
 
 impl TrainingArgs {
+    /// Whether `--from` is given.
+    pub(crate) fn starts_from_model(&self) -> bool {
+        self.from.is_some()
+    }
+
     /// The overrides that the arguments ask for.
     pub(crate) fn overrides(&self) -> Result<Overrides> {
         let mut overrides = self.overrides.overrides();

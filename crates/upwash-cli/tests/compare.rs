@@ -43,6 +43,17 @@ fn configurations_are_compared_and_not_run_twice() {
     compared();
     assert_eq!(outcome(&led), known);
 
+    // More epochs extend the runs, but for the one that diverged.
+    let longer = ["compare", "plain.toml", "lost.toml", "--out", "c", "--epochs", "3"];
+    let output = upwash(folder.path(), &longer);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    let straight = ["compare", "plain.toml", "--out", "straight", "--epochs", "3"];
+    said(folder.path(), &straight);
+    let [extended, straight] = ["c/plain", "straight/plain"].map(|run| outcome(&folder.path().join(run)));
+    assert_eq!(extended, straight);
+    assert_eq!(events("lost"), before[2]);
+
     let other = error(folder.path(), &["compare", "plain.toml", "--out", "c", "--set", "seed=5"]);
     assert!(other.contains("holds another run"), "{other}");
     std::fs::create_dir(folder.path().join("d")).unwrap();

@@ -36,7 +36,7 @@ fn model_of_a_run_is_evaluated() {
     let refused = error(here, &["evaluate", "run", "--data", &pictures]);
     assert!(refused.contains("takes images of shape 1x8x8 (channels, height, width), not 3x8x8"), "{refused}");
     for (args, words) in [
-        (&["evaluate", "nowhere"][..], "cannot read nowhere"),
+        (&["evaluate", "nowhere"][..], "nowhere does not exist"),
         (&["evaluate", "."], "there is no model: a run writes one when it ends"),
         (&["evaluate", "c.toml"], "is not a safetensors file"),
         (&["evaluate", "run", "--data", "digit"], "data `digit` is unknown"),

@@ -103,8 +103,8 @@ fn configuration_may_come_from_stdin() {
     }
     said(folder.path(), &["train", "run.toml", "--out", "file"]);
     assert_eq!(outcome(&folder.path().join("piped")), outcome(&folder.path().join("file")));
-    let nothing = upwash(folder.path(), &["config", "check", "-"]);
-    assert!(nothing.status.success(), "an empty configuration is valid");
+    let nothing = error(folder.path(), &["config", "check", "-"]);
+    assert!(nothing.contains("cannot read standard input: it is empty"), "{nothing}");
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn nothing_is_ignored_silently() {
         (&["train", "run.toml", "--set", "seed=1\nmodel=\"cnn\"", "--out", "s"], "one --set for each value"),
         (&["train", "run.toml", "--eager", "--out", "s"], "--eager is an option of the GPU engine"),
         (&["train", "run.toml", "--precision", "f32", "--out", "s"], "--precision is an option of the GPU engine"),
-        (&["data", "get", "mnist", "--from", "nowhere"], "is in nowhere"),
+        (&["data", "get", "mnist", "--from", "nowhere"], "--from nowhere: this is not a folder"),
     ] {
         let said = error(here, arguments);
         assert!(said.contains(reason), "{arguments:?}: {said}");

@@ -99,7 +99,7 @@ fn sweeps_that_cannot_be_meant_are_refused_before_anything_is_written() {
         (&["--grid", "graph.copies=1,1"], "a value is given twice"),
         (&["--grid", "graph.copies=1,,2"], "a value is empty"),
         (&["--grid", "graph.copies=1", "--grid", "graph.copies=2"], "is given twice"),
-        (&["--grid", "graph.copies=1,2", "--set", "graph.copies=3"], "is both in --set and in --grid"),
+        (&["--grid", "graph.copies=1,2", "--set", "graph.copies=3"], "is set both by --grid and by another option"),
         (&["--grid", "training.rate=1,2"], "training.rate=1"),
         (&["--grid", "training.epochs=1,-2"], "training.epochs=-2"),
         (&["--grid", "model=[\"mlp:8\""], "--grid model"),

@@ -403,7 +403,10 @@ fn data_is_installed_from_files_and_checked() {
     let unknown = error(folder.path(), &["data", "get", "imagenet"]);
     assert!(unknown.contains("data `imagenet` is unknown"), "{unknown}");
     let nowhere = error(folder.path(), &["data", "get", "cifar10", "--from", "nowhere"]);
-    assert!(nowhere.contains("neither data_batch_1.bin nor data_batch_1.bin.gz is in nowhere"), "{nowhere}");
+    assert!(nowhere.contains("--from nowhere: this is not a folder"), "{nowhere}");
+    std::fs::create_dir(folder.path().join("hollow")).unwrap();
+    let hollow = error(folder.path(), &["data", "get", "cifar10", "--from", "hollow"]);
+    assert!(hollow.contains("neither data_batch_1.bin nor data_batch_1.bin.gz is in hollow"), "{hollow}");
 }
 
 #[test]

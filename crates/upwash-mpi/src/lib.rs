@@ -274,7 +274,8 @@ impl MessageExchange for Mpi {
     }
 
     fn receive(&mut self, wait: Duration) -> Result<Vec<Message>, TransportError> {
-        let mut found: Vec<Message> = Vec::new();
+        // A sum sets messages that arrive meanwhile aside.
+        let mut found: Vec<Message> = self.inbox.values_mut().flat_map(std::mem::take).collect();
         let deadline = Instant::now() + wait;
         loop {
             // Waits for the first message only. Takes further ones if they have already arrived.

@@ -54,6 +54,8 @@ impl<P: Iterator<Item = Range<usize>>, S: Iterator<Item = Range<usize>>> Ranges<
             Layer::GlobalAverage => network.global_average(x),
             Layer::Flatten => network.flatten(x),
             Layer::Residual { ref body, ref shortcut } => {
+                // The body and the shortcut both read it.
+                network.keep(x);
                 let first = network.len();
                 let main = self.add_layers(network, body, x);
                 let middle = network.len();

@@ -39,6 +39,8 @@ pub struct Network<R: Real> {
     operations: Vec<Box<dyn Operation<R>>>,
     /// The output of each operation.
     outputs: Vec<Tensor>,
+    /// Tensors that several layers read, which no operation may change in place.
+    kept: Vec<Tensor>,
     /// The groups of operations, in order.
     groups: Vec<Group>,
     logits: Tensor,
@@ -87,7 +89,15 @@ impl<R: Real> Network<R> {
     fn new(input: Shape) -> Self {
         let instructions = Instructions::detect();
         let tensors = vec![TensorInfo { shape: input, local: None }];
-        Self { instructions, tensors, operations: vec![], outputs: vec![], groups: vec![], logits: Tensor(0) }
+        Self {
+            instructions,
+            tensors,
+            operations: vec![],
+            outputs: vec![],
+            kept: vec![],
+            groups: vec![],
+            logits: Tensor(0),
+        }
     }
 
     /// The input of the network.
@@ -128,9 +138,25 @@ impl<R: Real> Network<R> {
         output
     }
 
-    /// The operation that was added last, if this is its output.
+    /// The operation that was added last, if this is its output and no other layer reads it.
     fn last(&mut self, output: Tensor) -> Option<&mut Box<dyn Operation<R>>> {
-        self.operations.last_mut().filter(|_| self.outputs.last() == Some(&output))
+        let is_last = self.outputs.last() == Some(&output) && !self.kept.contains(&output);
+        self.operations.last_mut().filter(|_| is_last)
+    }
+
+    /// Lets several layers read a tensor. Without this, a ReLU or a sum that follows a batch normalization becomes part of
+    /// it, and the tensor then has the result of both.
+    pub fn keep(&mut self, tensor: Tensor) {
+        self.kept.push(tensor);
+    }
+
+    /// Whether a tensor is computed before the group of the operation that precedes the last one. The last operation, a
+    /// normalization, passes on the gradient of its output after the backward pass of that group.
+    fn precedes_last_group(&self, tensor: Tensor) -> bool {
+        let before_last = 0..self.operations.len().saturating_sub(1);
+        let start = before_last.rev().find(|&index| self.operations[index].begins_group()).unwrap_or(0);
+        let computed = self.outputs.iter().rposition(|&output| output == tensor);
+        computed.is_none_or(|index| index < start)
     }
 
     fn needs_gradient(&self, tensor: Tensor) -> bool {
@@ -172,7 +198,8 @@ impl<R: Real> Network<R> {
         self.push(output, LayerNorm { input, output, weights, bias, epsilon, layer })
     }
 
-    /// A function of every element. After a batch normalization, a ReLU becomes part of it.
+    /// A function of every element. After a batch normalization, a ReLU becomes part of it, unless the tensor is
+    /// [kept](Self::keep).
     pub fn activation(&mut self, input: Tensor, function: Function) -> Tensor {
         if function == Function::Relu && self.last(input).is_some_and(|layer| layer.fuse_relu()) {
             return input;
@@ -188,7 +215,7 @@ impl<R: Real> Network<R> {
     /// If the shapes differ.
     pub fn sum(&mut self, first: Tensor, second: Tensor) -> Tensor {
         assert_eq!(self.shape(first), self.shape(second), "only tensors of the same shape have a sum");
-        if self.last(first).is_some_and(|layer| layer.fuse_sum(second)) {
+        if self.precedes_last_group(second) && self.last(first).is_some_and(|layer| layer.fuse_sum(second)) {
             return first;
         }
         let output = self.tensor(self.shape(first));
@@ -293,6 +320,7 @@ impl<R: Real> Network<R> {
     ) -> Pass<'a, R> {
         let input_shape = self.shape(self.input());
         let images = pixels.len() / input_shape.features();
+        assert_eq!(pixels.len(), images * input_shape.features(), "a batch is a number of whole images");
         let tensors = (&self.tensors[..], self.operations.len());
         let arch = self.instructions.arch();
         let mut pass = Pass::new(arch, images, tensors, (parameters, gradient), statistics, memory);
@@ -319,7 +347,10 @@ impl<R: Real> Network<R> {
     }
 
     /// The loss of a batch, and its gradient by the parameters. `pixels` has the images, each channels x height x
-    /// width. Moves the running statistics towards those of the batch.
+    /// width. Moves the running statistics toward those of the batch.
+    ///
+    /// # Panics
+    /// If there are not as many labels as images.
     pub fn gradient<P: Copy + Into<f64>>(
         &self,
         memory: &mut Workspace<R>,
@@ -330,6 +361,7 @@ impl<R: Real> Network<R> {
         gradient: &mut [R],
     ) -> Outcome {
         let mut pass = self.forward(memory, parameters, Statistics::Train(statistics), pixels, gradient);
+        assert_eq!(pass.batch, labels.len(), "every image has a label");
         let (mut slopes, _) = pass.take_gradient(self.logits);
         let shape = pass.shape(self.logits);
         let outcome = cross_entropy(pass.value(self.logits), shape, labels, Some(&mut slopes));
@@ -339,6 +371,9 @@ impl<R: Real> Network<R> {
     }
 
     /// The loss of a batch with fixed statistics.
+    ///
+    /// # Panics
+    /// If there are not as many labels as images.
     pub fn score<P: Copy + Into<f64>>(
         &self,
         memory: &mut Workspace<R>,
@@ -348,6 +383,7 @@ impl<R: Real> Network<R> {
         labels: &[u8],
     ) -> Outcome {
         let pass = self.forward(memory, parameters, Statistics::Fixed(statistics), pixels, &mut []);
+        assert_eq!(pass.batch, labels.len(), "every image has a label");
         cross_entropy(pass.value(self.logits), pass.shape(self.logits), labels, None)
     }
 

@@ -13,7 +13,7 @@ pub struct Tensor(pub(crate) usize);
 /// How normalization layers use statistics.
 #[derive(Debug)]
 pub enum Statistics<'a, R> {
-    /// They normalize by the statistics of the batch and move the running statistics towards them.
+    /// They normalize by the statistics of the batch and move the running statistics toward them.
     Train(&'a mut [R]),
     /// They normalize by these statistics.
     Fixed(&'a [R]),
@@ -45,10 +45,11 @@ struct Gradient<R> {
     filled: usize,
 }
 
-/// The memory of a pass. It is allocated by the first pass of a batch size and used again by later ones.
+/// The memory of a pass. The first pass of a network and batch size allocates tensors, which later passes use again.
 #[derive(Debug, Default)]
 pub struct Workspace<R> {
-    /// The number of images that fit.
+    /// The shapes of the tensors, and the number of images that fit.
+    shapes: Vec<Shape>,
     capacity: usize,
     values: Vec<Buffer<R>>,
     gradients: Vec<Gradient<R>>,
@@ -62,10 +63,13 @@ pub struct Workspace<R> {
 impl<R: Real> Workspace<R> {
     /// Makes room for `images` images.
     fn reserve(&mut self, tensors: &[TensorInfo], layers: usize, images: usize) {
-        if images > self.capacity {
+        let fits = tensors.iter().map(|tensor| &tensor.shape).eq(&self.shapes);
+        if !fits || images > self.capacity {
+            self.shapes = tensors.iter().map(|tensor| tensor.shape).collect();
             self.capacity = images;
             self.values = tensors.iter().map(|tensor| Buffer::zeros(tensor.shape.len(images))).collect();
             self.spare.clear();
+            self.kept.clear();
         }
         self.gradients.clear();
         self.gradients.resize_with(tensors.len(), Gradient::default);

@@ -31,7 +31,9 @@ pub trait Real:
     fn to_f64(self) -> f64;
     /// e to the power of this number.
     fn exp(self) -> Self;
-    /// The larger of two numbers; if this one is NaN, NaN.
+    /// The hyperbolic tangent.
+    fn tanh(self) -> Self;
+    /// The larger of two numbers; NaN if one of them is NaN.
     fn maximum(self, other: Self) -> Self;
 
     /// A vector of equal elements.
@@ -74,8 +76,13 @@ macro_rules! real {
             }
 
             #[inline(always)]
+            fn tanh(self) -> Self {
+                $real::tanh(self)
+            }
+
+            #[inline(always)]
             fn maximum(self, other: Self) -> Self {
-                if self < other { other } else { self }
+                if self < other || other.is_nan() { other } else { self }
             }
 
             #[inline(always)]

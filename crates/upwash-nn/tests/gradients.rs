@@ -2,7 +2,7 @@
 //! same bits from instructions of different widths.
 
 use std::ops::Range;
-use upwash_nn::{Function, Instructions, Kernel, Network, NormRanges, Real, Tensor, Workspace};
+use upwash_nn::{Function, Instructions, Kernel, Layer, Network, NormRanges, Real, Tensor, Workspace};
 
 const EPSILON: f64 = 1e-5;
 const MOMENTUM: f64 = 0.1;
@@ -66,6 +66,74 @@ impl<R: Real> Builder<R> {
 
 const INPUT: [usize; 3] = [3, 6, 5];
 
+/// The sizes of the parameters and statistics of layers, in their order.
+fn sizes(layers: &[Layer], parameters: &mut Vec<usize>, statistics: &mut Vec<usize>) {
+    for layer in layers {
+        match *layer {
+            Layer::Linear { inputs, outputs } => parameters.extend([inputs * outputs, outputs]),
+            Layer::Conv { inputs, outputs, size, bias, .. } => {
+                parameters.push(inputs * outputs * size * size);
+                parameters.extend(bias.then_some(outputs));
+            }
+            Layer::BatchNorm { channels } => {
+                parameters.extend([channels; 2]);
+                statistics.extend([channels; 2]);
+            }
+            Layer::LayerNorm { channels } => parameters.extend([channels; 2]),
+            Layer::Residual { ref body, ref shortcut } => {
+                sizes(body, parameters, statistics);
+                sizes(shortcut, parameters, statistics);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A network of layers that end in four channels.
+fn described<R: Real>(input: [usize; 3], layers: &[Layer]) -> Built<R> {
+    let layers: Vec<Layer> =
+        layers.iter().cloned().chain([Layer::GlobalAverage, Layer::Linear { inputs: 4, outputs: 3 }]).collect();
+    let (mut parameters, mut statistics) = (vec![], vec![]);
+    sizes(&layers, &mut parameters, &mut statistics);
+    let ranges = |sizes: &[usize]| -> Vec<Range<usize>> {
+        let ends = sizes.iter().scan(0, |end, size| {
+            *end += size;
+            Some(*end - size..*end)
+        });
+        ends.collect()
+    };
+    let network = Network::described(input, &layers, ranges(&parameters).into_iter(), ranges(&statistics).into_iter());
+    (network, parameters.iter().sum(), statistics.iter().sum())
+}
+
+fn conv(inputs: usize, stride: usize) -> Layer {
+    Layer::Conv { inputs, outputs: 4, size: 3, stride, padding: 1, bias: false }
+}
+
+fn norm() -> Layer {
+    Layer::BatchNorm { channels: 4 }
+}
+
+fn residual(body: impl Into<Vec<Layer>>, shortcut: impl Into<Vec<Layer>>) -> Layer {
+    Layer::Residual { body: body.into(), shortcut: shortcut.into() }
+}
+
+/// Residual blocks in which a norm that ends the body meets the shortcut in many ways.
+fn blocks() -> Vec<(&'static str, Vec<Layer>)> {
+    let first = || [conv(3, 1), norm(), Layer::Tanh];
+    let with = |layer: Layer| first().into_iter().chain([layer]).collect::<Vec<_>>();
+    let block = || [conv(4, 1), norm()];
+    vec![
+        ("one norm in the body", with(residual(block(), []))),
+        ("one norm in the body, after a norm", vec![conv(3, 1), norm(), residual(block(), [])]),
+        ("one norm in the body and in the shortcut", with(residual(block(), block()))),
+        ("one norm in the body, a convolution as shortcut", with(residual(block(), [conv(4, 1)]))),
+        ("a norm alone", with(residual([norm()], []))),
+        ("norms before convolutions", with(residual([norm(), Layer::Tanh, conv(4, 2)], [conv(4, 2)]))),
+        ("a block in a block", with(residual([residual(block(), []), conv(4, 1)], []))),
+    ]
+}
+
 /// The networks, with what is special about each.
 fn networks<R: Real>() -> Vec<(&'static str, Built<R>)> {
     let images = || Builder::<R>::new(Network::images(INPUT));
@@ -126,6 +194,7 @@ fn networks<R: Real>() -> Vec<(&'static str, Built<R>)> {
     let x = b.network.max_pool(x, 2);
     let x = b.layer_norm(x);
     all.push(("norm first, sum, pooling", b.finish(x)));
+    all.extend(blocks().into_iter().map(|(name, layers)| (name, described(INPUT, &layers))));
     all
 }
 
@@ -188,6 +257,83 @@ fn gradients_agree_with_finite_differences() {
             }
         }
     }
+}
+
+/// The shortcut of a block is its input, not what the body makes of it in place. Pooling over single pixels copies.
+#[test]
+fn bodies_do_not_change_the_input_of_their_block() {
+    let relu_first = residual([Layer::Relu, conv(4, 1)], []);
+    for block in [relu_first, residual([], []), residual([], [Layer::Relu]), residual([Layer::Relu], [Layer::Relu])] {
+        let [fused, copied] = [false, true].map(|copies| {
+            let copy = copies.then_some(Layer::MaxPool { size: 1 });
+            let layers: Vec<Layer> = [conv(3, 1), norm()].into_iter().chain(copy).chain([block.clone()]).collect();
+            let (network, count, statistics) = described::<f64>(INPUT, &layers);
+            gradient(&network, &numbers(count, 2, 0.3), statistics)
+        });
+        assert!((fused.0 - copied.0).abs() < 1e-12, "{block:?}: {} and {}", fused.0, copied.0);
+        let errors = fused.1.iter().zip(&copied.1).map(|(x, y)| (x - y).abs());
+        assert!(errors.fold(0.0, f64::max) < 1e-12, "{block:?}");
+    }
+}
+
+/// Large images are computed one after the other, or a few at a time.
+#[test]
+fn gradients_of_large_images_agree_with_finite_differences() {
+    let images = [4, 37, 41];
+    let (network, count, statistics) =
+        described::<f64>(images, &[conv(4, 2), norm(), residual([conv(4, 1), norm()], [])]);
+    let pixels: Vec<f64> = numbers(IMAGES * images.iter().product::<usize>(), 1, 1.0);
+    let (parameters, mut memory): (Vec<f64>, _) = (numbers(count, 2, 0.3), Workspace::default());
+    let mut gradient = |parameters: &[f64]| {
+        let (mut statistics, mut gradient) = (vec![0.0; statistics], vec![0.0; count]);
+        let outcome = network.gradient(&mut memory, parameters, &mut statistics, &pixels, &LABELS, &mut gradient);
+        (outcome.loss, gradient)
+    };
+    let (_, found) = gradient(&parameters);
+    let largest = found.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+    for index in (0..count).step_by(count / 40) {
+        let at = |step: f64| {
+            let mut moved = parameters.clone();
+            moved[index] += step;
+            moved
+        };
+        let slope = (gradient(&at(1e-5)).0 - gradient(&at(-1e-5)).0) / 2e-5;
+        assert!((slope - found[index]).abs() < 1e-7 * largest, "{slope} and {} at {index}", found[index]);
+    }
+}
+
+/// A run that diverges is noticed wherever the NaN is.
+#[test]
+fn pooling_keeps_nan() {
+    let layers = [Layer::MaxPool { size: 2 }, Layer::Linear { inputs: 1, outputs: 2 }];
+    let ranges = [0..2, 2..4];
+    let network = Network::<f32>::described([1, 2, 2], &layers, ranges.into_iter(), [].into_iter());
+    for broken in 0..4 {
+        let mut pixels = [1.0f32; 4];
+        pixels[broken] = f32::NAN;
+        let outcome = network.score(&mut Workspace::default(), &[1.0, -1.0, 0.0, 0.0], &[], &pixels, &[0]);
+        assert!(outcome.loss.is_nan(), "pixel {broken}");
+    }
+}
+
+#[test]
+fn memory_of_another_network_does_not_matter() {
+    let (wide, count, _) = described::<f64>([3, 6, 5], &[conv(3, 1), Layer::Tanh]);
+    let (tall, ..) = described::<f64>([3, 5, 6], &[conv(3, 1), Layer::Tanh]);
+    let parameters: Vec<f64> = numbers(count, 2, 0.3);
+    let loss = |network: &Network<f64>, memory: &mut Workspace<f64>| {
+        network.score(memory, &parameters, &[], &pixels(), &LABELS).loss
+    };
+    let (mut used, alone) = (Workspace::default(), loss(&tall, &mut Workspace::default()));
+    loss(&wide, &mut used);
+    assert_eq!(loss(&tall, &mut used), alone);
+}
+
+#[test]
+#[should_panic(expected = "every image has a label")]
+fn batches_with_missing_labels_are_refused() {
+    let (network, count, _) = described::<f64>(INPUT, &[conv(3, 1)]);
+    network.score(&mut Workspace::default(), &numbers::<f64>(count, 2, 0.3), &[], &pixels(), &LABELS[1..]);
 }
 
 /// All instructions with fused multiply-add sum in the same order.

@@ -72,7 +72,7 @@ fn train_with(
     let location = RunLocation { placement, is_shared: true };
     let top = options.output.clone().unwrap_or_default();
     let mut directory = match options.resume {
-        true => match RunDirectory::open_or_extend(&top, experiment, &location)? {
+        true => match RunDirectory::open(&top, experiment, &location)? {
             Some(directory) => directory,
             None => return Err(DirectoryError::Finished(top).into()),
         },

@@ -144,9 +144,12 @@ pub fn read_text(path: &Path) -> Result<String> {
 ///
 /// ```
 /// assert_eq!(upwash::files::printable("D-PSGD\u{1b}[2J"), "D-PSGD\u{fffd}[2J");
+/// assert_eq!(upwash::files::printable("run\u{202e}gnp.exe"), "run\u{fffd}gnp.exe");
 /// ```
 pub fn printable(text: &str) -> String {
-    let is_harmful = |character: char| character.is_control() && character != '\t';
+    // These reverse the order of the text that follows, so that a name can pose as another one.
+    let is_override = |character| matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_harmful = |character: char| (character.is_control() && character != '\t') || is_override(character);
     text.chars().map(|character| if is_harmful(character) { char::REPLACEMENT_CHARACTER } else { character }).collect()
 }
 

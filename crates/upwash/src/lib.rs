@@ -32,7 +32,6 @@ mod ids;
 mod trained_model;
 mod trainer;
 
-#[doc(hidden)]
 pub mod algorithm;
 #[doc(hidden)]
 pub mod clock;
@@ -42,7 +41,6 @@ pub mod compress;
 pub mod config;
 #[doc(hidden)]
 pub mod data;
-#[doc(hidden)]
 pub mod engine;
 #[doc(hidden)]
 pub mod experiment;
@@ -52,7 +50,6 @@ pub mod files;
 pub mod loss;
 #[doc(hidden)]
 pub mod memory;
-#[doc(hidden)]
 pub mod model;
 #[doc(hidden)]
 pub mod names;
@@ -62,7 +59,6 @@ pub mod optimizer;
 pub mod run;
 #[doc(hidden)]
 pub mod schema;
-#[doc(hidden)]
 pub mod transport;
 
 pub use algorithm::{Algorithm, Assignment, LocalView, Outgoing, Plan, Vector, WorkerStats};

@@ -246,7 +246,7 @@ impl<'a> Trainer<'a> {
         };
         let location = RunLocation { placement, is_shared: !transport.capabilities().survives_loss };
         let directory = match resume {
-            true => RunDirectory::open_or_extend(&output, &experiment, &location)?,
+            true => RunDirectory::open(&output, &experiment, &location)?,
             false => Some(RunDirectory::create(&output, &experiment, &location)?),
         };
         let Some(mut directory) = directory else {

@@ -152,7 +152,7 @@ fn easgd_follows_its_two_equations() {
 
 /// With losses 2, 1, 4, 3 the leader of the first group is worker 1, of the second worker 3, and of all worker 1.
 #[test]
-fn lsgd_pulls_towards_both_leaders() {
+fn lsgd_pulls_toward_both_leaders() {
     let lsgd = Lsgd { groups: 2, local: 0.1, global: 0.2, period: 1 };
     let mut simulation = Simulation::plain(&START);
     simulation.u = vec![0.5, 0.0, 0.0, -0.5];

@@ -103,8 +103,8 @@ fn released_variant_matches_exact_trajectory() {
     );
 }
 
-/// With one matching up, every worker has one link. No neighbor is better connected, so the pull towards the
-/// best-connected one, which is half of the method, is a pull of each worker towards itself.
+/// With one matching up, every worker has one link. No neighbor is better connected, so the pull toward the
+/// best-connected one, which is half of the method, is a pull of each worker toward itself.
 #[test]
 fn released_links_leave_no_better_connected_leader() {
     let l1 = "paper:L1".parse::<GraphSpec>().unwrap().build().unwrap();

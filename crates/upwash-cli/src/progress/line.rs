@@ -115,7 +115,7 @@ mod tests {
             train_losses: losses.to_vec(),
             test_accuracies: accuracies.map(<[f64]>::to_vec),
             local_train_losses: Some(losses.to_vec()),
-            clipped: Some(vec![0.25; 2]),
+            clipped: Some(losses.iter().map(|loss| if loss.is_nan() { f64::NAN } else { 0.25 }).collect()),
             consensus_distance: 1234.567,
             sent: Sent { bytes_sent, messages_sent: 9, simulated_seconds: 3.0 },
         }

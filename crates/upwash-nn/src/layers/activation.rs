@@ -24,12 +24,8 @@ fn logistic<R: Real>(x: R) -> R {
     R::of(1.0) / (R::of(1.0) + (-x).exp())
 }
 
-fn tanh<R: Real>(x: R) -> R {
-    R::of(2.0) * logistic(R::of(2.0) * x) - R::of(1.0)
-}
-
 fn gelu_inner<R: Real>(x: R) -> R {
-    tanh(R::of(GELU.0) * (x + R::of(GELU.1) * x * x * x))
+    (R::of(GELU.0) * (x + R::of(GELU.1) * x * x * x)).tanh()
 }
 
 impl Function {
@@ -38,7 +34,7 @@ impl Function {
             Self::Relu => x.maximum(R::default()),
             Self::Silu => x * logistic(x),
             Self::Gelu => R::of(0.5) * x * (R::of(1.0) + gelu_inner(x)),
-            Self::Tanh => tanh(x),
+            Self::Tanh => x.tanh(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! AL-DSGD (He, Wang, Choromanska 2024): the plan of a base algorithm, plus pulls towards two leaders.
+//! AL-DSGD (He, Wang, Choromanska 2024): the plan of a base algorithm, plus pulls toward two leaders.
 
 use super::{
     Algorithm, Definition, Exchange, LeaderCoefficients, LeaderScope, LocalView, Method, Options, Outgoing, Plan,
@@ -8,7 +8,7 @@ use crate::config::ConfigError;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "al-dsgd",
-    about: "any base, with pulls towards the best and the best-connected neighbor",
+    about: "any base, with pulls toward the best and the best-connected neighbor",
     paper: "He, Wang, Choromanska 2024, Adjacent Leader Decentralized SGD",
     build,
 };

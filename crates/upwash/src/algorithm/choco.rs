@@ -25,7 +25,7 @@ pub(super) const DEFINITION: Definition = Definition {
 pub struct Choco {
     /// The compression Q.
     pub compression: Compression,
-    /// The fraction of the way that models move towards the average of the copies.
+    /// The fraction of the way that models move toward the average of the copies.
     pub step: f64,
 }
 
@@ -52,7 +52,7 @@ impl Choco {
             Compression::Sign => 0.25,
             Compression::EightBit | Compression::None => 1.0,
         };
-        let about = "the fraction of the way that models move towards the average of the copies";
+        let about = "the fraction of the way that models move toward the average of the copies";
         let step = options.number("consensus_step", default, 1e-9..=1.0, about)?;
         Ok(Self { compression, step })
     }

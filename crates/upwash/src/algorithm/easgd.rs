@@ -5,7 +5,7 @@ use crate::config::ConfigError;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "easgd",
-    about: "every worker is pulled towards a server, which moves towards the mean of the workers",
+    about: "every worker is pulled toward a server, which moves toward the mean of the workers",
     paper: "Zhang, Choromanska, LeCun 2015, Deep Learning with Elastic Averaging SGD",
     build: |options| Ok(Method::Synchronous(Box::new(Easgd::read(options)?))),
 };
@@ -27,7 +27,7 @@ pub struct Easgd {
 
 impl Easgd {
     pub(super) fn read(options: &mut Options<'_>) -> Result<Self, ConfigError> {
-        let about = "the server's moving rate; each worker moves beta / workers towards it";
+        let about = "the server's moving rate; each worker moves beta / workers toward it";
         let beta = options.number("beta", 0.9, 0.0..=1.0, about)?;
         let period = options.count("period", 1, "the number of steps between exchanges")?;
         Ok(Self { beta, period })

@@ -18,9 +18,9 @@ pub struct LeaderCoefficients {
     pub w_best: f64,
     /// w_T: extra weight of the best-connected neighbor in the average.
     pub w_degree: f64,
-    /// lambda_N: corrective force towards the best neighbor (times the learning rate, except in `released`).
+    /// lambda_N: corrective force toward the best neighbor (times the learning rate, except in `released`).
     pub lambda_best: f64,
-    /// lambda_T: corrective force towards the best-connected neighbor.
+    /// lambda_T: corrective force toward the best-connected neighbor.
     pub lambda_degree: f64,
 }
 
@@ -91,13 +91,13 @@ impl LeaderCoefficients {
                 "lambda_best",
                 default.lambda_best,
                 any.clone(),
-                "force towards the best neighbor",
+                "force toward the best neighbor",
             )?,
             lambda_degree: options.number(
                 "lambda_degree",
                 default.lambda_degree,
                 any,
-                "force towards the best-connected neighbor",
+                "force toward the best-connected neighbor",
             )?,
         };
         if pull.w_best + pull.w_degree > 1.0 {
@@ -117,7 +117,7 @@ impl LeaderCoefficients {
 }
 
 impl LeaderCoefficients {
-    /// Adds the pulls towards the best and the best-connected neighbor to a worker's new model.
+    /// Adds the pulls toward the best and the best-connected neighbor to a worker's new model.
     pub(super) fn apply(
         self,
         variant: Variant,
@@ -133,7 +133,7 @@ impl LeaderCoefficients {
             //      - gamma lambda_N (y_i - y_N) - gamma lambda_T (y_i - y_T)
             Variant::Sound => {
                 let (force_best, force_degree) = (rate * lambda_best, rate * lambda_degree);
-                // If models move only part of the way towards the average, the pulls apply to the average. If messages
+                // If models move only part of the way toward the average, the pulls apply to the average. If messages
                 // are models before the step, the step stays unscaled.
                 let step = base.consensus_step();
                 let (part, kept) = (step.unwrap_or(1.0), step.unwrap_or(0.0));
@@ -187,7 +187,7 @@ impl Variant {
     pub(super) fn conflict(self, base: &dyn Algorithm) -> Option<(&'static str, &'static str)> {
         if !base.supports_leaders() {
             let must = "an algorithm whose workers see their neighbors' models and may be pulled \
-                        towards one of them: dpsgd, matcha, gossip-pga, choco or qg-momentum";
+                        toward one of them: dpsgd, matcha, gossip-pga, choco or qg-momentum";
             return Some(("base", must));
         }
         if self != Self::Sound && !base.state_vectors().is_empty() {

@@ -1,10 +1,10 @@
-//! Leader SGD: workers in groups, pulled towards the best worker of their group and the best of all.
+//! Leader SGD: workers in groups, pulled toward the best worker of their group and the best of all.
 
 use super::{Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Outgoing, Plan, Preflight, Vector};
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "lsgd",
-    about: "every worker is pulled towards the best worker of its group and the best of all",
+    about: "every worker is pulled toward the best worker of its group and the best of all",
     paper: "Teng et al. 2019, Leader Stochastic Gradient Descent for Distributed Training",
     build: |options| {
         let any = 0.0..=1.0;
@@ -14,9 +14,9 @@ pub(super) const DEFINITION: Definition = Definition {
                 "pull_local",
                 0.1,
                 any.clone(),
-                "the strength of the pull towards the leader of the group",
+                "the strength of the pull toward the leader of the group",
             )?,
-            global: options.number("pull_global", 0.1, any, "the strength of the pull towards the leader of all")?,
+            global: options.number("pull_global", 0.1, any, "the strength of the pull toward the leader of all")?,
             period: options.count("period", 4, "the number of rounds between pulls")?,
         };
         if lsgd.local + lsgd.global > 1.0 {
@@ -38,9 +38,9 @@ pub(super) const DEFINITION: Definition = Definition {
 pub struct Lsgd {
     /// The number of groups.
     pub groups: usize,
-    /// The strength of the pull towards the leader of the group.
+    /// The strength of the pull toward the leader of the group.
     pub local: f64,
-    /// The strength of the pull towards the leader of all workers.
+    /// The strength of the pull toward the leader of all workers.
     pub global: f64,
     /// The number of rounds between pulls.
     pub period: u64,

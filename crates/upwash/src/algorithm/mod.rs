@@ -373,7 +373,7 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
         self.base().is_some_and(|base| base.supports_directed())
     }
 
-    /// Whether AL-DSGD can wrap it: workers see their neighbors' models, and a pull towards one of them breaks no
+    /// Whether AL-DSGD can wrap it: workers see their neighbors' models, and a pull toward one of them breaks no
     /// invariant.
     fn supports_leaders(&self) -> bool {
         false
@@ -395,7 +395,7 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
         self.base().is_some_and(|base| base.verifies_leaders())
     }
 
-    /// The consensus step size, if models move only part of the way towards the average: x' = y + step (W c - c), as in
+    /// The consensus step size, if models move only part of the way toward the average: x' = y + step (W c - c), as in
     /// CHOCO.
     fn consensus_step(&self) -> Option<f64> {
         None

@@ -122,8 +122,9 @@ impl TrainingConfig {
         let must = "must be at least 0 and below 1";
         let momentum = self.momentum.unwrap_or(0.9);
         require(is_fraction(momentum), "momentum", &momentum, must)?;
-        for beta in self.betas.unwrap_or_default() {
-            require(is_fraction(beta), "betas", &beta, must)?;
+        if let Some(betas) = self.betas {
+            let shown = format!("{betas:?}");
+            require(betas.into_iter().all(is_fraction), "betas", &shown, "each must be at least 0 and below 1")?;
         }
         let epsilon = self.epsilon.unwrap_or(1e-8);
         require(is_positive(epsilon), "epsilon", &epsilon, "must be a finite number above 0")?;

@@ -5,7 +5,7 @@ use crate::model::{Layout, Slot};
 use std::sync::Arc;
 use upwash_nn::{Instructions, multiply_transposed};
 
-/// The iterations towards an orthogonal matrix.
+/// The iterations toward an orthogonal matrix.
 const ITERATIONS: usize = 5;
 /// The polynomial of an iteration: X becomes a X + b (X X') X + c (X X')^2 X.
 const COEFFICIENTS: [f32; 3] = [3.4445, -4.775, 2.0315];

@@ -147,10 +147,11 @@ impl RunDirectory {
         })
     }
 
-    /// Starts the run in `path`, or resumes it. Returns `None` if it is over.
+    /// Starts the run in `path`, or resumes it. Returns `None` if it is over. The run is extended if it has fewer epochs
+    /// than the experiment, and what is measured and kept may differ.
     pub fn open(path: &Path, experiment: &Experiment, location: &RunLocation) -> Result<Option<Self>> {
         refuse_another_run(path, experiment)?;
-        if is_over(path) {
+        if has_ended(path, experiment) {
             return Ok(None);
         }
         let events = path.join(EVENTS_FILE);
@@ -168,23 +169,13 @@ impl RunDirectory {
             let kept = set_aside(error.path())?;
             warnings.push(format!("{error}; it is kept as {}, and the run starts over", kept.display()));
         }
-        remove(&path.join(Summary::FILE))?;
-        remove(&events)?;
+        for file in [Summary::FILE, CONFIG_FILE, EVENTS_FILE] {
+            remove(&path.join(file))?;
+        }
         drop(lock);
         let mut directory = Self::create(path, experiment, location)?;
         directory.warnings = warnings;
         Ok(Some(directory))
-    }
-
-    /// As [`open`](Self::open), but the run is extended if it has fewer epochs than the experiment, and what is measured
-    /// and kept may differ.
-    pub fn open_or_extend(path: &Path, experiment: &Experiment, location: &RunLocation) -> Result<Option<Self>> {
-        match change(path, experiment) {
-            Some(Change::Epochs { .. }) => Self::resume(path, experiment, location).map(Some),
-            Some(Change::Recording) if !is_over(path) => Self::resume(path, experiment, location).map(Some),
-            Some(Change::Recording) => Ok(None),
-            _ => Self::open(path, experiment, location),
-        }
     }
 
     /// Resumes the run in `top` from its newest intact checkpoint, however many processes wrote it. The experiment may
@@ -349,15 +340,12 @@ pub fn lock(file: File, directory: &Path) -> Result<File> {
     }
 }
 
-/// Refuses a directory that holds a run with a different configuration, and names what differs.
+/// Refuses a directory that holds a run that this experiment does not continue, and names what differs.
 pub fn refuse_another_run(path: &Path, experiment: &Experiment) -> Result<()> {
-    let what = match change(path, experiment) {
-        Some(Change::None) | None => return Ok(()),
-        Some(Change::Other(what)) => what,
-        Some(Change::Epochs { from, to }) => format!("training.epochs = {to} (there {from})"),
-        Some(Change::Recording) => "training.test_every, checkpoint_every or keep_best differ".into(),
-    };
-    Err(DirectoryError::OtherRun { path: path.to_owned(), what })
+    match other_run(path, experiment) {
+        Some(what) => Err(DirectoryError::OtherRun { path: path.to_owned(), what }),
+        None => Ok(()),
+    }
 }
 
 /// Whether a process is writing to the run in a directory now.
@@ -376,9 +364,14 @@ pub fn other_run(path: &Path, experiment: &Experiment) -> Option<String> {
     }
 }
 
-/// Whether a directory holds this run, and it is over: no rounds are left to run.
+/// Whether a directory holds this run, and no rounds are left to run. A run that diverged does not go on, however many
+/// epochs it gets.
 pub fn has_ended(path: &Path, experiment: &Experiment) -> bool {
-    is_over(path) && matches!(change(path, experiment), Some(Change::None | Change::Recording))
+    match change(path, experiment) {
+        Some(Change::None | Change::Recording) => is_over(path),
+        Some(Change::Epochs { .. }) => is_over(path) && !is_finished(path),
+        Some(Change::Other(_)) | None => false,
+    }
 }
 
 /// How an experiment differs from the run in a directory, if there is one.

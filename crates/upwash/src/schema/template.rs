@@ -162,9 +162,16 @@ mod tests {
         for example in examples(&text) {
             let changed = text.replacen(&format!("\n{example}\n"), &format!("\n{}\n", &example[1..]), 1);
             assert_ne!(changed, text, "{example}");
-            // A list of steps needs the schedule that has steps.
-            let sets = if example.contains("decay_at") { vec!["training.decay=steps".into()] } else { vec![] };
-            let sets = if example.contains("nesterov") { vec!["training.momentum=0.9".into()] } else { sets };
+            // What some options need besides them.
+            let needs = match example {
+                _ if example.contains("decay_at") => Some("training.decay=steps"),
+                _ if example.contains("nesterov") => Some("training.momentum=0.9"),
+                _ if ["betas", "epsilon", "decay_norms"].iter().any(|key| example.contains(key)) => {
+                    Some("training.optimizer=adamw")
+                }
+                _ => None,
+            };
+            let sets: Vec<String> = needs.into_iter().map(Into::into).collect();
             if let Err(error) = Config::parse(&changed, &sets) {
                 panic!("{example}: {error}");
             }
