@@ -70,16 +70,34 @@ fn networks() -> Vec<(&'static str, Network, usize)> {
     built_in.into_iter().chain([("other layers", other, 4)]).collect()
 }
 
+fn double(values: &[f32]) -> Vec<f64> {
+    values.iter().copied().map(f64::from).collect()
+}
+
+/// The loss and the gradient of the native engine in f64.
+fn exact(network: &Network, parameters: &[f64], pixels: &[f64], labels: &[u8]) -> (f64, Vec<f64>) {
+    let ranges = |slots: &[Slot]| -> Vec<_> { slots.iter().map(|s| s.offset..s.offset + s.size()).collect() };
+    let layout = network.layout();
+    let (used, kept) = (ranges(&layout.parameters).into_iter(), ranges(&layout.statistics).into_iter());
+    let native = upwash_nn::Network::<f64>::described(network.input, &network.layers, used, kept);
+    let (mut statistics, mut gradient) = (double(&network.start_statistics()), vec![0.0; parameters.len()]);
+    let memory = &mut Workspace::default();
+    let outcome = native.gradient(memory, parameters, &mut statistics, pixels, labels, &mut gradient);
+    (outcome.loss, gradient)
+}
+
+/// The largest error of a gradient, as a fraction of the largest element.
+fn error_of(gradient: &[f32], exact: &[f64]) -> f64 {
+    let error = gradient.iter().zip(exact).fold(0.0f64, |error, (x, y)| error.max((f64::from(*x) - y).abs()));
+    error / exact.iter().fold(0.0f64, |largest, y| largest.max(y.abs()))
+}
+
 /// In f64, which leaves no room for anything but rounding.
 #[test]
 fn gradients_agree_in_double_precision() {
     use tch::{Kind, Tensor};
     for (name, network, images) in networks() {
-        if ["wrn28-10", "resnet50"].contains(&name) {
-            continue; // tens of millions of parameters; their layers are those of the others
-        }
         let layout = network.layout();
-        let double = |values: &[f32]| values.iter().copied().map(f64::from).collect::<Vec<f64>>();
         let parameters = double(&network.start(3, 0));
         let features: usize = network.input.iter().product();
         let (pixels, labels) = (double(&noise(1, images * features)), (0..images as u8).collect::<Vec<u8>>());
@@ -97,25 +115,15 @@ fn gradients_agree_in_double_precision() {
         let loss = bound.train(batch).log_softmax(-1, Kind::Double).nll_loss(&targets);
         loss.backward();
 
-        let ranges = |slots: &[Slot]| -> Vec<_> { slots.iter().map(|s| s.offset..s.offset + s.size()).collect() };
-        let (used, kept) = (ranges(&layout.parameters), ranges(&layout.statistics));
-        let native = upwash_nn::Network::<f64>::described(
-            network.input,
-            &network.layers,
-            used.clone().into_iter(),
-            kept.into_iter(),
-        );
-        let (mut statistics, mut gradient) = (statistics, vec![0.0; parameters.len()]);
-        let memory = &mut Workspace::default();
-        let outcome = native.gradient(memory, &parameters, &mut statistics, &pixels, &labels, &mut gradient);
+        let (found, gradient) = exact(&network, &parameters, &pixels, &labels);
         let known = loss.double_value(&[]);
-        assert!((outcome.loss - known).abs() < 1e-9, "{name}: {} instead of {known}", outcome.loss);
+        assert!((found - known).abs() < 1e-9, "{name}: {found} instead of {known}");
         let largest = gradient.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-        for ((range, slot), leaf) in used.into_iter().zip(&layout.parameters).zip(bound.leaves()) {
+        for (slot, leaf) in layout.parameters.iter().zip(bound.leaves()) {
             // A bias before batch normalization has no gradient there, and rounding errors here.
             let known = if leaf.grad().defined() { leaf.grad() } else { leaf.zeros_like() };
             let known: Vec<f64> = known.flatten(0, -1).try_into().unwrap();
-            for (found, known) in gradient[range].iter().zip(known) {
+            for (found, known) in gradient[slot.offset..][..slot.size()].iter().zip(known) {
                 let error = (found - known).abs() / largest;
                 assert!(error < 1e-9, "{name}, {}: {found} instead of {known}", slot.name);
             }
@@ -127,7 +135,7 @@ fn gradients_agree_in_double_precision() {
 fn loss_gradient_and_statistics_agree_for_every_network() {
     for (name, network, images) in networks() {
         let shape = network.input;
-        let (torch, native) = (torch(network.clone()), NativeModel::new(network));
+        let (torch, native) = (torch(network.clone()), NativeModel::new(network.clone()));
         let size: usize = shape.iter().product();
         let batch = Batch { pixels: noise(1, images * size), labels: (0..images as u8).collect() };
         let parameters = native.start(3, 0);
@@ -139,7 +147,12 @@ fn loss_gradient_and_statistics_agree_for_every_network() {
         let known = native.gradient(&parameters, native_statistics, &batch, native_gradient);
         assert!((found.loss - known.loss).abs() < 1e-5, "{name}: {found:?}, {known:?}");
         assert_close(torch_statistics, native_statistics, 1e-4);
-        assert_close(torch_gradient, native_gradient, 1e-3);
+        // Rounding turns activations of deep networks on and off, in libtorch as here: a ResNet-50 is off by a hundredth
+        // of its largest gradient in both. So both are compared with f64.
+        let (_, exact) = exact(&network, &double(&parameters), &double(&batch.pixels), &batch.labels);
+        let [torch_error, native_error] = [torch_gradient, native_gradient].map(|gradient| error_of(gradient, &exact));
+        let bound = f64::max(1e-3, 3.0 * torch_error);
+        assert!(native_error < bound && torch_error < 0.1, "{name}: {native_error}, {torch_error} with libtorch");
         let found = torch.score(&parameters, native_statistics, &batch);
         let known = native.score(&parameters, native_statistics, &batch);
         assert!((found.loss / known.loss - 1.0).abs() < 1e-4, "{name}: {found:?}, {known:?}");
