@@ -12,11 +12,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use upwash::config::{Config, Overrides};
-use upwash::experiment::Experiment;
+use upwash::config::Overrides;
 use upwash::run::{RunDirectory, RunLocation, Status, Summary, run_in};
 use upwash::transport::Membership;
-use upwash_peers::{Fingerprint, Limits, Peers, PeersConfig, Timings};
+use upwash_peers::{Peers, PeersConfig, listed_peers, peers_of};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -55,52 +54,19 @@ pub(crate) struct StatusArgs {
     key: PathBuf,
 }
 
-/// The address and key fingerprint of every worker.
-fn listed_peers(config: &Config) -> Result<Vec<(String, Fingerprint)>> {
-    let peers = config.network.peers.iter().enumerate();
-    peers
-        .map(|(worker, peer)| {
-            let key = peer.key.parse();
-            let key = key.with_context(|| format!("network.peers, worker {worker}"))?;
-            Ok((peer.address.clone(), key))
-        })
-        .collect()
-}
-
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     use_threads(args.threads.map(usize::from))?;
     let experiment = configs::read(&args.config, &args.overrides.overrides())?;
-    let (workers, peers) = (experiment.workers(), listed_peers(&experiment.config)?);
-    ensure!(
-        peers.len() == workers,
-        "network.peers lists {} workers, but the graph `{}` has {workers}: list an address and a key for \
-         each worker, or try `upwash launch -n {workers}` on one machine first",
-        peers.len(),
-        experiment.config.graph.topology
-    );
+    let workers = peers_of(&experiment)?.len();
     ensure!(args.id < workers, "--id {}: workers are numbered from 0 to {}", args.id, workers - 1);
     let default = PathBuf::from(format!("runs/peer-{}", args.id));
     let folder = args.out.as_deref().unwrap_or(&default);
     let key = keys::load(&args.key)?;
     let _lock = lock_key(args)?;
     let mut engine = args.engine.build(&experiment.engine_spec().only(&[args.id]))?;
-    let state: usize = engine.state()?.iter().map(|(name, array)| name.len() + 4 * array.len()).sum();
-    let layout = engine.layout();
-    let messages = 4; // the most vectors that any algorithm sends at once
-    let limits =
-        Limits { message: messages * layout.parameter_count() + layout.statistic_count() + 1, model: state + 1024 };
-    let mut transport = Peers::new(PeersConfig {
-        own: args.id,
-        key,
-        peers,
-        listen: args.listen.clone(),
-        neighbors: experiment.contacts(args.id),
-        run: experiment.run_number(),
-        rounds: experiment.rounds(),
-        has_rounds: experiment.method.synchronous().is_some(),
-        limits,
-        timings: timings(&experiment)?,
-    })?;
+    let mut config = PeersConfig::of(&experiment, args.id, key, &mut *engine)?;
+    config.listen.clone_from(&args.listen);
+    let mut transport = Peers::new(config)?;
     let location = RunLocation { placement: transport.placement().clone(), is_shared: false };
     // Only now: before this point there is nothing to clean up.
     end_cleanly_when_interrupted()?;
@@ -178,19 +144,6 @@ fn rounds(summary: &Summary) -> String {
         None => format!("{} rounds", summary.rounds),
         Some(participation) => participation.to_string(),
     }
-}
-
-fn timings(experiment: &Experiment) -> Result<Timings> {
-    let network = &experiment.config.network;
-    let seconds = |seconds: f64| Ok::<_, anyhow::Error>(Duration::try_from_secs_f64(seconds)?);
-    Ok(Timings {
-        heartbeat: seconds(network.heartbeat_seconds)?,
-        failure_timeout: seconds(network.failure_timeout_seconds)?,
-        message_timeout: seconds(network.message_timeout_seconds)?,
-        startup_timeout: seconds(network.startup_timeout_seconds)?,
-        isolation_timeout: seconds(network.isolation_seconds)?,
-        ..Timings::default()
-    })
 }
 
 /// Prints for each peer its round, how far it is behind, its traffic and its connections. The exit code is 1 if a peer

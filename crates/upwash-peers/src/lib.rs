@@ -20,6 +20,7 @@ mod keys;
 mod listener;
 mod protocol;
 mod runtime;
+mod setup;
 #[cfg(test)]
 mod simulation;
 mod sockets;
@@ -31,6 +32,7 @@ mod transport;
 pub use frame::{Frame, FrameError, FrameHeader, Hello, Kind, Limits, View};
 pub use frame::{model_to_bytes, parse_message, parse_model, parse_round};
 pub use keys::{Fingerprint, Key, KeyError};
+pub use setup::{SetupError, listed_peers, own_worker, peers_of};
 pub use sockets::Peers;
 
 use serde::{Deserialize, Serialize};

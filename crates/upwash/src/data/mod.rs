@@ -113,6 +113,12 @@ impl Dataset {
         }
     }
 
+    /// The data of an external training loop: nothing is known about it.
+    pub(crate) fn unknown(name: &str) -> Self {
+        let none = Images { shape: [0; 3], pixels: vec![], labels: vec![] };
+        Self::new(name, none.clone(), none)
+    }
+
     /// Checks that the data set is consistent. The error says what is wrong and what is needed.
     pub fn check(&self) -> Result<(), String> {
         let name = &self.name;

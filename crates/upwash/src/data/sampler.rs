@@ -35,6 +35,8 @@ pub struct Batch {
 pub struct Sampler {
     shards: Shards,
     batch: usize,
+    /// The number of rounds of an epoch, if the shards do not decide it.
+    rounds_per_epoch: Option<u64>,
     keys: Vec<SamplingKey>,
 }
 
@@ -61,7 +63,17 @@ impl Sampler {
         let all_shards = Arc::new(shards.clone());
         let key = |id| SamplingKey { seed, id, all_shards: Arc::clone(&all_shards) };
         let keys = (0..shards.images.len() as u64).map(key).collect();
-        Self { shards, batch, keys }
+        Self { shards, batch, rounds_per_epoch: None, keys }
+    }
+
+    /// A sampler that draws nothing: an external training loop has batches of its own.
+    ///
+    /// # Panics
+    /// If `batch` or `rounds_per_epoch` is 0.
+    pub fn without_data(workers: usize, batch: usize, rounds_per_epoch: u64) -> Self {
+        assert!(rounds_per_epoch > 0, "an epoch has at least one round");
+        let none = Shards { images: vec![vec![]; workers] };
+        Self { rounds_per_epoch: Some(rounds_per_epoch), ..Self::new(none, batch, 0) }
     }
 
     /// A sampler of some of the workers. Each draws the same batches as before.
@@ -71,6 +83,7 @@ impl Sampler {
         Self {
             shards: Shards { images: images.collect() },
             batch: self.batch,
+            rounds_per_epoch: self.rounds_per_epoch,
             keys: workers.iter().map(|&worker| self.keys[worker].clone()).collect(),
         }
     }
@@ -96,7 +109,8 @@ impl Sampler {
 
     /// The number of rounds that cover the largest shard once.
     pub fn rounds_per_epoch(&self) -> u64 {
-        self.shards.largest().div_ceil(self.batch) as u64
+        let of_shards = || self.shards.largest().div_ceil(self.batch) as u64;
+        self.rounds_per_epoch.unwrap_or_else(of_shards)
     }
 
     /// The indices of the images in a worker's batch.

@@ -44,6 +44,9 @@ impl Experiment {
                 hash.update(&(*b as u64).to_le_bytes());
             }
         }
+        if let Some(training_loop) = &self.training_loop {
+            hash.update(&training_loop.fingerprint.to_le_bytes());
+        }
         if self.config.model.file().is_some() {
             hash.update(format!("{:?}", self.network.layers).as_bytes());
         }

@@ -84,6 +84,10 @@ pub(super) fn required_senders(method: &Method, schedule: &Schedule) -> Option<V
     })
 }
 
+/// Which kinds of exchanges an algorithm has is decided by at most this many rounds: external training loops may have
+/// no known end.
+const CHECKED_ROUNDS: u64 = 1 << 20;
+
 /// The workers with which `worker` ever exchanges a message in this number of rounds.
 pub(super) fn contacts(method: &Method, schedule: &Schedule, graph: &Graph, rounds: u64, worker: usize) -> Vec<usize> {
     let is_over_links =
@@ -91,7 +95,7 @@ pub(super) fn contacts(method: &Method, schedule: &Schedule, graph: &Graph, roun
     let Some(algorithm) = method.synchronous() else {
         return graph.neighbors(worker).to_vec();
     };
-    if !(0..rounds).all(|round| algorithm.exchanges(round).iter().all(is_over_links)) {
+    if !(0..rounds.min(CHECKED_ROUNDS)).all(|round| algorithm.exchanges(round).iter().all(is_over_links)) {
         return (0..schedule.nodes()).filter(|&other| other != worker).collect();
     }
     let mut contacts = BTreeSet::new();
@@ -131,7 +135,7 @@ pub(super) fn check(
     let mut warnings = algorithm.warnings(&preflight);
     if algorithm.links() != algorithm::Links::None {
         let averages = |round: &u64| algorithm.exchanges(*round).contains(&Exchange::Mean);
-        let consequence = match (0..rounds).filter(|_| groups > 1).find(averages) {
+        let consequence = match (0..rounds.min(CHECKED_ROUNDS)).filter(|_| groups > 1).find(averages) {
             Some(round) => format!("which only global averages connect, for the first time after round {round}"),
             None => independent,
         };

@@ -8,7 +8,7 @@ mod links;
 mod resolve;
 mod warnings;
 
-pub use custom_parts::CustomParts;
+pub use custom_parts::{CustomParts, ExternalLoop};
 pub use data::{DataPaths, DatasetCache, load};
 pub use initial_model::INITIAL_MODEL_FILE;
 
@@ -61,6 +61,8 @@ pub struct Experiment {
     pub initial_model: Option<Arc<ModelFile>>,
     /// The custom optimizer, if the program supplies one.
     custom_optimizer: Option<Arc<dyn Optimizer>>,
+    /// The external training loop, if there is one.
+    training_loop: Option<ExternalLoop>,
 }
 
 /// The reason why an experiment cannot be prepared.
@@ -162,21 +164,17 @@ impl Experiment {
         let graph = config.graph.topology.build()?;
         check_workers(&config, &graph)?;
         let server = links::server(&config, &method, &graph)?;
-        let data = match custom.dataset {
-            Some(dataset) => data::adjusted(dataset, &config.data),
-            None => cache.data(&config.data, &paths.data)?,
+        let data = match (custom.dataset, &custom.training_loop) {
+            (Some(dataset), _) => data::adjusted(dataset, &config.data),
+            (None, Some(training_loop)) => Arc::new(Dataset::unknown(&training_loop.data)),
+            (None, None) => cache.data(&config.data, &paths.data)?,
         };
-        data.check().map_err(ExperimentError::Conflict)?;
-        let mut shards = config.data.partition.split(
-            &data.train,
-            data.classes,
-            graph.nodes() - usize::from(server.is_some()),
-            config.seed,
-        )?;
-        if let Some(server) = server {
-            shards.images.insert(server, vec![]);
-        }
-        let sampler = Sampler::new(shards, config.training.batch_size, config.seed);
+        let sampler = match &custom.training_loop {
+            Some(ExternalLoop { batch_size, rounds_per_epoch, .. }) => {
+                Sampler::without_data(graph.nodes(), *batch_size, *rounds_per_epoch)
+            }
+            None => sampler(&config, &data, graph.nodes(), server)?,
+        };
         let relabelings = links::relabelings(&config.graph, &method, &graph)?;
         let rounds_per_epoch = sampler.rounds_per_epoch();
         let schedule = links::schedule(&config, &method, &graph, &relabelings, rounds_per_epoch)?;
@@ -209,6 +207,7 @@ impl Experiment {
             warnings,
             initial_model,
             custom_optimizer: custom.optimizer,
+            training_loop: custom.training_loop,
             config,
         };
         experiment.add_warnings();
@@ -220,9 +219,17 @@ impl Experiment {
         self.graph.nodes()
     }
 
+    /// Whether an external training loop takes the steps, with a model, data and an optimizer that are not known here.
+    pub fn is_external(&self) -> bool {
+        self.training_loop.is_some()
+    }
+
     /// The total number of rounds.
     pub fn rounds(&self) -> u64 {
-        self.config.training.epochs.saturating_mul(self.sampler.rounds_per_epoch())
+        match &self.training_loop {
+            Some(training_loop) => training_loop.last_round(),
+            None => self.config.training.epochs.saturating_mul(self.sampler.rounds_per_epoch()),
+        }
     }
 
     /// The workers that have data: all but the server.
@@ -318,6 +325,17 @@ impl Experiment {
         }
         parts.join(", ")
     }
+}
+
+/// Splits the data among the workers that train, and draws their batches.
+fn sampler(config: &Config, data: &Dataset, workers: usize, server: Option<usize>) -> Result<Sampler, ExperimentError> {
+    data.check().map_err(ExperimentError::Conflict)?;
+    let trained = workers - usize::from(server.is_some());
+    let mut shards = config.data.partition.split(&data.train, data.classes, trained, config.seed)?;
+    if let Some(server) = server {
+        shards.images.insert(server, vec![]);
+    }
+    Ok(Sampler::new(shards, config.training.batch_size, config.seed))
 }
 
 /// The name of an enum value in configurations.

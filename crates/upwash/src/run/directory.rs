@@ -178,6 +178,37 @@ impl RunDirectory {
         Ok(Some(directory))
     }
 
+    /// Continues the run of an external training loop, which keeps its own checkpoints, before `round`. Creates the
+    /// directory if there is none.
+    pub fn open_at(top: &Path, experiment: &Experiment, location: &RunLocation, round: u64) -> Result<Self> {
+        let path = location.own_directory(top);
+        let file = path.join(EVENTS_FILE);
+        if !file.exists() {
+            return Self::create(top, experiment, location);
+        }
+        if let Some(Change::Other(what)) = change(top, experiment) {
+            return Err(DirectoryError::OtherConfiguration { path: top.to_owned(), what });
+        }
+        let mut options = File::options();
+        let events = crate::files::open_regular_with(options.read(true).write(true), &file);
+        let mut events = lock(events.map_err(DirectoryError::io("write", &file))?, &path)?;
+        if location.writes_summary() {
+            remove(&top.join(Summary::FILE))?;
+        }
+        write_config(&path, &experiment.identity(), experiment)?;
+        let epoch = experiment.sampler.rounds_per_epoch();
+        events::truncate(&mut events, round, epoch).map_err(DirectoryError::io("write", &file))?;
+        Ok(Self {
+            top: top.to_owned(),
+            path,
+            location: location.clone(),
+            events: EventWriter::new(events),
+            identity: experiment.identity(),
+            checkpoint: None,
+            warnings: vec![],
+        })
+    }
+
     /// Resumes the run in `top` from its newest intact checkpoint, however many processes wrote it. The experiment may
     /// have more epochs than the run had: it is then extended. What is measured and kept may differ, too.
     pub fn resume(top: &Path, experiment: &Experiment, location: &RunLocation) -> Result<Self> {

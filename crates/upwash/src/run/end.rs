@@ -70,7 +70,8 @@ impl Session<'_> {
             mean_accuracy: accuracies.iter().sum::<f64>() / accuracies.len() as f64,
             worst_accuracy: accuracies.into_iter().reduce(f64::min).unwrap_or(f64::NAN),
             averaged_model_accuracy: accuracy,
-            statistics_examples: has_statistics.then(|| sampler.estimation_batches() * sampler.batch_size()),
+            statistics_examples: (has_statistics && evaluates)
+                .then(|| sampler.estimation_batches() * sampler.batch_size()),
             consensus_distance,
             sent,
             server: self.experiment.server,

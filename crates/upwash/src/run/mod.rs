@@ -25,7 +25,7 @@ pub use event::{Event, SCHEMA_VERSION, Sent, Status};
 pub use node::{NextRound, Node};
 pub use observer::{ControlFlow, Observer, Progress, Snapshot, TakeSnapshot};
 pub use parallel::run_parallel;
-pub use recorder::{StopHandle, run_in};
+pub use recorder::{Recorder, StopHandle, run_in};
 pub use summary::{BestModel, RunResult, Summary, WorkerSummary};
 
 use crate::algorithm::Method;

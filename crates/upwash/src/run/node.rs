@@ -8,7 +8,7 @@ use super::costs;
 use super::evaluation::EngineReplicas;
 use super::round::CurrentRound;
 use super::session::{Session, known_losses};
-use super::{ControlFlow, Event, Observer, Progress, RunError, RunResult, Status};
+use super::{ControlFlow, Event, Observer, Progress, RunError, RunResult, Snapshot, Status};
 use crate::algorithm::{Algorithm, Restart, WorkerPlan};
 use crate::engine::{Engine, GradientTask, Score, State};
 use crate::experiment::Experiment;
@@ -150,6 +150,11 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// What the run needs to resume between two rounds: its progress and the engine's state.
+    pub fn snapshot(&self, engine: &mut dyn Engine) -> Result<Snapshot, RunError> {
+        Ok((self.session.progress.clone(), engine.state()?))
+    }
+
     /// The round in progress, or the next one.
     pub fn round(&self) -> u64 {
         self.session.progress.round
@@ -230,7 +235,7 @@ impl<'a> Node<'a> {
         for (worker, score) in self.gossip.placement.own().zip(scores) {
             known[worker] = score.map(|score| score.loss);
         }
-        let has_diverged = |worker: &usize| !known[*worker].is_some_and(|loss| session.is_sane(loss));
+        let has_diverged = |worker: &usize| !session.is_sane(known[*worker]);
         if let Some(worker) = session.local.iter().copied().find(has_diverged) {
             self.transport.leave(worker, round.index)?;
             let mut replicas = EngineReplicas::new(engine, self.transport);

@@ -61,12 +61,14 @@ impl Stopwatch {
     }
 }
 
-/// Records a run. Ends it when recording fails or an end is requested.
-struct Recorder<'a> {
+/// The observer that records a run in its directory. Ends the run when recording fails or an end is requested.
+pub struct Recorder<'a> {
     directory: &'a mut RunDirectory,
     observer: &'a mut dyn Observer,
     stop: &'a StopHandle,
     checkpoint_every: u64,
+    /// Whether it writes checkpoints. An external training loop has its own, which also hold its optimizer.
+    has_checkpoints: bool,
     /// The total number of rounds.
     rounds: u64,
     /// What a model file says about its model.
@@ -86,6 +88,83 @@ struct Recorder<'a> {
     round: Option<u64>,
     checkpoint: Option<PathBuf>,
     failure: Option<RunError>,
+}
+
+impl<'a> Recorder<'a> {
+    /// Begins to record a run, and restores the engine from the checkpoint in the directory, if there is one. Returns the
+    /// progress from which the run continues.
+    pub fn begin(
+        directory: &'a mut RunDirectory,
+        experiment: &Experiment,
+        engine: &mut dyn Engine,
+        stop: &'a StopHandle,
+        observer: &'a mut dyn Observer,
+    ) -> Result<(Progress, Self), RunError> {
+        let mut stopwatch = Stopwatch { previous_seconds: 0.0, started: Instant::now() };
+        let resumed_from = directory.checkpoint_path();
+        let progress = match directory.take_checkpoint() {
+            None => Progress::start(experiment.workers()),
+            Some(checkpoint) => {
+                let restored = engine.restore(&checkpoint.arrays);
+                let path = directory.path().to_owned();
+                restored.map_err(|error| {
+                    let what = error.to_string();
+                    RunError::Restore { path, what }
+                })?;
+                stopwatch.previous_seconds = checkpoint.wall_seconds;
+                checkpoint.progress
+            }
+        };
+        // Requests to an earlier run do not apply to this one.
+        discard_requests(directory);
+        let has_threads = experiment.config.training.asynchronous == Execution::Threads;
+        let mut recorder = Self {
+            checkpoint_every: experiment.config.training.checkpoint_every,
+            has_checkpoints: !engine.is_external(),
+            rounds: experiment.rounds(),
+            about: experiment.model_info().fields(),
+            stop_only_reason: match (directory.placement().is_whole(), has_threads) {
+                (false, _) => Some("a run of several processes can only be stopped"),
+                (_, true) => Some("workers on threads do not wait for each other and can only be stopped"),
+                _ if engine.is_external() => Some("an external training loop can only be stopped"),
+                _ => None,
+            },
+            directory,
+            observer,
+            stop,
+            stopwatch,
+            last_saved: Instant::now(),
+            last_polled: Instant::now(),
+            is_stopping: false,
+            retry: None,
+            is_delayed: false,
+            round: None,
+            checkpoint: resumed_from,
+            failure: None,
+        };
+        for message in recorder.directory.take_warnings() {
+            recorder.record(&Event::Warning { message })?;
+        }
+        Ok((progress, recorder))
+    }
+
+    /// Ends the record of a run: writes its summary and its model. An error names the last checkpoint.
+    pub fn finish(mut self, result: Result<RunResult, RunError>, layout: &Layout) -> Result<Summary, RunError> {
+        let result = match (result, self.failure.take()) {
+            (Ok(result), None) => Ok(result),
+            (_, Some(error)) | (Err(error), None) => Err(self.failed(error)),
+        };
+        // If one of several processes has seen a request to stop, all stop: the other requests are obsolete.
+        discard_requests(self.directory);
+        let RunResult { mut summary, averaged } = result?;
+        summary.wall_seconds = Some(self.stopwatch.seconds());
+        let has_model = averaged.is_finite() && !averaged.parameters.is_empty();
+        let about = self.about.iter().map(|(key, value)| (key.as_str(), value.clone()));
+        let model = has_model.then(|| averaged.to_safetensors(layout, about));
+        let model = model.transpose().map_err(|error| RunError::Model(error.to_string()))?;
+        self.directory.finish(&summary, model)?;
+        Ok(summary)
+    }
 }
 
 impl Recorder<'_> {
@@ -178,6 +257,9 @@ impl Recorder<'_> {
 
     /// Whether a checkpoint is due before this round. Several processes must write theirs in the same rounds.
     fn is_checkpoint_due(&self, round: u64) -> bool {
+        if !self.has_checkpoints {
+            return false;
+        }
         let is_late = || self.directory.placement().is_whole() && self.last_saved.elapsed() > CHECKPOINT_INTERVAL;
         // The last one allows to extend the run.
         let is_last = round == self.rounds;
@@ -285,7 +367,7 @@ impl Observer for Recorder<'_> {
     }
 
     fn stopped(&mut self, snapshot: &mut TakeSnapshot<'_>) {
-        if self.failure.is_none() {
+        if self.failure.is_none() && self.has_checkpoints {
             let result = self.save_with_attempts(snapshot, Checkpoint::write);
             self.control_flow(result);
         }
@@ -315,67 +397,9 @@ pub fn run_in(
     stop: &StopHandle,
     observer: &mut dyn Observer,
 ) -> Result<Summary, RunError> {
-    let mut stopwatch = Stopwatch { previous_seconds: 0.0, started: Instant::now() };
-    let resumed_from = directory.checkpoint_path();
-    let progress = match directory.take_checkpoint() {
-        None => Progress::start(experiment.workers()),
-        Some(checkpoint) => {
-            let restored = engine.restore(&checkpoint.arrays);
-            let path = directory.path().to_owned();
-            restored.map_err(|error| {
-                let what = error.to_string();
-                RunError::Restore { path, what }
-            })?;
-            stopwatch.previous_seconds = checkpoint.wall_seconds;
-            checkpoint.progress
-        }
-    };
-    // Requests to an earlier run do not apply to this one.
-    discard_requests(directory);
-    let has_threads = experiment.config.training.asynchronous == Execution::Threads;
-    let mut recorder = Recorder {
-        checkpoint_every: experiment.config.training.checkpoint_every,
-        rounds: experiment.rounds(),
-        about: experiment.model_info().fields(),
-        stop_only_reason: match (directory.placement().is_whole(), has_threads) {
-            (false, _) => Some("a run of several processes can only be stopped"),
-            (_, true) => Some("workers on threads do not wait for each other and can only be stopped"),
-            _ => None,
-        },
-        directory,
-        observer,
-        stop,
-        stopwatch,
-        last_saved: Instant::now(),
-        last_polled: Instant::now(),
-        is_stopping: false,
-        retry: None,
-        is_delayed: false,
-        round: None,
-        checkpoint: resumed_from,
-        failure: None,
-    };
-    for message in recorder.directory.take_warnings() {
-        recorder.record(&Event::Warning { message })?;
-    }
+    let (progress, mut recorder) = Recorder::begin(directory, experiment, engine, stop, observer)?;
     let result = run_with(experiment, engine, transport, progress, &mut recorder);
-    let failure = recorder.failure.take();
-    let about = recorder.about.clone();
-    let result = match (result, failure) {
-        (Ok(result), None) => Ok(result),
-        (_, Some(error)) | (Err(error), None) => Err(recorder.failed(error)),
-    };
-    // If one of several processes has seen a request to stop, all stop: the other requests are obsolete.
-    discard_requests(directory);
-    let RunResult { mut summary, averaged } = result?;
-    summary.wall_seconds = Some(stopwatch.seconds());
-    let has_model = averaged.is_finite() && !averaged.parameters.is_empty();
-    let model = has_model.then(|| {
-        averaged.to_safetensors(engine.layout(), about.iter().map(|(key, value)| (key.as_str(), value.clone())))
-    });
-    let model = model.transpose().map_err(|error| RunError::Model(error.to_string()))?;
-    directory.finish(&summary, model)?;
-    Ok(summary)
+    recorder.finish(result, engine.layout())
 }
 
 fn discard_requests(directory: &RunDirectory) {

@@ -135,9 +135,13 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether training can recover from a loss. It cannot if the loss is far above that of random guessing.
-    pub(super) fn is_sane(&self, loss: f64) -> bool {
-        loss < 1e4 * (self.experiment.data.classes.max(2) as f64).ln()
+    /// Whether training can recover from a loss. It cannot if the loss is far above that of random guessing. Of the loss
+    /// of an external training loop nothing is known but that it is a number, if the loop reports one at all.
+    pub(super) fn is_sane(&self, loss: Option<f64>) -> bool {
+        if self.experiment.is_external() {
+            return loss.is_none_or(f64::is_finite);
+        }
+        loss.is_some_and(|loss| loss < 1e4 * (self.experiment.data.classes.max(2) as f64).ln())
     }
 
     /// Ends the run because a worker's loss diverged, and lets observers save the models.

@@ -121,7 +121,7 @@ fn count_steps(
             sent.simulated_seconds = sent.simulated_seconds.max(time);
             session.progress.clocks[worker] = time;
         }
-        if !session.is_sane(loss) {
+        if !session.is_sane(Some(loss)) {
             workers.report_divergence(worker, session.progress.round)?;
             let losses = known_losses(&session.progress.losses);
             return Ok(session.diverged(worker, losses, workers));

@@ -170,7 +170,7 @@ impl Simulation<'_> {
             time: Some(time),
         };
         // A run that diverges ends before the divergence spreads.
-        if !session.is_sane(score.loss) {
+        if !session.is_sane(Some(score.loss)) {
             return Ok(completed);
         }
         let options = MixOptions {

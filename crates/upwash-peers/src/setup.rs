@@ -1,0 +1,135 @@
+//! The configuration of a peer, from the experiment that all peers share.
+
+use crate::{Fingerprint, Key, KeyError, Limits, PeersConfig, Timings};
+use std::time::Duration;
+use upwash::config::{Config, NetworkConfig};
+use upwash::engine::{Engine, EngineError};
+use upwash::experiment::Experiment;
+
+/// The most vectors that any algorithm sends in a message.
+const MAX_VECTORS: usize = 4;
+
+/// Why a process cannot be a peer of an experiment.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// The configuration does not list every worker.
+    #[error(
+        "network.peers lists {listed} workers, but the graph `{graph}` has {workers}: list an address and a key for \
+         each worker, or try `upwash launch -n {workers}` on one machine first"
+    )]
+    Count {
+        /// The number of listed workers.
+        listed: usize,
+        /// The number of workers of the graph.
+        workers: usize,
+        /// The graph.
+        graph: String,
+    },
+    /// The listed key of a worker is not a fingerprint.
+    #[error("network.peers, worker {worker}: {source}")]
+    Key {
+        /// The worker.
+        worker: usize,
+        /// The cause.
+        source: KeyError,
+    },
+    /// No worker has this key.
+    #[error(
+        "network.peers lists no worker with the key {0}: list it as the key of this worker, or use the key of a listed \
+         worker"
+    )]
+    Unlisted(Fingerprint),
+    /// The worker does not exist.
+    #[error("worker {worker}: workers are numbered from 0 to {last}")]
+    Worker {
+        /// The worker.
+        worker: usize,
+        /// The last worker.
+        last: usize,
+    },
+    /// A timeout is out of range.
+    #[error("network: {0} seconds are too long")]
+    Seconds(f64),
+    /// The size of the engine's state is not known.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// The address and key fingerprint of every worker that a configuration lists.
+pub fn listed_peers(config: &Config) -> Result<Vec<(String, Fingerprint)>, SetupError> {
+    let peers = config.network.peers.iter().enumerate();
+    let parse = |(worker, peer): (usize, &upwash::config::PeerConfig)| match peer.key.parse() {
+        Ok(key) => Ok((peer.address.clone(), key)),
+        Err(source) => Err(SetupError::Key { worker, source }),
+    };
+    peers.map(parse).collect()
+}
+
+/// The worker whose listed key this is.
+///
+/// ```
+/// use upwash::{Config, experiment::{DataPaths, Experiment}};
+/// use upwash_peers::{Key, own_worker};
+/// let keys = [Key::generate(), Key::generate()];
+/// let [first, second] = [&keys[0], &keys[1]].map(|key| format!(r#"{{ address = "localhost:0", key = "{}" }}"#, key.fingerprint()));
+/// let config = format!("graph.topology = \"complete:2\"\nnetwork.peers = [{first}, {second}]");
+/// let experiment = Experiment::prepare(Config::parse(&config, &[])?, &DataPaths::default())?;
+/// assert_eq!(own_worker(&experiment, &keys[1])?, 1);
+/// assert!(own_worker(&experiment, &Key::generate()).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn own_worker(experiment: &Experiment, key: &Key) -> Result<usize, SetupError> {
+    let peers = peers_of(experiment)?;
+    let found = peers.iter().position(|(_, listed)| *listed == key.fingerprint());
+    found.ok_or_else(|| SetupError::Unlisted(key.fingerprint()))
+}
+
+/// The address and key fingerprint of every worker of an experiment.
+pub fn peers_of(experiment: &Experiment) -> Result<Vec<(String, Fingerprint)>, SetupError> {
+    let (workers, peers) = (experiment.workers(), listed_peers(&experiment.config)?);
+    match peers.len() == workers {
+        true => Ok(peers),
+        false => {
+            let graph = experiment.config.graph.topology.to_string();
+            Err(SetupError::Count { listed: peers.len(), workers, graph })
+        }
+    }
+}
+
+impl PeersConfig {
+    /// The configuration of the peer of worker `own`, whose engine has only that worker.
+    pub fn of(experiment: &Experiment, own: usize, key: Key, engine: &mut dyn Engine) -> Result<Self, SetupError> {
+        let (peers, workers) = (peers_of(experiment)?, experiment.workers());
+        if own >= workers {
+            return Err(SetupError::Worker { worker: own, last: workers - 1 });
+        }
+        let state: usize = engine.state()?.iter().map(|(name, array)| name.len() + 4 * array.len()).sum();
+        let layout = engine.layout();
+        let message = MAX_VECTORS * layout.parameter_count() + layout.statistic_count() + 1;
+        Ok(Self {
+            own,
+            key,
+            peers,
+            listen: None,
+            neighbors: experiment.contacts(own),
+            run: experiment.run_number(),
+            rounds: experiment.rounds(),
+            has_rounds: experiment.method.synchronous().is_some(),
+            limits: Limits { message, model: state + 1024 },
+            timings: timings(&experiment.config.network)?,
+        })
+    }
+}
+
+fn timings(network: &NetworkConfig) -> Result<Timings, SetupError> {
+    let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).map_err(|_| SetupError::Seconds(seconds));
+    Ok(Timings {
+        heartbeat: seconds(network.heartbeat_seconds)?,
+        failure_timeout: seconds(network.failure_timeout_seconds)?,
+        message_timeout: seconds(network.message_timeout_seconds)?,
+        startup_timeout: seconds(network.startup_timeout_seconds)?,
+        isolation_timeout: seconds(network.isolation_seconds)?,
+        ..Timings::default()
+    })
+}
