@@ -6,8 +6,7 @@ use crate::keys;
 use crate::output::{note, tell};
 use crate::progress::ProgressDisplay;
 use crate::runs::{end_cleanly_when_interrupted, exit_code, stop_handle, use_threads};
-use anyhow::{Context, Result, bail, ensure};
-use std::fs::{File, TryLockError};
+use anyhow::{Context, Result, ensure};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,7 +14,7 @@ use std::time::Duration;
 use upwash::config::Overrides;
 use upwash::run::{RunDirectory, RunLocation, Status, Summary, run_in};
 use upwash::transport::Membership;
-use upwash_peers::{Peers, PeersConfig, listed_peers, peers_of};
+use upwash_peers::{Peers, PeersConfig, listed_peers, lock_key, peers_of};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -62,7 +61,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let default = PathBuf::from(format!("runs/peer-{}", args.id));
     let folder = args.out.as_deref().unwrap_or(&default);
     let key = keys::load(&args.key)?;
-    let _lock = lock_key(args)?;
+    // Held until return.
+    let _lock = lock_key(&args.key, args.id)?;
     let mut engine = args.engine.build(&experiment.engine_spec().only(&[args.id]))?;
     let mut config = PeersConfig::of(&experiment, args.id, key, &mut *engine)?;
     config.listen.clone_from(&args.listen);
@@ -83,20 +83,6 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let summary = run_in(&mut results, &experiment, &mut *engine, &mut transport, stop_handle(), &mut display)?;
     print_end(args.id, folder, &summary, out)?;
     Ok(exit_code(&summary.status))
-}
-
-/// Locks the key for the life of this process. Two processes with one key would take each other's connections.
-fn lock_key(args: &Args) -> Result<File> {
-    let file = File::open(&args.key).with_context(|| format!("cannot read {}", args.key.display()))?;
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => bail!(
-            "another process runs worker {} with the key {}: stop it first, or wait until it ends",
-            args.id,
-            args.key.display()
-        ),
-        // Some network file systems do not support locks.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
-    }
 }
 
 /// Stops the run when stdin is closed.

@@ -1,6 +1,8 @@
 //! The configuration of a peer, from the experiment that all peers share.
 
 use crate::{Fingerprint, Key, KeyError, Limits, PeersConfig, Timings};
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use upwash::config::{Config, NetworkConfig};
 use upwash::engine::{Engine, EngineError};
@@ -48,9 +50,22 @@ pub enum SetupError {
         /// The last worker.
         last: usize,
     },
+    /// Another process uses the key.
+    #[error(
+        "another process runs worker {worker} with the key {}: stop it first, or wait until it ends", path.display()
+    )]
+    InUse {
+        /// The worker.
+        worker: usize,
+        /// The key file.
+        path: PathBuf,
+    },
     /// A timeout is out of range.
     #[error("network: {0} seconds are too long")]
     Seconds(f64),
+    /// The key file cannot be read.
+    #[error(transparent)]
+    KeyFile(#[from] KeyError),
     /// The size of the engine's state is not known.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -94,6 +109,17 @@ pub fn peers_of(experiment: &Experiment) -> Result<Vec<(String, Fingerprint)>, S
             let graph = experiment.config.graph.topology.to_string();
             Err(SetupError::Count { listed: peers.len(), workers, graph })
         }
+    }
+}
+
+/// Locks the key file of a worker while the returned file is open. Two processes with one key would take each other's
+/// connections.
+pub fn lock_key(path: &Path, worker: usize) -> Result<File, SetupError> {
+    let file = File::open(path).map_err(|source| KeyError::Io { path: path.to_owned(), source })?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(SetupError::InUse { worker, path: path.to_owned() }),
+        // Some network file systems do not support locks.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
     }
 }
 

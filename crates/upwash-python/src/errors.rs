@@ -63,7 +63,9 @@ macro_rules! classified {
 
 classified!(Graph: AnalysisError, GraphError, LeaderWeightsError, MatchaError, RotationError, ScheduleError, SpecError,
     WeightError);
-classified!(Config: upwash::config::ConfigError);
+classified!(Config: upwash::config::ConfigError, upwash_peers::KeyError, upwash_peers::SetupError);
+
+classified!(Data: upwash::data::PartitionError);
 
 impl Classified for ExperimentError {
     fn class(&self) -> Class {
@@ -93,6 +95,7 @@ impl Classified for RunError {
     fn class(&self) -> Class {
         match self {
             Self::Directory(_) => Class::RunDirectory,
+            Self::Asynchronous(_) | Self::OwnsMomentum(_) => Class::Config,
             _ => Class::Run,
         }
     }

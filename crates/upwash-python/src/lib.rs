@@ -10,8 +10,10 @@ mod experiment;
 mod graph;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod node;
 mod plans;
 mod reports;
+mod sampler;
 mod schedule;
 mod session;
 mod setup;
@@ -27,7 +29,9 @@ mod _upwash {
         dataset::PyDataset,
         experiment::PyExperiment,
         graph::{PyGraph, graph_kinds},
+        node::{PyNode, key_fingerprint, new_key},
         reports::{figures, margin, read_model, report_page, run_json},
+        sampler::PySampler,
         schedule::{PyRound, PySchedule},
         session::PySession,
         setup::{json_of_toml, toml_of_json},

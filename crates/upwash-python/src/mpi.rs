@@ -19,7 +19,7 @@ use upwash::{Event, TrainError};
 use upwash_mpi::{Mpi, Rank};
 
 /// How long a rank waits for another one, which may read a data set first.
-const TIMEOUT: Duration = Duration::from_secs(600);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Joins the job that mpirun has started, once a process.
 pub(crate) fn join(py: Python<'_>) -> PyResult<Rank> {

@@ -10,7 +10,7 @@ use upwash::Trainer;
 use upwash::algorithm::Method;
 use upwash::config::Config;
 use upwash::data::Dataset;
-use upwash::experiment::CustomParts;
+use upwash::experiment::{CustomParts, ExternalLoop};
 
 /// The configuration of a run and the parts that replace those that it names.
 pub(crate) struct Setup {
@@ -52,6 +52,12 @@ impl Setup {
             trainer = trainer.algorithm(algorithm);
         }
         trainer
+    }
+
+    /// The parts of a run whose training loop is in Python.
+    pub(crate) fn with_loop(self, training_loop: ExternalLoop, model: String) -> (Config, PathBuf, CustomParts) {
+        let (config, files, parts) = self.custom_parts();
+        (config, files, CustomParts { training_loop: Some(training_loop), model: Some(model), ..parts })
     }
 
     pub(crate) fn custom_parts(self) -> (Config, PathBuf, CustomParts) {

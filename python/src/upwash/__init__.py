@@ -21,6 +21,7 @@ exceptions.
 
 from . import errors, trackers
 from ._display import Svg
+from ._partition import Sampler, partition
 from ._records import Record
 from ._upwash import (
     VERSION as __version__,
@@ -61,6 +62,7 @@ __all__ = [
     "Round",
     "Run",
     "Runs",
+    "Sampler",
     "Schedule",
     "StopTraining",
     "Svg",
@@ -71,6 +73,7 @@ __all__ = [
     "errors",
     "graph_kinds",
     "load",
+    "partition",
     "sweep",
     "trackers",
     "train",

@@ -85,6 +85,10 @@ impl Algorithm for AlDsgd {
         self.scope == LeaderScope::Verified
     }
 
+    fn needs_losses(&self) -> bool {
+        true
+    }
+
     fn is_released(&self) -> bool {
         self.variant == Variant::Released
     }

@@ -59,6 +59,10 @@ impl Lsgd {
 }
 
 impl Algorithm for Lsgd {
+    fn needs_losses(&self) -> bool {
+        true
+    }
+
     fn messages(&self, _: &LocalView<'_>) -> Vec<Outgoing> {
         vec![Outgoing::model()]
     }

@@ -411,6 +411,11 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
         self.base().is_some_and(|base| base.owns_momentum())
     }
 
+    /// Whether what it does depends on the workers' losses. A training loop that reports none cannot use it.
+    fn needs_losses(&self) -> bool {
+        self.base().is_some_and(|base| base.needs_losses())
+    }
+
     /// Whether it uses the graphs, orders and links of the code released with the AL-DSGD paper by default.
     fn is_released(&self) -> bool {
         self.base().is_some_and(|base| base.is_released())

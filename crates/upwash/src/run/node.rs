@@ -168,7 +168,12 @@ impl<'a> Node<'a> {
 
     /// Ends the run with this status: evaluates the models, averages them and builds the summary.
     pub fn end(self, status: Status, engine: &mut dyn Engine) -> Result<RunResult, RunError> {
-        self.session.end(status, engine, self.transport)
+        let mut result = self.session.end(status, engine, self.transport)?;
+        // A loop may end after it has begun a round.
+        if let (Some(_), Some(participation)) = (self.round, &mut result.summary.participation) {
+            participation.rounds_run = participation.rounds_run.saturating_sub(1);
+        }
+        Ok(result)
     }
 
     /// Does everything that is due between rounds, until there is a round to run or the run ends.
