@@ -85,6 +85,25 @@ def agree(folder: Path) -> None:
     np.savez(folder / f"worker-{opt.worker}.npz", **found)
 
 
+def rank(folder: Path) -> None:
+    """A rank of an MPI job: the batches of `upwash train`."""
+    config = configuration("dpsgd", 0.9)
+    experiment = upwash.Experiment(config)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    sgd = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    losses = []
+    with ut.Decentralized(sgd, model, config, rounds=ROUNDS, transport="mpi", out=folder / "run") as opt:
+        model.load_state_dict(softmax(experiment.initial_model(opt.worker)).state_dict())
+        for round in range(ROUNDS):
+            opt.zero_grad()
+            x, y = (torch.from_numpy(part) for part in experiment.batch(opt.worker, round))
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step(loss=loss)
+            losses.append(loss.item())
+    np.save(folder / f"rank-{opt.worker}.npy", losses)
+
+
 def batch_norm(channels: int = 8) -> torch.nn.Module:
     return torch.nn.Sequential(
         torch.nn.Conv2d(1, channels, 3, padding=1, bias=False),

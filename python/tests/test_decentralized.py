@@ -1,9 +1,11 @@
 """Existing loops of PyTorch as workers: `upwash.torch.Decentralized`."""
 
+import importlib.util
 import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,14 +50,38 @@ def test_every_algorithm_gives_the_losses_of_upwash_train(tmp_path):
         for momentum in (0.0, 0.9):
             config = loops.configuration(name, momentum)
             server = upwash.Experiment(config).server
-            losses = []
-            upwash.train(config, callbacks=lambda event: losses.append(event.losses) if event.event == "round" else None, progress=False)
+            losses = losses_of_upwash_train(config)
             assert len(losses) >= loops.ROUNDS
-            for worker in range(loops.WORKERS):
-                if worker == server:
-                    continue
-                known = np.array([row[worker] for row in losses[: loops.ROUNDS]])
-                np.testing.assert_allclose(found[worker][f"{name}/{momentum}"], known, rtol=1e-5, atol=1e-5, err_msg=f"{name}, {momentum}")
+            for worker in set(range(loops.WORKERS)) - {server}:
+                known, text = losses[: loops.ROUNDS, worker], f"{name}, {momentum}"
+                found_losses = found[worker][f"{name}/{momentum}"]
+                np.testing.assert_allclose(found_losses, known, rtol=1e-5, atol=1e-5, err_msg=text)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("upwash._upwash_mpi") is None, reason="built without MPI")
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no mpirun")
+def test_ranks_of_mpi_have_the_losses_of_upwash_train(tmp_path):
+    environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = ["mpirun", "--oversubscribe", "-n", "4", sys.executable, LOOPS, "rank", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    losses = losses_of_upwash_train(loops.configuration("dpsgd", 0.9))
+    for worker in range(4):
+        found = np.load(tmp_path / f"rank-{worker}.npy")
+        np.testing.assert_allclose(found, losses[: loops.ROUNDS, worker], rtol=1e-5, atol=1e-5)
+    assert upwash.load(tmp_path / "run")[0].summary.rounds == loops.ROUNDS
+
+
+def losses_of_upwash_train(config):
+    """The losses of every round and worker, in one process."""
+    losses = []
+
+    def keep(event):
+        if event.event == "round":
+            losses.append(event.losses)
+
+    upwash.train(config, callbacks=keep, progress=False)
+    return np.array(losses)
 
 
 def test_algorithms_cover_all_that_can_be_used():
