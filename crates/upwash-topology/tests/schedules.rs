@@ -266,3 +266,9 @@ fn rounds_of_a_seed_never_change() {
 const DRAWN: [usize; 12] = [0, 1, 1, 1, 1, 1, 1, 2, 1, 0, 1, 2];
 const RANDOM_MATCHING: &[(usize, usize)] = &[(1, 2), (3, 4), (6, 7)];
 const COPIES: [usize; 12] = [1, 1, 1, 0, 0, 2, 1, 1, 1, 0, 1, 1];
+
+#[test]
+fn more_directed_links_than_fit_into_memory_are_refused() {
+    let error = Schedule::directed(1_000_000_000_000, &[]).unwrap_err();
+    assert!(error.to_string().contains("a graph of 1000000000000 nodes and 0 links is too large"), "{error}");
+}

@@ -10,6 +10,7 @@ mod round;
 pub use order::Order;
 pub use round::Round;
 
+use crate::graph::{MAX_EDGES, MAX_NODES};
 use crate::random::Stream;
 use crate::{Edge, Graph, GraphError, Matcha, Mixing, WeightError, Weights};
 use round::Pattern;
@@ -222,6 +223,9 @@ impl Schedule {
     /// # Ok::<(), upwash_topology::GraphError>(())
     /// ```
     pub fn directed(nodes: usize, directed_edges: &[Edge]) -> Result<Self, GraphError> {
+        if nodes > MAX_NODES || directed_edges.len() > MAX_EDGES {
+            return Err(GraphError::TooLarge { nodes, edges: directed_edges.len() });
+        }
         let mut rows: Vec<Vec<usize>> = (0..nodes).map(|i| vec![i]).collect();
         let mut links = directed_edges.to_vec();
         links.sort_unstable();
@@ -253,7 +257,7 @@ impl Schedule {
     /// receives from as many workers as it sends to, so the average is preserved.
     ///
     /// # Panics
-    /// If there are no workers.
+    /// If there are no workers, or more than a graph can have.
     ///
     /// ```
     /// # use upwash_topology::Schedule;
