@@ -205,4 +205,7 @@ fn a_failing_algorithm_ends_the_run_before_models_change() {
     let text = error.to_string();
     assert!(text.starts_with("the run failed in round 12: the algorithm failed: no plan; its last"), "{text}");
     assert_eq!(*rounds.borrow(), 12);
+    // The last events are in the file as well.
+    let events = std::fs::read_to_string(output.join("events.jsonl")).unwrap();
+    assert!(events.lines().last().is_some_and(|line| line.contains("\"round\":11")), "{events}");
 }

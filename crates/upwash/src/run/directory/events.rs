@@ -57,6 +57,14 @@ impl EventWriter {
     }
 }
 
+impl Drop for EventWriter {
+    /// A run that fails has not written its last rounds yet, and they may say why it fails.
+    fn drop(&mut self) {
+        // Where the disk is full, the error of the run has said so.
+        let _ = self.flush();
+    }
+}
+
 /// Removes the events after a checkpoint before `round`, because the resumed run reports them again.
 pub(super) fn truncate(events: &mut File, round: u64, rounds_per_epoch: u64) -> Result<()> {
     let is_kept = |line: &[u8]| match serde_json::from_slice(line) {
