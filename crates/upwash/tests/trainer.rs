@@ -194,6 +194,41 @@ impl upwash::Algorithm for Failing {
     }
 }
 
+/// D-PSGD with a checksum of its code.
+#[derive(Debug)]
+struct Coded(u32);
+
+impl upwash::Algorithm for Coded {
+    fn plan(&self, view: &upwash::LocalView<'_>) -> upwash::Plan {
+        upwash::Assignment::mixed(upwash::Vector::Model, view.weights(false)).into()
+    }
+
+    fn display_name(&self) -> String {
+        "Coded".into()
+    }
+
+    fn fingerprint(&self) -> u32 {
+        self.0
+    }
+}
+
+#[test]
+fn a_run_is_not_continued_with_other_code_of_its_algorithm() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let run = |checksum, epochs| {
+        let mut config = config("");
+        config.training.epochs = epochs;
+        Trainer::new(config).model(Quadratic::new(64)).algorithm(Coded(checksum)).output(&output).resume(true).run()
+    };
+    run(7, 1).unwrap();
+    assert_eq!(run(7, 2).unwrap().status, Status::Finished);
+    for epochs in [2, 3] {
+        let text = run(8, epochs).unwrap_err().to_string();
+        assert!(text.contains("the algorithm has other code or other parameters now"), "{text}");
+    }
+}
+
 #[test]
 fn a_failing_algorithm_ends_the_run_before_models_change() {
     let folder = tempfile::tempdir().unwrap();

@@ -435,6 +435,12 @@ pub trait Algorithm: std::fmt::Debug + Send + Sync {
         self.base().and_then(|base| base.failure())
     }
 
+    /// A checksum of what the name and the options of a custom algorithm do not say, such as its code. A run can only be
+    /// resumed with the same checksum. 0 stands for nothing.
+    fn fingerprint(&self) -> u32 {
+        self.base().map_or(0, |base| base.fingerprint())
+    }
+
     /// Warnings for the user about this algorithm on this graph.
     fn warnings(&self, preflight: &Preflight<'_>) -> Vec<String> {
         match self.base() {

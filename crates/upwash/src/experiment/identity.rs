@@ -3,9 +3,13 @@
 use super::{Experiment, INITIAL_MODEL_FILE};
 use crate::config::{Config, GraphConfig, NetworkConfig, TrainingConfig};
 
+/// The lines with checksums.
+pub(crate) const DATA_CHECKSUM: &str = "# checksum of the graph and the data: ";
+pub(crate) const ALGORITHM_CHECKSUM: &str = "# checksum of the algorithm: ";
+
 impl Experiment {
-    /// The identity of a run and of its checkpoints: the configuration and a checksum of the graph and the data. It
-    /// leaves out how processes reach each other and the folders of files.
+    /// The identity of a run and of its checkpoints: the configuration, a checksum of the graph and the data, and one of
+    /// the algorithm if the program that supplies it gives one. It leaves out how processes reach each other and the folders of files.
     pub fn identity(&self) -> String {
         let config = Config {
             graph: GraphConfig { topology: self.config.graph.topology.without_folder(), ..self.config.graph.clone() },
@@ -19,7 +23,11 @@ impl Experiment {
             ..self.config.clone()
         };
         let (config, checksum) = (config.to_toml(), self.fingerprint());
-        format!("{config}\n# checksum of the graph and the data: {checksum:08x}\n")
+        let algorithm = match self.method.synchronous().map_or(0, |algorithm| algorithm.fingerprint()) {
+            0 => String::new(),
+            checksum => format!("{ALGORITHM_CHECKSUM}{checksum:08x}\n"),
+        };
+        format!("{config}\n{DATA_CHECKSUM}{checksum:08x}\n{algorithm}")
     }
 
     /// A hash of the [`identity`](Self::identity). It is equal in all processes of a run.

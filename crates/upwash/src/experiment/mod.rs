@@ -10,6 +10,7 @@ mod warnings;
 
 pub use custom_parts::{CustomParts, ExternalLoop};
 pub use data::{DataPaths, DatasetCache, load};
+pub(crate) use identity::{ALGORITHM_CHECKSUM, DATA_CHECKSUM};
 pub use initial_model::INITIAL_MODEL_FILE;
 
 use crate::algorithm::{Links, Method, Registry, StateVector};

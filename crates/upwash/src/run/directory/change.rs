@@ -1,7 +1,7 @@
 //! How the configuration of a run differs from the one that its directory holds.
 
 use crate::config::DecayName;
-use crate::experiment::Experiment;
+use crate::experiment::{ALGORITHM_CHECKSUM, DATA_CHECKSUM, Experiment};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
@@ -44,7 +44,11 @@ impl Change {
         };
         let computed: Vec<Difference> =
             differences.into_iter().filter(|(key, ..)| !RECORDING.contains(&key.as_str())).collect();
-        let has_same_data = checksum(existing) == checksum(&identity);
+        let has_same = |prefix: &str| checksum(existing, prefix) == checksum(&identity, prefix);
+        let has_same_data = has_same(DATA_CHECKSUM);
+        if has_same_data && !has_same(ALGORITHM_CHECKSUM) && computed.iter().all(|(key, ..)| key == EPOCHS) {
+            return Self::Other("the algorithm has other code or other parameters now".into());
+        }
         match &computed[..] {
             [] if has_same_data => Self::Recording,
             [] => Self::Other("the graph, the model file or the data set has other content now".into()),
@@ -71,9 +75,9 @@ pub(super) fn extension(experiment: &Experiment, from: u64, to: u64) -> String {
     format!("the run is extended from {from} to {to} epochs{rate}")
 }
 
-/// The line with the checksum of the graph and the data.
-fn checksum(identity: &str) -> Option<&str> {
-    identity.lines().find(|line| line.starts_with("# checksum"))
+/// The line of an identity that begins with `prefix`.
+fn checksum<'a>(identity: &'a str, prefix: &str) -> Option<&'a str> {
+    identity.lines().find(|line| line.starts_with(prefix))
 }
 
 /// All keys whose values differ, by their paths.
