@@ -171,6 +171,58 @@ def test_an_algorithm_is_compared_with_a_built_in_one():
     assert comparison.differences("theirs")["difference"].tolist() == [0.0]
 
 
+SOURCE = """
+class Mine(upwash.Algorithm):
+    def __init__(self, part=0.5):
+        self.part = part
+    def plan(self, view):
+        rest = 1 - PART
+        return [(sender, rest * weight) for sender, weight in view.weights().items()] + [(view.worker, PART)]
+"""
+
+
+def mine(source=SOURCE, **names):
+    """The class as a notebook defines it in a cell."""
+    names = {"upwash": upwash, "PART": 0.5, **names}
+    exec(source, names)
+    return names["Mine"]
+
+
+def test_a_run_is_continued_only_with_the_same_algorithm(tmp_path):
+    def continued(algorithm):
+        return upwash.train(SMALL, algorithm=algorithm, out=tmp_path / "run", resume=True, progress=False)
+
+    assert continued(mine()()).status == "finished"
+    commented = SOURCE.replace("        rest", "        # the rest\n        rest")
+    assert continued(mine(commented)()).status == "finished"
+    edited = SOURCE.replace("1 - PART", "0.9 - PART")
+    for other in (mine(edited)(), mine()(0.25), mine(PART=0.25)(), type("Mine", (mine(edited),), {})()):
+        with pytest.raises(RunDirectoryError, match="the algorithm has other code or other parameters now"):
+            continued(other)
+
+
+def test_a_comparison_does_not_use_runs_of_another_algorithm(tmp_path):
+    options = {"seeds": 2, "out": tmp_path, "overrides": {"training.epochs": 1}, "progress": False}
+    first = upwash.compare({"mine": mine()()}, **options)
+    assert upwash.compare({"mine": mine()()}, **options)["mine"][1].summary == first["mine"][1].summary
+    with pytest.raises(RunDirectoryError, match="other code"):
+        upwash.compare({"mine": mine(SOURCE.replace("1 - PART", "0.9 - PART"))()}, **options)
+
+
+def test_messages_are_asked_for_once():
+    asked = []
+
+    class Asked(Dpsgd):
+        def messages(self, view):
+            asked.append((view.round, view.worker))
+            assert view.received == []
+            return super().messages(view)
+
+    run = train(Asked())
+    later = [each for each in asked if each[0] > 0]
+    assert len(later) == len(set(later)) == 8 * (run.summary.rounds - 1)
+
+
 def test_weights_of_the_same_sender_are_added():
     class Twice(upwash.Algorithm):
         def plan(self, view):

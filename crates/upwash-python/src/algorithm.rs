@@ -3,13 +3,14 @@
 use crate::compute;
 use crate::errors::Class;
 use crate::plans::{self, Names};
+use crate::view::PyView;
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyType};
-use std::sync::{Arc, Mutex, PoisonError};
+use pyo3::types::PyType;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use upwash::algorithm::{Exchange, Links, Outgoing, StateVector};
 use upwash::{Algorithm, LocalView, Plan, WorkerStats};
-use upwash_topology::Round;
 
 /// The first exception of an algorithm.
 #[derive(Clone, Default)]
@@ -39,13 +40,23 @@ pub(crate) struct PythonAlgorithm {
     links: Links,
     /// What every worker sends, unless `messages` is a method of the subclass.
     messages: Option<Vec<Outgoing>>,
+    /// The last answer of `messages` for each worker and exchange: the engine asks where it sends and where it plans.
+    answers: Mutex<HashMap<(usize, usize), Answer>>,
     /// The exchanges of every round, unless `exchanges` is a method of the subclass.
     exchanges: Option<Vec<Exchange>>,
     has_server: bool,
     supports_directed: bool,
     starts_equal: bool,
     owns_momentum: bool,
+    fingerprint: u32,
     pub(crate) failure: Failure,
+}
+
+/// An answer of `messages`, and what it was computed from.
+struct Answer {
+    round: u64,
+    own: WorkerStats,
+    messages: Vec<Outgoing>,
 }
 
 impl std::fmt::Debug for PythonAlgorithm {
@@ -84,6 +95,8 @@ impl PythonAlgorithm {
             supports_directed: flag("supports_directed")?,
             starts_equal: flag("starts_equal")?,
             owns_momentum: flag("owns_momentum")?,
+            fingerprint: py.import("upwash._fingerprint")?.getattr("fingerprint")?.call1((object,))?.extract()?,
+            answers: Mutex::default(),
             failure: Failure::default(),
             object: object.clone().unbind(),
         };
@@ -99,9 +112,23 @@ impl PythonAlgorithm {
         names.iter().map(|name| plans::exchange(py, name)).collect()
     }
 
+    /// Calls `messages`, once for each view. Nothing has been received yet.
     fn read_messages(&self, py: Python<'_>, view: &LocalView<'_>) -> PyResult<Vec<Outgoing>> {
-        let messages = self.object.bind(py).call_method1("messages", (PyView::new(view),))?;
-        plans::messages(&messages, &self.names)
+        let (round, key) = (view.context.round.index(), (view.worker, view.context.exchange));
+        if let Some(answer) = self.lock_answers().get(&key)
+            && (answer.round, answer.own) == (round, view.own)
+        {
+            return Ok(answer.messages.clone());
+        }
+        let view = LocalView { received: &[], ..*view };
+        let messages = self.object.bind(py).call_method1("messages", (PyView::new(&view),))?;
+        let messages = plans::messages(&messages, &self.names)?;
+        self.lock_answers().insert(key, Answer { round, own: view.own, messages: messages.clone() });
+        Ok(messages)
+    }
+
+    fn lock_answers(&self) -> MutexGuard<'_, HashMap<(usize, usize), Answer>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read_plan(&self, py: Python<'_>, view: &LocalView<'_>) -> PyResult<Plan> {
@@ -195,151 +222,16 @@ impl Algorithm for PythonAlgorithm {
         self.owns_momentum
     }
 
+    fn fingerprint(&self) -> u32 {
+        self.fingerprint
+    }
+
     fn failure(&self) -> Option<String> {
         if !self.failure.is_set() {
             return None;
         }
         let text = Python::try_attach(|py| self.failure.get(py).map(|error| error.to_string()));
         Some(text.flatten().unwrap_or_else(|| "an exception".into()))
-    }
-}
-
-/// What a worker knows when it mixes: the argument of `upwash.Algorithm.plan`.
-#[pyclass(frozen, name = "View", module = "upwash")]
-pub(crate) struct PyView {
-    round: Round,
-    /// The worker.
-    #[pyo3(get)]
-    worker: usize,
-    /// The index of the exchange in its round, from 0.
-    #[pyo3(get)]
-    exchange: usize,
-    /// The learning rate of this round.
-    #[pyo3(get)]
-    learning_rate: f64,
-    /// The learning rate of the previous round; in the first round, of this one.
-    #[pyo3(get)]
-    previous_learning_rate: f64,
-    /// The configured momentum.
-    #[pyo3(get)]
-    momentum: f64,
-    /// The worker that has no data and serves the others, if there is one.
-    #[pyo3(get)]
-    server: Option<usize>,
-    own: WorkerStats,
-    received: Vec<(usize, WorkerStats)>,
-}
-
-impl PyView {
-    fn new(view: &LocalView<'_>) -> Self {
-        let context = &view.context;
-        Self {
-            round: context.round.clone(),
-            worker: view.worker,
-            exchange: context.exchange,
-            learning_rate: context.rate,
-            previous_learning_rate: context.previous_rate,
-            momentum: context.momentum,
-            server: context.server,
-            own: view.own,
-            received: view.received.to_vec(),
-        }
-    }
-}
-
-/// An unknown loss counts as the worst one.
-fn loss(stats: &WorkerStats) -> f64 {
-    stats.loss.unwrap_or(f64::INFINITY)
-}
-
-#[pymethods]
-impl PyView {
-    /// The number of the round, from 0.
-    #[getter]
-    fn round(&self) -> u64 {
-        self.round.index()
-    }
-
-    /// The number of workers.
-    #[getter]
-    fn workers(&self) -> usize {
-        self.round.mixing().nodes()
-    }
-
-    /// The worker's own loss on its batch; infinite if it is not known yet.
-    #[getter]
-    fn loss(&self) -> f64 {
-        loss(&self.own)
-    }
-
-    /// The number of the worker's links that are up.
-    #[getter]
-    fn degree(&self) -> usize {
-        self.own.degree
-    }
-
-    /// The worker's own scalar.
-    #[getter]
-    fn scalar(&self) -> f64 {
-        self.own.scalar
-    }
-
-    /// The messages that arrived, in increasing order of their senders.
-    #[getter]
-    fn received(&self) -> Vec<PyReceived> {
-        self.received.iter().map(|&(worker, stats)| PyReceived { worker, stats }).collect()
-    }
-
-    /// This worker's row of the mixing matrix W of the round, or of (I + W) / 2: a weight for each sender.
-    #[pyo3(signature = (*, lazy = false))]
-    fn weights<'py>(&self, py: Python<'py>, lazy: bool) -> PyResult<Bound<'py, PyDict>> {
-        let context = upwash::algorithm::ExchangeContext::new(&self.round, self.learning_rate);
-        let view = LocalView { worker: self.worker, context, own: self.own, received: &[] };
-        let row = PyDict::new(py);
-        for (sender, weight) in view.weights(lazy) {
-            row.set_item(sender, weight)?;
-        }
-        Ok(row)
-    }
-
-    fn __repr__(&self) -> String {
-        let (worker, round, senders) = (self.worker, self.round.index(), self.received.len());
-        format!("<upwash.View of worker {worker} in round {round}: {senders} messages>")
-    }
-}
-
-/// What a message tells about its sender.
-#[pyclass(frozen, name = "Received", module = "upwash")]
-pub(crate) struct PyReceived {
-    /// The sender.
-    #[pyo3(get)]
-    worker: usize,
-    stats: WorkerStats,
-}
-
-#[pymethods]
-impl PyReceived {
-    /// The sender's loss on its batch; infinite if it is not known yet.
-    #[getter]
-    fn loss(&self) -> f64 {
-        loss(&self.stats)
-    }
-
-    /// The number of the sender's links that are up.
-    #[getter]
-    fn degree(&self) -> usize {
-        self.stats.degree
-    }
-
-    /// The sender's scalar.
-    #[getter]
-    fn scalar(&self) -> f64 {
-        self.stats.scalar
-    }
-
-    fn __repr__(&self) -> String {
-        let (worker, loss, degree) = (self.worker, loss(&self.stats), self.stats.degree);
-        format!("<upwash.Received from worker {worker}: loss {loss:.4}, degree {degree}>")
     }
 }
 

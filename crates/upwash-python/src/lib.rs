@@ -18,6 +18,7 @@ mod schedule;
 mod session;
 mod setup;
 mod theory;
+mod view;
 
 // The extension module for MPI is this one with the feature `mpi`, under a name of its own.
 #[pyo3::pymodule]
@@ -25,7 +26,7 @@ mod theory;
 mod _upwash {
     #[pymodule_export]
     use crate::{
-        algorithm::{PyReceived, PyView, time_plans},
+        algorithm::time_plans,
         dataset::PyDataset,
         experiment::PyExperiment,
         graph::{PyGraph, graph_kinds},
@@ -36,6 +37,7 @@ mod _upwash {
         session::PySession,
         setup::{json_of_toml, toml_of_json},
         theory::{PyLeaders, PyMatcha, PyRotation},
+        view::{PyReceived, PyView},
     };
 
     #[pymodule_export]

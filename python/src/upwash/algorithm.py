@@ -78,7 +78,7 @@ class Algorithm:
 
     A round works as follows. Every worker computes a gradient and with it a step u. It sends `messages` to its neighbors
     (by default the stepped model x - u). `plan` then says what its model becomes, as weights over the messages that it
-    received. It runs on every engine, in one process and over MPI, because it never sees a vector.
+    received. It never sees a vector. Such algorithms run on the CPU engine, in one process and over MPI.
 
     >>> class FollowTheBest(upwash.Algorithm):
     ...     "Every worker averages its model with that of the neighbor with the lowest loss."
@@ -90,6 +90,12 @@ class Algorithm:
     'FollowTheBest'
 
     An exception in one of the methods ends the run before any model changes. `upwash.train` raises it.
+
+    A run is continued, and `upwash.compare` uses a run that exists, only with the same algorithm: the same code of its
+    class and of its bases, the same attributes of the class and the instance (numbers, texts, arrays, and lists and dicts
+    of them), and the same global numbers and texts in its methods. Changes in functions, classes and objects that the
+    methods use are not noticed: remove the runs, or choose another `out`. What an instance changes in itself is not in a
+    checkpoint; keep it in state vectors and scalars.
     """
 
     state_vectors: Mapping[str, str] = {}
@@ -112,7 +118,10 @@ class Algorithm:
         raise NotImplementedError(f"{type(self).__name__} has no method plan(view): return weights over messages")
 
     def messages(self, view: View) -> Sequence[Message | Mapping[str, float]]:
-        """What worker `view.worker` sends. Nothing has been received yet."""
+        """What worker `view.worker` sends. Nothing has been received yet.
+
+        It is called once for every view, and once for worker 0 before the run.
+        """
         return [{"model": 1.0, "step": -1.0}]
 
     def exchanges(self, round: int) -> Sequence[str]:

@@ -1,5 +1,6 @@
 """Comparisons over seeds: `upwash.compare` and `upwash.sweep`."""
 
+import copy
 import itertools
 import os
 import re
@@ -230,7 +231,9 @@ def _train_all(
         runs = []
         for seed in numbers:
             path = folder / name / f"seed-{seed}"
-            run = train(config, overrides={**overrides, "seed": seed}, out=path, resume=True, **own)
+            # A copy, so that no run begins with what another has changed in the instance.
+            each = {**own, "algorithm": copy.copy(own["algorithm"])} if own.get("algorithm") is not None else own
+            run = train(config, overrides={**overrides, "seed": seed}, out=path, resume=True, **each)
             if run.status == "interrupted":
                 raise RunError(f"the run in {path} was stopped: compare again with the same out= to continue")
             run._temporary = temporary
