@@ -1,5 +1,6 @@
 """Graphs and theory, against numpy, networkx and the program."""
 
+import copy
 import json
 import pickle
 import subprocess
@@ -101,11 +102,67 @@ def test_an_analysis_is_what_the_program_prints(program):
     assert graph.analyze(budget=0.5, rotate=3, leaders=(0.1, 0.1)).to_dict() == printed
 
 
+def test_mixing_matrices_can_be_sparse():
+    graph = upwash.Graph("paper:L1")
+    sparse = graph.mixing("metropolis", sparse=True)
+    assert isinstance(sparse, scipy.sparse.csr_array)
+    np.testing.assert_array_equal(sparse.toarray(), graph.mixing("metropolis"))
+    round = graph.matcha(0.5).schedule(seed=1).round(7)
+    np.testing.assert_array_equal(round.sparse_mixing().toarray(), round.mixing)
+    directed = upwash.Schedule.directed(3, [(0, 1), (1, 2)]).round(0)
+    np.testing.assert_array_equal(directed.sparse_mixing().toarray(), directed.mixing)
+    large = upwash.Graph("ring:60000")
+    assert large.mixing("metropolis", sparse=True).nnz == 180_000
+    # And back, without a dense matrix between.
+    matrix = large.mixing("metropolis", sparse=True)
+    matrix.setdiag(0)
+    assert upwash.Graph(matrix) == large
+
+
+def same_rounds(one, other):
+    for k in (0, 1, 2, 9):
+        np.testing.assert_array_equal(one.round(k).links, other.round(k).links)
+        np.testing.assert_array_equal(one.round(k).mixing, other.round(k).mixing)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_graphs_and_theory_can_be_pickled_and_copied(again, tmp_path):
+    graph = upwash.Graph("paper:L1")
+    own = upwash.Graph.from_matchings(4, [[(0, 1), (2, 3)], [(1, 2)]])
+    (tmp_path / "graph.matchings").write_text(own.matchings_file())
+    for each in (graph, own, upwash.Graph(f"matchings:{tmp_path / 'graph.matchings'}")):
+        assert again(each) == each
+        assert [it.tolist() for it in again(each).matchings] == [it.tolist() for it in each.matchings]
+    matcha, rotation, leaders = graph.matcha(0.5), graph.rotation(3), graph.leaders(0.2, 0.1, weights=graph.mixing())
+    np.testing.assert_array_equal(again(matcha).probabilities, matcha.probabilities)
+    assert (again(matcha).rho, again(rotation).lambda2_mean) == (matcha.rho, rotation.lambda2_mean)
+    np.testing.assert_array_equal(again(rotation).relabelings, rotation.relabelings)
+    assert again(leaders).contraction_random() == leaders.contraction_random()
+    for schedule in (
+        graph.schedule(weights="metropolis"),
+        graph.schedule(weights=graph.mixing()).averaging_every(3),
+        graph.schedule("random-matching", seed=5),
+        matcha.schedule(weights="uniform", seed=3).rotating(rotation, "random", seed=4),
+        upwash.Schedule.directed(3, [(0, 1), (1, 2), (2, 0)]),
+    ):
+        same_rounds(again(schedule), schedule)
+
+
+def test_the_schedule_of_an_experiment_is_not_pickled():
+    schedule = upwash.Experiment({"graph.topology": "ring:4"}).schedule
+    for each in (schedule, schedule.averaging_every(2)):
+        with pytest.raises(TypeError, match="pickle the configuration of the experiment"):
+            pickle.dumps(each)
+
+
 def test_drawings_are_svg(tmp_path):
     graph = upwash.Graph("paper:L1")
     assert graph._repr_svg_().startswith("<svg")
     path = graph.draw(copies=3).save(tmp_path / "rotation.svg")
     assert path.read_text().count("copy") >= 2
+
+
+LARGE = upwash.Graph("ring:60000").schedule("alternating")
 
 
 @pytest.mark.parametrize(
@@ -130,6 +187,17 @@ def test_drawings_are_svg(tmp_path):
         (lambda: upwash.Graph("ring:4").schedule("all"), "unknown"),
         (lambda: upwash.Graph("ring:4").neighbors(4), "worker 4"),
         (lambda: upwash.Schedule.directed(0, []), "at least one worker"),
+        (lambda: upwash.Schedule.directed(10**12, []), "too large"),
+        (lambda: upwash.Graph.from_edges(10**12, []), "too large"),
+        (lambda: upwash.Graph.from_matchings(10**12, [[(0, 1)]]), "too large"),
+        (lambda: upwash.Graph("ring:1000000000000"), "too many"),
+        (lambda: upwash.Graph("ring:60000").matcha(1.0), "too many for eigenvalues"),
+        (lambda: upwash.Graph("ring:60000").rotation(2), "too many for eigenvalues"),
+        (lambda: upwash.Graph("ring:60000").leaders(), "too many for eigenvalues"),
+        (lambda: LARGE.averaging_every(2).possible_links(), "too many for a dense matrix"),
+        (lambda: LARGE.averaging_every(2).round(1).mixing, "too many for a dense matrix"),
+        (lambda: upwash.Graph(scipy.sparse.coo_array(([], ([], [])), shape=(10**12, 10**12))), "too large"),
+        (lambda: upwash.Graph(scipy.sparse.csr_array((2, 3))), "2x3"),
         (lambda: upwash.Graph("ring:5000").analyze(), "too many to analyze"),
         (lambda: upwash.Graph("ring:5000").draw(), "too many to draw"),
         (lambda: upwash.Graph("ring:60000").adjacency(), "too many for a dense matrix"),

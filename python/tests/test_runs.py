@@ -283,6 +283,16 @@ def test_invalid_data_is_refused(train, test, text):
         upwash.Dataset(train, test or train)
 
 
+def test_numbers_that_no_run_has_are_refused():
+    points = (np.zeros((4, 2)), [0, 1, 0, 1])
+    with pytest.raises(DataError, match="classes = 1000000000000: must be from 1 to 256"):
+        upwash.Dataset(points, points, classes=10**12)
+    experiment = upwash.Experiment(SMALL)
+    for each in (experiment.batch, experiment.indices, lambda worker, round: experiment.schedule.round(round)):
+        with pytest.raises(ConfigError, match="round 18446744073709551615: rounds are numbered from 0 to"):
+            each(0, 2**64 - 1)
+
+
 def test_directories_in_use_or_occupied_are_refused(tmp_path):
     def again(event):
         if event.event == "started":

@@ -8,24 +8,45 @@ use upwash_topology::{Edge, Matrix, Mixing};
 
 /// The most workers for which a dense matrix is made: it takes 2 GiB.
 const MAX_DENSE: usize = 1 << 14;
+/// The most entries of an adjacency matrix: each of a graph's links, of which there can be 2^23, has two.
+const MAX_ENTRIES: usize = 1 << 24;
 /// The most workers for which eigenvalues are computed: as for `upwash topology analyze`.
 const MAX_SPECTRUM: usize = 4096;
 
+/// The number from which on rounds are refused: products with it could overflow.
+const MAX_ROUNDS: u64 = 1 << 53;
+
+/// Refuses rounds that no run has.
+pub(crate) fn check_round(py: Python<'_>, round: u64) -> PyResult<()> {
+    match round < MAX_ROUNDS {
+        true => Ok(()),
+        false => {
+            Err(Class::Config.error(py, format!("round {round}: rounds are numbered from 0 to {}", MAX_ROUNDS - 1)))
+        }
+    }
+}
+
 /// Refuses matrices for which there is no memory: an allocation that fails would end the interpreter.
 pub(crate) fn check_dense(py: Python<'_>, nodes: usize) -> PyResult<()> {
-    check_size(py, nodes, MAX_DENSE, "for a dense matrix")
+    check_size(
+        py,
+        nodes,
+        MAX_DENSE,
+        "for a dense matrix",
+        "the links are in `edges`, and mixing matrices can be sparse",
+    )
 }
 
 /// Refuses eigenvalues that would take hours.
 pub(crate) fn check_spectrum(py: Python<'_>, nodes: usize) -> PyResult<()> {
-    check_size(py, nodes, MAX_SPECTRUM, "for eigenvalues")
+    check_size(py, nodes, MAX_SPECTRUM, "for eigenvalues", "leave them out, or use metropolis weights")
 }
 
-fn check_size(py: Python<'_>, nodes: usize, most: usize, what: &str) -> PyResult<()> {
+fn check_size(py: Python<'_>, nodes: usize, most: usize, what: &str, remedy: &str) -> PyResult<()> {
     match nodes <= most {
         true => Ok(()),
         false => {
-            let text = format!("{nodes} workers are too many {what}: at most {most}; the links are in `edges`");
+            let text = format!("{nodes} workers are too many {what}: at most {most}; {remedy}");
             Err(Class::Graph.error(py, text))
         }
     }
@@ -48,6 +69,24 @@ pub(crate) fn mixing<'py>(py: Python<'py>, mixing: &Mixing) -> PyResult<Bound<'p
     Ok(dense.into_pyarray(py))
 }
 
+/// A mixing matrix as a `csr_array` of scipy.
+pub(crate) fn sparse<'py>(py: Python<'py>, mixing: &Mixing) -> PyResult<Bound<'py, PyAny>> {
+    let scipy = py.import("scipy.sparse").map_err(|_| {
+        let text = "a sparse matrix needs the package scipy: pip install scipy, or upwash[graphs]";
+        Class::MissingPackage.error(py, text)
+    })?;
+    let rows = || (0..mixing.nodes()).map(|worker| mixing.row(worker));
+    let mut starts = vec![0];
+    starts.extend(rows().scan(0, |end, row| {
+        *end += row.len();
+        Some(*end)
+    }));
+    let weights: Vec<f64> = rows().flatten().map(|&(_, weight)| weight).collect();
+    let senders = integers(py, rows().flatten().map(|&(sender, _)| sender));
+    let parts = (weights.into_pyarray(py), senders, integers(py, starts));
+    scipy.call_method1("csr_array", (parts, (mixing.nodes(), mixing.nodes())))
+}
+
 /// Links, one a row.
 pub(crate) fn links<'py>(py: Python<'py>, links: &[Edge]) -> Bound<'py, PyArray2<i64>> {
     let end = |(row, column): (usize, usize)| if column == 0 { links[row].0 as i64 } else { links[row].1 as i64 };
@@ -65,6 +104,41 @@ pub(crate) fn numbers<'py>(py: Python<'py>, values: &[f64]) -> Bound<'py, PyArra
     PyArray1::from_slice(py, values)
 }
 
+/// The size of a square matrix, and where it is not 0.
+pub(crate) type Entries = (usize, Vec<Edge>);
+
+/// The entries of something that numpy takes as a square matrix.
+pub(crate) fn dense_entries(value: &Bound<'_, PyAny>, what: &str) -> PyResult<Entries> {
+    let rows = square(value, what)?;
+    let row = |(i, row): (usize, &Vec<f64>)| {
+        let nonzero = row.iter().enumerate().filter(|(_, entry)| **entry != 0.0);
+        nonzero.map(|(j, _)| (i, j)).collect::<Vec<_>>()
+    };
+    let entries: Vec<Edge> = rows.iter().enumerate().flat_map(row).take(MAX_ENTRIES + 1).collect();
+    match entries.len() <= MAX_ENTRIES {
+        true => Ok((rows.len(), entries)),
+        false => Err(Class::Graph.error(value.py(), format!("{what}: at most {MAX_ENTRIES} entries may not be 0"))),
+    }
+}
+
+/// The entries of a matrix of scipy, which may be too large to be made dense.
+pub(crate) fn sparse_entries(value: &Bound<'_, PyAny>, what: &str) -> PyResult<Entries> {
+    let (rows, columns) = value.getattr("shape")?.extract()?;
+    check_square(value.py(), (rows, columns), what)?;
+    let (row, column): (Vec<usize>, Vec<usize>) = value.call_method0("nonzero")?.extract()?;
+    Ok((rows, row.into_iter().zip(column).collect()))
+}
+
+fn check_square(py: Python<'_>, (rows, columns): (usize, usize), what: &str) -> PyResult<()> {
+    match rows == columns {
+        true => Ok(()),
+        false => {
+            let text = format!("{what}: expected a square matrix, not one of shape {rows}x{columns}");
+            Err(Class::Graph.error(py, text))
+        }
+    }
+}
+
 /// The rows of something that numpy takes as a square matrix.
 pub(crate) fn square(value: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<Vec<f64>>> {
     let py = value.py();
@@ -74,12 +148,7 @@ pub(crate) fn square(value: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<Vec<f
         Class::Graph.error(py, format!("{what}: expected a square matrix of numbers, not {kind}"))
     })?;
     let array = array.as_array();
-    let (rows, columns) = array.dim();
-    if rows != columns {
-        return Err(
-            Class::Graph.error(py, format!("{what}: expected a square matrix, not one of shape {rows}x{columns}"))
-        );
-    }
+    check_square(py, array.dim(), what)?;
     Ok(array.outer_iter().map(|row| row.to_vec()).collect())
 }
 

@@ -38,7 +38,8 @@ pub(crate) fn tensors<'py>(
 }
 
 impl PyExperiment {
-    fn training_worker(&self, py: Python<'_>, worker: usize) -> PyResult<()> {
+    fn check_batch(&self, py: Python<'_>, worker: usize, round: u64) -> PyResult<()> {
+        arrays::check_round(py, round)?;
         let shards = &self.0.sampler.shards().images;
         match shards.get(worker).is_some_and(|shard| !shard.is_empty()) {
             true => Ok(()),
@@ -139,7 +140,7 @@ impl PyExperiment {
 
     /// The indices of the training examples in a worker's batch.
     fn indices<'py>(&self, py: Python<'py>, worker: usize, round: u64) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        self.training_worker(py, worker)?;
+        self.check_batch(py, worker, round)?;
         let experiment = Arc::clone(&self.0);
         let indices = detached(py, move || experiment.sampler.indices(worker, round))?;
         Ok(arrays::integers(py, indices.into_iter().map(|index| index as usize)))
@@ -147,7 +148,7 @@ impl PyExperiment {
 
     /// A worker's batch: scaled and augmented examples, and their labels.
     fn batch<'py>(&self, py: Python<'py>, worker: usize, round: u64) -> PyResult<Batch<'py>> {
-        self.training_worker(py, worker)?;
+        self.check_batch(py, worker, round)?;
         let experiment = Arc::clone(&self.0);
         let batch = detached(py, move || experiment.sampler.batch(&experiment.data, worker, round))?;
         let [channels, height, width] = self.0.data.train.shape;
@@ -164,10 +165,14 @@ impl PyExperiment {
             let text = format!("worker {worker}: workers are numbered 0 to {}", starts.len() - 1);
             return Err(Class::Config.error(py, text));
         };
-        let (network, model) = (&self.0.network, PyDict::new(py));
-        let layout = network.layout();
-        tensors(py, &layout.parameters, &network.start(seed, number), &model)?;
-        tensors(py, &layout.statistics, &network.start_statistics(), &model)?;
+        let experiment = Arc::clone(&self.0);
+        let (parameters, statistics) = detached(py, move || {
+            let network = &experiment.network;
+            (network.start(seed, number), network.start_statistics())
+        })?;
+        let (layout, model) = (self.0.network.layout(), PyDict::new(py));
+        tensors(py, &layout.parameters, &parameters, &model)?;
+        tensors(py, &layout.statistics, &statistics, &model)?;
         Ok(model)
     }
 

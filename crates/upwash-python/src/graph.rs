@@ -3,12 +3,14 @@
 use crate::arrays;
 use crate::compute::detached;
 use crate::errors::{Class, OrRaise};
+use crate::origin::{Origin, kept_weights};
 use crate::schedule::PySchedule;
 use crate::theory::{PyLeaders, PyMatcha, PyRotation};
 use numpy::{PyArray1, PyArray2};
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyType};
+use pyo3::types::{PyDict, PyTuple, PyType};
 use std::sync::Arc;
 use upwash_topology::{
     Analysis, AnalysisOptions, Drawing, Graph, GraphKind, GraphSpec, LeaderWeights, Leaders, Matcha, Matching,
@@ -106,23 +108,18 @@ pub(crate) fn weights(value: Option<&Bound<'_, PyAny>>) -> PyResult<Weights> {
 }
 
 /// A matrix as a graph: every pair with a nonzero entry is linked.
-fn from_adjacency(py: Python<'_>, rows: &[Vec<f64>]) -> PyResult<Graph> {
-    let mut links = Vec::new();
-    for (i, row) in rows.iter().enumerate() {
-        for (j, &entry) in row.iter().enumerate() {
-            if (entry != 0.0) != (rows[j][i] != 0.0) {
-                let text = format!(
-                    "the adjacency matrix is not symmetric: ({i}, {j}) and ({j}, {i}) differ; links have no direction \
-                     (for directed links, use Schedule.directed)"
-                );
-                return Err(Class::Graph.error(py, text));
-            }
-            if entry != 0.0 && i <= j {
-                links.push((i, j));
-            }
-        }
+fn from_adjacency(py: Python<'_>, nodes: usize, mut entries: Vec<(usize, usize)>) -> PyResult<Graph> {
+    entries.sort_unstable();
+    entries.dedup();
+    let without_reverse = entries.iter().find(|&&(i, j)| entries.binary_search(&(j, i)).is_err());
+    if let Some((i, j)) = without_reverse {
+        let text = format!(
+            "the adjacency matrix is not symmetric: ({i}, {j}) and ({j}, {i}) differ; links have no direction \
+             (for directed links, use Schedule.directed)"
+        );
+        return Err(Class::Graph.error(py, text));
     }
-    Graph::new(rows.len(), links).or_raise(py)
+    Graph::new(nodes, entries.into_iter().filter(|(i, j)| i <= j)).or_raise(py)
 }
 
 #[pymethods]
@@ -180,12 +177,11 @@ impl PyGraph {
     #[classmethod]
     fn from_adjacency(cls: &Bound<'_, PyType>, matrix: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = cls.py();
-        // A scipy matrix.
-        let dense = match matrix.hasattr("toarray")? {
-            true => matrix.call_method0("toarray")?,
-            false => matrix.clone(),
+        let (nodes, entries) = match matrix.hasattr("tocoo")? {
+            true => arrays::sparse_entries(matrix, "the adjacency matrix")?,
+            false => arrays::dense_entries(matrix, "the adjacency matrix")?,
         };
-        Ok(from_adjacency(py, &arrays::square(&dense, "the adjacency matrix")?)?.into())
+        Ok(from_adjacency(py, nodes, entries)?.into())
     }
 
     /// A graph from an undirected networkx graph. Workers are numbered in the order of its nodes.
@@ -331,18 +327,26 @@ impl PyGraph {
     /// The mixing matrix W, whose row i has the weights that worker i gives to each worker's model.
     ///
     /// Weights are `optimal` (I - alpha L with the alpha that mixes fastest), `metropolis`, `uniform`, `alpha=NUMBER`, or a matrix
-    /// of your own, which is checked.
+    /// of your own, which is checked. With `sparse`, W is a `csr_array` of scipy, which graphs of any size have.
     ///
     /// >>> upwash.Graph("path:3").mixing("metropolis").round(3)
     /// array([[0.667, 0.333, 0.   ],
     ///        [0.333, 0.333, 0.333],
     ///        [0.   , 0.333, 0.667]])
-    #[pyo3(signature = (weights = None))]
-    fn mixing<'py>(&self, py: Python<'py>, weights: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyArray2<f64>>> {
+    #[pyo3(signature = (weights = None, *, sparse = false))]
+    fn mixing<'py>(
+        &self,
+        py: Python<'py>,
+        weights: Option<&Bound<'py, PyAny>>,
+        sparse: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let weights = self.checked_weights(py, weights)?;
         let graph = Arc::clone(&self.graph);
         let mixing = detached(py, move || weights.mixing(&graph))?.or_raise(py)?;
-        arrays::mixing(py, &mixing)
+        match sparse {
+            true => arrays::sparse(py, &mixing),
+            false => Ok(arrays::mixing(py, &mixing)?.into_any()),
+        }
     }
 
     /// rho: the largest factor by which averaging with these weights multiplies the squared disagreement of the workers.
@@ -362,9 +366,11 @@ impl PyGraph {
     ///
     /// >>> upwash.Graph("paper:L1").matcha(0.5)
     /// <upwash.Matcha: budget 0.5, rho 0.6440, 7.73 links in an average round>
-    fn matcha(&self, py: Python<'_>, budget: f64) -> PyResult<PyMatcha> {
-        let graph = Arc::clone(&self.graph);
-        Ok(PyMatcha::from(detached(py, move || Matcha::solve(&graph, budget))?.or_raise(py)?))
+    fn matcha(slf: &Bound<'_, Self>, budget: f64) -> PyResult<PyMatcha> {
+        let (py, graph) = (slf.py(), Arc::clone(&slf.get().graph));
+        arrays::check_spectrum(py, graph.nodes())?;
+        let matcha = detached(py, move || Matcha::solve(&graph, budget))?.or_raise(py)?;
+        Ok(PyMatcha { matcha: Arc::new(matcha), origin: Origin::new(slf, "matcha", (budget,), &[])? })
     }
 
     /// A rotation of the workers through copies of the graph, so that no worker is always at its edge: relabelings that balance the
@@ -375,18 +381,21 @@ impl PyGraph {
     /// array([3., 3., 3., 3., 3., 3., 3., 3.])
     #[pyo3(signature = (copies = None, *, relabelings = None))]
     fn rotation(
-        &self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         copies: Option<usize>,
         relabelings: Option<Vec<Vec<usize>>>,
     ) -> PyResult<PyRotation> {
-        let graph = Arc::clone(&self.graph);
+        let (py, graph) = (slf.py(), Arc::clone(&slf.get().graph));
+        arrays::check_spectrum(py, graph.nodes())?;
         let rotation = match (copies, relabelings) {
             (Some(copies), None) => detached(py, move || Rotation::balance(&graph, copies))?,
             (None, Some(relabelings)) => detached(py, move || Rotation::new(&graph, relabelings))?,
             _ => return Err(PyTypeError::new_err("rotation: give either the number of copies or relabelings")),
         };
-        Ok(PyRotation(rotation.or_raise(py)?))
+        let rotation = rotation.or_raise(py)?;
+        let relabelings = rotation.relabelings().to_vec().into_bound_py_any(py)?;
+        let origin = Origin::new(slf, "rotation", PyTuple::empty(py), &[("relabelings", Some(relabelings))])?;
+        Ok(PyRotation { rotation, origin })
     }
 
     /// AL-DSGD's mixing matrices on this graph: the weights of `mixing`, and additional weights for the best and the
@@ -397,20 +406,22 @@ impl PyGraph {
     /// 0.608637
     #[pyo3(signature = (w_best = 0.1, w_degree = 0.1, *, weights = None))]
     fn leaders(
-        &self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         w_best: f64,
         w_degree: f64,
         weights: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyLeaders> {
-        arrays::check_spectrum(py, self.graph.nodes())?;
+        let (py, graph) = (slf.py(), Arc::clone(&slf.get().graph));
+        let nodes = graph.nodes();
+        arrays::check_spectrum(py, nodes)?;
         let leader_weights = leader_weights(py, w_best, w_degree)?;
-        let (graph, weights) = (Arc::clone(&self.graph), self::weights(weights)?);
+        let origin = Origin::new(slf, "leaders", (w_best, w_degree), &[("weights", kept_weights(weights)?)])?;
+        let weights = self::weights(weights)?;
         let leaders = detached(py, move || {
             let mixing = weights.mixing(&graph)?;
             Ok::<_, upwash_topology::WeightError>(Leaders::new(&graph, &mixing, leader_weights))
         })?;
-        Ok(PyLeaders { leaders: Arc::new(leaders.or_raise(py)?), nodes: self.graph.nodes() })
+        Ok(PyLeaders { leaders: Arc::new(leaders.or_raise(py)?), nodes, origin })
     }
 
     /// Which links are up in which round: `whole` (all), `alternating` (one matching after the other), `random-matching`,
@@ -421,17 +432,19 @@ impl PyGraph {
     /// [4, 4, 4]
     #[pyo3(signature = (links = "whole", *, weights = None, seed = 0))]
     fn schedule(
-        &self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         links: &str,
         weights: Option<&Bound<'_, PyAny>>,
         seed: u64,
     ) -> PyResult<PySchedule> {
+        let (py, graph) = (slf.py(), &slf.get().graph);
+        let keywords = [("weights", kept_weights(weights)?), ("seed", Some(seed.into_bound_py_any(py)?))];
+        let origin = Origin::new(slf, "schedule", (links,), &keywords)?;
         let weights = match links {
-            "whole" => self.checked_weights(py, weights)?,
+            "whole" => slf.get().checked_weights(py, weights)?,
             _ => self::weights(weights)?,
         };
-        PySchedule::over(py, &self.graph, links, weights, seed)
+        Ok(PySchedule::new(PySchedule::over(py, graph, links, weights, seed)?, origin))
     }
 
     /// What `upwash topology analyze --json` prints, as attributes: degrees, spectra and contraction; of MATCHA if a budget is
@@ -498,9 +511,24 @@ impl PyGraph {
         hasher.finish()
     }
 
-    fn __getnewargs__(&self) -> PyResult<(String,)> {
-        let not_named = || PyTypeError::new_err("only graphs with a notation can be pickled: build the graph there");
-        Ok((self.name().ok_or_else(not_named)?,))
+    /// A graph from a file is pickled with its links.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        let class = py.get_type::<Self>();
+        match self.spec.as_ref().filter(|spec| spec.file().is_none()) {
+            Some(spec) => Ok((class.into_any(), (spec.to_string(),).into_pyobject(py)?)),
+            None => {
+                let matchings = (self.graph.nodes(), self.matchings(py)?).into_pyobject(py)?;
+                Ok((class.getattr("from_matchings")?, matchings))
+            }
+        }
+    }
+
+    fn __copy__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __deepcopy__(slf: Py<Self>, _memo: Bound<'_, PyAny>) -> Py<Self> {
+        slf
     }
 }
 

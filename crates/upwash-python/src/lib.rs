@@ -11,6 +11,7 @@ mod graph;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod node;
+mod origin;
 mod plans;
 mod reports;
 mod sampler;

@@ -3,10 +3,12 @@
 use crate::arrays;
 use crate::compute::detached;
 use crate::errors::{Class, OrRaise};
+use crate::origin::{self, Origin, Reduced};
 use crate::theory::PyRotation;
 use numpy::{PyArray1, PyArray2};
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyTuple, PyType};
 use std::sync::Arc;
 use upwash_topology::{Graph, Order, Round, Schedule, ScheduleError, Weights};
 
@@ -20,17 +22,47 @@ const LINKS: &str = "whole, alternating, random-matching, released, one-peer-exp
 /// >>> schedule.round(10_000)
 /// <upwash.Round 10000: 4 links>
 #[pyclass(frozen, name = "Schedule", module = "upwash")]
-pub(crate) struct PySchedule(Arc<Schedule>);
+pub(crate) struct PySchedule {
+    schedule: Arc<Schedule>,
+    /// None for the schedule of an experiment.
+    origin: Option<Origin>,
+    /// Whether there are rounds in which all workers are linked.
+    averages: bool,
+}
 
 impl From<Schedule> for PySchedule {
+    /// The schedule of an experiment.
     fn from(schedule: Schedule) -> Self {
-        Self(Arc::new(schedule))
+        Self { schedule: Arc::new(schedule), origin: None, averages: false }
     }
 }
 
 impl PySchedule {
+    pub(crate) fn new(schedule: Schedule, origin: Origin) -> Self {
+        Self { schedule: Arc::new(schedule), origin: Some(origin), averages: false }
+    }
+
+    /// The origin of a schedule that a method of this one makes: none if this one has none.
+    fn derived<'py>(
+        slf: &Bound<'py, Self>,
+        method: &str,
+        arguments: impl IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error: Into<PyErr>>,
+        keywords: &[(&str, Option<Bound<'py, PyAny>>)],
+    ) -> PyResult<Option<Origin>> {
+        match slf.get().origin {
+            Some(_) => Origin::new(slf, method, arguments, keywords).map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// A schedule over the links of a graph, by its name in configurations.
-    pub(crate) fn over(py: Python<'_>, graph: &Arc<Graph>, links: &str, weights: Weights, seed: u64) -> PyResult<Self> {
+    pub(crate) fn over(
+        py: Python<'_>,
+        graph: &Arc<Graph>,
+        links: &str,
+        weights: Weights,
+        seed: u64,
+    ) -> PyResult<Schedule> {
         let (graph, name) = (Arc::clone(graph), links.to_owned());
         if links != "whole" && weights != Weights::Optimal {
             let text = format!("weights: links \"{links}\" have weights of their own; leave them out");
@@ -49,7 +81,7 @@ impl PySchedule {
         })?;
         let schedule = schedule.or_raise(py)?;
         let unknown = || Class::Graph.error(py, format!("links \"{links}\" are unknown: write {LINKS}"));
-        schedule.map(Self::from).ok_or_else(unknown)
+        schedule.ok_or_else(unknown)
     }
 }
 
@@ -61,11 +93,12 @@ impl PySchedule {
     /// array([0.5, 0.5, 0. ])
     #[classmethod]
     fn directed(cls: &Bound<'_, PyType>, nodes: usize, edges: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let edges = arrays::pairs(edges)?;
+        let (py, edges) = (cls.py(), arrays::pairs(edges)?);
         if nodes == 0 {
-            return Err(Class::Graph.error(cls.py(), "a schedule needs at least one worker"));
+            return Err(Class::Graph.error(py, "a schedule needs at least one worker"));
         }
-        Ok(Schedule::directed(nodes, &edges).or_raise(cls.py())?.into())
+        let origin = Origin::new(cls, "directed", (nodes, edges.clone()), &[])?;
+        Ok(Self::new(detached(py, move || Schedule::directed(nodes, &edges))?.or_raise(py)?, origin))
     }
 
     /// The schedule on the copies of a rotation, `in-turn` or in `random` order.
@@ -75,7 +108,10 @@ impl PySchedule {
     /// >>> [schedule.round(k).copy for k in range(4)]
     /// [0, 1, 2, 0]
     #[pyo3(signature = (rotation, order = "in-turn", *, seed = 0))]
-    fn rotating(&self, py: Python<'_>, rotation: &PyRotation, order: &str, seed: u64) -> PyResult<Self> {
+    fn rotating(slf: &Bound<'_, Self>, rotation: &Bound<'_, PyRotation>, order: &str, seed: u64) -> PyResult<Self> {
+        let py = slf.py();
+        let keywords = [("seed", Some(seed.into_bound_py_any(py)?))];
+        let origin = Self::derived(slf, "rotating", (rotation, order), &keywords)?;
         let order = match order {
             "in-turn" => Order::InTurn { start: 0 },
             "random" => Order::Random { seed },
@@ -84,34 +120,55 @@ impl PySchedule {
                 return Err(Class::Graph.error(py, text));
             }
         };
-        let schedule = (*self.0).clone().rotating(rotation.0.relabelings(), order);
-        Ok(schedule.or_raise(py)?.into())
+        let (base, relabelings) = (Arc::clone(&slf.get().schedule), rotation.get().rotation.relabelings().to_vec());
+        let schedule = detached(py, move || (*base).clone().rotating(&relabelings, order))?.or_raise(py)?;
+        Ok(Self { schedule: Arc::new(schedule), origin, averages: slf.get().averages })
     }
 
     /// The schedule, with an average of all workers after every `rounds` rounds.
-    fn averaging_every(&self, py: Python<'_>, rounds: u64) -> PyResult<Self> {
-        Ok((*self.0).clone().averaging_every(rounds).or_raise(py)?.into())
+    fn averaging_every(slf: &Bound<'_, Self>, rounds: u64) -> PyResult<Self> {
+        let (py, base) = (slf.py(), Arc::clone(&slf.get().schedule));
+        let origin = Self::derived(slf, "averaging_every", (rounds,), &[])?;
+        let schedule = detached(py, move || (*base).clone().averaging_every(rounds))?.or_raise(py)?;
+        Ok(Self { schedule: Arc::new(schedule), origin, averages: true })
     }
 
     /// The number of workers.
     #[getter]
     fn nodes(&self) -> usize {
-        self.0.nodes()
+        self.schedule.nodes()
     }
 
     /// The links and weights of a round, which is numbered from 0.
     fn round(&self, py: Python<'_>, index: u64) -> PyResult<PyRound> {
-        let schedule = Arc::clone(&self.0);
+        arrays::check_round(py, index)?;
+        let schedule = Arc::clone(&self.schedule);
         Ok(PyRound(detached(py, move || schedule.round(index))?))
     }
 
     /// Every (sender, receiver) that is linked in some round.
-    fn possible_links<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray2<i64>> {
-        arrays::links(py, &self.0.possible_links())
+    fn possible_links<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i64>>> {
+        if self.averages {
+            arrays::check_dense(py, self.schedule.nodes())?;
+        }
+        let schedule = Arc::clone(&self.schedule);
+        Ok(arrays::links(py, &detached(py, move || schedule.possible_links())?))
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py>> {
+        origin::reduce(py, self.origin.as_ref(), "pickle the configuration of the experiment")
+    }
+
+    fn __copy__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __deepcopy__(slf: Py<Self>, _memo: Bound<'_, PyAny>) -> Py<Self> {
+        slf
     }
 
     fn __repr__(&self) -> String {
-        format!("<upwash.Schedule of {} workers>", self.0.nodes())
+        format!("<upwash.Schedule of {} workers>", self.schedule.nodes())
     }
 }
 
@@ -159,6 +216,14 @@ impl PyRound {
     #[getter]
     fn mixing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f64>>> {
         arrays::mixing(py, self.0.mixing())
+    }
+
+    /// The mixing matrix W of the round as a `csr_array` of scipy.
+    ///
+    /// >>> upwash.Graph("ring:60000").schedule("alternating").round(0).sparse_mixing().nnz
+    /// 120000
+    fn sparse_mixing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        arrays::sparse(py, self.0.mixing())
     }
 
     /// The number of workers from which each worker receives.

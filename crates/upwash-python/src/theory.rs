@@ -4,9 +4,12 @@ use crate::arrays;
 use crate::compute::detached;
 use crate::errors::{Class, OrRaise};
 use crate::graph;
+use crate::origin::{Origin, Reduced, kept_weights};
 use crate::schedule::PySchedule;
 use numpy::{PyArray1, PyArray2};
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use std::sync::Arc;
 use upwash_topology::{Leaders, Matcha, Rotation, Schedule};
 
@@ -18,12 +21,9 @@ use upwash_topology::{Leaders, Matcha, Rotation, Schedule};
 /// >>> matcha.lambda2 <= matcha.lambda2_upper_bound
 /// True
 #[pyclass(frozen, name = "Matcha", module = "upwash")]
-pub(crate) struct PyMatcha(Arc<Matcha>);
-
-impl From<Matcha> for PyMatcha {
-    fn from(matcha: Matcha) -> Self {
-        Self(Arc::new(matcha))
-    }
+pub(crate) struct PyMatcha {
+    pub(crate) matcha: Arc<Matcha>,
+    pub(crate) origin: Origin,
 }
 
 #[pymethods]
@@ -31,49 +31,49 @@ impl PyMatcha {
     /// The expected fraction of matchings that are active in a round.
     #[getter]
     fn budget(&self) -> f64 {
-        self.0.budget()
+        self.matcha.budget()
     }
 
     /// The activation probability of each matching.
     #[getter]
     fn probabilities<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f64>> {
-        arrays::numbers(py, self.0.probabilities())
+        arrays::numbers(py, self.matcha.probabilities())
     }
 
     /// The matchings, as arrays of links.
     #[getter]
     fn matchings<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyArray2<i64>>> {
-        self.0.matchings().iter().map(|matching| arrays::links(py, matching)).collect()
+        self.matcha.matchings().iter().map(|matching| arrays::links(py, matching)).collect()
     }
 
     /// The second smallest eigenvalue of the expected Laplacian.
     #[getter]
     fn lambda2(&self) -> f64 {
-        self.0.lambda2()
+        self.matcha.lambda2()
     }
 
     /// A bound on `lambda2` over all probabilities within the budget, which certifies the optimum.
     #[getter]
     fn lambda2_upper_bound(&self) -> f64 {
-        self.0.upper_bound()
+        self.matcha.upper_bound()
     }
 
     /// The alpha of W = I - alpha L for which disagreement shrinks fastest.
     #[getter]
     fn alpha(&self) -> f64 {
-        self.0.alpha()
+        self.matcha.alpha()
     }
 
     /// The factor by which a round shrinks the squared disagreement in expectation.
     #[getter]
     fn rho(&self) -> f64 {
-        self.0.rho()
+        self.matcha.rho()
     }
 
     /// The expected number of links that are up in a round.
     #[getter]
     fn expected_links(&self) -> f64 {
-        let parts = self.0.matchings().iter().zip(self.0.probabilities());
+        let parts = self.matcha.matchings().iter().zip(self.matcha.probabilities());
         parts.map(|(matching, probability)| matching.len() as f64 * probability).sum()
     }
 
@@ -83,13 +83,29 @@ impl PyMatcha {
     /// >>> (schedule.round(3).mixing == schedule.round(3).mixing).all()       # a round is always the same
     /// np.True_
     #[pyo3(signature = (*, weights = None, seed = 0))]
-    fn schedule(&self, py: Python<'_>, weights: Option<&Bound<'_, PyAny>>, seed: u64) -> PyResult<PySchedule> {
-        let schedule = Schedule::matcha_with(&self.0, graph::weights(weights)?, seed).or_raise(py)?;
-        Ok(PySchedule::from(schedule))
+    fn schedule(slf: &Bound<'_, Self>, weights: Option<&Bound<'_, PyAny>>, seed: u64) -> PyResult<PySchedule> {
+        let (py, matcha) = (slf.py(), Arc::clone(&slf.get().matcha));
+        let keywords = [("weights", kept_weights(weights)?), ("seed", Some(seed.into_bound_py_any(py)?))];
+        let origin = Origin::new(slf, "schedule", PyTuple::empty(py), &keywords)?;
+        let weights = graph::weights(weights)?;
+        let schedule = detached(py, move || Schedule::matcha_with(&matcha, weights, seed))?;
+        Ok(PySchedule::new(schedule.or_raise(py)?, origin))
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> Reduced<'py> {
+        self.origin.reduce(py)
+    }
+
+    fn __copy__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __deepcopy__(slf: Py<Self>, _memo: Bound<'_, PyAny>) -> Py<Self> {
+        slf
     }
 
     fn __repr__(&self) -> String {
-        let (budget, rho, links) = (self.0.budget(), self.0.rho(), self.expected_links());
+        let (budget, rho, links) = (self.matcha.budget(), self.matcha.rho(), self.expected_links());
         format!("<upwash.Matcha: budget {budget}, rho {rho:.4}, {links:.2} links in an average round>")
     }
 }
@@ -100,7 +116,10 @@ impl PyMatcha {
 /// >>> rotation.expected_degrees
 /// array([2., 2., 1., 1.])
 #[pyclass(frozen, name = "Rotation", module = "upwash")]
-pub(crate) struct PyRotation(pub(crate) Rotation);
+pub(crate) struct PyRotation {
+    pub(crate) rotation: Rotation,
+    pub(crate) origin: Origin,
+}
 
 #[pymethods]
 impl PyRotation {
@@ -108,30 +127,42 @@ impl PyRotation {
     #[getter]
     fn relabelings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i64>>> {
         let row = |relabeling: &Vec<usize>| relabeling.iter().map(|&node| node as i64).collect();
-        let rows: Vec<Vec<i64>> = self.0.relabelings().iter().map(row).collect();
+        let rows: Vec<Vec<i64>> = self.rotation.relabelings().iter().map(row).collect();
         Ok(PyArray2::from_vec2(py, &rows)?)
     }
 
     /// Each worker's degree, averaged over the copies.
     #[getter]
     fn expected_degrees<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f64>> {
-        arrays::numbers(py, self.0.expected_degrees())
+        arrays::numbers(py, self.rotation.expected_degrees())
     }
 
     /// The variance of the expected degrees.
     #[getter]
     fn degree_variance(&self) -> f64 {
-        self.0.degree_variance()
+        self.rotation.degree_variance()
     }
 
     /// The second smallest eigenvalue of the mean Laplacian.
     #[getter]
     fn lambda2_mean(&self) -> f64 {
-        self.0.lambda2_mean()
+        self.rotation.lambda2_mean()
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> Reduced<'py> {
+        self.origin.reduce(py)
+    }
+
+    fn __copy__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __deepcopy__(slf: Py<Self>, _memo: Bound<'_, PyAny>) -> Py<Self> {
+        slf
     }
 
     fn __repr__(&self) -> String {
-        let (copies, variance) = (self.0.relabelings().len(), self.0.degree_variance());
+        let (copies, variance) = (self.rotation.relabelings().len(), self.rotation.degree_variance());
         format!("<upwash.Rotation: {copies} copies, degree variance {variance:.4}>")
     }
 }
@@ -148,6 +179,7 @@ impl PyRotation {
 pub(crate) struct PyLeaders {
     pub(crate) leaders: Arc<Leaders>,
     pub(crate) nodes: usize,
+    pub(crate) origin: Origin,
 }
 
 impl PyLeaders {
@@ -215,5 +247,17 @@ impl PyLeaders {
     fn safe_total_weight(&self, py: Python<'_>) -> PyResult<f64> {
         let leaders = Arc::clone(&self.leaders);
         detached(py, move || leaders.safe_total_weight())
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> Reduced<'py> {
+        self.origin.reduce(py)
+    }
+
+    fn __copy__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __deepcopy__(slf: Py<Self>, _memo: Bound<'_, PyAny>) -> Py<Self> {
+        slf
     }
 }

@@ -49,6 +49,10 @@ class Dataset:
         classes: int | None = None,
         augment: bool = False,
     ) -> None:
+        if classes is not None and not 1 <= classes <= 256:
+            raise DataError(
+                f"data set `{name}`: classes = {classes}: must be from 1 to 256, because a label is one byte"
+            )
         parts = [_examples(part, split) for part, split in ((train, "train"), (test, "test"))]
         (train_values, train_labels), (test_values, test_labels) = parts
         if train_values.shape[1:] != test_values.shape[1:]:
