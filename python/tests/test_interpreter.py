@@ -129,6 +129,29 @@ def test_a_fork_while_a_run_is_going_leaves_the_parent_alone():
     assert done.stdout.split() == ["7", "finished"], done.stderr
 
 
+def test_a_child_that_another_thread_forks_during_a_run_ends():
+    done = python("""
+        kwargs = {"progress": False}
+        threading.Thread(target=upwash.train, args=(LONG,), kwargs=kwargs, daemon=True).start()
+        while not upwash.training._running:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        for code in range(3, 6):
+            child = os.fork()
+            if child == 0:
+                sys.exit(code)  # with everything that the interpreter does at its end
+            deadline = time.monotonic() + 20
+            ended = 0
+            while not ended and time.monotonic() < deadline:
+                ended, status = os.waitpid(child, os.WNOHANG)
+                time.sleep(0.01)
+            if not ended:
+                os.kill(child, signal.SIGKILL)
+            print(os.waitstatus_to_exitcode(status) if ended else "hangs", flush=True)
+    """)
+    assert done.stdout.split() == ["3", "4", "5"], done.stderr
+
+
 def test_runs_on_several_threads_at_once():
     found = []
 

@@ -2,6 +2,9 @@
 //!
 //! The thread sends events and waits for nothing else of Python, except for an algorithm in Python. If callbacks follow
 //! the run, it waits after each event until they have seen it.
+//!
+//! A child that was forked meanwhile has no such thread, and locks that other threads held are held there forever. So it
+//! touches neither locks nor channels: every method looks at the process first.
 
 use crate::algorithm::Failure;
 use crate::compute::{internal_error, new_pool};
@@ -118,7 +121,7 @@ struct Following {
 #[pyclass(frozen, name = "Session", module = "upwash._upwash")]
 pub(crate) struct PySession {
     following: Mutex<Option<Following>>,
-    outcome: Mutex<Receiver<Outcome>>,
+    outcome: Mutex<Option<Receiver<Outcome>>>,
     stop: StopHandle,
     failure: Option<Failure>,
     /// Python's identifier of the thread, while an algorithm in Python can run on it.
@@ -197,7 +200,7 @@ impl PySession {
         let following = Following { events: received, seen: every_event.then_some(confirm), is_unseen: false };
         Ok(Self {
             following: Mutex::new(Some(following)),
-            outcome: Mutex::new(result),
+            outcome: Mutex::new(Some(result)),
             stop,
             failure,
             thread,
@@ -238,17 +241,19 @@ impl PySession {
         })
     }
 
-    /// Requests the end of the run, after its current round and with a checkpoint. No event follows.
-    fn stop(&self) {
-        self.stop.stop();
-        let following = self.following.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(following);
+    /// Requests the end of the run, after its current round and with a checkpoint. No event follows. In another process
+    /// this does nothing.
+    fn stop(&self, py: Python<'_>) {
+        if self.is_of_this_process() {
+            self.stop.stop();
+            py.detach(|| self.following.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
     }
 
     /// Raises an exception in the algorithm, if one in Python is running: for an algorithm that does not return.
     fn interrupt_algorithm(&self, py: Python<'_>) {
         let thread = self.thread.load(Ordering::Acquire);
-        if thread == 0 || std::process::id() != self.process {
+        if thread == 0 || !self.is_of_this_process() {
             return;
         }
         let exception = py.get_type::<pyo3::exceptions::PyKeyboardInterrupt>();
@@ -265,7 +270,7 @@ impl PySession {
         let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         let outcome = py.detach(|| {
             let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-            outcome.recv_timeout(timeout)
+            outcome.as_ref().map_or(Err(RecvTimeoutError::Disconnected), |outcome| outcome.recv_timeout(timeout))
         });
         let failure = || self.failure.as_ref().and_then(|failure| failure.get(py));
         match outcome {
@@ -290,9 +295,13 @@ impl PySession {
 }
 
 impl PySession {
+    fn is_of_this_process(&self) -> bool {
+        std::process::id() == self.process
+    }
+
     /// A fork does not copy the thread of the run.
     fn check_process(&self, py: Python<'_>) -> PyResult<()> {
-        match std::process::id() == self.process {
+        match self.is_of_this_process() {
             true => Ok(()),
             false => {
                 let text = "this run belongs to the process that this one was forked from: start another run here";
@@ -306,5 +315,10 @@ impl Drop for PySession {
     /// The run ends by itself after its current round.
     fn drop(&mut self) {
         self.stop.stop();
+        if !self.is_of_this_process() {
+            // Closing a channel takes a lock.
+            std::mem::forget(self.following.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+            std::mem::forget(self.outcome.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        }
     }
 }
