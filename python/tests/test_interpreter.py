@@ -152,6 +152,24 @@ def test_a_child_that_another_thread_forks_during_a_run_ends():
     assert done.stdout.split() == ["3", "4", "5"], done.stderr
 
 
+def test_a_panic_is_an_exception():
+    done = python("""
+        class Panics(upwash.Algorithm):
+            def plan(self, view):
+                # As if Rust code had panicked: pyo3 panics when it sees this exception.
+                raise next(kind for kind in BaseException.__subclasses__() if kind.__name__ == "PanicException")("a test")
+        try:
+            upwash.Graph("no graph")
+        except upwash.errors.GraphError:
+            pass  # pyo3 creates its exception when it sees the first one
+        try:
+            upwash.train(LONG, algorithm=Panics(), progress=False)
+        except upwash.errors.InternalError as error:
+            print(error)
+    """)
+    assert "an error in upwash itself" in done.stdout, done.stderr
+
+
 def test_runs_on_several_threads_at_once():
     found = []
 

@@ -33,10 +33,16 @@ pub struct Rank {
     pub local_size: usize,
 }
 
+/// Joins the job that mpirun (or srun) has started, for a program that catches panics and then calls [`abort`]: other
+/// ranks would wait for this one forever. Call it once, before starting any thread.
+pub fn join_catching() -> Result<Rank, TransportError> {
+    raw::initialize().map_err(TransportError::Broken)
+}
+
 /// Joins the job that mpirun (or srun) has started. Call it once, before starting any thread. From then on a panic
 /// prints its message and ends the whole job.
 pub fn join() -> Result<Rank, TransportError> {
-    let rank = raw::initialize().map_err(TransportError::Broken)?;
+    let rank = join_catching()?;
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         hook(panic);

@@ -1,12 +1,15 @@
 //! Runs of several ranks under mpirun, each in a Python process of its own.
 //!
-//! An error in one rank ends the whole job, because the other ranks would wait for it forever.
+//! An error in one rank ends the whole job, because the other ranks would wait for it forever. So does a panic of the run;
+//! a panic in another call from Python is an exception there.
 
 use crate::algorithm::Failure;
+use crate::compute::internal_error;
 use crate::errors::{Class, text};
 use crate::session::{Forward, Options};
 use crate::setup::Setup;
 use pyo3::prelude::*;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,7 +28,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(600);
 pub(crate) fn join(py: Python<'_>) -> PyResult<Rank> {
     static RANK: OnceLock<Result<Rank, String>> = OnceLock::new();
     static IS_USED: AtomicBool = AtomicBool::new(false);
-    let rank = RANK.get_or_init(|| upwash_mpi::join().map_err(|error| error.to_string()));
+    let rank = RANK.get_or_init(|| upwash_mpi::join_catching().map_err(|error| error.to_string()));
     let rank = rank.clone().map_err(|what| Class::Run.error(py, what))?;
     match IS_USED.swap(true, Ordering::Relaxed) {
         false => Ok(rank),
@@ -45,9 +48,10 @@ pub(crate) fn threads(rank: Rank) -> usize {
 /// Trains the workers of this rank. An error ends the job.
 pub(crate) fn train(setup: Setup, options: &Options, forward: Forward, rank: Rank) -> Result<Summary, TrainError> {
     let failure = setup.failure.clone();
-    let (experiment, mut transport) = or_end_job(prepare(setup, rank), failure.as_ref(), rank)?;
-    // The transport outlives an error, because dropping it waits for the other ranks.
-    let result = train_with(&experiment, &mut transport, options, forward);
+    let prepared = catch_unwind(AssertUnwindSafe(|| prepare(setup, rank)));
+    let (experiment, mut transport) = or_end_job(prepared, failure.as_ref(), rank)?;
+    // The transport outlives an error and a panic, because dropping it waits for the other ranks.
+    let result = catch_unwind(AssertUnwindSafe(|| train_with(&experiment, &mut transport, options, forward)));
     or_end_job(result, failure.as_ref(), rank)
 }
 
@@ -86,18 +90,23 @@ fn train_with(
     Ok(run_in(&mut directory, experiment, &mut *engine, transport, &stop, &mut observer)?)
 }
 
-/// Prints an error, with the traceback of an algorithm, and ends the job.
-fn or_end_job<T>(result: Result<T, TrainError>, failure: Option<&Failure>, rank: Rank) -> Result<T, TrainError> {
-    if let Err(error) = &result
-        && rank.size > 1
-    {
-        Python::try_attach(|py| {
-            let exception = failure.and_then(|failure| failure.get(py));
-            let text = format!("rank {}: {}", rank.number, text(error));
-            let exception = exception.unwrap_or_else(|| Class::Run.error(py, text));
-            exception.print(py);
-        });
+/// Prints an error, with the traceback of an algorithm, and ends the job. A job of one rank passes errors and panics on.
+fn or_end_job<T>(
+    result: std::thread::Result<Result<T, TrainError>>,
+    failure: Option<&Failure>,
+    rank: Rank,
+) -> Result<T, TrainError> {
+    let exception = |py: Python<'_>| match &result {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => {
+            let own = failure.and_then(|failure| failure.get(py));
+            Some(own.unwrap_or_else(|| Class::Run.error(py, format!("rank {}: {}", rank.number, text(error)))))
+        }
+        Err(panic) => Some(internal_error(py, &**panic)),
+    };
+    if rank.size > 1 && !matches!(result, Ok(Ok(_))) {
+        Python::try_attach(|py| exception(py).map(|exception| exception.print(py)));
         upwash_mpi::abort(1);
     }
-    result
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }
