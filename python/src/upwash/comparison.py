@@ -26,8 +26,8 @@ METRICS = ("mean_accuracy", "worst_accuracy", "averaged_model_accuracy", "consen
 class Comparison:
     """Runs in groups, each with several seeds. `upwash.compare` and `upwash.sweep` return it.
 
-    Intervals are 95 % confidence intervals of the mean over seeds, by Student's t. They need at least two seeds. A group of
-    which a run has diverged has no means.
+    Intervals are 95 % confidence intervals of the mean over runs, by Student's t. They need at least two runs. A group of
+    which a run has diverged or was interrupted has no means.
     """
 
     def __init__(self, groups: Mapping[str, Runs], settings: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -46,20 +46,26 @@ class Comparison:
     def differences(self, base: str, metric: str = "mean_accuracy") -> Any:
         """How each group differs from `base`: the mean of the differences between runs with the same seed.
 
-        An interval that does not contain 0 is evidence for a difference.
+        An interval that does not contain 0 is evidence for a difference. `seeds` counts the pairs, and `diverged` those of
+        which a run has diverged. There is no mean then: one without them would be too good. Nor is there one if a run was
+        interrupted.
         """
         if base not in self.groups:
             raise KeyError(f"{base!r} is not one of {list(self.groups)}")
-        reference = self._by_seed(base, metric)
+        reference = self._by_seed(base)
         rows = []
         for name in self.groups:
-            own = self._by_seed(name, metric)
-            pairs = [own[seed] - reference[seed] for seed in own if seed in reference]
-            if name != base and pairs:
-                rows.append(
-                    {"name": name, "seeds": len(pairs), "difference": _mean(pairs), "margin": _upwash.margin(pairs)}
-                )
-        return table(rows, ["name", "seeds", "difference", "margin"])
+            if name == base:
+                continue
+            own = self._by_seed(name)
+            pairs = [(own[seed], reference[seed]) for seed in own if seed in reference]
+            diverged = sum("diverged" in (run.status, other.status) for run, other in pairs)
+            values = [(run.summary.get(metric), other.summary.get(metric)) for run, other in pairs]
+            known = [value - other for value, other in values if value is not None and other is not None]
+            shown = [] if diverged or len(known) < len(pairs) else known
+            row = {"name": name, "seeds": len(pairs), "diverged": diverged}
+            rows.append({**row, "difference": _mean(shown), "margin": _upwash.margin(shown)})
+        return table(rows, ["name", "seeds", "diverged", "difference", "margin"])
 
     def plot(self, metric: str = "mean_accuracy", ax: Any = None) -> Any:
         """A bar for each group, with its interval. Returns the axes of matplotlib."""
@@ -81,9 +87,16 @@ class Comparison:
         ax.set_xlabel(metric.replace("_", " ") + (", %" if percent > 1 else ""))
         return ax
 
-    def _by_seed(self, name: str, metric: str) -> dict[int, float]:
-        values = {run.config.get("seed", 0): run.summary.get(metric) for run in self.groups[name]}
-        return {seed: value for seed, value in values.items() if value is not None}
+    def _by_seed(self, name: str) -> dict[int, Run]:
+        """The runs of a group, which must have different seeds."""
+        runs: dict[int, Run] = {}
+        for run in self.groups[name]:
+            seed = run.config.get("seed", 0)
+            if seed in runs:
+                text = f"{name}: {runs[seed].path} and {run.path} have the same seed {seed} and cannot both be paired"
+                raise ConfigError(f"{text}: put runs of different configurations into groups of their own")
+            runs[seed] = run
+        return runs
 
     def _rows(self) -> list[dict[str, Any]]:
         rows = []
@@ -92,16 +105,18 @@ class Comparison:
             row: dict[str, Any] = {
                 "name": name,
                 **self._settings.get(name, {}),
-                "seeds": len(runs),
+                "runs": len(runs),
+                "seeds": len({run.config.get("seed", 0) for run in runs}),
                 "diverged": diverged,
             }
             for metric in METRICS:
-                # A mean without the seeds that diverged would be too good.
-                values = [] if diverged else list(self._by_seed(name, metric).values())
+                known = [value for run in runs if (value := run.summary.get(metric)) is not None]
+                # A mean without the runs that diverged would be too good, and one of fewer runs is another mean.
+                values = [] if diverged or len(known) < len(runs) else known
                 row[metric] = _mean(values)
                 row[f"{metric}_margin"] = _upwash.margin(values)
             for cost in ("bytes_sent", "simulated_seconds"):
-                row[cost] = _mean([run.summary[cost] for run in runs])
+                row[cost] = _mean([value for run in runs if (value := run.summary.get(cost)) is not None])
             rows.append(row)
         return rows
 
@@ -114,7 +129,8 @@ class Comparison:
             accuracy, margin = row["mean_accuracy"], row["mean_accuracy_margin"]
             shown = "no accuracy" if accuracy is None else f"{100 * accuracy:.2f}"
             shown += "" if margin is None else f" ± {100 * margin:.2f}"
-            lines.append(f"{row['name']}: {shown} % right, {row['seeds']} seeds")
+            runs = "" if row["runs"] == row["seeds"] else f"{row['runs']} runs with "
+            lines.append(f"{row['name']}: {shown} % right, {runs}{row['seeds']} seeds")
         return "\n".join(lines)
 
 
