@@ -1,5 +1,6 @@
 """Ctrl-C, forks, threads and the end of the interpreter leave nothing broken."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -150,6 +151,21 @@ def test_a_child_that_another_thread_forks_during_a_run_ends():
             print(os.waitstatus_to_exitcode(status) if ended else "hangs", flush=True)
     """)
     assert done.stdout.split() == ["3", "4", "5"], done.stderr
+
+
+def test_ctrl_c_without_a_folder_keeps_the_run_as_long_as_the_process():
+    done = python("""
+        interrupt_after(0.5)
+        try:
+            upwash.train(LONG, progress=False)
+        except KeyboardInterrupt as error:
+            folder = error.__notes__[0].split("out='")[1].split("'")[0]
+            print(upwash.load(folder)[0].status)
+            print(folder)
+    """)
+    status, folder = done.stdout.split()
+    assert status == "interrupted", done.stderr
+    assert not os.path.exists(folder)
 
 
 def test_a_panic_is_an_exception():

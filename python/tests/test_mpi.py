@@ -125,5 +125,5 @@ def test_a_second_run_in_one_process_is_refused(tmp_path):
 
 
 def test_the_folder_must_be_named():
-    with pytest.raises(TypeError, match="out="):
+    with pytest.raises(upwash.errors.ConfigError, match="out="):
         upwash.train(SMALL, transport="mpi")

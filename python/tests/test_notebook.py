@@ -22,3 +22,13 @@ def test_notebook(path):
         output.data["text/plain"] for output in outputs if "± " in output.get("data", {}).get("text/plain", "")
     )
     assert table.count("5 seeds") == 4
+
+
+def test_a_bar_is_shown_in_a_real_kernel():
+    code = 'import upwash; upwash.train({"graph.topology": "ring:4", "training.epochs": 2}).status'
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    outputs = notebook.cells[0].outputs
+    # As text, unless ipywidgets is installed.
+    assert any("round" in output.get("text", "") or "widget" in str(output.get("data", "")) for output in outputs)
+    assert "'finished'" in outputs[-1].data["text/plain"]

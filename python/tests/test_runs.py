@@ -147,7 +147,7 @@ def test_interrupted_runs_are_resumed_with_the_same_bits(tmp_path, run):
     assert part.status == "interrupted"
     assert part.events["round"].max() == 8  # the first round that was not run
     assert part.summary.mean_accuracy is None
-    with pytest.raises(RunDirectoryError, match="no model.safetensors"):
+    with pytest.raises(RunDirectoryError, match="it is interrupted: only a finished run has one; continue it"):
         part.model()
     whole = upwash.train(SMALL, out=tmp_path / "run", resume=True, progress=False)
     assert whole.status == "finished"
@@ -174,6 +174,15 @@ def test_an_exception_in_a_callback_ends_the_run_and_is_raised(tmp_path):
     assert "resume=True" in caught.value.__notes__[0]
     assert upwash.load(tmp_path / "run")[0].status == "interrupted"
     assert upwash.train(SMALL, out=tmp_path / "run", resume=True, progress=False).status == "finished"
+
+
+def test_summaries_are_compared_with_their_arrays(run):
+    again = upwash.load(run.path)[0].summary
+    record = upwash.Record({"losses": [1.0, 2.0], "worker": {"losses": [1.0]}})
+    assert again == run.summary
+    assert record == {"losses": np.array([1.0, 2.0]), "worker": {"losses": (1.0,)}}
+    assert record != {"losses": [1.0, 3.0], "worker": {"losses": [1.0]}}
+    assert record != 3
 
 
 def test_pages_figures_and_html(run, tmp_path):
@@ -254,21 +263,50 @@ def test_directories_in_use_or_occupied_are_refused(tmp_path):
         upwash.train(SMALL, out=tmp_path / "run", progress=False)
     with pytest.raises(RunDirectoryError, match="holds another run"):
         upwash.train({}, out=tmp_path / "run", resume=True, progress=False)
-    with pytest.raises(RunDirectoryError, match="is not a run"):
+    with pytest.raises(RunDirectoryError, match="there is no folder"):
         upwash.load(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "text"),
     [
-        {"config": 3},
-        {"threads": 0},
-        {"threads": "2"},
-        {"callbacks": [3]},
-        {"data": 3},
-        {"algorithm": 3},
-        {"resume": True},
+        ({"threads": 0}, "threads = 0: must be from 1 to 1024"),
+        ({"resume": True}, "out="),
+        ({"transport": "tcp"}, "tcp"),
     ],
+)
+def test_arguments_out_of_range_are_value_errors(arguments, text):
+    with pytest.raises(ConfigError, match=text):
+        upwash.train(**{"config": SMALL, "progress": False} | arguments)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("training.learning_rat", 0.1),
+        ("training.epochs", 0),
+        ("training.epochs", "many"),
+        ("algorithm.name", "al-dsdg"),
+        ("graph.topology", "rign:8"),
+        ("graph.topology", "ring:1"),
+        ("data.partition", "shards:0"),
+        ("data.name", "imagenet"),
+        ("model", "mlp:0"),
+    ],
+)
+def test_errors_have_the_texts_of_the_program(program, key, value, tmp_path):
+    with pytest.raises(upwash.UpwashError) as caught:
+        upwash.train({}, overrides={key: value}, progress=False)
+    config = tmp_path / "config.toml"
+    config.write_text("")
+    command = [program, "train", config, "--set", f"{key}={json.dumps(value)}", "--out", tmp_path / "run"]
+    printed = subprocess.run(command, capture_output=True, text=True).stderr
+    assert " ".join(str(caught.value).split()) in " ".join(printed.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"config": 3}, {"threads": "2"}, {"threads": True}, {"callbacks": [3]}, {"data": 3}, {"algorithm": 3}],
 )
 def test_arguments_of_wrong_types_are_type_errors(arguments):
     with pytest.raises(TypeError):

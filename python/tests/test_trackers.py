@@ -48,6 +48,36 @@ def test_a_replayed_run_is_the_same_as_a_mirrored_one(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("error", [upwash.StopTraining, KeyboardInterrupt, ZeroDivisionError])
+def test_a_tracker_is_closed_however_a_run_ends(error, tmp_path):
+    def end(event):
+        if event.event == "round" and event.round == 3:
+            raise error
+
+    recorder = Recorder()
+    tracker = upwash.trackers.Tracker(recorder, project="p")
+    try:
+        upwash.train(SMALL, callbacks=[tracker, end], progress=False)
+    except error:
+        pass
+    assert [call[0] for call in recorder.calls] == ["init", "finish"]
+    # It can follow another run.
+    upwash.train(SMALL, callbacks=tracker, progress=False)
+    assert [call[0] for call in recorder.calls][2:] == ["init", 1, 2, 3, "finish"]
+
+
+def test_a_tracker_is_closed_when_a_run_fails():
+    class Broken(upwash.Algorithm):
+        def plan(self, view):
+            raise ZeroDivisionError
+
+    recorder = Recorder()
+    with pytest.raises(ZeroDivisionError):
+        tracker = upwash.trackers.Tracker(recorder, project="p")
+        upwash.train(SMALL, algorithm=Broken(), callbacks=tracker, progress=False)
+    assert [call[0] for call in recorder.calls] == ["init", "finish"]
+
+
 def test_what_is_no_tracker_is_refused():
     with pytest.raises(TypeError, match="no function init"):
         upwash.trackers.Tracker(os, project="p")

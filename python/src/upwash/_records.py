@@ -40,6 +40,18 @@ class Record(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether all values are equal, in whatever form `other` has lists of numbers.
+
+        >>> Record({"degrees": [1, 2]}) == Record({"degrees": [1, 2]}), Record({"degrees": [1, 2]}) == {"degrees": (1, 3)}
+        (True, False)
+        """
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return bool(_plain(self) == _plain(other))
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._values]
 
@@ -55,7 +67,8 @@ class Record(Mapping[str, Any]):
         >>> Record({"degrees": [1, 2]}).to_dict()
         {'degrees': [1, 2]}
         """
-        return json.loads(json.dumps(self._values))
+        values: dict[str, Any] = json.loads(json.dumps(self._values))
+        return values
 
 
 def _value(value: Any) -> Any:
@@ -65,6 +78,19 @@ def _value(value: Any) -> Any:
         if value and all(isinstance(entry, (int, float, type(None))) for entry in value):
             return np.array([np.nan if entry is None else entry for entry in value])
         return [_value(entry) for entry in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """A value as dicts and lists."""
+    if isinstance(value, Record):
+        return value._values
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
     return value
 
 

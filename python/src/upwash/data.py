@@ -83,7 +83,8 @@ class Dataset:
 
     def _for(self, module: Any) -> _upwash.NativeDataset:
         """The data set for a native module: each has types of its own."""
-        return module.NativeDataset(*self._parts)
+        native: _upwash.NativeDataset = module.NativeDataset(*self._parts)
+        return native
 
     @property
     def name(self) -> str:

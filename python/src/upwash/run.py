@@ -51,7 +51,7 @@ class Run:
     @property
     def name(self) -> str:
         """The name of its directory."""
-        return self._details.name
+        return str(self._details.name)
 
     @property
     def status(self) -> str:
@@ -73,7 +73,8 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """Its configuration, with every default written out."""
-        return json.loads(_upwash.json_of_toml(self._details.config))
+        config: dict[str, Any] = json.loads(_upwash.json_of_toml(self._details.config))
+        return config
 
     @property
     def events(self) -> Any:
@@ -133,16 +134,19 @@ class Run:
         return _upwash.Graph.from_matchings(self._details.workers, graph.to_dict()["matchings"])
 
     def model(self, framework: str = "numpy") -> dict[str, Any]:
-        """The resulting model, the average of all workers' models: tensors by name.
+        """The resulting model of a finished run, the average of all workers' models: tensors by name.
 
         Args:
             framework: `numpy` for arrays, `torch` for a `state_dict`.
         """
         path = self.path / "model.safetensors"
         if not path.is_file():
-            raise RunDirectoryError(
-                f"{self.path} has no model.safetensors: a run writes it when it has finished (this one: {self.status})"
-            )
+            remedies = {
+                "interrupted": f"; continue it with upwash.train(..., out={os.fspath(self.path)!r}, resume=True)",
+                "running": "; wait until it ends",
+            }
+            what = f"the run in {self.path} has no model, because it is {self.status}: only a finished run has one"
+            raise RunDirectoryError(what + remedies.get(self.status, ""))
         arrays = _upwash.read_model(path)
         if framework == "numpy":
             return arrays

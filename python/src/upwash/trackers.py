@@ -67,7 +67,7 @@ class Tracker:
                 self.close()
 
     def close(self) -> None:
-        """Ends the run in the tracker, if it has begun. It does so by itself when the run ends."""
+        """Ends the run in the tracker, if it has begun. `upwash.train` does so when the run ends, however it does."""
         if self._is_open:
             self._is_open = False
             self._module.finish()

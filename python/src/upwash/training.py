@@ -4,9 +4,9 @@ import atexit
 import importlib
 import json
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -63,28 +63,33 @@ def train(
         data: a data set in place of a named one: an `upwash.Dataset`, or what `upwash.Dataset.of` takes.
         algorithm: an algorithm in place of a named one.
         callbacks: functions that are called with every event, on this thread. The run waits for them. They may raise
-            `upwash.StopTraining` to end it; any other exception ends it as well, and is raised.
-        progress: show a progress bar. By default, in a terminal and in a notebook.
+            `upwash.StopTraining` to end it; any other exception ends it as well, and is raised. A callback that has a
+            method `close` is closed when the run has ended, however it has.
+        progress: show a progress bar. By default, in a terminal and in a notebook. Warnings of the run are a `UserWarning`
+            in any case.
         threads: the number of threads; the result does not depend on it. By default, one for each core.
         transport: `"mpi"` for the ranks of a job: `mpirun -n 4 python script.py`, in which each process calls this function
             with the same arguments and the same `out`. It needs the second extension module, which is built where `mpicc`
             is found. MPI ends with the run, so a process runs once. An error in one rank ends the job.
 
     Raises:
-        KeyboardInterrupt: after Ctrl-C, when the run has ended after its current round and written a checkpoint.
+        KeyboardInterrupt: after Ctrl-C, when the run has ended after its current round and written a checkpoint. A note
+            says how to continue.
         UpwashError: of the class that fits; see `upwash.errors`.
     """
     callbacks = (callbacks,) if callable(callbacks) else tuple(callbacks)
     for callback in callbacks:
         if not callable(callback):
             raise TypeError(f"callbacks: {callback!r} cannot be called")
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024):
-        raise TypeError(f"threads: expected a number from 1 to 1024, not {threads!r}")
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int)):
+        raise TypeError(f"threads: expected a whole number, not {threads!r}")
+    if threads is not None and not 1 <= threads <= 1024:
+        raise ConfigError(f"threads = {threads}: must be from 1 to 1024")
     if resume and out is None:
-        raise TypeError("resume: name the folder of the run with out=")
+        raise ConfigError("resume: name the folder of the run with out=")
     native = _module(transport)
     if transport is not None and out is None:
-        raise TypeError("transport: name the folder of the run with out=, the same for all processes")
+        raise ConfigError("transport: name the folder of the run with out=, the same for all processes")
     read = _config.read(config, overrides)
     temporary = None
     if out is None:
@@ -102,9 +107,17 @@ def train(
         every_event=bool(callbacks),
         transport=transport,
     )
-    if session.rank != 0:
-        progress = False
-    _follow(session, callbacks, progress, None if temporary else Path(out))
+    bar = _Progress(progress if session.rank == 0 else False, warns=session.rank == 0)
+    _running.add(session)
+    try:
+        with _Closing(callbacks):
+            try:
+                _follow(session, callbacks, bar)
+            except BaseException as error:
+                _say_how_to_continue(session, error, out, temporary)
+                raise
+    finally:
+        _running.discard(session)
     return Run(out, temporary=temporary)
 
 
@@ -123,11 +136,10 @@ def _module(transport: str | None) -> Any:
         ) from error
 
 
-def _follow(session: _upwash.Session, callbacks: Iterable[Callback], progress: bool | None, out: Path | None) -> None:
-    """Follows a run to its end."""
-    _running.add(session)
+def _follow(session: _upwash.Session, callbacks: Iterable[Callback], bar: "_Progress") -> None:
+    """Follows a run to its end, or until a callback stops it."""
     try:
-        with _Progress(progress) as bar:
+        with bar:
             while (line := session.next_event(_WAIT)) is not None:
                 if line:
                     event = Record(json.loads(line))
@@ -138,17 +150,27 @@ def _follow(session: _upwash.Session, callbacks: Iterable[Callback], progress: b
             pass
     except StopTraining:
         _end(session)
-    except BaseException as error:
-        try:
-            ended = _end(session)
-        except Exception as failure:
-            error.add_note(f"upwash: the run ended with an error: {failure}")
-        else:
-            if ended and out is not None:
-                error.add_note(f"upwash: to continue the run: upwash.train(..., out={str(out)!r}, resume=True)")
-        raise
-    finally:
-        _running.discard(session)
+
+
+def _say_how_to_continue(
+    session: _upwash.Session, error: BaseException, out: str | os.PathLike[str], temporary: TemporaryFolder | None
+) -> None:
+    """Ends a run because of an error on this thread. A note at the error says how to continue the run."""
+    try:
+        if not _end(session):
+            return  # the error is that of the run
+    except Exception as failure:
+        error.add_note(f"upwash: the run ended with an error: {failure}")
+        return
+    note = f"upwash: to continue the run: upwash.train(..., out={os.fspath(out)!r}, resume=True)"
+    if temporary is not None:
+        _kept.append(temporary)
+        note += "; this process removes the folder when it ends: name another one with out= to keep a run"
+    error.add_note(note)
+
+
+_kept: list[TemporaryFolder] = []
+"""The folders of interrupted runs that were not given one."""
 
 
 def _end(session: _upwash.Session) -> bool:
@@ -168,12 +190,43 @@ def _end(session: _upwash.Session) -> bool:
             raise
 
 
+class _Closing:
+    """Closes callbacks that can be closed, such as trackers, when a run has ended, however it has."""
+
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self._callbacks = callbacks
+        self._process = os.getpid()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        # A child that a callback has forked leaves the trackers to its parent.
+        for callback in self._callbacks if os.getpid() == self._process else ():
+            close = getattr(callback, "close", None)
+            try:
+                if callable(close):
+                    close()
+            except Exception as failure:
+                if error is None:
+                    raise
+                error.add_note(f"upwash: {callback!r} cannot be closed: {failure}")
+
+
+def _is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return getattr(get_ipython and get_ipython(), "kernel", None) is not None
+
+
 class _Progress:
     """A progress bar in a terminal or a notebook, and the warnings of a run."""
 
-    def __init__(self, shown: bool | None) -> None:
-        # tqdm shows nothing without a terminal if `disable` is None.
-        self._disable = None if shown is None else not shown
+    def __init__(self, shown: bool | None, warns: bool = True) -> None:
+        # If `disable` is None, tqdm shows nothing unless there is a terminal. A kernel has none, and without ipywidgets the
+        # bar is text there as well.
+        self._disable = None if shown is None and not _is_notebook() else shown is False
+        self._warns = warns
         self._bar: Any = None
 
     def __enter__(self) -> "_Progress":
@@ -197,8 +250,9 @@ class _Progress:
                 known = [accuracy for accuracy in accuracies if accuracy is not None]
                 if known:
                     self._bar.set_postfix(epoch=event.epoch, accuracy=f"{100 * sum(known) / len(known):.2f} %")
-            case "warning" if not self._disable:
-                tqdm.write(f"warning: {event.message}")
+            case "warning" if self._warns:
+                # Of the line that called `upwash.train`.
+                warnings.warn(event.message, UserWarning, stacklevel=4)
 
 
 _running: set[_upwash.Session] = set()
