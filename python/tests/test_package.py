@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,28 @@ def public(names):
     return {name for name in names if not name.startswith("_")}
 
 
-def test_stubs_have_every_name_of_the_native_part():
+def stubbed(function, is_method):
+    """The parameters of a function in a stub: name, kind, default."""
+    arguments, kinds = function.args, inspect.Parameter
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [kinds.empty] * (len(positional) - len(arguments.defaults)) + [literal(it) for it in arguments.defaults]
+    found = [(it.arg, kinds.POSITIONAL_OR_KEYWORD, default) for it, default in zip(positional, defaults, strict=True)]
+    for it, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        found.append((it.arg, kinds.KEYWORD_ONLY, kinds.empty if default is None else literal(default)))
+    return found[1:] if is_method else found
+
+
+def literal(node):
+    return ast.literal_eval(node)
+
+
+def native(function):
+    """The parameters of a native function."""
+    parameters = inspect.signature(function).parameters.values()
+    return [(it.name, it.kind, it.default) for it in parameters if it.name not in ("self", "cls")]
+
+
+def test_stubs_have_every_name_and_signature_of_the_native_part():
     tree = ast.parse((HERE / "_upwash.pyi").read_text())
     aliases = {"Floats", "Integers", "Weights", "Path"}
     defined = (ast.FunctionDef, ast.ClassDef, ast.AnnAssign)
@@ -30,20 +52,20 @@ def test_stubs_have_every_name_of_the_native_part():
     }
     assert public(names) - aliases == public(dir(_upwash))
     for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            assert stubbed(node, is_method=False) == native(getattr(_upwash, node.name)), node.name
         if isinstance(node, ast.ClassDef):
-            stubbed = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
-            native = getattr(_upwash, node.name)
-            assert public(stubbed) == public(vars(native)), node.name
-            for name in public(stubbed):
-                if callable(getattr(native, name)):
-                    arguments = stubbed[name].args
-                    expected = [argument.arg for argument in arguments.args[1:] + arguments.kwonlyargs]
-                    found = [
-                        name
-                        for name in inspect.signature(getattr(native, name)).parameters
-                        if name not in ("self", "cls")
-                    ]
-                    assert found == expected, f"{node.name}.{name}"
+            methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+            cls = getattr(_upwash, node.name)
+            assert public(methods) == public(vars(cls)), node.name
+            if "__new__" in methods:
+                assert stubbed(methods["__new__"], is_method=True) == native(cls), node.name
+            for name in public(methods):
+                is_property = any(ast.unparse(it) == "property" for it in methods[name].decorator_list)
+                assert is_property != callable(getattr(cls, name)), f"{node.name}.{name}"
+                if not is_property:
+                    expected = stubbed(methods[name], is_method=True)
+                    assert native(getattr(cls, name)) == expected, f"{node.name}.{name}"
 
 
 def test_everything_that_users_see_is_documented():
@@ -115,7 +137,9 @@ def test_missing_packages_are_import_errors():
 
 @pytest.mark.parametrize("library", ["libtorch", "libmpi", "libpython"])
 def test_the_native_part_links_no_large_library(library):
-    linked = subprocess.run(["ldd", _upwash.__file__], capture_output=True, text=True)
-    if linked.returncode != 0:
-        pytest.skip("ldd is not available")
+    tool = next((tool for tool in (["ldd"], ["otool", "-L"]) if shutil.which(tool[0])), None)
+    if tool is None:
+        pytest.skip("neither ldd nor otool is available")
+    linked = subprocess.run([*tool, _upwash.__file__], capture_output=True, text=True)
+    assert linked.returncode == 0, linked.stderr
     assert library not in linked.stdout
