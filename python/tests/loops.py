@@ -118,7 +118,10 @@ def batch_norm(channels: int = 8) -> torch.nn.Module:
 def features(folder: Path) -> None:
     """What loops of PyTorch use, one after the other."""
     labels = np.arange(400) % 10
-    images = torch.randn(400, 1, 8, 8, generator=torch.Generator().manual_seed(0)) + torch.from_numpy(labels)[:, None, None, None]
+    images = (
+        torch.randn(400, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+        + torch.from_numpy(labels)[:, None, None, None]
+    )
     data = torch.utils.data.TensorDataset(images, torch.from_numpy(labels))
     report = {}
 
@@ -128,7 +131,13 @@ def features(folder: Path) -> None:
     compiled = torch.compile(model, backend="aot_eager")
     sgd = torch.optim.SGD(model.parameters(), 0.05)
     opt = ut.Decentralized(
-        sgd, model, algorithm={"name": "dpsgd", "lazy": True}, overlap=True, statistics="averaged", rounds=30, out=folder / "run"
+        sgd,
+        model,
+        algorithm={"name": "dpsgd", "lazy": True},
+        overlap=True,
+        statistics="averaged",
+        rounds=30,
+        out=folder / "run",
     )
     sampler = upwash.Sampler(labels, opt.workers, opt.worker, batch_size=20)
     loader = torch.utils.data.DataLoader(data, batch_sampler=sampler, num_workers=2)

@@ -468,7 +468,10 @@ def test_the_launcher_reports_failures_and_restarts(tmp_path):
     assert "[0] worker 0 of 3" in output
     assert output.count("[1] worker 1 of 3") == 2
     assert "worker 1 ended with exit code 3: starting it again" in output
-    assert re.search(r"worker 2 ended with exit code 3; (the others go on; to start it again: UPWASH_PEERS=|no worker is left)", output)
+    assert re.search(
+        r"worker 2 ended with exit code 3; (the others go on; to start it again: UPWASH_PEERS=|no worker is left)",
+        output,
+    )
 
 
 def test_the_launcher_refuses_what_it_cannot_start(tmp_path):
@@ -509,7 +512,7 @@ def test_survivors_lose_nothing_when_one_of_four_is_killed(tmp_path):
             wait(lambda: all(at(worker)[0] not in (None, *victims) for worker in range(4)))
             worker = chooser.randrange(4)
             time.sleep(chooser.uniform(0.0, 1.0))
-            wait(lambda: at(worker)[0] is not None)
+            wait(lambda worker=worker: at(worker)[0] is not None)
             victims.append(at(worker)[0])
             os.kill(victims[-1], signal.SIGKILL)
         wait(lambda: all(at(worker)[0] not in (None, *victims) for worker in range(4)))
@@ -526,7 +529,10 @@ def test_survivors_lose_nothing_when_one_of_four_is_killed(tmp_path):
         summary = report["summary"]
         assert summary["rounds"] == rounds, output
         # Who was not killed since its start ran every round; who came back missed some.
-        assert summary["rounds_run"] + summary["rounds_skipped"] - summary["rounds_repeated"] == rounds, (worker, summary)
+        assert summary["rounds_run"] + summary["rounds_skipped"] - summary["rounds_repeated"] == rounds, (
+            worker,
+            summary,
+        )
         assert report["run"] == summary["rounds_run"]
     experiment = upwash.Experiment(loops.UNSATURATED)
     epochs = -(-rounds // experiment.rounds_per_epoch)
@@ -567,7 +573,9 @@ def test_the_examples_run(tmp_path):
 
 def test_a_loop_becomes_decentralized_in_three_lines():
     """And a fourth line that gives every worker other data."""
-    plain, decentralized = ((EXAMPLES / name).read_text().splitlines() for name in ("nano_gpt.py", "nano_gpt_decentralized.py"))
+    plain, decentralized = (
+        (EXAMPLES / name).read_text().splitlines() for name in ("nano_gpt.py", "nano_gpt_decentralized.py")
+    )
     added = [line for line in decentralized[1:] if line and line not in plain]
     assert added == [
         "import upwash.torch as ut",

@@ -90,7 +90,9 @@ class Sampler:
 def _native(labels: Any, workers: int, how: str, batch_size: int, seed: int) -> _upwash.NativeSampler:
     if isinstance(labels, (int, np.integer)):
         if how != "iid":
-            raise DataError(f'partition "{how}" needs the label of every example; only "iid" needs no more than their number')
+            raise DataError(
+                f'partition "{how}" needs the label of every example; only "iid" needs no more than their number'
+            )
         labels = np.zeros(int(labels), np.uint8)
     if hasattr(labels, "detach"):
         labels = labels.detach().cpu().numpy()

@@ -56,7 +56,7 @@ def peers_of(
     if key is None:
         raise ConfigError(
             "network.peers lists the workers, but which of them is this one? Name the file with its private key: "
-            f"key=\"worker.key\", or the variable {KEY}; `upwash keys new worker.key` makes one"
+            f'key="worker.key", or the variable {KEY}; `upwash keys new worker.key` makes one'
         )
     if not Path(key).is_file():
         raise ConfigError(f"there is no key {os.fspath(key)}: make one with `upwash keys new {os.fspath(key)}`")

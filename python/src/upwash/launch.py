@@ -76,7 +76,9 @@ def _write_peers(path: Path, keys: list[Path]) -> None:
             except OSError:
                 listener.close()
         if len(free) < len(keys):
-            raise SystemExit(f"error: this machine has fewer than {len(keys)} free ports from {_PORTS[0]} to {_PORTS[-1]}")
+            raise SystemExit(
+                f"error: this machine has fewer than {len(keys)} free ports from {_PORTS[0]} to {_PORTS[-1]}"
+            )
         text = "[network]\npeers = [\n"
         for listener, key in zip(free, keys, strict=True):
             text += f'  {{ address = "127.0.0.1:{listener.getsockname()[1]}", key = "{_upwash.new_key(key)}" }},\n'

@@ -141,18 +141,18 @@ class Decentralized(torch.optim.Optimizer):
 
     # The state is that of the wrapped optimizer, for learning-rate schedulers and everything else that looks at it.
 
-    @property  # type: ignore[override]
-    def param_groups(self) -> list[dict[str, Any]]:
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The parameter groups of the wrapped optimizer."""
         return self._inner.param_groups
 
-    @property  # type: ignore[override]
-    def state(self) -> Any:
+    @property
+    def state(self) -> Any:  # type: ignore[override]
         """The state of the wrapped optimizer."""
         return self._inner.state
 
-    @property  # type: ignore[override]
-    def defaults(self) -> dict[str, Any]:
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
         """The defaults of the wrapped optimizer."""
         return self._inner.defaults
 
@@ -298,7 +298,9 @@ class Decentralized(torch.optim.Optimizer):
         own = state.pop("upwash", None)
         if own is not None:
             if self._round or self._is_begun:
-                raise ConfigError("load_state_dict after the first step: load the state right after creating Decentralized")
+                raise ConfigError(
+                    "load_state_dict after the first step: load the state right after creating Decentralized"
+                )
             self._parameters.to_host()
             vectors = {name: vector.detach().cpu().numpy() for name, vector in own["vectors"].items()}
             self._node.restore(own["progress"], vectors)
@@ -370,7 +372,9 @@ def _check_arguments(optimizer: Any, model: Any, rounds: Any, rounds_per_epoch: 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module, not {type(model).__name__}")
     if any(worker._inner is optimizer for worker in _workers):
-        raise ConfigError("this optimizer is used by another Decentralized: close it first, or create another optimizer")
+        raise ConfigError(
+            "this optimizer is used by another Decentralized: close it first, or create another optimizer"
+        )
     for name, value in (("rounds", rounds), ("rounds_per_epoch", rounds_per_epoch), ("batch_size", batch_size)):
         if value is None and name == "rounds":
             continue
