@@ -1,5 +1,6 @@
 //! `upwash algorithms`: lists the algorithms with their papers, properties and options.
 
+use crate::output::wrapped;
 use anyhow::{Result, bail};
 use std::io::Write;
 use upwash::algorithm::{
@@ -25,11 +26,13 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     for definition in registry.iter().filter(selected) {
         let graph = GraphConfig::default();
         let (method, options) = registry.build(definition.name, &Default::default(), &graph)?;
-        writeln!(out, "{}\n    {}", definition.name, definition.about)?;
-        writeln!(out, "    {}\n    {}", definition.paper, properties(&method))?;
+        writeln!(out, "{}", definition.name)?;
+        for line in [definition.about, definition.paper, &properties(&method)] {
+            writeln!(out, "{}", wrapped(&format!("    {line}"), 6))?;
+        }
         for option in options {
             let set = format!("{} = {}", option.key, option.default);
-            writeln!(out, "      {set:<26}  {}", option.about)?;
+            writeln!(out, "{}", wrapped(&format!("      {set:<26}  {}", option.about), 34))?;
         }
         writeln!(out)?;
     }

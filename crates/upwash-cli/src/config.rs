@@ -1,7 +1,7 @@
 //! `upwash config`: configurations without a run.
 
 use crate::configs::{self, OverrideArgs};
-use crate::output::{causes, tell};
+use crate::output::{self, causes, tell};
 use crate::runs::REFUSED;
 use anyhow::Result;
 use std::io::Write;
@@ -47,7 +47,7 @@ pub(crate) fn run(command: &Command, out: &mut impl Write) -> Result<ExitCode> {
         Command::Show { config, overrides } => {
             let mut config = configs::parse(config, &overrides.overrides())?;
             for warning in Registry::standard().drop_inherited(&mut config.algorithm, &config.graph) {
-                tell!("warning: {warning}");
+                tell!("{}", output::warning(&warning));
             }
             config.training.fill_in_optimizer();
             write!(out, "{}", config.to_toml())?;
@@ -68,7 +68,7 @@ fn check(configs: &[PathBuf], overrides: &Overrides, out: &mut impl Write) -> Re
                 let (algorithm, graph) = (experiment.algorithm_name(), experiment.graph_name());
                 writeln!(out, "{}: ok: {algorithm} on {graph}", path.display())?;
                 for warning in &experiment.warnings {
-                    tell!("warning: {}: {warning}", path.display());
+                    tell!("{}", output::warning(&format!("{}: {warning}", path.display())));
                 }
             }
             Err(error) => {

@@ -1,5 +1,6 @@
 //! `upwash data`: lists and installs data sets.
 
+use crate::output::wrapped;
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{Read, Write};
@@ -62,13 +63,13 @@ fn list(out: &mut impl Write) -> Result<()> {
     }
     for (name, about, is_installed) in rows {
         let state = if is_installed { "installed" } else { "-" };
-        writeln!(out, "{name:<15}{about:<62}{state}")?;
+        writeln!(out, "{}", wrapped(&format!("{name:<15}{state:<11}{about}"), 26))?;
     }
     writeln!(out, "\nfiles are stored in {}", store.display())?;
     Ok(writeln!(
         out,
-        "own data: data.name = \"images:FOLDER\" (PNG and JPEG files, a folder for each class)\n          or \
-         \"arrays:FILE\" (.npz or .safetensors)"
+        "own data: data.name = \"images:FOLDER\" (PNG and JPEG, a folder for each class)\n\
+         or \"arrays:FILE\" (.npz or .safetensors)"
     )?)
 }
 

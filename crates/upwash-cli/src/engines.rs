@@ -137,7 +137,7 @@ impl EngineArgs {
                 let network = TorchNetwork::new(spec.network.clone());
                 let engine = CudaEngine::new(spec, &network, self.cuda_options(device))?;
                 if let Some(notice) = engine.notice() {
-                    crate::output::tell!("warning: {notice}");
+                    crate::output::tell!("{}", crate::output::warning(notice));
                 }
                 Ok(Box::new(engine))
             }

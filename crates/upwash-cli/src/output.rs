@@ -75,6 +75,36 @@ pub fn write_line(line: std::fmt::Arguments) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
+/// The width of a terminal that nobody has made wider.
+pub const WIDTH: usize = 80;
+
+/// Breaks lines at spaces, so that they fit [`WIDTH`] columns if their words do. What is broken off is indented.
+pub fn wrapped(text: &str, indent: usize) -> String {
+    let mut lines = String::new();
+    for (index, line) in text.split('\n').enumerate() {
+        if index > 0 {
+            lines.push('\n');
+        }
+        let mut column = 0;
+        for word in line.split_inclusive(' ') {
+            let width = word.trim_end().chars().count();
+            if column > indent && column + width > WIDTH {
+                lines.truncate(lines.trim_end_matches(' ').len());
+                lines += &format!("\n{:indent$}", "");
+                column = indent;
+            }
+            lines += word;
+            column += word.chars().count();
+        }
+    }
+    lines
+}
+
+/// A warning as it is printed.
+pub fn warning(message: &str) -> String {
+    wrapped(&format!("warning: {message}"), 2)
+}
+
 /// An error and its causes on one line. Some errors already include the text of their cause.
 pub fn causes(error: &anyhow::Error) -> String {
     let mut text = String::new();
@@ -102,6 +132,19 @@ pub fn finish(result: Result<ExitCode>, mut out: impl Write) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lines_are_broken_at_spaces() {
+        let text = format!("{0} {0}\n  {0} {0} end", "a".repeat(45));
+        let expected = format!("{0}\n    {0}\n  {0}\n    {0} end", "a".repeat(45));
+        assert_eq!(wrapped(&text, 4), expected);
+        // A word that does not fit is kept whole.
+        let path = "/".repeat(90);
+        assert_eq!(wrapped(&path, 2), path);
+        assert_eq!(wrapped(&format!("results are in {path}"), 2), format!("results are in\n  {path}"));
+        let warning = warning(&"some words ".repeat(20));
+        assert!(warning.lines().count() > 2 && warning.lines().all(|line| line.chars().count() <= WIDTH), "{warning}");
+    }
 
     #[test]
     fn causes_are_named_once() {

@@ -2,7 +2,7 @@
 
 mod line;
 
-use crate::output::{is_quiet, note, tell};
+use crate::output::{is_quiet, note, tell, warning};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use line::EpochLine;
 use std::io::IsTerminal;
@@ -93,7 +93,7 @@ impl ProgressDisplay {
                 };
                 self.bar.suspend(|| tell!("{action} before round {round}, as requested"));
             }
-            Event::Warning { message } => self.bar.suspend(|| tell!("warning: {message}")),
+            Event::Warning { message } => self.bar.suspend(|| tell!("{}", warning(message))),
             Event::Peer { round, change } => self.show_peer(*round, change),
             Event::Round { round, .. } => self.show_round(round + 1),
             Event::Epoch { .. } => self.show_epoch(event),

@@ -1,7 +1,7 @@
 //! `upwash report`, `show` and `export`. None of these commands modifies a run.
 
 use crate::files;
-use crate::output::tell;
+use crate::output::{tell, wrapped};
 use anyhow::{Result, ensure};
 use std::io::Write;
 use std::path::PathBuf;
@@ -83,7 +83,7 @@ pub(crate) fn print(args: &ShowArgs, out: &mut dyn Write) -> Result<()> {
         if number > 0 {
             writeln!(out)?;
         }
-        write!(out, "{text}")?;
+        write!(out, "{}", wrapped(&text, 2))?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::configs;
 use crate::engines::EngineArgs;
 use crate::files;
-use crate::output::{self, note};
+use crate::output::{self, note, warning, wrapped};
 use crate::progress::ProgressDisplay;
 use crate::resume;
 use crate::runs::{end_cleanly_when_interrupted, exit_code, stop_handle, use_threads};
@@ -177,25 +177,25 @@ fn mean_links(experiment: &Experiment) -> Option<f64> {
 /// Prints the length and the memory of a run without running it.
 fn dry_run(args: &Args, experiment: &Experiment, out: &mut impl Write) -> Result<ExitCode> {
     let parameters = experiment.network.layout().parameter_count();
-    writeln!(
-        out,
+    let length = format!(
         "{} on {}: {} workers of {parameters} parameters, {} rounds ({} an epoch)",
         experiment.algorithm_name(),
         experiment.graph_name(),
         experiment.workers(),
         experiment.rounds(),
         experiment.sampler.rounds_per_epoch()
-    )?;
+    );
+    writeln!(out, "{}", wrapped(&length, 2))?;
     if let Some(links) = mean_links(experiment) {
         let all = experiment.graph.edges().len();
         let bytes = 100.0 * links / all as f64;
-        writeln!(
-            out,
+        let links = format!(
             "{links:.2} of the {all} links of the graph are up in an average round, for {bytes:.0} % of the bytes"
-        )?;
+        );
+        writeln!(out, "{}", wrapped(&links, 2))?;
     }
-    for warning in &experiment.warnings {
-        writeln!(out, "warning: {warning}")?;
+    for text in &experiment.warnings {
+        writeln!(out, "{}", warning(text))?;
     }
     let parts = args.engine.memory(&experiment.engine_spec())?;
     let all = parts.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));

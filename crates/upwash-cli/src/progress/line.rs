@@ -1,11 +1,8 @@
 //! The line about an epoch, at most 80 columns wide.
 
-use crate::output::is_verbose;
+use crate::output::{WIDTH, is_verbose};
 use std::fmt::{Display, Formatter, Result};
 use upwash::run::Event;
-
-/// The width of a terminal that nobody has made wider.
-const WIDTH: usize = 80;
 
 /// What is said about an epoch.
 pub(super) struct EpochLine {

@@ -56,6 +56,11 @@ pub fn finish(mut command: Command) -> Output {
     wait_with_timeout(command.spawn().expect("mpirun: install openmpi-bin"))
 }
 
+/// A text without its line breaks, which depend on the width of the output.
+pub fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 pub fn summary(folder: &Path) -> Value {
     let text = std::fs::read_to_string(folder.join("summary.json")).unwrap();
     serde_json::from_str(&text).unwrap()
