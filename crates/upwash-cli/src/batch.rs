@@ -1,14 +1,14 @@
 //! Several runs of one command: what is not done is run, one after the other or some at a time on one engine.
 
 use crate::engines::EngineArgs;
-use crate::output::note;
+use crate::output::{note, wrapped};
 use crate::parallel;
 use anyhow::{Context, Result};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use upwash::engine::EngineSpec;
 use upwash::experiment::Experiment;
 use upwash::run::directory::{has_ended, refuse_another_run};
-use upwash::run::{DirectoryError, RunDirectory, RunLocation, Status, Summary};
+use upwash::run::{RunDirectory, RunLocation, Status, Summary};
 
 /// A run that a command needs.
 pub(crate) struct PlannedRun {
@@ -38,21 +38,48 @@ pub(crate) fn run_missing<'a>(
     for run in planned {
         refuse_another_run(&run.folder, &run.experiment)?;
     }
-    let mut due: &[&PlannedRun] =
-        &planned.iter().filter(|run| !has_ended(&run.folder, &run.experiment)).collect::<Vec<_>>();
-    // What is too large for this machine leaves nothing behind.
-    for run in due {
-        engine.check_memory(&run.experiment.engine_spec())?;
+    let due: Vec<&PlannedRun> = planned.iter().filter(|run| !has_ended(&run.folder, &run.experiment)).collect();
+    let groups = groups(&due, at_a_time);
+    // What no engine can run, or what is too large for this machine, leaves nothing behind.
+    for group in &groups {
+        engine.check(&parallel::spec(&experiments(group))?)?;
     }
-    while !due.is_empty() {
-        note!("run {} of {}: {}", planned.len() - due.len() + 1, planned.len(), due[0].name);
-        let (group, rest) = due.split_at(shareable(due, at_a_time));
-        due = rest;
+    note_separate_groups(&groups, at_a_time);
+    let mut done = planned.len() - due.len();
+    for group in groups {
+        note!("run {} of {}: {}", done + 1, planned.len(), group[0].name);
         if let Some(interrupted) = run_group(group, engine)? {
             return Ok(Some(interrupted));
         }
+        done += group.len();
     }
     Ok(None)
+}
+
+/// Divides runs into groups that share an engine: of neighbors in the list, and of at most `at_a_time`.
+fn groups<'a, 'b>(mut runs: &'b [&'a PlannedRun], at_a_time: usize) -> Vec<&'b [&'a PlannedRun]> {
+    let mut groups = Vec::new();
+    while !runs.is_empty() {
+        let (group, rest) = runs.split_at(shareable(runs, at_a_time));
+        groups.push(group);
+        runs = rest;
+    }
+    groups
+}
+
+/// Says once why fewer runs share an engine than the user asked for.
+fn note_separate_groups(groups: &[&[&PlannedRun]], at_a_time: usize) {
+    let spec = |group: &[&PlannedRun]| group[0].experiment.engine_spec();
+    let mut neighbors = groups.windows(2).filter(|pair| pair[0].len() < at_a_time);
+    let reason = neighbors.find_map(|pair| EngineSpec::join(&[spec(pair[0]), spec(pair[1])]).err());
+    if let Some(reason) = reason {
+        let what = format!("note: not all runs share an engine as --parallel-runs {at_a_time} asks: {reason}");
+        note!("{}", wrapped(&what, 2));
+    }
+}
+
+fn experiments<'a>(group: &[&'a PlannedRun]) -> Vec<&'a Experiment> {
+    group.iter().map(|run| &run.experiment).collect()
 }
 
 /// How many of the first runs can share an engine, and at most `limit`.
@@ -67,27 +94,25 @@ fn shareable(runs: &[&PlannedRun], limit: usize) -> usize {
 }
 
 fn run_group<'a>(group: &[&'a PlannedRun], engine: &EngineArgs) -> Result<Option<&'a str>> {
-    let (mut names, mut due) = (Vec::new(), Vec::new());
-    for run in group {
-        if let Some(directory) = open(&run.folder, &run.experiment)? {
-            names.push(run.name.as_str());
-            due.push((&run.experiment, directory));
-        }
-    }
-    if due.is_empty() {
+    // Another process may have run them in the meantime.
+    let group: Vec<&PlannedRun> =
+        group.iter().copied().filter(|run| !has_ended(&run.folder, &run.experiment)).collect();
+    if group.is_empty() {
         return Ok(None);
     }
-    let experiments: Vec<&Experiment> = due.iter().map(|(experiment, _)| *experiment).collect();
-    let mut engine = parallel::engine(engine, &experiments)?;
-    let ended = parallel::execute(&mut *engine, &mut due, names[0]);
-    for (name, run) in names.into_iter().zip(ended) {
-        if matches!(run?.status, Status::Interrupted { .. }) {
-            return Ok(Some(name));
+    // An engine that cannot be built, for example on a GPU with too little memory, leaves no folder behind.
+    let mut engine = parallel::engine(engine, &experiments(&group))?;
+    let mut due = Vec::new();
+    for PlannedRun { folder, experiment, .. } in &group {
+        let directory = RunDirectory::open(folder, experiment, &RunLocation::local(experiment))?;
+        let ended = || format!("another process has just ended the run in {}: run again", folder.display());
+        due.push((experiment, directory.with_context(ended)?));
+    }
+    let ended = parallel::execute(&mut *engine, &mut due, &group[0].name);
+    for (run, ended) in group.iter().zip(ended) {
+        if matches!(ended?.status, Status::Interrupted { .. }) {
+            return Ok(Some(&run.name));
         }
     }
     Ok(None)
-}
-
-fn open(folder: &Path, experiment: &Experiment) -> Result<Option<RunDirectory>, DirectoryError> {
-    RunDirectory::open(folder, experiment, &RunLocation::local(experiment))
 }

@@ -41,6 +41,9 @@ enum PrecisionName {
     F32,
 }
 
+const NO_TORCH: &str = "this program was built without libtorch, which --engine torch needs: scripts/install-torch.sh \
+                        installs it and builds a program that has it";
+
 /// `cpu`, or a GPU by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeviceName {
@@ -117,11 +120,13 @@ impl EngineArgs {
         Ok(engine)
     }
 
-    /// Refuses a spec that needs more memory than this machine has. Only building the engine tells about a GPU.
-    pub fn check_memory(&self, spec: &EngineSpec) -> Result<()> {
-        match self.is_gpu()? {
-            true => Ok(()),
-            false => Ok(spec.check_memory()?),
+    /// Refuses an engine that this program does not have, and a spec that needs more memory than this machine has. Only
+    /// building the engine tells about a GPU.
+    pub fn check(&self, spec: &EngineSpec) -> Result<()> {
+        match self.selected()? {
+            Selected::Torch(_) if !cfg!(feature = "torch") => bail!(NO_TORCH),
+            Selected::Torch(DeviceName::Cuda(_)) => Ok(()),
+            Selected::Native | Selected::Torch(DeviceName::Cpu) => Ok(spec.check_memory()?),
         }
     }
 
@@ -195,10 +200,7 @@ impl EngineArgs {
 
     #[cfg(not(feature = "torch"))]
     fn torch(&self, _: DeviceName, _: &EngineSpec) -> Result<Box<dyn Engine>> {
-        bail!(
-            "this program was built without libtorch, which --engine torch needs: scripts/install-torch.sh installs it \
-             and builds a program that has it"
-        )
+        bail!(NO_TORCH)
     }
 }
 

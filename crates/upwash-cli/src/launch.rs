@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         experiment.config.graph.topology
     );
     // All peers share the memory of this machine.
-    experiment.engine_spec().check_memory()?;
+    experiment.engine_spec().check_memory_of_processes()?;
     let folder = args.out.display();
     files::make_folder(&args.out)?;
     check_folder(&args.out, &experiment)?;

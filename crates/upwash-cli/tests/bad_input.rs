@@ -136,11 +136,15 @@ fn requests(text: &str) -> Vec<(String, String)> {
     entries.map(|(request, message)| (request.trim().to_owned(), message.trim_end().to_owned())).collect()
 }
 
-/// A message without the memory of this machine.
+/// A message without the memory of this machine, and what a run needs, which depends on the number of cores.
 fn without_memory(text: &str) -> String {
-    match text.split_once("but only ").map(|(before, after)| (before, after.split_once(" are available"))) {
-        Some((before, Some((_, after)))) => format!("{before}but only MEMORY are available{after}"),
-        _ => text.to_owned(),
+    let parts = text.split_once(" need ").and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(" of memory, but only ")?;
+        Some((before, after.split_once(" are available")?.1))
+    });
+    match parts {
+        Some((before, after)) => format!("{before} need MEMORY, but only MEMORY are available{after}"),
+        None => text.to_owned(),
     }
 }
 

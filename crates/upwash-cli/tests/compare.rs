@@ -98,6 +98,35 @@ fn parallel_runs_equal_sequential_runs() {
     assert!(!folder.path().join("no").exists());
 }
 
+/// Of runs that share an engine, all need their memory at the same time.
+#[cfg(target_os = "linux")]
+#[test]
+fn parallel_runs_that_need_too_much_memory_together_leave_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("one.toml"), "").unwrap();
+    let needed = |model: &str| {
+        let text = said(here, &["train", "one.toml", "--dry-run", "--set", model]);
+        let line = text.lines().find_map(|line| line.strip_prefix("needs ")).unwrap();
+        line.strip_suffix(" GiB of memory").unwrap().parse::<f64>().unwrap()
+    };
+    // A single run takes two thirds of the memory that is available, or as much as any run may.
+    let available = upwash::memory::available().unwrap() as f64 / (1u64 << 30) as f64;
+    let size = (available * 2.0 / 3.0).min(500.0);
+    let model = format!("model=mlp:{:.0}", 1e7 * size / needed("model=mlp:10000000"));
+    assert!(needed(&model) < available);
+    let runs = (available / size) as usize + 1;
+    let (all, workers) = (runs.to_string(), format!("{} workers of ", 8 * runs));
+    for command in [
+        &["compare", "one.toml", "--parallel-runs"][..],
+        &["sweep", "one.toml", "--grid", "graph.copies=1", "--parallel-runs", &all],
+    ] {
+        let refused = error(here, &[command, &["--seeds", &all, "--set", &model, "--out", "no"]].concat());
+        assert!(refused.contains(&workers) && refused.contains(" GiB of memory, but only "), "{refused}");
+        assert!(!here.join("no").exists());
+    }
+}
+
 /// Parallel runs that were interrupted and resumed equal uninterrupted ones.
 #[cfg(unix)]
 #[test]

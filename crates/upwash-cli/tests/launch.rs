@@ -79,8 +79,17 @@ fn launch_changes_configurations_as_train_does() {
     assert!(refused.contains("run holds another run") && refused.contains("--out"), "{refused}");
     assert!(refused.contains("training.epochs"), "{refused}");
     // All peers share the memory of this machine.
-    let refused = error(here, &["launch", "pair.toml", "--out", "large", "--set", "model=mlp:100000000"]);
+    let large = ["--out", "large", "--set", "model=mlp:100000000", "--set", "training.batch_size=1000000"];
+    let refused = error(here, &[&["launch", "pair.toml"], &large[..]].concat());
     assert!(refused.contains("of memory, but only") && !here.join("large").exists(), "{refused}");
+    // Each of them loads the data set, of 64 MiB here.
+    let data = "data.name=synthetic:train=1000000,shape=1x8x8,test=48576";
+    let needed = |command: &str| -> f64 {
+        let refused = error(here, &[&[command, "pair.toml", "--set", data], &large[..]].concat());
+        refused.split(" need ").nth(1).unwrap().split(" GiB").next().unwrap().parse().unwrap()
+    };
+    let difference = needed("launch") - needed("compare");
+    assert!((difference - 2.0 / 16.0).abs() < 0.011, "{difference}");
 }
 
 /// Results that a failed peer left earlier are not shown.

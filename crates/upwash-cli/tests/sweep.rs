@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{error, interrupted, outcome, said, summary, upwash};
+use common::{error, flat, interrupted, outcome, said, summary, upwash};
 use std::path::Path;
 
 const CONFIG: &str = "model = \"mlp:8\"\n[graph]\ntopology = \"ring:4\"\n[training]\nepochs = 1\n";
@@ -77,7 +77,9 @@ fn sweep_runs_all_combinations_and_writes_a_table_and_a_page() {
     let mut args: Vec<&str> = sweep[..4].to_vec();
     args.extend(together);
     args.extend(["--out", "p"]);
-    said(here, &args);
+    let notes = String::from_utf8(upwash(here, &args).stderr).unwrap();
+    let reason = "note: not all runs share an engine as --parallel-runs 5 asks: the model must be the same";
+    assert_eq!(flat(&notes).matches(reason).count(), 1, "{notes}");
     args.truncate(args.len() - 6);
     args.extend(["--grid", "model=[\"mlp:8\", \"softmax\"]", "--out", "q"]);
     args.retain(|arg| *arg != "--parallel-runs" && *arg != "5");

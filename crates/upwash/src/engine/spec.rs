@@ -65,8 +65,17 @@ impl EngineSpec {
 
     /// Refuses workers that need more memory than there is, before any is taken.
     pub fn check_memory(&self) -> Result<(), EngineError> {
-        let parts = self.memory().into_iter().filter(|(part, _)| *part != DATA);
-        let needed = parts.fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes));
+        self.check_memory_with(0)
+    }
+
+    /// As [`check_memory`](Self::check_memory), for workers in a process each. Each process loads the data set.
+    pub fn check_memory_of_processes(&self) -> Result<(), EngineError> {
+        self.check_memory_with(self.starts.len() as u64)
+    }
+
+    fn check_memory_with(&self, datasets: u64) -> Result<(), EngineError> {
+        let bytes = |(part, bytes): (&str, u64)| if part == DATA { bytes.saturating_mul(datasets) } else { bytes };
+        let needed = self.memory().into_iter().map(bytes).fold(0, u64::saturating_add);
         match crate::memory::shortage(needed) {
             None => Ok(()),
             Some(shortage) => Err(EngineError::Memory(format!(
