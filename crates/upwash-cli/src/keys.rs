@@ -1,6 +1,6 @@
 //! `upwash keys`: creates and shows the keys of peers.
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use upwash_peers::Key;
@@ -37,6 +37,10 @@ pub(crate) fn run(command: &Command, out: &mut impl Write) -> Result<()> {
     let key = match command {
         Command::New { file } => {
             ensure!(!file.exists(), "{} exists: name another file, so that no key is lost", file.display());
+            let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
+            if let Some(folder) = folder {
+                bail!("there is no folder {} for the key: create it, or choose another one", folder.display());
+            }
             let key = Key::generate();
             key.save(file)?;
             key

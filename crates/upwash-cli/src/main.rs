@@ -27,14 +27,19 @@ mod transports;
 mod usage;
 mod watch;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 use upwash_cli::{configs, engines, files, output, parallel, progress, runs};
 
 /// Train neural networks on many workers without a parameter server.
 #[derive(Parser)]
 #[command(name = "upwash", version, long_version = shell::long_version(), max_term_width = 100,
-          after_help = "Start with `upwash demo`, then `upwash train CONFIG.toml`. Every command has examples: `upwash train --help`.")]
+          after_help = "Examples:
+  upwash demo                                         # a few seconds, no download
+  upwash init mine.toml                               # a configuration with every key explained
+  upwash train mine.toml --out runs/mine
+  upwash report runs/mine
+  upwash train --help                                 # every command has examples")]
 struct Cli {
     /// Print results, warnings and errors only: no progress and no notes
     #[arg(long, short, global = true)]
@@ -49,6 +54,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Show what decentralized training is about, on built-in data, in a few seconds
+    #[command(after_help = "Examples:
+  upwash demo
+  upwash demo --seeds 10 --out runs/demo-of-ten")]
     Demo(demo::Args),
     /// Write a configuration with every key, its meaning and its default, to start from
     #[command(after_help = "Examples:
@@ -120,6 +128,9 @@ enum Command {
   upwash status peers.toml --key worker-0.key")]
     Status(peer::StatusArgs),
     /// Make and show the keys that identify peers
+    #[command(after_help = "Examples:
+  upwash keys new worker-0.key
+  upwash keys show worker-0.key")]
     #[command(subcommand)]
     Keys(keys::Command),
     /// List the algorithms with their papers, properties and options
@@ -128,12 +139,21 @@ enum Command {
   upwash algorithms choco")]
     Algorithms(algorithms::Args),
     /// List and get data sets
+    #[command(after_help = "Examples:
+  upwash data list
+  upwash data get cifar10")]
     #[command(subcommand)]
     Data(data::Command),
     /// List, analyze, draw and optimize graphs of workers
+    #[command(after_help = "Examples:
+  upwash topology list
+  upwash topology analyze ring:16")]
     #[command(subcommand)]
     Topology(topology::Command),
     /// Show and check configurations, and print their JSON schema
+    #[command(after_help = "Examples:
+  upwash config show al-dsgd.toml
+  upwash config check configs/*.toml")]
     #[command(subcommand)]
     Config(config::Command),
     /// Print a completion script for a shell
@@ -148,9 +168,19 @@ enum Command {
     Man(shell::ManArgs),
 }
 
+/// Takes `-1` for the value of the option before it and not for an option, so that the error names the option.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let allowed = |argument: clap::Arg| match argument.get_action().takes_values() {
+        true => argument.allow_negative_numbers(true),
+        false => argument,
+    };
+    command.mut_args(allowed).mut_subcommands(with_negative_numbers)
+}
+
 /// Exit codes are in one table, in docs/architecture.md.
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let command = with_negative_numbers(Cli::command());
+    let cli = match command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return usage::print(&error),
     };
@@ -181,4 +211,24 @@ fn main() -> ExitCode {
         Command::Man(args) => shell::man(&args, &mut out).map(done),
     };
     output::finish(result, out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The commands below this one without examples that begin with their names.
+    fn without_example(command: &clap::Command, name: &str) -> Vec<String> {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let has_one = help.starts_with("Example") && help.contains(&format!("\n  {name}"));
+        let own = (!has_one).then(|| name.to_owned());
+        let inner = |command: &clap::Command| without_example(command, &format!("{name} {}", command.get_name()));
+        own.into_iter().chain(command.get_subcommands().flat_map(inner)).collect()
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        // The help of `reproduce` is that of `upwash-reproduce`.
+        assert_eq!(without_example(&Cli::command(), "upwash"), ["upwash reproduce"]);
+    }
 }

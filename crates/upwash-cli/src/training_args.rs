@@ -2,7 +2,7 @@
 
 use crate::configs::OverrideArgs;
 use crate::resume;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use std::path::PathBuf;
 use upwash::config::Overrides;
 
@@ -33,6 +33,12 @@ impl TrainingArgs {
         let mut overrides = self.overrides.overrides();
         overrides.set.extend(self.epochs.map(|epochs| format!("training.epochs={epochs}")));
         if let Some(model) = &self.from {
+            ensure!(
+                model.exists(),
+                "--from {}: there is no such file or folder; name a run that has ended, or the model.safetensors that it \
+                 wrote",
+                model.display()
+            );
             overrides.set.push(resume::from(model)?);
         }
         if self.keep_best {

@@ -22,6 +22,9 @@ pub(crate) fn print(error: &clap::Error) -> ExitCode {
         true => error.render().ansi().to_string(),
         false => error.render().to_string(),
     };
+    if text.contains("invalid value '-") {
+        text = text.replace("invalid digit found in string", "write a whole number that is not negative");
+    }
     for (internal, remedy) in NUMBERS {
         text = text.replace(internal, remedy);
     }

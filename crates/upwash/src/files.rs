@@ -29,6 +29,25 @@ pub fn create_directory(path: &Path) -> Result<()> {
     })
 }
 
+/// The error of writing to `path`, with a remedy if there cannot be such a file.
+fn explained(path: &Path, error: Error) -> Error {
+    let what = match folder_of(path) {
+        _ if path.is_dir() => "this is a folder: name a file in it".into(),
+        folder if !folder.exists() => {
+            format!("there is no folder {}: create it, or choose another one", folder.display())
+        }
+        _ => return error,
+    };
+    Error::new(error.kind(), what)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
 /// Writes `content` to a temporary file beside `path`, and renames that once it is complete and on disk. If `path`
 /// exists and is not a regular file (a device, a pipe), writes to it directly. Follows symbolic links; [`replace`] does
 /// not.
@@ -47,7 +66,8 @@ pub fn write(path: &Path, content: &[u8]) -> Result<()> {
 pub fn write_by(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if path.exists() && !path.is_file() {
-        return content(&mut File::options().write(true).open(path)?);
+        let file = File::options().write(true).open(path);
+        return content(&mut file.map_err(|error| explained(path, error))?);
     }
     replace_by(path, content)
 }
@@ -71,13 +91,11 @@ pub fn replace(path: &Path, content: &[u8]) -> Result<()> {
 
 /// Like [`replace()`], for content that is too large to assemble in memory.
 pub fn replace_by(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
+    let folder = folder_of(path);
     // Results follow the umask. Unlike `tempfile_in`, this keeps the system's error code.
     let create = |path: &Path| File::options().write(true).create_new(true).open(path);
-    let mut file = tempfile::Builder::new().prefix(UNFINISHED_PREFIX).make_in(folder, create)?;
+    let file = tempfile::Builder::new().prefix(UNFINISHED_PREFIX).make_in(folder, create);
+    let mut file = file.map_err(|error| explained(path, error))?;
     let mut buffer = std::io::BufWriter::with_capacity(1 << 20, file.as_file_mut());
     content(&mut buffer)?;
     buffer.flush()?;

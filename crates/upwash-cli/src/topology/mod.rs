@@ -12,6 +12,8 @@ use upwash_topology::{Analysis, GraphKind, GraphSpec};
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// List all kinds of graphs, with an example of each
+    #[command(after_help = "Example:
+  upwash topology list | less")]
     List,
     /// Show how fast the workers on a graph reach consensus
     #[command(after_help = "Examples:

@@ -129,7 +129,7 @@ pub enum SpecError {
         tries: u64,
     },
     /// The file cannot be read.
-    #[error("cannot read {}", path.display())]
+    #[error("cannot read {}: {source}; name a file with the two nodes of a link on each line", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,

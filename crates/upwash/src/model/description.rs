@@ -123,13 +123,19 @@ struct NetworkFile {
 /// Reads the layers of a TOML file.
 pub(super) fn read(path: &Path) -> Result<Vec<LayerSpec>, DescriptionError> {
     let error = |problem: String| DescriptionError { place: path.display().to_string(), problem };
-    let bytes = std::fs::read(path).map_err(|cause| error(format!("cannot read the file: {cause}")))?;
+    let bytes = std::fs::read(path).map_err(|cause| error(unreadable(&cause)))?;
     let text = String::from_utf8(bytes).map_err(|_| error("this is not a text file".into()))?;
     let file: NetworkFile = toml::from_str(&text).map_err(|cause| {
         let text = cause.to_string().replace("unknown variant", "unknown type").replace("missing field", "missing key");
         error(text.trim_end().to_owned())
     })?;
     Ok(file.layers)
+}
+
+fn unreadable(cause: &std::io::Error) -> String {
+    format!(
+        "cannot read the file: {cause}; name a TOML file with the layers of the network, relative to the configuration"
+    )
 }
 
 impl Network {

@@ -16,7 +16,7 @@ pub struct ModelFile {
 #[non_exhaustive]
 pub enum ModelFileError {
     /// The file cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {source}; name a run that has ended, or the model.safetensors that it wrote", path.display())]
     Io {
         /// The file.
         path: PathBuf,
