@@ -5,7 +5,7 @@ use crate::configs;
 use crate::engines::EngineArgs;
 use crate::parallel;
 use crate::runs::{DIVERGED, end_cleanly_when_interrupted};
-use crate::seeds::{self, SeedGroup, has_diverged};
+use crate::seeds::{self, SeedGroup, has_diverged, is_odd_clock};
 use crate::training_args::TrainingArgs;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeSet;
@@ -26,7 +26,8 @@ pub(crate) struct Args {
     configs: Vec<PathBuf>,
     #[command(flatten)]
     training: TrainingArgs,
-    /// The folder for results, with a folder for each run; finished runs are not repeated, interrupted ones continue
+    /// The folder for results, with a folder for each run; finished runs are not repeated, interrupted ones continue. All
+    /// --set and --unset must be given again
     #[arg(long, value_name = "DIR", default_value = "runs/compare")]
     out: PathBuf,
     /// Also show what each run had cost when the workers' mean accuracy first reached this percentage
@@ -135,7 +136,8 @@ fn table_over_seeds(out: &mut impl Write, args: &Args, planned: &[PlannedRun], s
 }
 
 fn table(out: &mut impl Write, rows: &[(&String, Summary)]) -> Result<()> {
-    let (width, clock) = (NAME_WIDTH, clock(rows));
+    let all: Vec<&Summary> = rows.iter().map(|(_, row)| row).collect();
+    let (width, clock) = (NAME_WIDTH, seeds::clock(&all));
     writeln!(out, "{:<width$}  mean %  worst %  averaged %  rounds        MB{clock:>8}  wall s", "test accuracy")?;
     for (name, row) in rows {
         let percent = |part: f64| match has_diverged(row) || part.is_nan() {
@@ -161,7 +163,8 @@ fn table(out: &mut impl Write, rows: &[(&String, Summary)]) -> Result<()> {
             Status::Diverged { round, .. } => format!("; diverged in round {round}"),
             _ => String::new(),
         };
-        writeln!(out, "{name}: {} on {}{diverged}", row.algorithm, row.graph)?;
+        let clock = if is_odd_clock(&all, row) { "; real seconds" } else { "" };
+        writeln!(out, "{name}: {} on {}{clock}{diverged}", row.algorithm, row.graph)?;
     }
     Ok(())
 }
@@ -169,7 +172,8 @@ fn table(out: &mut impl Write, rows: &[(&String, Summary)]) -> Result<()> {
 /// What each run had cost when its workers' mean accuracy first was at least `percent`.
 fn reached(out: &mut impl Write, folder: &Path, rows: &[(&String, Summary)], percent: f64) -> Result<()> {
     writeln!(out, "\nto a mean accuracy of {percent} %")?;
-    let (width, clock) = (NAME_WIDTH, clock(rows));
+    let all: Vec<&Summary> = rows.iter().map(|(_, row)| row).collect();
+    let (width, clock) = (NAME_WIDTH, seeds::clock(&all));
     writeln!(out, "{:<width$}   epoch        MB{clock:>8}", "")?;
     for (name, row) in rows {
         let run = Run::read(&folder.join(name))?;
@@ -199,13 +203,5 @@ fn name_cell(name: &str) -> String {
     match name.chars().count() <= NAME_WIDTH {
         true => format!("{name:<NAME_WIDTH$}"),
         false => format!("{name}\n{:NAME_WIDTH$}", ""),
-    }
-}
-
-/// The head of the column of seconds, which are real ones if all runs took place in real time.
-fn clock(rows: &[(&String, Summary)]) -> &'static str {
-    match rows.iter().all(|(_, row)| row.is_real_time) {
-        true => "s",
-        false => "sim s",
     }
 }

@@ -31,7 +31,8 @@ pub(crate) struct Args {
     /// Listen on this address instead of the listed one, for example 0.0.0.0:7400 behind a forwarded port
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// The folder for results; an unfinished run in it is continued [default: runs/peer-N]
+    /// The folder for results; an unfinished run in it is continued, if all --set and --unset are given again [default:
+    /// runs/peer-N]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Number of threads [default: one per core]

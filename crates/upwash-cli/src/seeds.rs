@@ -69,7 +69,7 @@ fn with_margin(values: &[f64]) -> String {
     }
 }
 
-/// A row for each group: accuracies, megabytes, simulated seconds. 80 columns wide.
+/// A row for each group: accuracies, megabytes, seconds. 80 columns wide.
 pub(crate) fn write_table(out: &mut impl Write, groups: &[SeedGroup]) -> Result<()> {
     let seeds = groups.iter().map(|group| group.summaries.len()).max().unwrap_or(1);
     if seeds > 1 {
@@ -81,7 +81,8 @@ pub(crate) fn write_table(out: &mut impl Write, groups: &[SeedGroup]) -> Result<
     for (head, _) in ACCURACIES {
         write!(out, "{head:>15}")?;
     }
-    writeln!(out, "{:>8}{:>7}", "MB", "sim s")?;
+    let all: Vec<&Summary> = groups.iter().flat_map(|group| &group.summaries).collect();
+    writeln!(out, "{:>8}{:>7}", "MB", clock(&all))?;
     for group in groups {
         write_name(out, &group.name)?;
         for (_, value) in ACCURACIES {
@@ -92,10 +93,28 @@ pub(crate) fn write_table(out: &mut impl Write, groups: &[SeedGroup]) -> Result<
         let megabytes = all(|summary| summary.sent.bytes_sent as f64 / 1e6);
         writeln!(out, "{megabytes:>8.1}{:>7.1}", all(|summary| summary.sent.simulated_seconds))?;
     }
-    for group in groups.iter().filter(|group| group.diverged() > 0) {
-        writeln!(out, "{}: {} of {} runs diverged", group.name, group.diverged(), group.summaries.len())?;
+    for group in groups {
+        if group.diverged() > 0 {
+            writeln!(out, "{}: {} of {} runs diverged", group.name, group.diverged(), group.summaries.len())?;
+        }
+        if is_odd_clock(&all, &group.summaries[0]) {
+            writeln!(out, "{}: real seconds", group.name)?;
+        }
     }
     Ok(())
+}
+
+/// The head of a column of seconds: real ones if all runs took place in real time.
+pub(crate) fn clock(summaries: &[&Summary]) -> &'static str {
+    match summaries.iter().all(|summary| summary.is_real_time) {
+        true => "s",
+        false => "sim s",
+    }
+}
+
+/// Whether the seconds of a run are real ones in a column of simulated ones.
+pub(crate) fn is_odd_clock(all: &[&Summary], one: &Summary) -> bool {
+    one.is_real_time && all.iter().any(|summary| !summary.is_real_time)
 }
 
 /// The first cell of a row.

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     training: TrainingArgs,
     /// The folder for results, with a table (sweep.csv), a page (report.html) and a folder for each run; finished runs
-    /// are not repeated, interrupted ones continue
+    /// are not repeated, interrupted ones continue. All --set and --unset must be given again
     #[arg(long, value_name = "DIR", default_value = "runs/sweep")]
     out: PathBuf,
     /// How many runs share an engine at a time, if they have the same model, data, batch size and optimizer: faster on a
@@ -210,7 +210,8 @@ fn csv(axes: &[Axis], cells: &[Cell], groups: &[SeedGroup], planned: &[PlannedRu
     let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
     let mut head: Vec<String> = axes.iter().map(|axis| quoted(&axis.key)).collect();
     head.push(
-        "seed,status,mean_accuracy,worst_accuracy,averaged_model_accuracy,bytes_sent,simulated_seconds,wall_seconds"
+        "seed,status,mean_accuracy,worst_accuracy,averaged_model_accuracy,bytes_sent,simulated_seconds,is_real_time,\
+         wall_seconds"
             .into(),
     );
     let mut text = head.join(",") + "\n";
@@ -224,6 +225,7 @@ fn csv(axes: &[Axis], cells: &[Cell], groups: &[SeedGroup], planned: &[PlannedRu
             row.extend(accuracies.map(|part| if part.is_nan() { String::new() } else { part.to_string() }));
             row.push(summary.sent.bytes_sent.to_string());
             row.push(summary.sent.simulated_seconds.to_string());
+            row.push(summary.is_real_time.to_string());
             row.push(summary.wall_seconds.map_or(String::new(), |seconds| seconds.to_string()));
             text += &(row.join(",") + "\n");
         }

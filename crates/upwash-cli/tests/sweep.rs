@@ -116,6 +116,55 @@ fn sweeps_that_cannot_be_meant_are_refused_before_anything_is_written() {
     }
 }
 
+/// Workers on threads exchange in real time.
+#[test]
+fn real_seconds_are_not_called_simulated() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let threads = CONFIG.to_owned() + "asynchronous = \"threads\"\n[algorithm]\nname = \"ad-psgd\"\n";
+    std::fs::write(here.join("real.toml"), threads).unwrap();
+    std::fs::write(here.join("simulated.toml"), CONFIG).unwrap();
+    let text = said(here, &["sweep", "real.toml", "--grid", "seed=1,2", "--out", "s"]);
+    assert!(text.contains("MB      s\n") && !text.contains("sim s"), "{text}");
+    let table = std::fs::read_to_string(here.join("s/sweep.csv")).unwrap();
+    assert!(table.lines().nth(1).unwrap().split(',').nth(8) == Some("true"), "{table}");
+    let compare = ["compare", "real.toml", "simulated.toml", "--out"];
+    let text = said(here, &[&compare[..], &["c"]].concat());
+    assert!(text.contains("  sim s") && text.contains("; real seconds\n"), "{text}");
+    let text = said(here, &[&compare[..], &["d", "--seeds", "2"]].concat());
+    assert!(text.contains("  sim s\n") && text.contains("real: real seconds\n"), "{text}");
+    said(here, &["export", "c/real", "c/simulated", "--csv", "all.csv", "--tensorboard", "tb"]);
+    let table = std::fs::read_to_string(here.join("all.csv")).unwrap();
+    for (run, is_real) in [("real", "true"), ("simulated", "false")] {
+        let rows = table.lines().filter(|line| line.starts_with(&format!("\"{run}\"")));
+        assert!(rows.clone().count() > 0 && rows.clone().all(|row| row.ends_with(is_real)), "{table}");
+        let bytes = std::fs::read(here.join(format!("tb/{run}/all/events.out.tfevents.0.upwash"))).unwrap();
+        let tag = b"all/simulated_seconds";
+        assert_eq!(bytes.windows(tag.len()).any(|part| part == tag), run == "simulated");
+    }
+}
+
+/// More epochs extend the runs of a sweep, with the same bits as runs of that length.
+#[test]
+fn sweep_is_extended() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    std::fs::write(here.join("c.toml"), CONFIG).unwrap();
+    let sweep = |out: &str, epochs: &str| {
+        said(here, &["sweep", "c.toml", "--grid", "graph.copies=1,2", "--epochs", epochs, "--out", out])
+    };
+    sweep("s", "1");
+    let extended = sweep("s", "3");
+    sweep("whole", "3");
+    assert!(extended.contains("highest mean: "), "{extended}");
+    for name in ["copies=1", "copies=2"] {
+        let [extended, whole] = ["s", "whole"].map(|out| here.join(out).join(name));
+        assert_eq!(outcome(&extended), outcome(&whole), "{name}");
+        let model = |run: &Path| std::fs::read(run.join("model.safetensors")).unwrap();
+        assert!(model(&extended) == model(&whole), "{name}");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn interrupted_sweep_goes_on() {

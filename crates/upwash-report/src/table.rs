@@ -5,8 +5,10 @@ use std::fmt::Write;
 
 /// A CSV table with one line per epoch and worker.
 pub fn csv(runs: &[Run]) -> String {
-    let mut text =
-        String::from("run,epoch,worker,train_loss,test_accuracy,consensus_distance,bytes_sent,simulated_seconds\n");
+    let mut text = String::from(
+        "run,epoch,worker,train_loss,test_accuracy,consensus_distance,bytes_sent,simulated_seconds,\
+         is_real_time\n",
+    );
     let number = |number: Option<f64>| number.map_or(String::new(), |number| number.to_string());
     for run in runs {
         for epoch in &run.epochs {
@@ -17,13 +19,14 @@ pub fn csv(runs: &[Run]) -> String {
                 let name = run.name.replace('"', "\"\"");
                 let _ = writeln!(
                     text,
-                    "\"{name}\",{},{worker},{},{},{},{},{}",
+                    "\"{name}\",{},{worker},{},{},{},{},{},{}",
                     epoch.epoch,
                     number(loss),
                     number(accuracy),
                     number(epoch.consensus),
                     epoch.bytes,
-                    epoch.seconds
+                    epoch.seconds,
+                    run.is_real_time
                 );
             }
         }

@@ -18,6 +18,7 @@ pub fn tensorboard(run: &Run) -> Vec<(String, Vec<u8>)> {
         files.push((format!("worker-{worker}"), file.bytes));
     }
     let mut file = Records::new();
+    let seconds = if run.is_real_time { "all/seconds" } else { "all/simulated_seconds" };
     for epoch in &run.epochs {
         let part = |percent: f64| percent / 100.0;
         // With the tags of the workers, so that TensorBoard draws the means into the same charts.
@@ -27,7 +28,7 @@ pub fn tensorboard(run: &Run) -> Vec<(String, Vec<u8>)> {
             ("all/worst_accuracy", Quantity::SmallestAccuracy.value(run, epoch).map(part)),
             ("all/consensus_distance", epoch.consensus),
             ("all/gigabytes_sent", Some(epoch.bytes as f64 / 1e9)),
-            ("all/simulated_seconds", Some(epoch.seconds)),
+            (seconds, Some(epoch.seconds)),
         ];
         file.epoch(epoch.epoch, epoch.seconds, &values);
     }

@@ -27,8 +27,7 @@ pub fn show(run: &Run) -> String {
     }
     if let Some(last) = run.epochs.last() {
         let (gigabytes, seconds) = (last.bytes as f64 / 1e9, last.seconds);
-        let clock = if run.is_real_time { "seconds" } else { "simulated seconds" };
-        let _ = writeln!(text, "  {gigabytes:.3} GB sent, {seconds:.1} {clock}");
+        let _ = writeln!(text, "  {gigabytes:.3} GB sent, {seconds:.1} {}", clock(run.is_real_time));
     }
     text
 }
@@ -64,15 +63,20 @@ pub fn summary_table(summary: &Summary) -> String {
     let (averaged, sent) = (percent(summary.averaged_model_accuracy), &summary.sent);
     let distance = known(summary.consensus_distance);
     let distance = distance.map_or(String::new(), |distance| format!(", consensus distance {distance:.4}"));
-    let clock = if summary.is_real_time { "seconds" } else { "simulated seconds" };
     let _ = writeln!(
         text,
-        "\n  {model} {averaged}{distance}\n  {:.1} MB in {} messages, {:.1} {clock}",
+        "\n  {model} {averaged}{distance}\n  {:.1} MB in {} messages, {:.1} {}",
         sent.bytes_sent as f64 / 1e6,
         sent.messages_sent,
-        sent.simulated_seconds
+        sent.simulated_seconds,
+        clock(summary.is_real_time)
     );
     text
+}
+
+/// What the seconds of a run are.
+fn clock(is_real_time: bool) -> &'static str {
+    if is_real_time { "seconds" } else { "simulated seconds" }
 }
 
 /// How many images of each class every worker trains on.
