@@ -58,6 +58,20 @@ fn start(folder: &Path, arguments: &[&str]) -> (Running, String) {
 const LONG: &str =
     "[graph]\ncopies = 3\n[training]\nepochs = 1000000\nbatch_size = 32\ntest_every = 10\ncheckpoint_every = 0\n";
 
+/// The page fits the width of a phone.
+fn check_on_a_phone(browser: &mut Browser) {
+    let size =
+        |width: u32| serde_json::json!({ "width": width, "height": 800, "deviceScaleFactor": 1, "mobile": false });
+    browser.call("Emulation.setDeviceMetricsOverride", size(390));
+    browser.wait_for("innerWidth === 390 && document.documentElement.scrollWidth <= 390");
+    let outside = "[...document.querySelectorAll('button, td, th, #state, h1, h2, h3')].filter((one) => {
+        const box = one.getBoundingClientRect();
+        return box.width && (box.left < -0.5 || box.right > 390.5);
+    }).map((one) => one.textContent)";
+    assert_eq!(browser.evaluate(outside), serde_json::json!([]));
+    browser.call("Emulation.setDeviceMetricsOverride", size(1440));
+}
+
 #[test]
 fn run_is_watched_paused_checkpointed_and_stopped() {
     let Some(mut browser) = Browser::start(1440, 1000) else {
@@ -88,6 +102,7 @@ fn run_is_watched_paused_checkpointed_and_stopped() {
     );
     let state = |word: &str| format!("document.getElementById('state').textContent.includes('{word}')");
     browser.wait_for(&state("worst worker"));
+    check_on_a_phone(&mut browser);
     browser.click("document.getElementById('pause')");
     browser.wait_for(&state("paused"));
     let paused = browser.evaluate(rounds);
@@ -156,6 +171,7 @@ fn watching_neither_changes_nor_locks_a_run() {
         let state = "document.getElementById('state').textContent";
         browser.wait_for(&format!("{state}.includes('finished')"));
         assert_eq!(browser.evaluate("document.getElementById('stop').disabled"), true);
+        check_on_a_phone(&mut browser);
         assert_eq!(browser.complaints, Vec::<String>::new());
     }
     assert_eq!(content(), before);

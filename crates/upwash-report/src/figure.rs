@@ -1,13 +1,16 @@
 //! Figures for papers, as SVG and PNG: the same charts as on the HTML page.
 
+mod axis;
 mod chart;
 
-use crate::charts::{CHARTS, ChartSpec, Lines};
+use crate::charts::{CHARTS, ChartSpec, Lines, Quantity};
 use crate::drawing::{self, AccuracyScale};
 use crate::{Epoch, Run};
+use axis::accuracy_axis;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
+use std::ops::Range;
 use std::sync::Once;
 use upwash_topology::Drawing;
 
@@ -62,6 +65,8 @@ struct Chart {
     lines: Vec<Line>,
     /// The ranges of the axes, which charts of several runs share.
     ranges: Ranges,
+    /// The y axis, if it is not that of the range with a margin.
+    y_axis: Option<Range<f64>>,
 }
 
 /// The least and the largest x and y of all points; infinite the wrong way round if there are none.
@@ -98,8 +103,7 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
     let mut figures = Vec::new();
     let scale = AccuracyScale::of(runs);
     let worker_charts = || CHARTS.iter().filter(|spec| spec.lines == Lines::Workers);
-    let joint = |spec| runs.iter().map(|run| worker_chart(spec, run).ranges).fold(Ranges::EMPTY, Ranges::join);
-    let ranges: Vec<Ranges> = worker_charts().map(joint).collect();
+    let axes: Vec<Axes> = worker_charts().map(|spec| worker_axes(spec, runs)).collect();
     for (number, run) in runs.iter().enumerate() {
         let suffix = match runs.len() {
             1 => String::new(),
@@ -114,8 +118,9 @@ pub fn figures(runs: &[Run]) -> Vec<Figure> {
                 content: Content::Graph(drawing),
             });
         }
-        for (spec, &ranges) in worker_charts().zip(&ranges) {
-            let (name, chart) = (format!("{}{suffix}", spec.name), Chart { ranges, ..worker_chart(spec, run) });
+        for (spec, (ranges, y_axis)) in worker_charts().zip(&axes) {
+            let (ranges, y_axis) = (*ranges, y_axis.clone());
+            let (name, chart) = (format!("{}{suffix}", spec.name), Chart { ranges, y_axis, ..worker_chart(spec, run) });
             figures.push(Figure { name, title: title.clone(), content: Content::Chart(chart) });
         }
     }
@@ -144,14 +149,29 @@ fn worker_chart(spec: &ChartSpec, run: &Run) -> Chart {
     Chart::new([spec.x.label(), spec.y.label()], spec.log, lines)
 }
 
-/// A chart with a line for each run.
+/// The axes that a chart of the workers has for all runs.
+type Axes = (Ranges, Option<Range<f64>>);
+
+fn worker_axes(spec: &ChartSpec, runs: &[Run]) -> Axes {
+    let charts: Vec<Chart> = runs.iter().map(|run| worker_chart(spec, run)).collect();
+    let ranges = charts.iter().map(|chart| chart.ranges).fold(Ranges::EMPTY, Ranges::join);
+    let lines = charts.iter().flat_map(|chart| &chart.lines).map(|line| line.points.as_slice());
+    (ranges, if spec.y == Quantity::Accuracy { accuracy_axis(lines) } else { None })
+}
+
+/// A chart with a line for each run. Those of the mean and of the worst accuracy have the same axis.
 fn run_chart(spec: &ChartSpec, runs: &[Run]) -> Chart {
-    let line = |(number, run): (usize, &Run)| {
-        let point = |epoch: &Epoch| Some((spec.x.value(run, epoch)?, spec.y.value(run, epoch)?));
-        Line::new(run.name.clone(), run.epochs.iter().filter_map(point).collect(), number)
+    let points = |run: &Run, y: Quantity| -> Vec<(f64, f64)> {
+        run.epochs.iter().filter_map(|epoch| Some((spec.x.value(run, epoch)?, y.value(run, epoch)?))).collect()
     };
-    let lines = runs.iter().enumerate().map(line).collect();
-    Chart::new([spec.x.label(), spec.y.label()], spec.log, lines)
+    let line = |(number, run): (usize, &Run)| Line::new(run.name.clone(), points(run, spec.y), number);
+    let chart = Chart::new([spec.x.label(), spec.y.label()], spec.log, runs.iter().enumerate().map(line).collect());
+    let accuracies = [Quantity::MeanAccuracy, Quantity::SmallestAccuracy];
+    if !accuracies.contains(&spec.y) {
+        return chart;
+    }
+    let all: Vec<_> = accuracies.iter().flat_map(|y| runs.iter().map(|run| points(run, *y))).collect();
+    Chart { y_axis: accuracy_axis(all.iter().map(Vec::as_slice)), ..chart }
 }
 
 /// The mean of the lines at each x.
@@ -243,5 +263,50 @@ impl Figure {
             Content::Graph(drawing) => drawing::draw(drawing, area),
             Content::Chart(chart) => chart.draw(area, &self.title, scale),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// A run of two workers, whose losses are multiplied by a factor.
+    fn run(folder: &std::path::Path, epochs: u32, factor: f64) -> Run {
+        let started = r#"{"event":"started","version":1,"round":0,"algorithm":"D-PSGD","graph":"ring:2","workers":2,"parameters":10,"rounds":100,"rounds_per_epoch":10,"batch_size":8,"time":1794000000,"upwash":"0.1.0"}"#;
+        let epoch = |epoch: u32| {
+            let losses = [1.0, 1.5].map(|worker| factor * worker / f64::from(epoch));
+            let accuracies = losses.map(|loss| 1.0 - loss / 2.0);
+            format!(
+                r#"{{"event":"epoch","epoch":{epoch},"train_losses":{losses:?},"test_accuracies":{accuracies:?},"consensus_distance":0.1,"bytes_sent":1000,"messages_sent":1,"simulated_seconds":1}}"#
+            )
+        };
+        let lines: Vec<String> = std::iter::once(started.to_owned()).chain((1..=epochs).map(epoch)).collect();
+        std::fs::write(folder.join("events.jsonl"), lines.join("\n") + "\n").unwrap();
+        Run::read(folder).unwrap()
+    }
+
+    #[test]
+    fn figures_of_several_runs_share_their_axes() {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let runs = [run(folders[0].path(), 40, 1.0), run(folders[1].path(), 30, 0.5)];
+        let figures = figures(&runs);
+        let chart = |name: &str| match &figures.iter().find(|figure| figure.name == name).unwrap().content {
+            Content::Chart(chart) => chart,
+            Content::Graph(_) => panic!("{name} is a graph"),
+        };
+        for name in ["loss", "accuracy"] {
+            let [one, other] = [1, 2].map(|run| chart(&format!("{name}-{run}")));
+            assert_eq!((one.ranges.x, one.ranges.y), (other.ranges.x, other.ranges.y), "{name}");
+            assert_eq!(one.y_axis, other.y_axis, "{name}");
+            assert_eq!(one.ranges.x, (1.0, 40.0));
+        }
+        // In the first epoch the worst worker has 25 %; after a third of the epochs all have more than 94 %.
+        let axis = chart("accuracy-1").y_axis.clone().unwrap();
+        assert!((90.0..95.0).contains(&axis.start) && axis.end == 100.0, "{axis:?}");
+        assert_eq!(chart("mean-accuracy").y_axis, chart("worst-accuracy").y_axis);
+        assert!(chart("mean-accuracy").y_axis.as_ref().unwrap().start > 90.0);
+        assert_eq!(chart("loss-1").y_axis, None);
     }
 }

@@ -203,8 +203,8 @@ fn first_screen_has_the_results_and_the_first_charts() {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
-    let folders: Vec<PathBuf> = (1..=4).map(|index| folder(directory.path(), &format!("run-{index}"))).collect();
-    for count in [1, 2, 4] {
+    let folders: Vec<PathBuf> = (1..=8).map(|index| folder(directory.path(), &format!("run-{index}"))).collect();
+    for count in [8, 1, 2, 4] {
         open(&mut browser, directory.path(), &folders[..count]);
         // The charts of the loss and of the worst worker end above the lower edge.
         let last = if count == 1 { "accuracy-0" } else { "worst-accuracy" };
@@ -258,6 +258,24 @@ fn runs_share_their_axes_and_late_epochs_fill_them() {
     open(&mut browser, directory.path(), &[folders[0].clone(), longer]);
     let epochs = extent("loss-0").replace("yAxis", "xAxis");
     assert_eq!(browser.evaluate(&format!("{epochs}.join()")), "1,60");
+}
+
+#[test]
+fn short_logarithmic_axes_have_ticks() {
+    let Some(mut browser) = Browser::start(1440, 900) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let narrow = scaled_folder(directory.path(), "narrow", ("complete:2", 2, 1), 0.34);
+    let events = narrow.join("events.jsonl");
+    let text = std::fs::read_to_string(&events).unwrap();
+    assert!(text.contains("\"train_losses\":[0.34, 0.51]"), "{text}");
+    std::fs::write(&events, text.replace("[0.34, 0.51]", "[0.34, 0.35]")).unwrap();
+    open(&mut browser, directory.path(), &[narrow]);
+    let labels = browser.evaluate("[...document.querySelectorAll('#loss-0 svg text')].map((one) => one.textContent)");
+    for tick in ["0.3", "0.35", "0.4"] {
+        assert!(labels.as_array().unwrap().iter().any(|label| label == tick), "{tick}: {labels}");
+    }
 }
 
 #[test]

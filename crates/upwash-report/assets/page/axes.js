@@ -18,7 +18,17 @@ const accuracyRange = (all, largest) => {
   const interval = [1, 2, 5, 10].map((one) => one * power).find((step) => (max - min) / step <= 6);
   return { axis: { min: Math.floor(min / interval) * interval, max: Math.min(largest, Math.ceil(max / interval) * interval), interval }, isCut };
 };
-// A logarithmic axis, with ticks at 1, 2 and 5 times powers of ten, or at fewer of them over many decades.
+// The multiples of the largest round step of which at least three are on the axis.
+const linearTicks = (min, max) => {
+  const power = 10 ** Math.floor(Math.log10((max - min) / 3));
+  const multiples = (step) => {
+    const first = Math.ceil(min / step);
+    return Array.from({ length: Math.floor(max / step) - first + 1 }, (_, index) => +((first + index) * step).toPrecision(6));
+  };
+  return [5, 2, 1].map((factor) => multiples(factor * power)).find((ticks, index) => ticks.length >= 3 || index === 2);
+};
+// A logarithmic axis, with ticks at 1, 2 and 5 times powers of ten, or at fewer of them over many decades. A short axis that
+// holds too few of these has ticks at equal distances.
 const logRange = (all) => {
   const positive = all.flatMap(values).filter((value) => value > 0);
   if (!positive.length) return {};
@@ -30,7 +40,7 @@ const logRange = (all) => {
   for (let power = Math.floor(Math.log10(min)); power <= Math.log10(max); power += 1) {
     ticks.push(...digits.map((digit) => +(digit * 10 ** power).toPrecision(2)).filter((tick) => tick > min && tick < max));
   }
-  return { axis: { min, max }, ticks: { customValues: ticks } };
+  return { axis: { min, max }, ticks: { customValues: ticks.length < 3 ? linearTicks(min, max) : ticks } };
 };
 const frame = (x, series, more = {}) => {
   const ink = color("--ink"), soft = color("--soft"), line = color("--line");

@@ -1,5 +1,6 @@
 //! Drawing of line charts.
 
+use super::axis::{label, log_ticks};
 use super::{Chart, Line, MAX_LEGEND, Ranges};
 use plotters::coord::Shift;
 use plotters::coord::cartesian::Cartesian2d;
@@ -30,7 +31,7 @@ impl Ranges {
 impl Chart {
     /// A chart of these lines, with the labels of the x and y axes.
     pub(super) fn new([x_label, y_label]: [&'static str; 2], log: bool, lines: Vec<Line>) -> Self {
-        let mut chart = Self { x_label, y_label, log, lines, ranges: Ranges::EMPTY };
+        let mut chart = Self { x_label, y_label, log, lines, ranges: Ranges::EMPTY, y_axis: None };
         let points = chart.lines.iter().flat_map(|line| &line.points).filter(|point| chart.is_drawable(point.1));
         chart.ranges = points.map(|&(x, y)| Ranges { x: (x, x), y: (y, y) }).fold(Ranges::EMPTY, Ranges::join);
         chart
@@ -56,8 +57,14 @@ impl Chart {
                 edges[1].insert(0, (x, low));
             }
         }
-        let outline = edges.concat();
+        let mut outline = edges.concat();
+        outline.iter_mut().for_each(|point| point.1 = point.1.max(self.bottom()));
         (outline.len() > 2).then_some(outline)
+    }
+
+    /// What is below this is cut off.
+    fn bottom(&self) -> f64 {
+        self.y_axis.as_ref().map_or(f64::NEG_INFINITY, |axis| axis.start)
     }
 
     pub(super) fn draw<B: DrawingBackend>(
@@ -86,7 +93,7 @@ impl Chart {
             self.draw_on(builder.build_cartesian_2d(x, y.log_scale().with_key_points(ticks))?, scale)?;
         } else {
             let margin = ((y.1 - y.0) * 0.05).max(1e-9);
-            let y = y.0 - margin..y.1 + margin;
+            let y = self.y_axis.clone().unwrap_or(y.0 - margin..y.1 + margin);
             self.draw_on(builder.build_cartesian_2d(x, y)?, scale)?;
         }
         for (row, lines) in rows.iter().enumerate() {
@@ -158,12 +165,14 @@ impl Chart {
         scale: u32,
     ) -> DrawResult<B> {
         let points = line.points.iter().copied();
-        let points = points.filter(|point| self.is_drawable(point.1));
+        let points: Vec<(f64, f64)> = points.filter(|point| self.is_drawable(point.1)).collect();
         let style = line.style(scale);
-        match line.dashed {
-            true => chart.draw_series(DashedLineSeries::new(points, 6 * scale, 4 * scale, style))?,
-            false => chart.draw_series(LineSeries::new(points, style))?,
-        };
+        for part in above(&points, self.bottom()) {
+            match line.dashed {
+                true => chart.draw_series(DashedLineSeries::new(part, 6 * scale, 4 * scale, style))?,
+                false => chart.draw_series(LineSeries::new(part, style))?,
+            };
+        }
         Ok(())
     }
 }
@@ -192,43 +201,37 @@ impl Line {
     }
 }
 
-/// Round numbers on a logarithmic axis: 1, 2 and 5 times powers of ten, or fewer of them over many decades.
-fn log_ticks(range: &Range<f64>) -> Vec<f64> {
-    let decades = (range.end / range.start).log10();
-    let digits: &[f64] = match decades {
-        4.0.. => &[1.0],
-        2.2.. => &[1.0, 3.0],
-        0.7.. => &[1.0, 2.0, 5.0],
-        _ => &[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0],
-    };
-    let powers = range.start.log10().floor() as i32..=range.end.log10().floor() as i32;
-    let ticks = powers.flat_map(|power| digits.iter().map(move |digit| digit * 10f64.powi(power)));
-    ticks.filter(|tick| range.contains(tick)).collect()
+/// The parts of a line above `bottom`.
+fn above(points: &[(f64, f64)], bottom: f64) -> Vec<Vec<(f64, f64)>> {
+    let (mut parts, mut part, mut last) = (Vec::new(), Vec::new(), None::<(f64, f64)>);
+    for &(x, y) in points {
+        if let Some((last_x, last_y)) = last
+            && (last_y < bottom) != (y < bottom)
+        {
+            part.push((last_x + (bottom - last_y) / (y - last_y) * (x - last_x), bottom));
+        }
+        if y >= bottom {
+            part.push((x, y));
+        } else if !part.is_empty() {
+            parts.push(std::mem::take(&mut part));
+        }
+        last = Some((x, y));
+    }
+    parts.push(part);
+    parts
 }
 
 fn font(size: u32, scale: u32) -> (&'static str, i32) {
     ("sans-serif", (size * scale) as i32)
 }
 
-/// The label of a tick.
-fn label(number: f64) -> String {
-    match number.abs() {
-        0.0 => "0".into(),
-        size if !(1e-3..1e6).contains(&size) => format!("{number:.0e}"),
-        // Rounded to four decimals, without trailing zeros.
-        _ => format!("{}", (number * 1e4).round() / 1e4),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #[test]
-    fn logarithmic_axes_have_several_round_ticks() {
-        for range in [0.04..3.0, 0.9..2.4, 1e-6..0.5, 0.3..0.9, 1.0..1.9] {
-            let ticks = super::log_ticks(&range);
-            assert!((3..=9).contains(&ticks.len()), "{range:?}: {ticks:?}");
-        }
-        let ticks: Vec<String> = super::log_ticks(&(0.04..3.0)).into_iter().map(super::label).collect();
-        assert_eq!(ticks, ["0.05", "0.1", "0.2", "0.5", "1", "2"]);
+    fn lines_end_at_the_lower_edge() {
+        let line = [(0.0, 4.0), (1.0, 0.0), (2.0, 0.0), (3.0, 8.0)];
+        let parts = super::above(&line, 2.0);
+        assert_eq!(parts, [vec![(0.0, 4.0), (0.5, 2.0)], vec![(2.25, 2.0), (3.0, 8.0)]]);
+        assert_eq!(super::above(&line, f64::NEG_INFINITY), [line.to_vec()]);
     }
 }
