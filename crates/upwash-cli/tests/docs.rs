@@ -42,10 +42,57 @@ fn other_pages() -> Vec<PathBuf> {
     pages.into_iter().chain(readmes).filter(|path| path.exists()).collect()
 }
 
+/// Finds blocks of code that are marked by their indentation.
+struct IndentedBlocks {
+    /// Where the text of the current list item begins; 0 outside of lists.
+    content: usize,
+    follows_blank: bool,
+}
+
+impl Default for IndentedBlocks {
+    fn default() -> Self {
+        Self { content: 0, follows_blank: true }
+    }
+}
+
+impl IndentedBlocks {
+    /// Whether an indented block begins with this line, which is outside of other blocks.
+    fn begin_at(&mut self, line: &str) -> bool {
+        let text = line.trim_start();
+        let indent = line[..line.len() - text.len()].chars().map(|c| if c == '\t' { 4 } else { 1 }).sum::<usize>();
+        let follows_blank = std::mem::replace(&mut self.follows_blank, text.is_empty());
+        if text.is_empty() {
+            return false;
+        }
+        if follows_blank && indent < self.content {
+            self.content = 0;
+        }
+        if follows_blank && indent >= self.content + 4 {
+            return true;
+        }
+        let marker = text.split(' ').next().unwrap_or("");
+        let is_number = marker.strip_suffix('.').is_some_and(|digits| digits.parse::<u32>().is_ok());
+        if ["-", "*", "+"].contains(&marker) || is_number {
+            self.content = indent + marker.len() + 1;
+        }
+        false
+    }
+}
+
 /// The commands of a page that run, and what is wrong with its marks.
 fn commands(name: &str, text: &str) -> (String, Vec<String>) {
     let (mut script, mut wrong, mut inside) = (String::new(), Vec::new(), None::<String>);
+    let mut indented = IndentedBlocks::default();
     for (number, line) in (1..).zip(text.lines()) {
+        if inside.is_none() && line.trim_start_matches(['>', ' ', '\t']).starts_with("~~~") {
+            wrong.push(format!("{name}:{number}: begin this block with ```"));
+        }
+        if inside.is_none() && line.starts_with('>') && line.contains("```") {
+            wrong.push(format!("{name}:{number}: this block is in a quotation: take it out"));
+        }
+        if inside.is_none() && indented.begin_at(line) {
+            wrong.push(format!("{name}:{number}: this block is indented: put it between ```"));
+        }
         let fence = line.trim_start().strip_prefix("```");
         match (&inside, fence) {
             (None, Some(info)) => {
@@ -93,6 +140,15 @@ fn unmarked_blocks_are_found() {
         ("```bash run\nupwash demo\n```\n", false),
         ("```console\n$ upwash demo\n```\n", false),
         ("```\nupwash demo\n```\n", false),
+        ("~~~sh\nupwash demo\n~~~\n", false),
+        ("> ```sh\n> upwash demo\n> ```\n", false),
+        ("Text:\n\n    upwash demo\n", false),
+        ("\tupwash demo\n", false),
+        ("- item\n\n      upwash demo\n", false),
+        ("- item\n\nText:\n\n    upwash demo\n", false),
+        ("1. item\n   goes on\n\n   and on\n   - inner\n\n     text\n", true),
+        ("Text goes on\n    after a break.\n", true),
+        ("```text\n~~~\n\n    upwash demo\n```\n", true),
     ] {
         let (script, wrong) = commands("page.md", text);
         assert_eq!(wrong.is_empty(), is_right, "{text}");
