@@ -106,6 +106,7 @@ fn failed_peer_is_reported() {
     let table = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{table}");
     assert!(table.contains("1    failed: see run/peer-1.log"), "{table}");
+    assert!(table.contains(" %          of 1 tested workers out of 2\n"), "{table}");
 }
 
 #[test]

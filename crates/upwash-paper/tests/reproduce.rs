@@ -150,6 +150,7 @@ fn invalid_arguments_are_reported() {
     for (arguments, expected) in [
         (&[][..], "nothing to run: choose from table1,"),
         (&["table11"], "unknown name table11: choose from table1,"),
+        (&["tabel2"], "the names of the files in configs/paper; did you mean table2?"),
         (&["table2", "--seeds", "0"], "0 is not in"),
         (&["table2", "--workers", "8"], "are 0 to 7"),
         (&["table2", "--loss", "nan"], "above 0"),

@@ -101,7 +101,7 @@ class Algorithm:
     state_vectors: Mapping[str, str] = {}
     """Vectors that every worker keeps besides the model, by name; each starts as `"zero"` or as `"model"`."""
     matcha_budget: float | None = None
-    """Use matchings of the graph that MATCHA draws, with this budget."""
+    """Use matchings of the graph that MATCHA draws; in a round, this part of them is expected to be active (0 to 1)."""
     uses_graph: bool = True
     """Whether messages travel over the links of the graph."""
     has_server: bool = False
