@@ -1,4 +1,5 @@
-//! Failures of peers: processes on loopback, connected through relays that can be cut.
+//! Failures of peers: processes on loopback, connected through relays that can be cut. One file, because all tests share
+//! the relays.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! `upwash train`, `data` and `algorithms` on the command line.
+//! `upwash train`, `data` and `algorithms` on the command line. One file, because every test file is a program to link.
 
 #![allow(clippy::unwrap_used)]
 

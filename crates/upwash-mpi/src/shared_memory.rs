@@ -8,6 +8,8 @@
 //! A process number means different processes in different PID namespaces, and is used again. Every region therefore
 //! holds a random nonce, which its address repeats: a reader that finds another file at the address refuses it. The
 //! length of a region is sealed, so that an access never faults.
+//!
+//! One file, because the tests at its end need private parts of regions.
 
 use rustix::fs::{
     MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create, open,

@@ -9,6 +9,8 @@
 //! element per pixel and multiplies it by one row of the weights. The lanes of a vector are output channels and each
 //! sum is computed in the same order everywhere, so that all instruction sets with fused multiply-add give the same
 //! bits.
+//!
+//! One file, because outputs and gradients of weights share the description of their taps and strips.
 
 #![allow(clippy::needless_range_loop, reason = "tiles index several arrays by the same constant ranges")]
 

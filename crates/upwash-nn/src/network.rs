@@ -1,4 +1,5 @@
-//! Networks: tensors, the layers between them, and passes over a batch.
+//! Networks: tensors, the layers between them, and passes over a batch. Long because every layer has a method here, with
+//! documentation.
 
 use crate::layers::{
     Activation, BatchNorm, Conv, Flatten, Function, GlobalAverage, Kernel, LayerNorm, Linear, MaxPool, Moments,

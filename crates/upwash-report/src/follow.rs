@@ -1,4 +1,5 @@
-//! Reads a run's folder incrementally while the run writes to it.
+//! Reads a run's folder incrementally while the run writes to it. One file, because a run is put together from several
+//! logs, of which each may grow, restart or be cut off in the meantime.
 
 use crate::events::{Skipped, Source, non_nan, round_number};
 use crate::page::{MAX_POINTS, thinned};

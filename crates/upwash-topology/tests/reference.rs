@@ -1,5 +1,5 @@
 //! Comparison with values computed independently of this crate (Jacobi eigenvalues, golden-section searches, exact
-//! fractions, enumeration of all orders of the losses).
+//! fractions, enumeration of all orders of the losses). Long because the values are written out.
 
 #![allow(clippy::unwrap_used)]
 

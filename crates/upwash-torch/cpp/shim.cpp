@@ -1,3 +1,5 @@
+// The functions of libtorch that the Torch engine calls, with failures as text. One file, because every file would compile
+// the headers of libtorch again, which takes most of the time.
 #include "shim.h"
 
 #include <ATen/Context.h>

@@ -1,4 +1,5 @@
 //! Checks every algorithm against its equations in double precision, with results worked by hand or known from theory.
+//! One file, because the algorithms share the small problems that they are tested on.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
 //! Runs in several processes, simulated by threads that exchange messages over channels, compared with runs in one
-//! process.
+//! process. Half of this file is that transport.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;

@@ -2,6 +2,8 @@
 //!
 //! Kernels of 3x3 with padding 1 and of 1x1 without padding, with stride 1 or 2, are computed in place. Others go
 //! through a copy of the input in which the pixels of each kernel position are side by side, which is slower.
+//!
+//! One file, because each pass of the layer depends on how its weights are packed for the others.
 
 use crate::convolve::{Sweep, Taps, Walk, Write};
 use crate::packing::Packing;

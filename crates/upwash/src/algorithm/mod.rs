@@ -4,6 +4,8 @@
 //! the rows of U. A round of most synchronous algorithms is X' = A X - C U, with small sparse A and C that change from
 //! round to round. Some algorithms keep additional state vectors for every worker. An [`Algorithm`] defines what each
 //! worker sends and what its vectors become, as short weighted sums. It never touches a tensor, a thread or a socket.
+//!
+//! More than a third of this file is documentation of what an algorithm can define.
 //! It computes row i from what worker i knows (the schedule and the messages it has received), so it runs unchanged in
 //! one process and over a network. An [`Asynchronous`] algorithm defines the same for the two workers of a pairwise
 //! update.

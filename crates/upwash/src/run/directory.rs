@@ -2,6 +2,8 @@
 //!
 //! A process that holds all workers writes into the directory itself. Processes that share a directory (MPI ranks) use
 //! subdirectories `rank-N`. Peers have separate directories.
+//!
+//! One file, because what is asked about a directory must agree with what is written there.
 
 mod change;
 mod error;

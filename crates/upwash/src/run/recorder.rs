@@ -1,4 +1,5 @@
-//! Runs in a directory: records events, writes checkpoints, serves control requests and writes the summary.
+//! Runs in a directory: records events, writes checkpoints, serves control requests and writes the summary. One file,
+//! because all of this happens in order between two rounds.
 
 use super::directory::{DirectoryError, RunDirectory};
 use super::{
