@@ -4,6 +4,7 @@ use super::round::CurrentRound;
 use super::session::Session;
 use crate::algorithm::{Exchange, ExchangeContext, Outgoing, Vector, WorkerPlan};
 use crate::clock::Transfer;
+use crate::experiment::Experiment;
 use crate::gossip::{ExchangeJob, Inbox};
 use crate::model::Layout;
 use std::collections::BTreeSet;
@@ -76,44 +77,12 @@ fn count_traffic(
     bytes: impl Fn(&WorkerPlan) -> u64,
 ) {
     let experiment = session.experiment;
+    if exchange == Exchange::Mean {
+        return count_all_reduce(session, plans.first().map_or(0, bytes));
+    }
+    let transfers = transfers(experiment, exchange, context, plans, bytes);
     let (clock, sent) = (&experiment.clock, &mut session.progress.sent);
     let clocks = &mut session.progress.clocks;
-    if exchange == Exchange::Mean {
-        let ring = &session.training;
-        let bytes = plans.first().map_or(0, bytes);
-        let hops = 2 * (ring.len() as u64).saturating_sub(1);
-        sent.bytes_sent += hops * bytes;
-        sent.messages_sent += hops * ring.len() as u64;
-        clock.all_reduce(clocks, bytes, ring);
-        if let (Some(to), Some(&from)) = (experiment.server, ring.first()) {
-            // The server receives the result.
-            sent.bytes_sent += bytes;
-            sent.messages_sent += 1;
-            clocks[to] = clocks[from] + clock.message(&Transfer { from, to, bytes });
-        }
-        return;
-    }
-    let mut transfers = Vec::new();
-    for plan in plans {
-        let to = plan.worker;
-        let mut add = |from: usize| {
-            let bytes = bytes(&plans[from]);
-            transfers.push(Transfer { from, to, bytes });
-        };
-        match (exchange, &experiment.required_senders) {
-            (Exchange::Chosen, _) => {
-                let used = plan.plan.assignments.iter().flat_map(|assignment| &assignment.messages);
-                let others = used.map(|entry| entry.0).filter(|&from| from != to);
-                let chosen: BTreeSet<usize> = others.collect();
-                chosen.into_iter().for_each(add);
-            }
-            // Public copies are kept up to date at every worker that will need them.
-            (Exchange::Neighbors | Exchange::Early, Some(senders)) => {
-                senders[to].iter().copied().for_each(&mut add);
-            }
-            _ => exchange.senders(to, context).for_each(&mut add),
-        }
-    }
     let messages = |transfer: &Transfer| plans[transfer.from].messages.len() as u64;
     sent.messages_sent += transfers.iter().map(messages).sum::<u64>();
     sent.bytes_sent += transfers.iter().map(|transfer| transfer.bytes).sum::<u64>();
@@ -132,6 +101,51 @@ fn count_traffic(
         }
         clock.exchange(clocks, &transfers);
     }
+}
+
+/// Adds the traffic and the time of an all-reduce of that many bytes for each worker.
+fn count_all_reduce(session: &mut Session<'_>, bytes: u64) {
+    let (clock, ring) = (&session.experiment.clock, &session.training);
+    let (sent, clocks) = (&mut session.progress.sent, &mut session.progress.clocks);
+    let hops = 2 * (ring.len() as u64).saturating_sub(1);
+    sent.bytes_sent += hops * bytes;
+    sent.messages_sent += hops * ring.len() as u64;
+    clock.all_reduce(clocks, bytes, ring);
+    if let (Some(to), Some(&from)) = (session.experiment.server, ring.first()) {
+        // The server receives the result.
+        sent.bytes_sent += bytes;
+        sent.messages_sent += 1;
+        clocks[to] = clocks[from] + clock.message(&Transfer { from, to, bytes });
+    }
+}
+
+/// What the workers send each other in an exchange other than an all-reduce.
+fn transfers(
+    experiment: &Experiment,
+    exchange: Exchange,
+    context: &ExchangeContext<'_>,
+    plans: &[WorkerPlan],
+    bytes: impl Fn(&WorkerPlan) -> u64,
+) -> Vec<Transfer> {
+    let mut transfers = Vec::new();
+    for plan in plans {
+        let to = plan.worker;
+        let mut add = |from: usize| transfers.push(Transfer { from, to, bytes: bytes(&plans[from]) });
+        match (exchange, &experiment.required_senders) {
+            (Exchange::Chosen, _) => {
+                let used = plan.plan.assignments.iter().flat_map(|assignment| &assignment.messages);
+                let others = used.map(|entry| entry.0).filter(|&from| from != to);
+                let chosen: BTreeSet<usize> = others.collect();
+                chosen.into_iter().for_each(add);
+            }
+            // Public copies are kept up to date at every worker that will need them.
+            (Exchange::Neighbors | Exchange::Early, Some(senders)) => {
+                senders[to].iter().copied().for_each(&mut add);
+            }
+            _ => exchange.senders(to, context).for_each(&mut add),
+        }
+    }
+    transfers
 }
 
 /// Sets the simulated time at the end of a round to that of the slowest worker.

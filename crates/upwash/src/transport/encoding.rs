@@ -51,29 +51,7 @@ impl Encoding {
                 };
                 vector.chunks(2).map(pair).collect()
             }
-            Self::Compressed(Compression::TopK(part)) => {
-                let kept = kept(part, count);
-                if kept + kept.min(count.div_ceil(32)) >= count {
-                    return vector;
-                }
-                // Fewer than `kept` numbers may be nonzero. Zeros at the lowest indices fill up the rest.
-                let mut chosen: Vec<bool> = vector.iter().map(|&x| x.to_bits() != 0).collect();
-                let mut missing = kept.saturating_sub(chosen.iter().filter(|is_chosen| **is_chosen).count());
-                for is_chosen in &mut chosen {
-                    if missing > 0 && !*is_chosen {
-                        *is_chosen = true;
-                        missing -= 1;
-                    }
-                }
-                let indices = (0..count).filter(|&index| chosen[index]);
-                let mut units: Vec<f32> = indices.clone().map(|index| vector[index]).collect();
-                if kept <= count.div_ceil(32) {
-                    units.extend(indices.map(|index| f32::from_bits(index as u32)));
-                } else {
-                    units.extend(bits(&chosen));
-                }
-                units
-            }
+            Self::Compressed(Compression::TopK(part)) => encode_largest(vector, part),
             Self::Compressed(Compression::RandomK(part)) => {
                 let draw = Draw::new(part, count, draw);
                 let indices = (0..count).filter(|&index| draw.has(index));
@@ -86,29 +64,7 @@ impl Encoding {
                 units.extend(bits(&positive));
                 units
             }
-            Self::Compressed(Compression::EightBit) => {
-                let largest = vector.iter().map(|x| x.abs().to_bits()).max().unwrap_or(0);
-                // The largest number is 127 times the scale. Because of rounding, only trying tells the exact scale.
-                let estimate = f32::from_bits(largest) / 127.0;
-                let exact = |scale: &f32| {
-                    let steps = |x: &f32| (x / scale).round_ties_even() * scale == *x;
-                    vector.iter().all(steps)
-                };
-                let candidates = [estimate, estimate.next_down(), estimate.next_up()];
-                let scale = candidates.into_iter().find(exact).unwrap_or(estimate);
-                let byte = |x: f32| match scale == 0.0 {
-                    true => 0,
-                    false => u32::from((x / scale).round_ties_even() as i8 as u8),
-                };
-                let four = |four: &[f32]| {
-                    let all = four.iter().enumerate();
-                    let bytes = all.map(|(index, &x)| byte(x) << (8 * index));
-                    f32::from_bits(bytes.fold(0, |a, b| a | b))
-                };
-                let mut units = vec![scale];
-                units.extend(vector.chunks(4).map(four));
-                units
-            }
+            Self::Compressed(Compression::EightBit) => encode_in_bytes(&vector),
         }
     }
 
@@ -175,6 +131,58 @@ impl Encoding {
             }
         })
     }
+}
+
+/// The numbers that were kept, and after them their indices or a bit for each number, whichever is shorter. The vector itself
+/// if that is no longer.
+fn encode_largest(vector: Vec<f32>, part: f64) -> Vec<f32> {
+    let count = vector.len();
+    let kept = kept(part, count);
+    if kept + kept.min(count.div_ceil(32)) >= count {
+        return vector;
+    }
+    // Fewer than `kept` numbers may be nonzero. Zeros at the lowest indices fill up the rest.
+    let mut chosen: Vec<bool> = vector.iter().map(|&x| x.to_bits() != 0).collect();
+    let mut missing = kept.saturating_sub(chosen.iter().filter(|is_chosen| **is_chosen).count());
+    for is_chosen in &mut chosen {
+        if missing > 0 && !*is_chosen {
+            *is_chosen = true;
+            missing -= 1;
+        }
+    }
+    let indices = (0..count).filter(|&index| chosen[index]);
+    let mut units: Vec<f32> = indices.clone().map(|index| vector[index]).collect();
+    if kept <= count.div_ceil(32) {
+        units.extend(indices.map(|index| f32::from_bits(index as u32)));
+    } else {
+        units.extend(bits(&chosen));
+    }
+    units
+}
+
+/// The scale, and after it four numbers in each unit.
+fn encode_in_bytes(vector: &[f32]) -> Vec<f32> {
+    let largest = vector.iter().map(|x| x.abs().to_bits()).max().unwrap_or(0);
+    // The largest number is 127 times the scale. Because of rounding, only trying tells the exact scale.
+    let estimate = f32::from_bits(largest) / 127.0;
+    let exact = |scale: &f32| {
+        let steps = |x: &f32| (x / scale).round_ties_even() * scale == *x;
+        vector.iter().all(steps)
+    };
+    let candidates = [estimate, estimate.next_down(), estimate.next_up()];
+    let scale = candidates.into_iter().find(exact).unwrap_or(estimate);
+    let byte = |x: f32| match scale == 0.0 {
+        true => 0,
+        false => u32::from((x / scale).round_ties_even() as i8 as u8),
+    };
+    let four = |four: &[f32]| {
+        let all = four.iter().enumerate();
+        let bytes = all.map(|(index, &x)| byte(x) << (8 * index));
+        f32::from_bits(bytes.fold(0, |a, b| a | b))
+    };
+    let mut units = vec![scale];
+    units.extend(vector.chunks(4).map(four));
+    units
 }
 
 /// bf16: the upper half of the bits, rounded to nearest, ties to even. NaN stays NaN.

@@ -1,7 +1,7 @@
 //! An exchange compiled for many columns: the messages to form, and the sums to compute from them.
 
 use super::{RemoteRow, WorkerVectors, add, combine_own};
-use crate::algorithm::{Outgoing, RowPlan, Vector};
+use crate::algorithm::{Assignment, Outgoing, RowPlan, Vector};
 use crate::ids::RowIndex;
 
 /// An exchange in single precision, with indices of messages instead of senders.
@@ -37,73 +37,108 @@ struct MessageSum {
     others: Vec<(usize, f32)>,
 }
 
+/// The messages that are used, as they are found in the plans.
+struct Messages<'p, 'a> {
+    plans: &'p [RowPlan],
+    remote_rows: &'a [RemoteRow],
+    server: Option<RowIndex>,
+    /// The position in `plans` of each row.
+    positions: Vec<usize>,
+    /// The most messages of a row.
+    per_row: usize,
+    /// The index of each message of each plan; `usize::MAX` for those that no plan has used so far.
+    indices: Vec<usize>,
+    used: Vec<Source<'a>>,
+    formed: usize,
+    /// The index of the mean of each message; `usize::MAX` for those that no plan has used so far.
+    mean_indices: Vec<usize>,
+    means: Vec<Vec<usize>>,
+}
+
+impl<'p, 'a> Messages<'p, 'a> {
+    fn new(plans: &'p [RowPlan], remote_rows: &'a [RemoteRow], server: Option<RowIndex>) -> Self {
+        let largest = plans.iter().map(|plan| plan.row.0).max().unwrap_or(0);
+        let mut positions = vec![usize::MAX; largest + 1];
+        for (position, plan) in plans.iter().enumerate() {
+            positions[plan.row.0] = position;
+        }
+        let per_row = plans.iter().map(|plan| plan.messages.len()).max().unwrap_or(0);
+        Self {
+            plans,
+            remote_rows,
+            server,
+            positions,
+            per_row,
+            indices: vec![usize::MAX; plans.len() * per_row],
+            used: Vec::new(),
+            formed: 0,
+            mean_indices: vec![usize::MAX; per_row],
+            means: Vec::new(),
+        }
+    }
+
+    /// The index of a message, which is used from now on.
+    fn index(&mut self, position: usize, message_index: usize) -> usize {
+        let index = &mut self.indices[position * self.per_row + message_index];
+        if *index == usize::MAX {
+            *index = self.used.len();
+            let local = self.plans.len() - self.remote_rows.len();
+            self.used.push(match position.checked_sub(local) {
+                Some(remote) => Source::Remote(&self.remote_rows[remote].messages[message_index]),
+                None => {
+                    let content = received(&self.plans[position].messages[message_index]);
+                    Source::Formed { row: position, content, index: self.formed }
+                }
+            });
+            self.formed += usize::from(position < local);
+        }
+        *index
+    }
+
+    fn index_of_sender(&mut self, sender: RowIndex, message_index: usize) -> usize {
+        let position = self.positions.get(sender.0).copied().unwrap_or(usize::MAX);
+        assert!(position != usize::MAX, "no plan for {sender:?}, whose message is used");
+        self.index(position, message_index)
+    }
+
+    /// The index of the mean of this message of all workers but the server.
+    fn index_of_mean(&mut self, message_index: usize) -> usize {
+        if self.mean_indices[message_index] == usize::MAX {
+            self.mean_indices[message_index] = self.means.len();
+            let (plans, server) = (self.plans, self.server);
+            let counted = (0..plans.len()).filter(|&position| Some(plans[position].row) != server);
+            let counted = counted.map(|position| self.index(position, message_index)).collect();
+            self.means.push(counted);
+        }
+        self.mean_indices[message_index]
+    }
+
+    fn sum(&mut self, plan: &RowPlan, assignment: &Assignment<RowIndex>) -> Sum {
+        let message_index = assignment.message_index;
+        let messages = assignment.differences(plan.row).map(|sum| MessageSum {
+            reference: self.index_of_sender(sum.reference, message_index),
+            weight: sum.weight as f32,
+            others: sum
+                .others
+                .into_iter()
+                .map(|(sender, weight)| (self.index_of_sender(sender, message_index), weight as f32))
+                .collect(),
+        });
+        let mean = (assignment.mean != 0.0).then(|| (self.index_of_mean(message_index), assignment.mean as f32));
+        let own = assignment.own.iter().filter(|entry| entry.1 != 0.0);
+        let own = own.map(|&(vector, weight)| (vector, weight as f32)).collect();
+        Sum { target: assignment.target, own, messages, mean }
+    }
+}
+
 impl<'a> Program<'a> {
     pub(super) fn new(plans: &[RowPlan], remote_rows: &'a [RemoteRow], server: Option<RowIndex>) -> Self {
-        let largest = plans.iter().map(|plan| plan.row.0).max().unwrap_or(0);
-        let mut rows = vec![usize::MAX; largest + 1];
-        for (row, plan) in plans.iter().enumerate() {
-            rows[plan.row.0] = row;
-        }
-        let per_row = plans.iter().map(|plan| plan.messages.len()).max();
-        let per_row = per_row.unwrap_or(0);
-        // Messages that no plan uses are not formed.
-        let mut indices = vec![usize::MAX; plans.len() * per_row];
-        let (mut messages, mut formed) = (Vec::new(), 0);
-        let local = plans.len() - remote_rows.len();
-        let mut index_of = |row: usize, message_index: usize| {
-            let index = &mut indices[row * per_row + message_index];
-            if *index == usize::MAX {
-                *index = messages.len();
-                messages.push(match row.checked_sub(local) {
-                    Some(remote) => Source::Remote(&remote_rows[remote].messages[message_index]),
-                    None => {
-                        Source::Formed { row, content: received(&plans[row].messages[message_index]), index: formed }
-                    }
-                });
-                formed += usize::from(row < local);
-            }
-            *index
-        };
-        let mut means: Vec<Vec<usize>> = Vec::new();
-        let mut mean_of = vec![usize::MAX; per_row];
-        let mut programs = Vec::with_capacity(plans.len());
+        let mut messages = Messages::new(plans, remote_rows, server);
+        let mut rows = Vec::with_capacity(plans.len());
         for plan in plans {
-            let mut sums = Vec::with_capacity(plan.plan.assignments.len());
-            for assignment in &plan.plan.assignments {
-                let message_index = assignment.message_index;
-                let mut index_of_sender = |sender: RowIndex| {
-                    let row = rows.get(sender.0).copied().unwrap_or(usize::MAX);
-                    assert!(row != usize::MAX, "no plan for {sender:?}, whose message is used");
-                    index_of(row, message_index)
-                };
-                let messages = assignment.differences(plan.row).map(|sum| MessageSum {
-                    reference: index_of_sender(sum.reference),
-                    weight: sum.weight as f32,
-                    others: sum
-                        .others
-                        .into_iter()
-                        .map(|(sender, weight)| (index_of_sender(sender), weight as f32))
-                        .collect(),
-                });
-                let mean = (assignment.mean != 0.0).then(|| {
-                    if mean_of[message_index] == usize::MAX {
-                        mean_of[message_index] = means.len();
-                        let counted = (0..plans.len()).filter(|&row| Some(plans[row].row) != server);
-                        means.push(counted.map(|row| index_of(row, message_index)).collect());
-                    }
-                    (mean_of[message_index], assignment.mean as f32)
-                });
-                let own = assignment.own.iter().filter(|entry| entry.1 != 0.0);
-                sums.push(Sum {
-                    target: assignment.target,
-                    own: own.map(|&(vector, weight)| (vector, weight as f32)).collect(),
-                    messages,
-                    mean,
-                });
-            }
-            programs.push(sums);
+            rows.push(plan.plan.assignments.iter().map(|assignment| messages.sum(plan, assignment)).collect());
         }
-        Self { messages, formed, means, rows: programs }
+        Self { messages: messages.used, formed: messages.formed, means: messages.means, rows }
     }
 
     /// Carries out the exchange on `rows`, whose first column is `column`, in blocks of `block` columns.
