@@ -31,7 +31,7 @@ fn golden_losses_of_four_peers() {
     let one = traces(&cases, |here| {
         said(here, &["train", "c.toml", "--out", "out"]);
     });
-    check(&file, "native", Bits::OnTheSameProcessor, &one);
+    check(&file, "native", Bits::WithTheSameInstructions, &one);
     let peers = traces(&cases, |here| {
         said(here, &["launch", "-n", "4", "c.toml", "--out", "out"]);
     });

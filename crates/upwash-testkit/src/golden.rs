@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use upwash::config::Config;
-use upwash::engine::Model;
+use upwash::engine::{Instructions, Model};
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{ControlFlow, Event, Progress, run};
 
@@ -26,8 +26,8 @@ pub struct Trace {
 struct Recording {
     /// The engine that computed the runs.
     engine: String,
-    /// The processor that computed the runs.
-    processor: String,
+    /// The vector instructions that computed the runs.
+    instructions: String,
     runs: Traces,
 }
 
@@ -36,8 +36,8 @@ struct Recording {
 pub enum Bits {
     /// On every machine.
     Everywhere,
-    /// On the processor that recorded it. On others, losses must agree within 1e-5.
-    OnTheSameProcessor,
+    /// With the vector instructions that recorded it. With others, losses must agree within 1e-5.
+    WithTheSameInstructions,
 }
 
 impl Trace {
@@ -97,8 +97,8 @@ impl Trace {
     }
 }
 
-/// Compares runs of several processes with the recorded runs of one process. They must match bit for bit on the same
-/// processor, except for the [averaging](AVERAGING) algorithms.
+/// Compares runs of several processes with the recorded runs of one process. They must match bit for bit with
+/// the same vector instructions, except for the [averaging](AVERAGING) algorithms.
 ///
 /// # Panics
 /// If a run differs. The message names it and the difference.
@@ -106,7 +106,7 @@ pub fn check_distributed(file: &Path, found: &Traces) {
     let text = std::fs::read_to_string(file).expect("readable file of recorded runs");
     let known: Recording = serde_json::from_str(&text).expect("readable file of recorded runs");
     for (name, trace) in found {
-        let exact = known.processor == processor() && !AVERAGING.contains(&&**name);
+        let exact = known.instructions == instructions() && !AVERAGING.contains(&&**name);
         trace.expect(name, &known.runs[name], exact);
     }
 }
@@ -117,7 +117,7 @@ pub fn check_distributed(file: &Path, found: &Traces) {
 /// If a run differs. The message names it and the difference.
 pub fn check(file: &Path, engine: &str, bits: Bits, found: &Traces) {
     if std::env::var_os("UPWASH_RECORD").is_some() {
-        let recording = Recording { engine: engine.into(), processor: processor(), runs: found.clone() };
+        let recording = Recording { engine: engine.into(), instructions: instructions(), runs: found.clone() };
         let text = serde_json::to_string_pretty(&recording).expect("runs serialize to JSON");
         let text = compact_arrays(&text) + "\n";
         std::fs::write(file, text).expect("writable file");
@@ -126,11 +126,11 @@ pub fn check(file: &Path, engine: &str, bits: Bits, found: &Traces) {
     let text = std::fs::read_to_string(file).expect("readable file of recorded runs");
     let known: Recording = serde_json::from_str(&text).expect("readable file of recorded runs");
     assert_eq!(known.engine, engine, "the runs were recorded with another engine");
-    let exact = bits == Bits::Everywhere || known.processor == processor();
+    let exact = bits == Bits::Everywhere || known.instructions == instructions();
     println!(
-        "{}: recorded with {engine} on {}; expecting {}",
+        "{}: recorded with {engine} and {}; expecting {}",
         file.display(),
-        known.processor,
+        known.instructions,
         match exact {
             true => "the same bits",
             false => "losses within 1e-5",
@@ -164,15 +164,10 @@ fn compact_arrays(text: &str) -> String {
     compact
 }
 
-/// The processor's name and architecture, as far as the system reports them.
-fn processor() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |key: &str| {
-        let line = text.lines().find(|line| line.starts_with(key));
-        line.and_then(|line| line.split_once(':')).map_or("", |(_, value)| value.trim())
-    };
-    let (name, family, model) = (field("model name"), field("cpu family"), field("model\t"));
-    format!("{} {name} {family}/{model}", std::env::consts::ARCH)
+/// The architecture and the vector instructions that gradients are computed with. The same ones give the same bits on
+/// processors of different makers.
+fn instructions() -> String {
+    format!("{} {}", std::env::consts::ARCH, Instructions::detect())
 }
 
 /// Graphs: that of the paper with and without Metropolis weights, and a star with a server.

@@ -1,5 +1,5 @@
 //! The losses of every algorithm against recorded ones: on a quadratic model, where they are bit-identical on every
-//! machine, and on the digits, where they are so on the processor model on which they were recorded.
+//! machine, and on the digits, where they are so with the vector instructions with which they were recorded.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +28,7 @@ fn losses_on_the_digits_match_the_golden_traces() {
         let found: Traces = runs.map(|(name, config)| (name, trace(&config))).collect();
         let file = format!("tests/golden/digits-seed-{seed}.json");
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-        check(&file, "native", Bits::OnTheSameProcessor, &found);
+        check(&file, "native", Bits::WithTheSameInstructions, &found);
     }
 }
 
