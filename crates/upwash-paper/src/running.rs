@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use upwash::algorithm::Variant;
 use upwash::config::Config;
 use upwash::experiment::{DataPaths, DatasetCache, Experiment};
-use upwash::run::{RunDirectory, RunLocation, Status};
+use upwash::run::{Event, RunDirectory, RunLocation, Status};
 use upwash_cli::runs::end_cleanly_when_interrupted;
 use upwash_cli::{files, parallel, tell};
 
@@ -151,7 +151,8 @@ fn run_parallel(args: &Args, open: Vec<OpenRun>) -> Result<Option<String>> {
 fn compact(directory: &Path) -> Result<()> {
     let events = directory.join("events.jsonl");
     let text = files::read(&events)?;
-    let kept: String = text.split_inclusive('\n').filter(|line| !line.starts_with("{\"event\":\"round\"")).collect();
+    let is_round = |line: &&str| matches!(serde_json::from_str(line), Ok(Event::Round { .. }));
+    let kept: String = text.split_inclusive('\n').filter(|line| !is_round(line)).collect();
     if kept.len() < text.len() {
         files::write(&events, kept.as_bytes())?;
     }
