@@ -22,12 +22,12 @@ pub struct LiveStatus {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Viewer {
     /// `None` before the first message.
-    sent: Option<Sent>,
+    sent: Option<Delivered>,
 }
 
 /// What was sent so far.
 #[derive(Clone, Debug, PartialEq)]
-struct Sent {
+struct Delivered {
     shape: Shape,
     /// The last epoch. It may have been incomplete, so it is sent again.
     epoch: u64,
@@ -83,7 +83,7 @@ impl Viewer {
             _ => run.epochs.len().min(MAX_POINTS),
         };
         let fits = points <= 3 * MAX_POINTS;
-        self.sent = Some(Sent {
+        self.sent = Some(Delivered {
             shape,
             epoch: run.epochs.last().map_or(0, |epoch| epoch.epoch),
             round: run.batches.rows.last().map_or(0, |row| row.0),

@@ -5,7 +5,7 @@ use upwash::algorithm::Registry;
 use upwash::engine::{Engine, Model, Score};
 use upwash::experiment::{CustomParts, DataPaths, DatasetCache, Experiment, ExternalLoop};
 use upwash::model::Layout;
-use upwash::run::{Event, NextRound, Progress, RunDirectory, RunError, RunLocation, Sent, Status};
+use upwash::run::{Event, NextRound, Progress, RunCost, RunDirectory, RunError, RunLocation, Status};
 use upwash::transport::InProcess;
 use upwash::{Config, ExternalState, Node};
 use upwash_testkit::{Quadratic, external_suite, golden, transport_suite};
@@ -143,7 +143,8 @@ fn directory_of_an_external_loop_continues_at_any_round() {
     let (top, location) = (folder.path().join("run"), RunLocation::local(&experiment));
     let events = || std::fs::read_to_string(top.join("events.jsonl")).unwrap();
     drop(RunDirectory::open_at(&top, &experiment, &location, 0).unwrap());
-    let event = |round| Event::Round { round, losses: vec![1.0; 4], links: None, leaders: None, sent: Sent::default() };
+    let event =
+        |round| Event::Round { round, losses: vec![1.0; 4], links: None, leaders: None, sent: RunCost::default() };
     let line = |round| serde_json::to_string(&event(round)).unwrap() + "\n";
     std::fs::write(top.join("events.jsonl"), (0..6).map(line).collect::<String>()).unwrap();
     let directory = RunDirectory::open_at(&top, &experiment, &location, 4).unwrap();

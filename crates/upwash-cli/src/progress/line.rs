@@ -104,7 +104,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use upwash::run::Sent;
+    use upwash::run::RunCost;
 
     fn epoch(losses: &[f64], accuracies: Option<&[f64]>, bytes_sent: u64) -> Event {
         Event::Epoch {
@@ -114,7 +114,7 @@ mod tests {
             local_train_losses: Some(losses.to_vec()),
             clipped: Some(losses.iter().map(|loss| if loss.is_nan() { f64::NAN } else { 0.25 }).collect()),
             consensus_distance: 1234.567,
-            sent: Sent { bytes_sent, messages_sent: 9, simulated_seconds: 3.0 },
+            sent: RunCost { bytes_sent, messages_sent: 9, simulated_seconds: 3.0 },
         }
     }
 

@@ -164,7 +164,7 @@ impl Checkpoint {
         let mut joined = parts.first()?.clone();
         let workers = joined.progress.clocks.len();
         let mut next = 0;
-        let mut sent = super::Sent::default();
+        let mut sent = super::RunCost::default();
         joined.arrays.iter_mut().for_each(|(_, array)| array.clear());
         for part in &parts {
             // Workers that are in two parts have the same rows in both.
@@ -198,7 +198,7 @@ impl Checkpoint {
         // The total cost must count only once, so the first process takes it over.
         joined.progress.sent = match own.start {
             0 => sent,
-            _ => super::Sent { simulated_seconds: sent.simulated_seconds, ..Default::default() },
+            _ => super::RunCost { simulated_seconds: sent.simulated_seconds, ..Default::default() },
         };
         (joined.first, joined.count) = (own.start, own.len());
         Some(joined)

@@ -125,7 +125,7 @@ pub enum Event {
         leaders: Option<Vec<Option<[usize; 2]>>>,
         /// The cost of the run so far.
         #[serde(flatten)]
-        sent: Sent,
+        sent: RunCost,
     },
     /// An epoch was completed.
     Epoch {
@@ -148,7 +148,7 @@ pub enum Event {
         consensus_distance: f64,
         /// The cost of the run so far.
         #[serde(flatten)]
-        sent: Sent,
+        sent: RunCost,
     },
     /// The run ended, after its last round.
     Ended {
@@ -163,7 +163,7 @@ pub enum Event {
 
 /// The cost of a run so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Sent {
+pub struct RunCost {
     /// Bytes sent by all workers together.
     pub bytes_sent: u64,
     /// Messages sent by all workers together.
@@ -172,7 +172,7 @@ pub struct Sent {
     pub simulated_seconds: f64,
 }
 
-impl Sent {
+impl RunCost {
     /// This cost, plus what was really sent since, in that time.
     pub(super) fn after(self, traffic: Traffic, time: std::time::Duration) -> Self {
         Self {

@@ -21,7 +21,7 @@ mod summary;
 pub use asynchronous::{Activity, AsyncState};
 pub use control::ControlRequest;
 pub use directory::{DirectoryError, RunDirectory, RunLocation};
-pub use event::{Event, SCHEMA_VERSION, Sent, Status};
+pub use event::{Event, RunCost, SCHEMA_VERSION, Status};
 pub use node::{NextRound, Node};
 pub use observer::{ControlFlow, Observer, Progress, Snapshot, TakeSnapshot};
 pub use parallel::run_parallel;

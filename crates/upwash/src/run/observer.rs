@@ -1,6 +1,6 @@
 //! Observers of a run, and the progress from which a run is resumed.
 
-use super::{AsyncState, BestModel, Event, RunError, Sent};
+use super::{AsyncState, BestModel, Event, RunCost, RunError};
 use crate::engine::{Score, State};
 use crate::model::{Layout, Replica};
 use crate::transport::Participation;
@@ -28,7 +28,7 @@ pub struct Progress {
     /// The next round.
     pub round: u64,
     /// The cost so far.
-    pub sent: Sent,
+    pub sent: RunCost,
     /// Each worker's clock, in simulated seconds.
     pub clocks: Vec<f64>,
     /// Each worker's scalar, such as its push-sum weight.
@@ -52,7 +52,7 @@ impl Progress {
     pub fn start(workers: usize) -> Self {
         Self {
             round: 0,
-            sent: Sent::default(),
+            sent: RunCost::default(),
             clocks: vec![0.0; workers],
             scalars: vec![1.0; workers],
             asynchronous: None,

@@ -1,7 +1,7 @@
 //! The state of a run in progress: what every kind of run counts, evaluates and reports.
 
 use super::evaluation::{Evaluation, Replicas};
-use super::{BestModel, ControlFlow, Event, Observer, Progress, RunError, SCHEMA_VERSION, Sent, Status};
+use super::{BestModel, ControlFlow, Event, Observer, Progress, RunCost, RunError, SCHEMA_VERSION, Status};
 use crate::engine::Score;
 use crate::experiment::Experiment;
 use crate::model::Layout;
@@ -33,7 +33,7 @@ pub(super) struct Session<'a> {
     /// Whether costs are simulated: if all workers are in this process, nothing is really sent.
     pub(super) simulates_costs: bool,
     /// The cost before this process started, and when it started.
-    sent_before: Sent,
+    sent_before: RunCost,
     started_at: Instant,
 }
 

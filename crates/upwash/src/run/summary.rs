@@ -1,6 +1,6 @@
 //! The summary and the result of a run.
 
-use super::{SCHEMA_VERSION, Sent, Status, numbers};
+use super::{RunCost, SCHEMA_VERSION, Status, numbers};
 use crate::model::Replica;
 use crate::transport::Participation;
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ pub struct Summary {
     pub consensus_distance: f64,
     /// The cost of the run.
     #[serde(flatten)]
-    pub sent: Sent,
+    pub sent: RunCost,
     /// The worker that has no data and serves the others, if there is one. The means exclude it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<usize>,
