@@ -101,14 +101,15 @@ fn run_group<'a>(group: &[&'a PlannedRun], engine: &EngineArgs) -> Result<Option
         return Ok(None);
     }
     // An engine that cannot be built, for example on a GPU with too little memory, leaves no folder behind.
-    let mut engine = parallel::engine(engine, &experiments(&group))?;
+    let mut built = parallel::engine(engine, &experiments(&group))?;
     let mut due = Vec::new();
     for PlannedRun { folder, experiment, .. } in &group {
         let directory = RunDirectory::open(folder, experiment, &RunLocation::local(experiment))?;
         let ended = || format!("another process has just ended the run in {}: run again", folder.display());
         due.push((experiment, directory.with_context(ended)?));
     }
-    let ended = parallel::execute(&mut *engine, &mut due, &group[0].name);
+    engine.note_choice()?;
+    let ended = parallel::execute(&mut *built, &mut due, &group[0].name);
     for (run, ended) in group.iter().zip(ended) {
         if matches!(ended?.status, Status::Interrupted { .. }) {
             return Ok(Some(&run.name));

@@ -2,13 +2,14 @@
 
 use crate::output::note;
 use anyhow::{Result, bail};
+use std::sync::atomic::{AtomicBool, Ordering};
 use upwash::engine::{Engine, EngineSpec, native_engine};
 
 /// `--engine`, `--device` and the options of the GPU engine.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct EngineArgs {
     /// What computes gradients. `auto` takes the GPU where the program has libtorch and the machine has a GPU, and
-    /// otherwise native, which is part of the program and runs on the CPU
+    /// otherwise native, which is part of the program and runs on the CPU; a note says which
     #[arg(long, value_enum, default_value_t)]
     engine: EngineName,
     /// Where torch computes: cpu, cuda or cuda:N [default: the first GPU if there is one]
@@ -103,21 +104,25 @@ impl EngineArgs {
 
     /// An engine with all workers of `spec`.
     pub fn build(&self, spec: &EngineSpec) -> Result<Box<dyn Engine>> {
-        let selected = self.selected()?;
-        let engine = match selected {
-            Selected::Native => native_engine(spec)?,
-            Selected::Torch(device) => self.torch(device, spec)?,
-        };
-        // Where the program chose the device, it says so.
+        match self.selected()? {
+            Selected::Native => Ok(native_engine(spec)?),
+            Selected::Torch(device) => self.torch(device, spec),
+        }
+    }
+
+    /// Says once which engine and device the program chose, if the user did not. For runs that have begun: an error is
+    /// clearer alone.
+    pub fn note_choice(&self) -> Result<()> {
         let is_chosen = match self.engine {
-            EngineName::Auto => is_gpu(selected),
+            EngineName::Auto => true,
             EngineName::Native => false,
             EngineName::Torch => self.device.is_none(),
         };
-        if is_chosen {
+        static IS_SAID: AtomicBool = AtomicBool::new(false);
+        if is_chosen && !IS_SAID.swap(true, Ordering::Relaxed) {
             note!("engine: {}", self.display_name()?);
         }
-        Ok(engine)
+        Ok(())
     }
 
     /// Refuses an engine that this program does not have, and a spec that needs more memory than this machine has. Only

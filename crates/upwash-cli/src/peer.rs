@@ -80,6 +80,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         print_end(args.id, folder, &summary, out)?;
         return Ok(exit_code(&summary.status));
     };
+    args.engine.note_choice()?;
     let mut display = ProgressDisplay::new(true);
     let summary = run_in(&mut results, &experiment, &mut *engine, &mut transport, stop_handle(), &mut display)?;
     print_end(args.id, folder, &summary, out)?;

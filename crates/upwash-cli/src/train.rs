@@ -141,6 +141,7 @@ fn train(
     };
     if job.speaks() {
         resume::remember(&args.training.overrides()?, &args.out)?;
+        args.engine.note_choice()?;
     }
     // The server runs until the end of this function, so that viewers see how the run ended.
     let _watched = match place {

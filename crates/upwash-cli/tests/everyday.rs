@@ -32,13 +32,22 @@ fn progress_reaches_logs() {
     let here = folder.path();
     let log = notes(here, &["train", "run.toml", "--out", "a"]);
     let lines: Vec<&str> = log.lines().collect();
-    assert_eq!(lines.len(), 2, "{log}");
-    assert!(lines[1].starts_with("epoch 2/2: loss ") && lines[1].contains("test accuracy "), "{log}");
+    assert_eq!(lines.len(), 3, "{log}");
+    assert!(lines[0].starts_with("engine: native, cpu, f32, "), "{log}");
+    assert!(lines[2].starts_with("epoch 2/2: loss ") && lines[1].contains("test accuracy "), "{log}");
     assert_eq!(notes(here, &["train", "run.toml", "--out", "b", "--quiet"]), "");
     let more = notes(here, &["train", "run.toml", "--out", "c", "--verbose"]);
     assert!(more.contains("consensus distance") && more.lines().all(|line| line.len() <= 80), "{more}");
     let compared = notes(here, &["compare", "run.toml", "matcha.toml", "--out", "d"]);
     assert!(compared.contains("run 2 of 2: matcha\n") && compared.contains("epoch 2/2"), "{compared}");
+    assert_eq!(compared.matches("engine: native").count(), 1, "{compared}");
+    let chosen = notes(here, &["train", "run.toml", "--engine", "native", "--out", "e"]);
+    assert!(!chosen.contains("engine: "), "{chosen}");
+    // Without a device, libtorch says which one it takes.
+    if cfg!(feature = "torch") {
+        let torch = notes(here, &["train", "run.toml", "--engine", "torch", "--out", "f"]);
+        assert!(torch.starts_with("engine: torch, c"), "{torch}");
+    }
 }
 
 #[test]

@@ -124,6 +124,7 @@ fn run_parallel(args: &Args, open: Vec<OpenRun>) -> Result<Option<String>> {
         let is_resumed = directory.round().is_some();
         provenance.clone().write(&run.directory, is_resumed)?;
     }
+    args.engine.note_choice()?;
     let mut open: Vec<(&Experiment, RunDirectory)> = experiments.into_iter().zip(directories).collect();
     let ended = parallel::execute(&mut *engine, &mut open, runs.first().map_or("", |run| run.name.as_str()));
     drop(open);
