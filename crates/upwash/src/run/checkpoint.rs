@@ -91,13 +91,16 @@ impl CheckpointError {
 }
 
 impl Checkpoint {
-    /// Writes `checkpoint-ROUND.upwash` into `folder` and removes all but the newest two.
+    /// Writes `checkpoint-ROUND.upwash` into `folder` and removes all others but the one before it. Those of later rounds
+    /// are of a future that the run has abandoned when it went back to an earlier round: it must not resume from them.
     pub fn write(&self, folder: &Path) -> Result<PathBuf, CheckpointError> {
         let path = folder.join(Self::file_name(self.progress.round));
         let path = self.write_as(&path)?;
         let failed = |source| CheckpointError::Io { path: path.clone(), source };
-        for old in list(folder).map_err(failed)?.iter().rev().skip(MAX_CHECKPOINTS) {
-            std::fs::remove_file(old).map_err(failed)?;
+        let (abandoned, kept): (Vec<_>, Vec<_>) =
+            list(folder).map_err(failed)?.into_iter().partition(|other| *other > path);
+        for other in abandoned.iter().chain(kept.iter().rev().skip(MAX_CHECKPOINTS)) {
+            std::fs::remove_file(other).map_err(failed)?;
         }
         Ok(path)
     }
@@ -357,6 +360,20 @@ mod tests {
         assert!(damaged.is_empty());
         assert_eq!(list(folder.path()).unwrap().len(), MAX_CHECKPOINTS);
         assert_eq!(Checkpoint::newest(tempfile::tempdir().unwrap().path()).unwrap().0, None);
+    }
+
+    /// A run that has gone back to an earlier round resumes there, and not in the future that it has abandoned.
+    #[test]
+    fn checkpoints_of_an_abandoned_future_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        for (round, kept) in [(475, vec![475]), (500, vec![475, 500]), (150, vec![150]), (175, vec![150, 175])] {
+            let written = checkpoint(round).write(folder.path()).unwrap();
+            assert!(written.exists());
+            let expected: Vec<PathBuf> =
+                kept.iter().map(|round| folder.path().join(Checkpoint::file_name(*round))).collect();
+            assert_eq!(list(folder.path()).unwrap(), expected);
+            assert_eq!(Checkpoint::newest(folder.path()).unwrap().0, Some(checkpoint(round)));
+        }
     }
 
     #[test]
