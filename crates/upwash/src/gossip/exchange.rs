@@ -67,6 +67,8 @@ pub(crate) struct Gossip<'a> {
     pub(crate) degraded: HashSet<usize>,
     /// The round in which all workers restart what the algorithm relies on.
     pub(crate) restart: Option<u64>,
+    /// Whether another restart must follow that one, because links have changed so late that not all may hear of it.
+    restarts_again: bool,
 }
 
 impl<'a> Gossip<'a> {
@@ -82,23 +84,37 @@ impl<'a> Gossip<'a> {
             full_copies_sent: HashSet::new(),
             degraded: HashSet::new(),
             restart: None,
+            restarts_again: false,
         }
     }
 
     /// Plans a restart of all workers, when links have changed before this round: late enough that all hear of it.
     pub(crate) fn plan_restart(&mut self, round: u64) {
-        self.restart = self.restart.max(Some(round + self.placement.workers() as u64));
+        self.add_restart(round + self.placement.workers() as u64);
     }
 
     /// Learns from a message of this round when all workers restart. A restart in a distant round is not credible.
     pub(super) fn learn_restart(&mut self, round: u64, restart: Option<u64>) {
         let latest = round + 2 * self.placement.workers() as u64;
-        self.restart = self.restart.max(restart.filter(|&restart| restart > round && restart <= latest));
+        if let Some(restart) = restart.filter(|&restart| restart > round && restart <= latest) {
+            self.add_restart(restart);
+        }
+    }
+
+    /// Of several restarts the earliest counts, and another one follows it. If the latest counted, links that change all
+    /// the time would put it off forever.
+    fn add_restart(&mut self, restart: u64) {
+        self.restarts_again |= self.restart.is_some_and(|known| known != restart);
+        self.restart = Some(self.restart.map_or(restart, |known| known.min(restart)));
     }
 
     /// Whether all workers restart before this round.
     pub(crate) fn take_restart(&mut self, round: u64) -> bool {
-        self.restart.take_if(|restart| *restart <= round).is_some()
+        let restarts = self.restart.take_if(|restart| *restart <= round).is_some();
+        if restarts && std::mem::take(&mut self.restarts_again) {
+            self.plan_restart(round);
+        }
+        restarts
     }
 
     /// Forgets a worker that was lost or has rejoined: what was sent before does not count any more.
@@ -143,5 +159,34 @@ impl<'a> Gossip<'a> {
     /// The messages that a worker sends in an exchange.
     pub(super) fn outgoing(&self, worker: usize, stats: WorkerStats, job: &ExchangeJob<'_>) -> Vec<Outgoing> {
         job.algorithm.messages(&LocalView { worker, context: job.context, own: stats, received: &[] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::config::Config;
+    use crate::experiment::DataPaths;
+
+    #[test]
+    fn links_that_change_all_the_time_do_not_put_off_a_restart() {
+        let config = Config::parse("graph.topology = \"ring:6\"\nalgorithm.name = \"sgp\"\n", &[]).unwrap();
+        let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
+        let mut gossip = Gossip::new(&experiment, Placement::new(6, 6, 0));
+        let mut restarts = vec![];
+        for round in 0..30 {
+            if gossip.take_restart(round) {
+                restarts.push(round);
+            }
+            // Links change before each of the first rounds, and another worker announces a later restart.
+            if round < 13 {
+                gossip.plan_restart(round);
+                gossip.learn_restart(round, Some(round + 8));
+            }
+        }
+        // The last one is late enough that all have heard of the last change.
+        assert_eq!(restarts, [6, 12, 18, 24]);
+        assert_eq!(gossip.restart, None);
     }
 }
