@@ -1,5 +1,7 @@
 //! The calling thread of a worker on a network: it answers requests, sends the worker's own, and announces its end.
 
+mod held_replies;
+
 use super::super::evaluation::Replicas;
 use super::super::session::Session;
 use super::super::{ControlFlow, Event, Progress, RunError, Snapshot, Status};
@@ -7,6 +9,7 @@ use super::network::{Command, NetworkWorker, POLL_INTERVAL, Reply, outgoing};
 use super::{AsyncWorkers, CompletedStep, Stop, async_step};
 use crate::engine::{Score, Split};
 use crate::transport::{MembershipEvent, Message, Transport, TransportError};
+use held_replies::HeldReply;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -37,9 +40,13 @@ pub(super) struct RequestHandler<'w, 'a> {
     finished: BTreeSet<usize>,
     /// The number of gradients that each neighbor has reported, and replies held back until the slowest catches up.
     steps: BTreeMap<usize, u64>,
-    held_replies: Vec<(usize, Message)>,
+    held_replies: Vec<HeldReply>,
+    /// The round of a server: the one that all active workers had completed.
+    completed: u64,
     /// The receiver and the step of the request that waits for a reply.
     pending_request: Option<(usize, u64)>,
+    /// Workers that have not replied in time, and have sent nothing since.
+    silent: BTreeSet<usize>,
     /// When the end of the run was requested.
     stop_requested_at: Option<Instant>,
     /// When a neighbor that trains was last connected.
@@ -67,7 +74,9 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
             finished: BTreeSet::new(),
             steps: BTreeMap::new(),
             held_replies: Vec::new(),
+            completed: 0,
             pending_request: None,
+            silent: BTreeSet::new(),
             stop_requested_at: None,
             last_active: Instant::now(),
             last_heard: BTreeMap::new(),
@@ -84,8 +93,9 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
             if let MembershipEvent::Joined { worker } = change {
                 self.finished.remove(&worker);
                 // It asks again, because the reply was for its earlier connection.
-                self.held_replies.retain(|held| held.0 != worker);
+                self.held_replies.retain(|held| held.to != worker);
                 self.last_heard.insert(worker, Instant::now());
+                self.silent.remove(&worker);
             }
             let round = session.progress.round;
             session.report(&Event::Peer { round, change });
@@ -99,6 +109,13 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
         loop {
             match self.commands.try_recv() {
                 Ok(Command::SendRequest { to, step, message }) => {
+                    // The worker has given up on the reply to its last request.
+                    self.silent.extend(self.pending_request.take().map(|request| request.0));
+                    // A worker that was silent is not waited for again until it sends something.
+                    if self.silent.contains(&to) && self.transport.capabilities().survives_loss {
+                        self.deliver_reply(step, None);
+                        continue;
+                    }
                     session.record_link(self.worker.id, to);
                     match self.send(to, step, REQUEST, message)? {
                         true => self.pending_request = Some((to, step)),
@@ -144,6 +161,7 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
             }
             session.begin_round();
         }
+        self.completed = session.progress.round;
         Ok(())
     }
 
@@ -227,15 +245,19 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
         let (from, kind, step) = (message.from, message.exchange & 3, message.exchange >> 2);
         let (steps, last) = (u64::from(step), self.worker.experiment.rounds());
         self.last_heard.insert(from, Instant::now());
+        self.silent.remove(&from);
         match kind {
-            REQUEST if self.held_replies.iter().any(|held| held.0 == from) => {
+            REQUEST if self.held_replies.iter().any(|held| held.to == from && !self.is_given_up(held)) => {
                 self.transport.refuse(from, "a second request before the reply to the first".into());
             }
             REQUEST if steps < last => {
                 self.finished.remove(&from);
                 self.steps.insert(from, steps + 1);
+                self.held_replies.retain(|held| held.to != from);
                 match self.on_request(&message, step) {
-                    Some(reply) if self.is_ahead(from) => self.held_replies.push((from, reply)),
+                    Some(reply) if self.is_ahead(from) => {
+                        self.held_replies.push(HeldReply { to: from, message: reply, since: Instant::now() });
+                    }
                     Some(reply) => drop(self.send(from, steps, REPLY, reply)?),
                     None => self.transport.refuse(from, "invalid model in a request".into()),
                 }
@@ -289,28 +311,6 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
         state.model.copy_from_slice(&model);
         state.scalar = scalar.unwrap_or(state.scalar);
         Some(reply)
-    }
-
-    /// Whether a worker is too far ahead of the slowest active one.
-    fn is_ahead(&self, worker: usize) -> bool {
-        let Some(staleness) = self.worker.algorithm.staleness() else {
-            return false;
-        };
-        let slowest = self.active_neighbors().map(|other| self.steps_of(other)).min();
-        self.steps_of(worker) >= slowest.unwrap_or(u64::MAX).saturating_add(staleness)
-    }
-
-    /// Sends the replies that need not be held back any longer.
-    fn release_replies(&mut self) -> Result<(), TransportError> {
-        for (to, reply) in std::mem::take(&mut self.held_replies) {
-            if self.is_ahead(to) {
-                self.held_replies.push((to, reply));
-            } else {
-                let step = self.steps_of(to).max(1) - 1;
-                self.send(to, step, REPLY, reply)?;
-            }
-        }
-        Ok(())
     }
 }
 
