@@ -87,16 +87,20 @@ async fn write_frames(
     while let Some(Queued::Frame(frame)) = queue.recv().await {
         let kind = match &frame {
             Outbound::Content(kind, content) => {
-                write_chunks(&mut stream, *kind, &[content], failure_timeout).await?;
+                write_chunks(&mut stream, *kind, &[content], failure_timeout, |_| ()).await?;
                 *kind
             }
             Outbound::Model(content) => {
-                write_chunks(&mut stream, Kind::Model, &[content], failure_timeout).await?;
+                let length = content.len();
+                let report = |done: usize| {
+                    context.drive(|protocol, now| protocol.on_model_written(worker, id, done, length, now));
+                };
+                write_chunks(&mut stream, Kind::Model, &[content], failure_timeout, report).await?;
                 Kind::Model
             }
             Outbound::Message(message) => {
                 let (header, values) = (message.header(), bytemuck::cast_slice(&message.values));
-                write_chunks(&mut stream, Kind::Message, &[&header, values], failure_timeout).await?;
+                write_chunks(&mut stream, Kind::Message, &[&header, values], failure_timeout, |_| ()).await?;
                 Kind::Message
             }
         };
@@ -121,7 +125,7 @@ pub(crate) async fn read_frames(
         let frame = match header.kind {
             Kind::Message => Frame::Message(read_message(&mut stream, header, context, worker, id).await?),
             kind => {
-                let content = read_chunks(&mut stream, header.length as usize, context, worker, id).await?;
+                let content = read_chunks(&mut stream, header, context, worker, id).await?;
                 header.check(&content)?;
                 Frame::parse(kind, &content)?
             }
@@ -169,19 +173,22 @@ async fn read_chunk(
     Ok(())
 }
 
-/// Reads `length` bytes. Memory grows with the bytes that have arrived.
+/// Reads the content of a frame. Memory grows with the bytes that have arrived.
 async fn read_chunks(
     stream: &mut (impl AsyncRead + Unpin),
-    length: usize,
+    frame: FrameHeader,
     context: &PeerContext,
     worker: usize,
     id: u64,
 ) -> Result<Vec<u8>, LinkError> {
-    let mut content = Vec::new();
+    let (length, mut content) = (frame.length as usize, Vec::new());
     while content.len() < length {
         let from = content.len();
         content.resize(length.min(from + CHUNK), 0);
         read_chunk(stream, &mut content[from..], context, worker, id).await?;
+        if frame.kind == Kind::Model {
+            context.drive(|protocol, now| protocol.on_model_read(worker, id, content.len(), length, now));
+        }
     }
     Ok(content)
 }
@@ -223,18 +230,21 @@ async fn read_message(
     Ok(message)
 }
 
-/// Writes a frame. Each chunk must be accepted within the timeout.
+/// Writes a frame, and reports how many bytes of it have been written. Each chunk must be accepted within the timeout.
 async fn write_chunks(
     stream: &mut (impl AsyncWrite + Unpin),
     kind: Kind,
     content: &[&[u8]],
     failure_timeout: Duration,
+    report: impl Fn(usize),
 ) -> Result<(), LinkError> {
     let header = FrameHeader::of(kind, content).to_bytes();
-    let stuck = |_| LinkError::Stuck(failure_timeout);
+    let (stuck, mut done) = (|_| LinkError::Stuck(failure_timeout), 0);
     for part in [&[&header[..]], content].concat() {
         for chunk in part.chunks(CHUNK) {
             timeout(failure_timeout, stream.write_all(chunk)).await.map_err(stuck)??;
+            done += chunk.len();
+            report(done);
         }
     }
     timeout(failure_timeout, stream.flush()).await.map_err(stuck)??;
@@ -247,5 +257,5 @@ pub(crate) async fn write(
     kind: Kind,
     content: &[&[u8]],
 ) -> Result<(), LinkError> {
-    write_chunks(stream, kind, content, Duration::from_secs(60)).await
+    write_chunks(stream, kind, content, Duration::from_secs(60), |_| ()).await
 }

@@ -68,6 +68,11 @@ impl Protocol {
                 }
             }
             Frame::Model(_, state) => self.on_model(worker, id, state)?,
+            // It only leaves, and is lost when its connection ends.
+            Frame::Goodbye if !self.may_have_finished(worker, now) => {
+                let what = "it says that it has finished, but cannot have reached the last round";
+                self.record_refusal(format!("worker {worker}: {what}"), now);
+            }
             Frame::Goodbye => {
                 if let Some(connection) = self.peers[worker].on(id) {
                     connection.finished = true;
@@ -111,13 +116,16 @@ impl Protocol {
             return Err(Violation(format!("unexpected message of round {}, exchange {}", tag.0, tag.1)));
         }
         (connection.last_tag, connection.shown) = (Some(tag), Some(message.round));
-        // Messages of earlier rounds are no longer needed.
+        // Messages of earlier rounds are no longer needed, and nothing holds up a worker that sends them.
         let round = message.round;
         if round + 1 >= next {
             connection.inbox.push_back(message);
+        } else if connection.is_flooding(now) {
+            return Err(Violation("too many messages of earlier rounds in a second".into()));
         }
         if is_up {
-            peer.contact = Some((round, now));
+            // Both ends of a link run the same round. What it says beyond that is only a claim.
+            peer.contact = Some((round.min(next), now));
             peer.messages_in_time += 1;
             if peer.messages_in_time >= MESSAGES_IN_TIME {
                 (peer.messages_in_time, peer.times_late) = (0, 0);

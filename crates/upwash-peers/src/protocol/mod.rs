@@ -11,6 +11,9 @@ mod peer;
 mod refusals;
 mod rounds;
 mod sides;
+#[cfg(test)]
+mod tests;
+mod transfers;
 
 pub(crate) use messages::Awaited;
 pub(crate) use peer::{LinkId, MAX_ROUND_LAG};
@@ -18,12 +21,12 @@ pub(crate) use rounds::Start;
 
 use crate::frame::Kind;
 use crate::{StatusReport, Timings};
-use adoption::Fetch;
 use pace::Pace;
 use peer::{Connection, Peer};
 use refusals::Refusals;
 use std::sync::Arc;
 use std::time::Duration;
+use transfers::{Fetch, Transfer};
 use upwash::transport::{Contact, MembershipEvent, Message, Participation};
 
 /// A point in time: the duration since 1970, as far as this process knows.
@@ -96,13 +99,17 @@ pub struct Protocol {
     startup_is_over: bool,
     /// Since when no link has been up, although one should be.
     alone_since: Option<Time>,
+    /// Rounds without a link since the last one with a link, and since when this worker pauses because there are many.
+    lone_rounds: u64,
+    paused_since: Option<Time>,
     /// Since when there has been a link.
     linked_since: Option<Time>,
     /// Since when any neighbor has been connected.
     connected_since: Option<Time>,
     fetch: Option<Fetch>,
-    /// The worker to which a model is being sent, and since when.
-    serving: Option<(usize, u64, Time)>,
+    /// The model that is being sent, and the worker to which one was sent last.
+    serving: Option<Transfer>,
+    last_served: usize,
     /// The durations of rounds that were run with a link, and when the round in progress began.
     rounds: Pace,
     begun: Option<(u64, Time)>,
@@ -135,10 +142,13 @@ impl Protocol {
             started: None,
             startup_is_over: false,
             alone_since: None,
+            lone_rounds: 0,
+            paused_since: None,
             linked_since: None,
             connected_since: None,
             fetch: None,
             serving: None,
+            last_served: 0,
             rounds: Pace::default(),
             begun: None,
             participation: Participation::default(),
@@ -216,7 +226,7 @@ impl Protocol {
         }
         let peer = &mut self.peers[worker];
         peer.connection = Some(Connection::new(id, now));
-        (peer.has_finished, peer.last_messages, peer.last_error, peer.fetch_failed) = (false, None, None, false);
+        (peer.has_finished, peer.last_messages, peer.last_error) = (false, None, None);
         self.connected_since.get_or_insert(now);
         self.record(MembershipEvent::Joined { worker });
         self.send_view(worker, now);
@@ -230,15 +240,16 @@ impl Protocol {
         let Some(connection) = peer.connection.take_if(|connection| connection.id == id) else {
             return;
         };
+        peer.last_heard = Some(connection.last_heard);
         if connection.finished {
             // What it sent before it finished still counts.
-            peer.has_finished = peer.contact.is_some();
+            peer.has_finished = true;
             let from = connection.up_from().unwrap_or(u64::MAX);
             peer.last_messages = Some(((id, from), connection.inbox));
         } else {
             self.record(MembershipEvent::Lost { worker, why });
         }
-        self.serving.take_if(|serving| (serving.0, serving.1) == (worker, id));
+        self.end_serving(worker, id);
         if self.peers.iter().all(|peer| peer.connection.is_none()) {
             self.connected_since = None;
         }
@@ -252,7 +263,9 @@ impl Protocol {
         let peer = &mut self.peers[worker];
         if peer.on(id).is_some() {
             peer.times_late = (peer.times_late + 1).min(MAX_TIMES_LATE);
-            peer.held_off_until = Some(now + waited * (1 << peer.times_late));
+            // It may have no other neighbor, and must not end as isolated because it is held off.
+            let longest = self.config.timings.isolation_timeout / 2;
+            peer.held_off_until = Some(now + (waited * (1 << peer.times_late)).min(longest));
             self.close(worker, id, why);
         }
     }
@@ -282,7 +295,7 @@ impl Protocol {
             Kind::Message => connection.unwritten_messages = connection.unwritten_messages.saturating_sub(1),
             Kind::Model => {
                 connection.unwritten_model = false;
-                self.serving.take_if(|serving| (serving.0, serving.1) == (worker, id));
+                self.end_serving(worker, id);
             }
             _ => {}
         }
@@ -296,9 +309,7 @@ impl Protocol {
         for event in self.refusals.report(now) {
             self.record(event);
         }
-        if let Some((worker, id, _)) = self.serving.filter(|serving| now >= serving.2 + timings.message_timeout) {
-            self.close(worker, id, "it does not read the model that it asked for".into());
-        }
+        self.close_if_unread(now);
         let beats = now >= self.last_heartbeat + timings.heartbeat;
         if beats {
             self.last_heartbeat = now;
@@ -310,7 +321,8 @@ impl Protocol {
             if now >= connection.last_heard + timings.failure_timeout {
                 let (id, seconds) = (connection.id, timings.failure_timeout.as_secs_f64());
                 self.close(worker, id, format!("nothing was received for {seconds} seconds"));
-            } else if beats {
+            } else if beats && !connection.unwritten_model {
+                // The bytes of a model show as well that this worker is alive.
                 self.send_view(worker, now);
             }
         }
@@ -356,20 +368,5 @@ impl Protocol {
             bytes_sent: 0,
             bytes_received: 0,
         }
-    }
-}
-
-#[cfg(test)]
-impl Protocol {
-    /// Whether all that is held for other workers is within its bounds.
-    pub(crate) fn is_within_bounds(&self) -> bool {
-        let fits = |connection: &Connection| {
-            connection.inbox.len() <= MAX_QUEUED
-                && connection.unwritten <= MAX_UNSENT
-                && connection.unwritten_messages <= MAX_UNSENT_MESSAGES
-        };
-        let connections = || self.peers.iter().filter_map(|peer| peer.connection.as_ref());
-        let models = connections().filter(|connection| connection.unwritten_model).count();
-        connections().all(fits) && models <= 1 && self.events.len() <= MAX_EVENTS
     }
 }

@@ -36,6 +36,7 @@ pub(super) struct Connection {
     retries: u64,
     pub(super) offered_at: Time,
     pub(super) announced_at: Option<Time>,
+    pub(super) connected_at: Time,
     pub(super) last_heard: Time,
     /// The latest round that a message over this connection has shown.
     pub(super) shown: Option<u64>,
@@ -65,7 +66,9 @@ pub(super) struct Peer {
     pub(super) connection: Option<Connection>,
     /// The link in the round in progress.
     pub(super) link: Option<LinkId>,
-    /// It finished its run, and had exchanged messages with this process.
+    /// When something last arrived over its last connection.
+    pub(super) last_heard: Option<Time>,
+    /// It finished its run.
     pub(super) has_finished: bool,
     /// The messages over its last link that were not taken when it finished.
     pub(super) last_messages: Option<(LinkId, VecDeque<Message>)>,
@@ -94,6 +97,7 @@ impl Connection {
             retries: 0,
             offered_at: now,
             announced_at: None,
+            connected_at: now,
             last_heard: now,
             shown: None,
             view: None,

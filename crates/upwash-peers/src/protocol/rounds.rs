@@ -1,7 +1,7 @@
 //! What the round loop asks: may it begin a round, adopt a model, or must it wait or stop?
 
 use super::peer::ANNOUNCE_EVERY;
-use super::{ANNOUNCEMENT, LinkId, Outbound, Protocol, Time};
+use super::{ANNOUNCEMENT, LinkId, MAX_ROUND_LAG, Outbound, Protocol, Time};
 use crate::frame::Kind;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,12 +72,15 @@ impl Protocol {
         if !self.config.has_rounds {
             return self.begin(round, now);
         }
-        if let Some(start) = self.adoption(now) {
-            return start;
+        if let Some(adoption) = self.adoption(now) {
+            return Start::Adopt(adoption);
         }
         if self.has_link() || self.needs_no_link() {
             self.end_of_solitude(now);
-            return self.begin(round, now);
+            return match self.must_pause(round, now) {
+                true => Start::Wait,
+                false => self.begin(round, now),
+            };
         }
         self.wait_alone(now)
     }
@@ -119,7 +122,23 @@ impl Protocol {
         2 * neighbors.iter().filter(has_finished).count() >= neighbors.len()
     }
 
-    /// Waits for a link, but not for longer than the configured time.
+    /// Whether this worker has run many rounds on the way to a link that has not come up. If both ends go on while their
+    /// offers travel, each offer is too late. So they pause now and then.
+    fn must_pause(&mut self, round: u64, now: Time) -> bool {
+        let is_up = self.peers.iter().any(|peer| peer.link_in(round).is_some());
+        if is_up || self.lone_rounds < MAX_ROUND_LAG || self.needs_no_link() {
+            self.paused_since = None;
+            return false;
+        }
+        let since = *self.paused_since.get_or_insert(now);
+        let is_over = now >= since + self.config.timings.failure_timeout / 2;
+        if is_over {
+            (self.lone_rounds, self.paused_since) = (0, None);
+        }
+        !is_over
+    }
+
+    /// Waits for a link or a model, but not for longer than the configured time. A model that is arriving may arrive.
     fn wait_alone(&mut self, now: Time) -> Start {
         let since = match self.alone_since {
             Some(since) => since,
@@ -133,13 +152,13 @@ impl Protocol {
                 now
             }
         };
-        match now >= since + self.config.timings.isolation_timeout {
+        match now >= since + self.config.timings.isolation_timeout && !self.is_model_arriving() {
             true => Start::Isolated,
             false => Start::Wait,
         }
     }
 
-    fn end_of_solitude(&mut self, now: Time) {
+    pub(super) fn end_of_solitude(&mut self, now: Time) {
         if let Some(since) = self.alone_since.take() {
             let seconds = now.saturating_sub(since);
             self.participation.seconds_alone += seconds.as_secs_f64();
@@ -159,7 +178,8 @@ impl Protocol {
         }
         self.participation.rounds_run += 1;
         self.participation.rounds_together += u64::from(has_link);
-        (self.next, self.is_waiting, self.fetch) = (round + 1, false, None);
+        (self.next, self.is_waiting) = (round + 1, false);
+        self.lone_rounds = if has_link { 0 } else { self.lone_rounds + 1 };
         if has_link {
             self.linked_since.get_or_insert(now);
         }
@@ -185,15 +205,20 @@ impl Protocol {
 
     /// Makes all offers that are due. Only the round loop makes offers: a worker that is stuck makes none.
     pub(super) fn make_offers(&mut self, now: Time) {
+        let has_link: Vec<bool> = self.peers.iter().map(|peer| peer.has_link(self.next)).collect();
         for worker in 0..self.peers.len() {
             let next = self.next;
             let peer = &mut self.peers[worker];
-            if peer.held_off_until.is_some_and(|until| now < until) {
-                continue;
-            }
+            let is_held_off = peer.held_off_until.is_some_and(|until| now < until);
             let Some(connection) = &mut peer.connection else {
                 continue;
             };
+            // Without another link there is nobody that waiting for it would hold up. Once a link was offered, offers are
+            // answered: both ends must agree on the same round.
+            let has_other_link = || has_link.iter().enumerate().any(|(other, has_link)| *has_link && other != worker);
+            if is_held_off && connection.own_offer.is_none() && has_other_link() {
+                continue;
+            }
             if let Some(round) = connection.due_offer(next, now) {
                 (connection.own_offer, connection.offered_at) = (Some(round), now);
                 self.send(worker, Outbound::Content(Kind::Offer, round.to_le_bytes().to_vec()));
@@ -218,8 +243,8 @@ impl Protocol {
                 continue;
             };
             let is_due = connection.announced_at.is_none_or(|at| now >= at + ANNOUNCE_EVERY);
-            // A worker that has not read the last one learns nothing from another.
-            let is_due = is_due && connection.unwritten_messages == 0;
+            // A worker that has not read the last one, or that is reading a model, learns nothing from another.
+            let is_due = is_due && connection.unwritten_messages == 0 && !connection.unwritten_model;
             if connection.up_from().is_some() || !is_due || !self.config.has_rounds {
                 continue;
             }

@@ -76,7 +76,7 @@ fn simulate(experiment: &Arc<Experiment>, schedule: &Schedule) -> Trace {
     if let Some((liar, lie)) = schedule.liar {
         (world.nodes[liar].lie, world.trace.liar) = (Some(lie), Some(liar));
     }
-    world.withheld_models = schedule.withheld_models;
+    (world.withheld_models, world.slow_models) = (schedule.withheld_models, schedule.slow_models);
     for worker in 0..workers {
         let late = schedule.late.iter().find(|late| late.0 == worker);
         world.schedule(late.map_or(Duration::ZERO, |late| late.1), Happening::Start { worker });
@@ -148,6 +148,7 @@ fn happen(world: &mut World, happening: Happening) {
         }
         Happening::Dial { from, process, to } => world.dial(from, process, to),
         Happening::Arrival { connection, from } => world.arrival(connection, from),
+        Happening::Part { connection, from, done } => world.part(connection, from, done),
         Happening::Hangup { connection, end } => world.hangup_arrives(connection, end),
         Happening::Wake { worker, process, wake } => {
             let node = &mut world.nodes[worker];

@@ -53,6 +53,8 @@ pub(super) struct Schedule {
     pub(super) late: Vec<(usize, Duration)>,
     /// A worker whose models do not arrive.
     pub(super) withheld_models: Option<usize>,
+    /// How long each sixteenth of a model takes.
+    pub(super) slow_models: Option<Duration>,
     pub(super) delay: Duration,
     pub(super) gradients: Vec<Duration>,
 }
@@ -67,6 +69,7 @@ impl Schedule {
             liar: None,
             late: vec![],
             withheld_models: None,
+            slow_models: None,
             delay: 2 * MS,
             gradients: (0..workers).map(|_| MS.mul_f64(4.0 + 8.0 * random.uniform())).collect(),
         }

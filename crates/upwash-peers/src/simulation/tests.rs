@@ -129,6 +129,63 @@ fn a_model_that_does_not_arrive_is_requested_elsewhere() {
     assert!(changes().any(|change| matches!(change, MembershipEvent::Adopted { worker: 1 | 2, .. })));
 }
 
+/// A model that takes longer than a message may, and longer than a worker may be alone, arrives if the network is slow.
+#[test]
+fn a_large_model_arrives_over_a_slow_network() {
+    let experiment = experiment("complete:4", DPSGD);
+    let mut schedule = Schedule::quiet(9, 4);
+    // The others must not go on by many rounds in the meantime.
+    schedule.gradients = vec![800 * MS; 4];
+    schedule.slow_models = Some(350 * MS);
+    schedule.faults.push((10_000 * MS, Fault::Kill { worker: 3 }));
+    schedule.faults.push((30_000 * MS, Fault::Restart { worker: 3, with_disk: false }));
+    let trace = simulate(&experiment, &schedule);
+    assert_all_finished(&trace);
+    assert_eq!(trace.workers[3].adoptions, 1);
+    let failed = |change: &MembershipEvent| matches!(change, MembershipEvent::FetchFailed { .. });
+    assert!(!trace.workers.iter().flat_map(|worker| &worker.events).any(|event| failed(&event.1)));
+}
+
+/// Two workers that have only each other do not end because one was slow once.
+#[test]
+fn a_late_pair_stays_together() {
+    let experiment = experiment("path:2", DPSGD);
+    for worker in 0..2 {
+        let mut schedule = Schedule::quiet(10, 2);
+        // In the first rounds, a message has the most time.
+        schedule.faults.push((30 * MS, Fault::Stuck { worker, duration: 3300 * MS }));
+        let trace = simulate(&experiment, &schedule);
+        assert_all_finished(&trace);
+        let late = |change: &MembershipEvent| matches!(change, MembershipEvent::Lost { .. });
+        assert!(trace.workers[1 - worker].events.iter().any(|event| late(&event.1)), "it was not late");
+    }
+}
+
+/// A worker whose only neighbor holds it off, because it has others, waits for less than the time after which it would end
+/// as isolated.
+#[test]
+fn a_late_leaf_is_not_held_off_until_it_is_isolated() {
+    let experiment = experiment("star:4", DPSGD);
+    let mut schedule = Schedule::quiet(11, 4);
+    // The rounds are long, so that it has no reason to adopt a model.
+    schedule.gradients = vec![700 * MS; 4];
+    schedule.faults.push((30 * MS, Fault::Stuck { worker: 2, duration: 4500 * MS }));
+    assert_all_finished(&simulate(&experiment, &schedule));
+}
+
+/// A worker that says that it has finished when it cannot have, and leaves, is lost like any other.
+#[test]
+fn a_false_goodbye_lets_nobody_train_alone() {
+    let experiment = experiment("ring:5", DPSGD);
+    let mut schedule = Schedule::quiet(12, 5);
+    schedule.liar = Some((1, Lie::Goodbye));
+    schedule.faults.push((1000 * MS, Fault::Kill { worker: 1 }));
+    schedule.faults.push((1200 * MS, Fault::Kill { worker: 3 }));
+    let trace = simulate(&experiment, &schedule);
+    let status = trace.workers[2].ending.as_ref().map(|ending| &ending.0);
+    assert!(matches!(status, Some(Status::Isolated { .. })), "{status:?}");
+}
+
 /// F4, F5, and the histories of D2 and gradient tracking: after losses and returns, all workers end as near to the
 /// optimum as without them. The task is far from solved at the end, so that lost rounds show.
 #[test]

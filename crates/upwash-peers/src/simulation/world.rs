@@ -1,10 +1,12 @@
 //! The simulated network and clock: what happens in which order, and which bytes travel between which peers.
 
+mod delivery;
+
 use super::liars::encode;
 use super::schedule::{Fault, Lie};
 use super::trace::Trace;
-use crate::frame::{FRAME_HEADER, Frame, FrameHeader, Kind, Limits};
-use crate::protocol::{Action, Outbound, Protocol, ProtocolConfig, Time, Violation};
+use crate::frame::{Kind, Limits};
+use crate::protocol::{Action, Outbound, Protocol, ProtocolConfig, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use upwash::run::Snapshot;
@@ -35,6 +37,12 @@ pub(super) enum Happening {
     Hangup {
         connection: usize,
         end: usize,
+    },
+    /// A sixteenth of a model has arrived.
+    Part {
+        connection: usize,
+        from: usize,
+        done: usize,
     },
     /// A process continues, if it still waits for this.
     Wake {
@@ -88,6 +96,8 @@ pub(super) struct World {
     pub(super) cut: Vec<Vec<bool>>,
     /// A worker whose models do not arrive.
     pub(super) withheld_models: Option<usize>,
+    /// How long each sixteenth of a model takes, if the network is slow.
+    pub(super) slow_models: Option<Duration>,
     /// When a fault last began or ended, or a process started.
     pub(super) last_fault: Time,
     /// The longest delay of a frame.
@@ -121,6 +131,7 @@ impl World {
             connections: vec![],
             cut: vec![vec![false; workers]; workers],
             withheld_models: None,
+            slow_models: None,
             last_fault: Time::ZERO,
             delay,
             trace: Trace::new(workers),
@@ -242,18 +253,27 @@ impl World {
                     return;
                 };
                 if self.withheld_models == Some(worker) && matches!(frame, Outbound::Model(_)) {
-                    return;
+                    return self.pretend_to_send(worker, connection, id);
                 }
                 let bytes = encode(&frame);
                 let frames = match self.nodes[worker].lie {
                     Some(lie) => lie.tell(bytes, self.nodes.len()),
                     None => vec![bytes],
                 };
+                let part = self.slow_models.filter(|_| matches!(frame, Outbound::Model(_)));
                 for bytes in frames {
-                    self.transmit(connection, worker, bytes);
+                    self.transmit(connection, worker, bytes, part.unwrap_or_default());
                 }
             }
         }
+    }
+
+    /// A model is not sent, and its sender goes on as if it had been.
+    fn pretend_to_send(&mut self, worker: usize, connection: usize, id: u64) {
+        let Connection { workers, processes, .. } = &self.connections[connection];
+        let end = usize::from(workers[1] == worker);
+        let (process, receiver) = (processes[end], workers[1 - end]);
+        self.call(worker, process, |protocol, _| protocol.on_written(receiver, id, Kind::Model));
     }
 
     /// Of two workers, the one with the lower index connects again.
@@ -265,130 +285,18 @@ impl World {
         }
     }
 
-    fn transmit(&mut self, connection: usize, worker: usize, bytes: Vec<u8>) {
-        let delay = self.random_delay();
+    /// Sends a frame, each sixteenth of which takes the duration `part` in addition.
+    fn transmit(&mut self, connection: usize, worker: usize, bytes: Vec<u8>, part: Duration) {
+        let delay = self.random_delay() + 16 * part;
+        let from = usize::from(self.connections[connection].workers[1] == worker);
+        for done in (1..=16).filter(|_| !part.is_zero()) {
+            self.schedule(part * done as u32, Happening::Part { connection, from, done });
+        }
         let open = &mut self.connections[connection];
-        let from = usize::from(open.workers[1] == worker);
         let arrival = (self.now + delay).max(open.last_arrival[from]);
         open.last_arrival[from] = arrival;
         open.on_the_way[from].push_back((arrival, bytes));
         let after = arrival - self.now;
         self.schedule(after, Happening::Arrival { connection, from });
     }
-
-    pub(super) fn dial(&mut self, from: usize, process: u64, to: usize) {
-        let is_current = self.nodes[from].is_running && self.nodes[from].process == process;
-        let protocol = self.nodes[from].protocol.as_ref();
-        if !is_current || protocol.is_none_or(|protocol| protocol.connection(to).is_some()) {
-            return;
-        }
-        if !self.nodes[to].is_running || self.cut[from][to] || self.cut[to][from] {
-            return self.schedule(200 * MS, Happening::Dial { from, process, to });
-        }
-        let index = self.connections.len();
-        let processes = [process, self.nodes[to].process];
-        self.connections.push(Connection {
-            workers: [from, to],
-            processes,
-            ids: [None; 2],
-            on_the_way: [VecDeque::new(), VecDeque::new()],
-            last_arrival: [Time::ZERO; 2],
-        });
-        for (end, worker, other) in [(1, to, from), (0, from, to)] {
-            // The connection is known before what it sends is carried out.
-            let node = &mut self.nodes[worker];
-            let Some(mut protocol) = node.protocol.take() else { continue };
-            let id = protocol.on_connected(other, self.now);
-            node.protocol = Some(protocol);
-            self.connections[index].ids[end] = id;
-            match id {
-                Some(id) => drop(node.connections.insert(id, index)),
-                None => self.schedule(1000 * MS, Happening::Hangup { connection: index, end: 1 - end }),
-            }
-        }
-        for (worker, process) in [(to, processes[1]), (from, processes[0])] {
-            self.call(worker, process, |_, _| ());
-        }
-    }
-
-    pub(super) fn hangup_arrives(&mut self, connection: usize, end: usize) {
-        let open = &self.connections[connection];
-        let [worker, other] = [open.workers[end], open.workers[1 - end]];
-        let Some(id) = open.ids[end] else {
-            return self.redial(worker, connection);
-        };
-        if self.cut[other][worker] {
-            // Nobody learns of it until the cut ends, or by a timeout.
-            return self.schedule(50 * MS, Happening::Hangup { connection, end });
-        }
-        let process = open.processes[end];
-        self.connections[connection].ids[end] = None;
-        self.nodes[worker].connections.remove(&id);
-        self.call(worker, process, |protocol, _| {
-            protocol.on_disconnected(other, id, "it closed the connection".into());
-        });
-        self.redial(worker, connection);
-    }
-
-    pub(super) fn arrival(&mut self, connection: usize, from: usize) {
-        let open = &self.connections[connection];
-        let [sender, receiver] = [open.workers[from], open.workers[1 - from]];
-        let Some(&(arrival, _)) = open.on_the_way[from].front() else { return };
-        let later = |world: &mut Self, after| world.schedule(after, Happening::Arrival { connection, from });
-        if arrival > self.now {
-            return later(self, arrival - self.now);
-        }
-        if self.cut[sender][receiver] {
-            return later(self, 20 * MS);
-        }
-        let open = &mut self.connections[connection];
-        let Some(id) = open.ids[1 - from] else {
-            open.on_the_way[from].clear();
-            return;
-        };
-        let process = open.processes[1 - from];
-        if !self.call(receiver, process, |protocol, _| protocol.has_space(sender, id)) {
-            return later(self, 5 * MS);
-        }
-        let Some((_, bytes)) = self.connections[connection].on_the_way[from].pop_front() else { return };
-        let mut kind = Kind::Heartbeat;
-        // A liar does not mind the answers to what it has sent.
-        let is_strict = self.nodes[receiver].lie.is_none();
-        self.call(receiver, process, |protocol, now| {
-            if let Err(Violation(why)) = receive(protocol, sender, id, &bytes, now, &mut kind)
-                && is_strict
-            {
-                protocol.record_refusal(format!("worker {sender}: {why}"), now);
-                protocol.close(sender, id, why);
-            }
-        });
-        let (id, process) = (self.connections[connection].ids[from], self.connections[connection].processes[from]);
-        if let Some(id) = id {
-            self.call(sender, process, |protocol, _| protocol.on_written(receiver, id, kind));
-        }
-        if !self.connections[connection].on_the_way[from].is_empty() {
-            later(self, Duration::ZERO);
-        }
-    }
-}
-
-/// What a connection does with the bytes of a frame.
-fn receive(
-    protocol: &mut Protocol,
-    sender: usize,
-    id: u64,
-    bytes: &[u8],
-    now: Time,
-    kind: &mut Kind,
-) -> Result<(), Violation> {
-    let broken = |error: crate::FrameError| Violation(error.to_string());
-    let Some((header, content)) = bytes.split_first_chunk::<FRAME_HEADER>() else {
-        return Err(Violation("truncated frame".into()));
-    };
-    let header = FrameHeader::parse(header, &LIMITS).map_err(broken)?;
-    *kind = header.kind;
-    protocol.admits(sender, id, header.kind, now)?;
-    header.check(content).map_err(broken)?;
-    let frame = Frame::parse(header.kind, content).map_err(broken)?;
-    protocol.on_frame(sender, id, frame, now)
 }

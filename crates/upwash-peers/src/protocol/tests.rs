@@ -1,0 +1,187 @@
+//! Tests of the protocol of one worker, whose neighbors are played by the test.
+
+#![allow(clippy::unwrap_used)]
+
+use super::peer::{Connection, MAX_CONTROL_FRAMES};
+use super::{
+    ANNOUNCEMENT, Action, MAX_EVENTS, MAX_QUEUED, MAX_UNSENT, MAX_UNSENT_MESSAGES, Outbound, Protocol, ProtocolConfig,
+    Start, Time, Violation,
+};
+use crate::Timings;
+use crate::frame::{Frame, Kind, View};
+use std::time::Duration;
+use upwash::algorithm::WorkerStats;
+use upwash::transport::{MembershipEvent, Message};
+
+const SECOND: Duration = Duration::from_secs(1);
+const NOW: Time = Duration::from_secs(1000);
+
+impl Protocol {
+    /// Whether all that is held for other workers is within its bounds.
+    pub(crate) fn is_within_bounds(&self) -> bool {
+        let fits = |connection: &Connection| {
+            connection.inbox.len() <= MAX_QUEUED
+                && connection.unwritten <= MAX_UNSENT
+                && connection.unwritten_messages <= MAX_UNSENT_MESSAGES
+        };
+        let connections = || self.peers.iter().filter_map(|peer| peer.connection.as_ref());
+        let models = connections().filter(|connection| connection.unwritten_model).count();
+        let due = connections().filter(|connection| connection.model_due).count();
+        connections().all(fits) && models <= 1 && due <= 1 && self.events.len() <= MAX_EVENTS
+    }
+}
+
+/// Worker 0 of a complete graph, in round `next` of 1,000.
+fn worker_0(workers: usize, next: u64) -> Protocol {
+    worker_0_with((1..workers).collect(), workers, next)
+}
+
+fn worker_0_with(neighbors: Vec<usize>, workers: usize, next: u64) -> Protocol {
+    let config =
+        ProtocolConfig { own: 0, workers, neighbors, rounds: 1000, has_rounds: true, timings: Timings::default() };
+    let mut protocol = Protocol::new(config);
+    protocol.start(next, NOW);
+    protocol
+}
+
+fn message(from: usize, round: u64, exchange: u32) -> Message {
+    Message {
+        from,
+        round,
+        exchange,
+        stats: WorkerStats { loss: None, degree: 1, scalar: 1.0 },
+        whole: exchange != ANNOUNCEMENT,
+        fresh: false,
+        restart: None,
+        values: vec![].into(),
+    }
+}
+
+#[test]
+fn models_are_sent_in_turn() {
+    let mut protocol = worker_0(4, 0);
+    let ids: Vec<u64> = (1..4).map(|worker| protocol.on_connected(worker, NOW).unwrap()).collect();
+    let mut served = vec![];
+    for _ in 0..6 {
+        // All ask all the time.
+        for worker in 1..4 {
+            protocol.on_frame(worker, ids[worker - 1], Frame::ModelRequest, NOW).unwrap();
+        }
+        protocol.send_model(vec![1], NOW);
+        let worker = protocol.last_served;
+        served.push(worker);
+        assert!(!protocol.is_model_wanted(), "one at a time");
+        protocol.on_written(worker, ids[worker - 1], Kind::Model);
+    }
+    assert_eq!(served, [1, 2, 3, 1, 2, 3]);
+}
+
+#[test]
+fn a_model_that_is_read_slowly_is_sent_and_one_that_is_not_read_ends_the_connection() {
+    let mut protocol = worker_0(2, 0);
+    let id = protocol.on_connected(1, NOW).unwrap();
+    protocol.on_frame(1, id, Frame::ModelRequest, NOW).unwrap();
+    protocol.send_model(vec![1], NOW);
+    let mut now = NOW;
+    for part in 1..=8 {
+        now += 50 * SECOND;
+        protocol.on_heard(1, id, now);
+        protocol.on_model_written(1, id, 100 * part, 1600, now);
+        protocol.on_tick(now);
+        assert!(protocol.connection(1).is_some(), "part {part}");
+    }
+    // A few bytes are no progress.
+    for _ in 0..2 {
+        now += 30 * SECOND;
+        protocol.on_heard(1, id, now);
+        protocol.on_model_written(1, id, 810, 1600, now);
+        protocol.on_tick(now);
+    }
+    assert_eq!(protocol.connection(1), None);
+}
+
+/// Lets the neighbor `worker` show a round over its connection, as a member of a side of itself alone.
+fn show(protocol: &mut Protocol, worker: usize, round: u64, now: Time) {
+    let id = protocol.connection(worker).unwrap();
+    let view = View { round, rounds_together: 2000, members: vec![(worker as u32, 0)], ..View::default() };
+    protocol.on_frame(worker, id, Frame::Heartbeat(view), now).unwrap();
+    protocol.on_frame(worker, id, Frame::Message(message(worker, round, ANNOUNCEMENT)), now).unwrap();
+}
+
+/// A worker without a link waits for all neighbors to show their rounds, each for some time since it was lost itself.
+#[test]
+fn a_neighbor_that_was_lost_just_now_is_waited_for() {
+    let mut protocol = worker_0(3, 100);
+    let ids = [1, 2].map(|worker| protocol.on_connected(worker, NOW).unwrap());
+    show(&mut protocol, 1, 500, NOW);
+    assert!(protocol.target(NOW).is_none(), "worker 2 has not shown its round");
+    show(&mut protocol, 2, 101, NOW);
+    assert!(protocol.target(NOW).is_none(), "the nearer of two rounds counts");
+    // Worker 2 is gone for a moment, a minute after the first connection.
+    let minute = NOW + 60 * SECOND;
+    protocol.on_heard(2, ids[1], minute);
+    protocol.on_disconnected(2, ids[1], "it closed the connection".into());
+    assert!(protocol.target(minute + 4 * SECOND).is_none(), "it may return");
+    let target = protocol.target(minute + 5 * SECOND).unwrap();
+    assert_eq!((target.round, target.shown), (500, vec![(1, 500)]));
+    // It returns, and has the same time to show its round.
+    protocol.on_connected(2, minute + 6 * SECOND).unwrap();
+    assert!(protocol.target(minute + 7 * SECOND).is_none());
+    assert!(protocol.target(minute + 11 * SECOND).is_some());
+}
+
+/// The only neighbor shows a distant round, and never sends the model that it is asked for. It does not hold up this
+/// worker without end.
+#[test]
+fn a_withheld_model_isolates_the_only_neighbor() {
+    let mut protocol = worker_0(2, 0);
+    let (mut now, mut requests) = (NOW, 0);
+    let start = loop {
+        now += SECOND;
+        if protocol.connection(1).is_none() {
+            protocol.on_connected(1, now).unwrap();
+        }
+        show(&mut protocol, 1, 500, now);
+        protocol.on_tick(now);
+        match protocol.may_begin(0, now) {
+            Start::Wait => {}
+            start => break start,
+        }
+        let asks =
+            |action: &Action| matches!(action, Action::Send { frame: Outbound::Content(Kind::ModelRequest, _), .. });
+        requests += protocol.take_actions().iter().filter(|action| asks(action)).count();
+        assert!(now < NOW + 600 * SECOND, "it waits without end");
+    };
+    assert_eq!((start, requests), (Start::Isolated, 2));
+    assert!(protocol.participation(now).seconds_alone >= 120.0);
+    let events = protocol.take_events();
+    assert!(events.iter().any(|event| matches!(event, MembershipEvent::Waiting { .. })));
+    assert!(events.iter().any(|event| matches!(event, MembershipEvent::FetchFailed { worker: 1, .. })));
+}
+
+#[test]
+fn a_goodbye_counts_only_near_the_last_round() {
+    for (round, claimed, counts) in [(500, 500, false), (500, 999, false), (985, 985, true)] {
+        let mut protocol = worker_0(2, round);
+        let id = protocol.on_connected(1, NOW).unwrap();
+        assert_eq!(protocol.may_begin(round, NOW), Start::Wait);
+        protocol.on_frame(1, id, Frame::Offer(round), NOW).unwrap();
+        assert!(matches!(protocol.may_begin(round, NOW), Start::Go(_)));
+        protocol.on_frame(1, id, Frame::Message(message(1, claimed, 1)), NOW).unwrap();
+        protocol.on_frame(1, id, Frame::Goodbye, NOW).unwrap();
+        assert_eq!(protocol.needs_no_link(), counts, "round {round}, claimed {claimed}");
+        protocol.on_disconnected(1, id, "it closed the connection".into());
+        assert_eq!(protocol.needs_no_link(), counts, "round {round}, claimed {claimed}");
+    }
+}
+
+#[test]
+fn floods_of_old_messages_are_refused() {
+    let mut protocol = worker_0(2, 500);
+    let id = protocol.on_connected(1, NOW).unwrap();
+    let mut send = |exchange: u32| protocol.on_frame(1, id, Frame::Message(message(1, 3, exchange)), NOW);
+    let accepted = (0..MAX_CONTROL_FRAMES + 1).take_while(|exchange| send(*exchange).is_ok()).count();
+    assert_eq!(accepted, MAX_CONTROL_FRAMES as usize);
+    let refused = send(MAX_CONTROL_FRAMES + 2);
+    assert_eq!(refused, Err(Violation("too many messages of earlier rounds in a second".into())));
+}
