@@ -7,7 +7,7 @@ use upwash::transport::{HEADER, Message, WireError};
 /// Bytes of a frame header.
 pub const FRAME_HEADER: usize = 16;
 /// Version of the protocol. Peers with different versions refuse each other.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Longest content, in bytes, of a control frame: any frame but a message, a model or a status.
 pub const MAX_CONTROL_BYTES: usize = 4096;
 /// Longest content, in bytes, of a heartbeat, which lists workers.
@@ -196,6 +196,8 @@ pub struct View {
     pub rounds_together: u64,
     /// Whether it waits for others.
     pub is_waiting: bool,
+    /// A worker on another side that wins over its own, and the round that messages of that worker have shown to it.
+    pub other_side: Option<(u32, u64)>,
     /// The workers on its side, and how many milliseconds ago each was last known to be alive.
     pub members: Vec<(u32, u32)>,
 }
@@ -206,6 +208,9 @@ impl View {
         let mut bytes = self.round.to_le_bytes().to_vec();
         bytes.extend(self.rounds_together.to_le_bytes());
         bytes.push(self.is_waiting.into());
+        let (worker, round) = self.other_side.unwrap_or((u32::MAX, 0));
+        bytes.extend(worker.to_le_bytes());
+        bytes.extend(round.to_le_bytes());
         for (worker, age) in &self.members {
             bytes.extend(worker.to_le_bytes());
             bytes.extend(age.to_le_bytes());
@@ -215,16 +220,18 @@ impl View {
 
     /// Decodes a view.
     pub fn parse(bytes: &[u8]) -> Result<Self, FrameError> {
-        let (header, members) = bytes.split_first_chunk::<17>().ok_or(FrameError::Malformed)?;
+        let (header, members) = bytes.split_first_chunk::<29>().ok_or(FrameError::Malformed)?;
         let (members, rest) = members.as_chunks::<8>();
         if header[16] > 1 || !rest.is_empty() {
             return Err(FrameError::Malformed);
         }
         let number = |bytes: &[u8]| u32::from_le_bytes(array(bytes));
+        let other_side = Some(number(&header[17..21])).filter(|worker| *worker != u32::MAX);
         Ok(Self {
             round: u64::from_le_bytes(array(&header[..8])),
             rounds_together: u64::from_le_bytes(array(&header[8..16])),
             is_waiting: header[16] == 1,
+            other_side: other_side.map(|worker| (worker, u64::from_le_bytes(array(&header[21..])))),
             members: members.iter().map(|member| (number(&member[..4]), number(&member[4..]))).collect(),
         })
     }
@@ -345,9 +352,12 @@ mod tests {
         assert_eq!(header.check(b"abd"), Err(FrameError::Checksum));
         let hello = Hello { version: VERSION, worker: 3, run: 99 };
         assert_eq!(Hello::parse(&hello.to_bytes()), Ok(hello));
-        let view = View { round: 3, rounds_together: 2, is_waiting: true, members: vec![(0, 0), (7, 250)] };
-        assert_eq!(Frame::parse(Kind::Heartbeat, &view.to_bytes()), Ok(Frame::Heartbeat(view)));
-        assert!(View::parse(&[0; 18]).is_err() && View::parse(&[9; 17]).is_err());
+        for other_side in [None, Some((3, 1 << 40))] {
+            let members = vec![(0, 0), (7, 250)];
+            let view = View { round: 3, rounds_together: 2, is_waiting: true, other_side, members };
+            assert_eq!(Frame::parse(Kind::Heartbeat, &view.to_bytes()), Ok(Frame::Heartbeat(view)));
+        }
+        assert!(View::parse(&[0; 28]).is_err() && View::parse(&[0; 30]).is_err() && View::parse(&[9; 29]).is_err());
         let state = vec![("models".to_string(), vec![1.0, 2.0]), ("empty".into(), vec![])];
         let bytes = model_to_bytes(7, &state);
         assert_eq!(parse_model(&bytes), Ok((7, state)));

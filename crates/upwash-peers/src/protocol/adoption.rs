@@ -5,7 +5,7 @@ use upwash::transport::MembershipEvent;
 
 /// How many times faster the others may have become since the last contact with them, for example because they no
 /// longer wait for this worker.
-const SPEEDUP: f64 = 4.0;
+pub(super) const SPEEDUP: f64 = 4.0;
 
 /// A round to move to, and the neighbors whose messages have shown it.
 pub(super) struct Target {
@@ -17,42 +17,46 @@ impl Protocol {
     /// The round to move to, if there is one that is corroborated.
     ///
     /// Only rounds that messages have shown count. A worker that has a link moves only to the round of a side that wins
-    /// over its own. A worker without a link moves to the median of the rounds of its neighbors, of the two medians of an
-    /// even number to the nearer one, once all of them have shown theirs or are lost.
+    /// over its own, if not only one worker says so. A worker without a link moves to the median of the rounds of its
+    /// neighbors once all of them have shown theirs or are lost.
     pub(super) fn target(&self, now: Time) -> Option<Target> {
-        let own = self.side(now);
-        let has_link = self.has_link();
-        if has_link && !self.is_on_small_side(&own, now) {
-            return None;
-        }
-        let mut shown = Vec::new();
+        let (round, shown) = match self.has_link() {
+            true => {
+                let other_side = self.other_side(now);
+                let round = self.nearer_median(other_side.iter().map(|entry| entry.1).collect())?;
+                (round, other_side)
+            }
+            false => self.target_alone(now)?,
+        };
+        let is_near = |entry: &(usize, u64)| entry.1.abs_diff(round) <= MAX_ROUND_LAG;
+        let shown: Vec<(usize, u64)> = shown.into_iter().filter(is_near).collect();
+        let is_far = round.abs_diff(self.next) > MAX_ROUND_LAG;
+        let is_possible = || shown.iter().any(|&(worker, _)| round <= self.latest_possible_round(worker, now));
+        let is_confirmed = || !self.has_link() || self.is_confirmed(&shown, round);
+        (is_far && is_possible() && self.may_repeat(round) && is_confirmed()).then_some(Target { round, shown })
+    }
+
+    /// The median of the rounds that the neighbors have shown, and those neighbors whose sides win over this worker.
+    fn target_alone(&self, now: Time) -> Option<(u64, Vec<(usize, u64)>)> {
+        let (own, mut rounds, mut winning) = (self.side(now), vec![], vec![]);
         for &worker in &self.config.neighbors {
-            let connection = self.peers[worker].connection.as_ref();
-            let known = connection.and_then(|connection| Some((connection.shown?, connection.view.as_ref()?)));
-            match known {
-                Some((round, view)) if !has_link => shown.push((worker, round, self.is_beaten_by(worker, view, &own))),
-                Some((round, view))
-                    if !own[worker]
-                        && self.peers[worker].up_from().is_none()
-                        && self.is_beaten_by(worker, view, &own) =>
-                {
-                    shown.push((worker, round, true));
+            match self.shown(worker) {
+                Some((round, view)) => {
+                    rounds.push(round);
+                    winning.extend(self.is_beaten_by(worker, view, &own).then_some((worker, round)));
                 }
-                _ if has_link => {}
-                _ if !self.is_given_up(worker, now) => return None,
-                _ => {}
+                None if !self.is_given_up(worker, now) => return None,
+                None => {}
             }
         }
-        let mut rounds: Vec<u64> = shown.iter().map(|entry| entry.1).collect();
+        Some((self.nearer_median(rounds)?, winning))
+    }
+
+    /// The median of rounds; of the two medians of an even number, the one nearer to this worker's round.
+    fn nearer_median(&self, mut rounds: Vec<u64>) -> Option<u64> {
         rounds.sort_unstable();
         let (low, high) = (*rounds.get(rounds.len().wrapping_sub(1) / 2)?, *rounds.get(rounds.len() / 2)?);
-        let round = self.next.clamp(low, high);
-        let is_far = |round: u64| round.abs_diff(self.next) > MAX_ROUND_LAG;
-        let supports = |entry: &&(usize, u64, bool)| entry.1.abs_diff(round) <= MAX_ROUND_LAG && entry.2;
-        let shown: Vec<(usize, u64)> = shown.iter().filter(supports).map(|entry| (entry.0, entry.1)).collect();
-        let is_allowed = || shown.iter().any(|&(worker, _)| round <= self.latest_possible_round(worker, now));
-        (is_far(round) && !shown.is_empty() && is_allowed() && self.may_repeat(round))
-            .then_some(Target { round, shown })
+        Some(self.next.clamp(low, high))
     }
 
     /// Whether a neighbor that is not connected, or has not shown its round, is not waited for any more. It has some time

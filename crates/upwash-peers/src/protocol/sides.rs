@@ -1,8 +1,11 @@
 //! Sides: if the network splits, each part trains on its own. A worker knows which workers are on its side, because
 //! heartbeats pass on, over links that are up, who was alive how long ago. When two sides meet again, one adopts the
 //! model and the round of the other.
+//!
+//! A worker believes what others say about third ones only if these are not its neighbors: neighbors speak for themselves.
 
-use super::{Protocol, Time};
+use super::adoption::SPEEDUP;
+use super::{MAX_ROUND_LAG, Protocol, Time};
 use crate::frame::View;
 use std::cmp::Ordering;
 
@@ -32,10 +35,15 @@ impl Protocol {
         timings.failure_timeout + timings.heartbeat * (self.config.workers as u32)
     }
 
+    fn is_neighbor(&self, worker: usize) -> bool {
+        self.config.neighbors.contains(&worker)
+    }
+
     /// Learns from a heartbeat over a link that is up who is on this side.
     pub(super) fn learn_members(&mut self, from: usize, view: &View, now: Time) {
         let ages = view.members.iter().map(|&(worker, age)| (worker as usize, age));
-        for (worker, age) in ages.chain([(from, 0)]) {
+        let hearsay: Vec<(usize, u32)> = ages.filter(|entry| !self.is_neighbor(entry.0)).collect();
+        for (worker, age) in hearsay.into_iter().chain([(from, 0)]) {
             let seen = now.saturating_sub(Time::from_millis(age.into()));
             if let Some(known) = self.seen.get_mut(worker) {
                 *known = (*known).max(Some(seen));
@@ -56,6 +64,7 @@ impl Protocol {
             round: self.next,
             rounds_together: self.participation.rounds_together,
             is_waiting: self.is_waiting,
+            other_side: self.other_side(now).first().map(|&(worker, round)| (worker as u32, round)),
             members: side.map(|(worker, _)| (worker as u32, age(worker))).collect(),
         }
     }
@@ -65,7 +74,11 @@ impl Protocol {
     pub(super) fn is_beaten_by(&self, worker: usize, view: &View, own: &[bool]) -> bool {
         let mut theirs = vec![false; self.config.workers];
         let listed = view.members.iter().map(|member| member.0 as usize);
-        for member in listed.chain([worker]) {
+        // Neighbors on this side say so themselves, and those that are not connected say nothing.
+        let speaks = |member: usize| self.connection(member).is_some() && !own[member];
+        let is_credible =
+            |member: &usize| *member != self.config.own && (!self.is_neighbor(*member) || speaks(*member));
+        for member in listed.filter(is_credible).chain([worker]) {
             if let Some(entry) = theirs.get_mut(member) {
                 *entry = true;
             }
@@ -77,5 +90,48 @@ impl Protocol {
         let together = view.rounds_together.cmp(&self.participation.rounds_together);
         let ids = lowest(own).cmp(&lowest(&theirs));
         sizes.then(together).then(ids) == Ordering::Greater
+    }
+
+    /// The neighbors on another side that wins over this one, and the rounds that they have shown. Empty without a link.
+    pub(super) fn other_side(&self, now: Time) -> Vec<(usize, u64)> {
+        let own = self.side(now);
+        if !self.has_link() || !self.is_on_small_side(&own, now) {
+            return vec![];
+        }
+        let neighbors = self.config.neighbors.iter().copied();
+        let outside = neighbors.filter(|&worker| !own[worker] && self.peers[worker].up_from().is_none());
+        let shown = outside.filter_map(|worker| {
+            let (round, view) = self.shown(worker)?;
+            self.is_beaten_by(worker, view, &own).then_some((worker, round))
+        });
+        shown.collect()
+    }
+
+    /// Whether not only one worker says that there is another side near this round, to which this worker should move.
+    /// `shown` are the neighbors that have shown such rounds. With one linked neighbor at most, one is enough: a side that
+    /// is a line could not be joined otherwise. With more, another neighbor must have shown it, or a linked neighbor must
+    /// know of another worker that has. If one of all these lies, the other does not.
+    pub(super) fn is_confirmed(&self, shown: &[(usize, u64)], round: u64) -> bool {
+        let linked = |worker: usize| self.peers[worker].link_in(self.next).is_some();
+        let mut linked = self.config.neighbors.iter().copied().filter(|worker| linked(*worker));
+        // A heartbeat may be one interval old.
+        let age = self.config.timings.heartbeat.as_secs_f64();
+        let tolerance =
+            MAX_ROUND_LAG + self.rounds.median().map_or(0, |median| (SPEEDUP * age / median.as_secs_f64()) as u64);
+        let knows_another = |reporter: usize| {
+            let view = self.peers[reporter].connection.as_ref().and_then(|connection| connection.view.as_ref());
+            let known = view.and_then(|view| view.other_side);
+            known.is_some_and(|(worker, known)| {
+                let is_another = |entry: &(usize, u64)| entry.0 != worker as usize && entry.0 != reporter;
+                known.abs_diff(round) <= tolerance && shown.iter().any(is_another)
+            })
+        };
+        shown.len() > 1 || linked.clone().count() < 2 || linked.any(knows_another)
+    }
+
+    /// The round that messages of a neighbor have shown, and its last heartbeat.
+    pub(super) fn shown(&self, worker: usize) -> Option<(u64, &View)> {
+        let connection = self.peers[worker].connection.as_ref()?;
+        Some((connection.shown?, connection.view.as_ref()?))
     }
 }

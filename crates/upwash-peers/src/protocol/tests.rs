@@ -159,6 +159,26 @@ fn a_withheld_model_isolates_the_only_neighbor() {
     assert!(events.iter().any(|event| matches!(event, MembershipEvent::FetchFailed { worker: 1, .. })));
 }
 
+/// What a worker says about neighbors of the receiver does not count: they speak for themselves.
+#[test]
+fn neighbors_are_members_only_by_what_they_say_themselves() {
+    let mut protocol = worker_0_with(vec![1, 2, 3], 6, 10);
+    let id = protocol.on_connected(1, NOW).unwrap();
+    protocol.may_begin(10, NOW);
+    protocol.on_frame(1, id, Frame::Offer(10), NOW).unwrap();
+    let everybody =
+        View { rounds_together: 2000, members: (0..6).map(|worker| (worker, 0)).collect(), ..View::default() };
+    protocol.on_frame(1, id, Frame::Heartbeat(everybody.clone()), NOW).unwrap();
+    let own = protocol.side(NOW);
+    assert_eq!(own, [true, true, false, false, true, true], "workers 2 and 3 have said nothing");
+    protocol.on_connected(2, NOW).unwrap();
+    assert!(!protocol.is_beaten_by(2, &everybody, &own), "worker 3 is not there, and worker 1 is on this side");
+    let others = View { members: vec![(2, 0), (3, 0)], ..everybody };
+    assert!(!protocol.is_beaten_by(2, &others, &own[..4].iter().copied().chain([false; 2]).collect::<Vec<_>>()));
+    protocol.on_connected(3, NOW).unwrap();
+    assert!(protocol.is_beaten_by(2, &others, &[true, false, false, false, false, false]));
+}
+
 #[test]
 fn a_goodbye_counts_only_near_the_last_round() {
     for (round, claimed, counts) in [(500, 500, false), (500, 999, false), (985, 985, true)] {

@@ -33,12 +33,14 @@ impl Lie {
             (Self::Rounds(claimed), Frame::Offer(round)) => *round = claimed,
             (Self::Rounds(claimed), Frame::Heartbeat(view)) => {
                 let members = (0..workers as u32).map(|worker| (worker, 0)).collect();
-                *view = View { round: claimed, rounds_together: claimed, is_waiting: false, members };
+                let other_side = Some((0, claimed));
+                *view = View { round: claimed, rounds_together: claimed, is_waiting: false, other_side, members };
             }
             (Self::Rounds(claimed), Frame::Message(message)) => message.round = claimed,
             (Self::Announced(claimed), Frame::Heartbeat(view)) => {
                 let members = (0..workers as u32).map(|worker| (worker, 0)).collect();
-                *view = View { round: claimed, rounds_together: claimed, is_waiting: true, members };
+                let other_side = Some((0, claimed));
+                *view = View { round: claimed, rounds_together: claimed, is_waiting: true, other_side, members };
             }
             (Self::Announced(claimed), Frame::Message(message)) if message.values.is_empty() => message.round = claimed,
             (Self::Announced(claimed), Frame::Offer(round)) => *round = claimed,

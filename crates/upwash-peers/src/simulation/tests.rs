@@ -186,6 +186,53 @@ fn a_false_goodbye_lets_nobody_train_alone() {
     assert!(matches!(status, Some(Status::Isolated { .. })), "{status:?}");
 }
 
+/// Half of all workers are lost, so that the others are a side that may move. A liar among them claims to be on the side of
+/// all workers, in another round. Workers with two honest neighbors do not follow it.
+#[test]
+fn one_liar_does_not_move_a_small_side() {
+    let cases: [(&str, usize, &[usize], &[usize]); 2] =
+        [("complete:8", 0, &[4, 5, 6, 7], &[1, 2, 3]), ("grid:2x4", 5, &[3, 6, 7], &[0, 1])];
+    for (graph, liar, killed, firm) in cases {
+        let experiment = experiment(graph, DPSGD);
+        for claimed in [0, experiment.rounds()] {
+            let mut schedule = Schedule::quiet(13, 8);
+            schedule.liar = Some((liar, Lie::Announced(claimed)));
+            schedule.faults = killed.iter().map(|&worker| (1000 * MS, Fault::Kill { worker })).collect();
+            let trace = simulate(&experiment, &schedule);
+            for &worker in firm {
+                assert_eq!(trace.workers[worker].adoptions, 0, "{graph}: worker {worker}, claimed round {claimed}");
+                assert_eq!(trace.participation(worker).rounds_run, experiment.rounds());
+            }
+        }
+    }
+}
+
+/// Parts of a network that was split join again, also where each worker has only one contact on the other side.
+#[test]
+fn sides_that_meet_join() {
+    let cases: [(&str, &[usize]); 3] =
+        [("grid:2x4", &[0, 1, 4, 5]), ("ring:8", &[0, 1, 2]), ("complete:8", &[0, 1, 2])];
+    for (graph, first) in cases {
+        let experiment = experiment(graph, DPSGD);
+        let mut schedule = Schedule::quiet(14, 8);
+        let pairs = (0..8).flat_map(|from| (0..8).map(move |to| (from, to)));
+        for (from, to) in pairs.filter(|(from, to)| first.contains(from) != first.contains(to)) {
+            schedule.faults.push((1000 * MS, Fault::Cut { from, to, is_cut: true }));
+            schedule.faults.push((2500 * MS, Fault::Cut { from, to, is_cut: false }));
+        }
+        // The small side is slower, so that its rounds differ.
+        for (worker, gradient) in schedule.gradients.iter_mut().enumerate() {
+            *gradient = MS * if first.contains(&worker) { 25 } else { 8 };
+        }
+        let trace = simulate(&experiment, &schedule);
+        assert_all_finished(&trace);
+        for &worker in first {
+            assert!(trace.workers[worker].adoptions > 0, "{graph}: worker {worker} did not move");
+        }
+        assert!((0..8).all(|worker| first.contains(&worker) || trace.workers[worker].adoptions == 0), "{graph}");
+    }
+}
+
 /// F4, F5, and the histories of D2 and gradient tracking: after losses and returns, all workers end as near to the
 /// optimum as without them. The task is far from solved at the end, so that lost rounds show.
 #[test]
