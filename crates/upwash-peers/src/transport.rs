@@ -60,7 +60,7 @@ impl<R: Runtime> PeerTransport<R> {
                 messages.push(message);
             }
         }
-        self.runtime.call(|protocol, _| protocol.exchange_is_over());
+        self.runtime.call(|protocol, _| protocol.exchange_is_over(since));
         messages
     }
 

@@ -132,7 +132,7 @@ impl Protocol {
                 self.on_disconnected(worker, id, "this worker continues at another round".into());
             }
             if let Some(connection) = &mut self.peers[worker].connection {
-                connection.inbox.retain(|message| message.round >= round);
+                connection.inbox.retain(|received| received.message.round >= round);
                 (connection.own_offer, connection.announced_at) = (None, None);
             }
         }

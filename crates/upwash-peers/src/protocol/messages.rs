@@ -1,8 +1,9 @@
 //! Frames that arrive, and the messages that the round loop sends and takes.
 
-use super::peer::Connection;
+use super::peer::{Connection, Received};
 use super::{
-    ANNOUNCEMENT, LinkId, MAX_QUEUED, MAX_UNSENT_MESSAGES, MESSAGES_IN_TIME, Outbound, Protocol, Time, Violation,
+    ANNOUNCEMENT, LinkId, MAX_QUEUED, MAX_SLOWDOWN, MAX_UNSENT_MESSAGES, MESSAGES_IN_TIME, Outbound, Protocol, Time,
+    Violation,
 };
 use crate::frame::{Frame, Kind};
 use std::sync::Arc;
@@ -119,7 +120,7 @@ impl Protocol {
         // Messages of earlier rounds are no longer needed, and nothing holds up a worker that sends them.
         let round = message.round;
         if round + 1 >= next {
-            connection.inbox.push_back(message);
+            connection.inbox.push_back(Received { message, at: now });
         } else if connection.is_flooding(now) {
             return Err(Violation("too many messages of earlier rounds in a second".into()));
         }
@@ -160,14 +161,15 @@ impl Protocol {
         let Some(inbox) = peer.inbox(link.0) else {
             return Awaited::Missing;
         };
-        while let Some(message) = inbox.front() {
+        while let Some(Received { message, .. }) = inbox.front() {
             let found = (message.round, message.exchange);
             if found > tag {
                 return Awaited::Missing;
             }
-            let message = inbox.pop_front();
+            let received = inbox.pop_front();
             self.version += 1;
-            if let Some(message) = message.filter(|_| found == tag) {
+            if let Some(Received { message, at }) = received.filter(|_| found == tag) {
+                self.arrivals.push(at);
                 #[cfg(test)]
                 self.taken.push((worker, tag.0, tag.1));
                 return Awaited::Message(message);
@@ -183,16 +185,23 @@ impl Protocol {
         }
     }
 
-    /// All expected messages have been taken, or are not waited for any more.
-    pub(crate) fn exchange_is_over(&mut self) {
+    /// All messages that were expected since `since` have been taken, or are not waited for any more.
+    pub(crate) fn exchange_is_over(&mut self, since: Time) {
         self.is_waiting = false;
+        let mut arrivals = std::mem::take(&mut self.arrivals);
+        arrivals.sort_unstable();
+        if let [.., second, last] = arrivals[..] {
+            self.waited_for_slowest += last.max(since) - second.max(since);
+        }
     }
 
     /// When a message that is expected since `since` is overdue. A worker that says that it waits for others itself gets
     /// twice the time: those that it waits for are lost first.
     pub(crate) fn message_deadline(&self, worker: usize, since: Time) -> Time {
         let timings = &self.config.timings;
-        let deadline = self.rounds.deadline(timings.failure_timeout, timings.message_timeout);
+        let longest = self.rounds_without_slowest.multiple(MAX_SLOWDOWN, timings.failure_timeout);
+        let longest = longest.map_or(timings.message_timeout, |longest| longest.min(timings.message_timeout));
+        let deadline = self.rounds.deadline(timings.failure_timeout, longest);
         let view = self.peers[worker].connection.as_ref().and_then(|connection| connection.view.as_ref());
         since + deadline * (1 + u32::from(view.is_some_and(|view| view.is_waiting)))
     }
@@ -201,8 +210,9 @@ impl Protocol {
     pub(crate) fn take_messages(&mut self) -> Vec<Message> {
         let mut found = Vec::new();
         for peer in &mut self.peers {
-            found.extend(peer.last_messages.take().into_iter().flat_map(|last| last.1));
-            found.extend(peer.connection.iter_mut().flat_map(|connection| connection.inbox.drain(..)));
+            let last = peer.last_messages.take().into_iter().flat_map(|last| last.1);
+            let new = peer.connection.iter_mut().flat_map(|connection| connection.inbox.drain(..));
+            found.extend(last.chain(new).map(|received| received.message));
         }
         self.version += u64::from(!found.is_empty());
         found

@@ -42,6 +42,8 @@ const MAX_UNSENT: usize = 256;
 const MAX_EVENTS: usize = 1000;
 /// A worker that was late this often is held off for 2^6 times as long as it was waited for.
 const MAX_TIMES_LATE: u32 = 6;
+/// A neighbor may make rounds last this many times as long as they would without it.
+const MAX_SLOWDOWN: u32 = 16;
 /// After this many messages in time, earlier delays of a worker are forgotten.
 const MESSAGES_IN_TIME: u32 = 64;
 /// The exchange number of an announcement: a message without values that shows the sender's round.
@@ -110,8 +112,14 @@ pub struct Protocol {
     /// The model that is being sent, and the worker to which one was sent last.
     serving: Option<Transfer>,
     last_served: usize,
-    /// The durations of rounds that were run with a link, and when the round in progress began.
+    /// The durations of rounds that were run with a link, the same without the time for which only the slowest neighbor was
+    /// waited for, and when the round in progress began.
     rounds: Pace,
+    rounds_without_slowest: Pace,
+    /// When the messages of the exchange in progress arrived, and the time for which the slowest neighbor alone was waited
+    /// for in this round.
+    arrivals: Vec<Time>,
+    waited_for_slowest: Duration,
     begun: Option<(u64, Time)>,
     participation: Participation,
     /// The contact of an earlier process of this worker.
@@ -150,6 +158,9 @@ impl Protocol {
             serving: None,
             last_served: 0,
             rounds: Pace::default(),
+            rounds_without_slowest: Pace::default(),
+            arrivals: vec![],
+            waited_for_slowest: Duration::ZERO,
             begun: None,
             participation: Participation::default(),
             earlier_contact: None,
@@ -266,6 +277,7 @@ impl Protocol {
             // It may have no other neighbor, and must not end as isolated because it is held off.
             let longest = self.config.timings.isolation_timeout / 2;
             peer.held_off_until = Some(now + (waited * (1 << peer.times_late)).min(longest));
+            self.arrivals.push(now);
             self.close(worker, id, why);
         }
     }

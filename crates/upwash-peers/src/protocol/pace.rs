@@ -42,6 +42,11 @@ impl Pace {
         self.measured
     }
 
+    /// A multiple of the median, at least `shortest`, if enough durations are known.
+    pub(crate) fn multiple(&self, factor: u32, shortest: Duration) -> Option<Duration> {
+        self.median().map(|median| (factor * median).max(shortest))
+    }
+
     /// How long to wait for something that should take about as long as before: far beyond what was measured, but
     /// within `shortest` and `longest`. Until enough is known, `longest`.
     pub(crate) fn deadline(&self, shortest: Duration, longest: Duration) -> Duration {

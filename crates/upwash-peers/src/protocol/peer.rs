@@ -23,6 +23,13 @@ pub(super) const MAX_CONNECTIONS: u32 = 60;
 /// A link that is up: its connection, and the round from which on it is up. It identifies the link's history.
 pub(crate) type LinkId = (u64, u64);
 
+/// A message, and when it arrived.
+#[derive(Debug)]
+pub(super) struct Received {
+    pub(super) message: Message,
+    pub(super) at: Time,
+}
+
 /// The state of an open connection.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -43,7 +50,7 @@ pub(super) struct Connection {
     /// Its last heartbeat.
     pub(super) view: Option<View>,
     /// Messages received and not taken yet.
-    pub(super) inbox: VecDeque<Message>,
+    pub(super) inbox: VecDeque<Received>,
     /// Round and exchange of its last message. They only increase.
     pub(super) last_tag: Option<(u64, u32)>,
     /// Frames that have not been written yet; those of them that are messages; whether one is a model.
@@ -71,7 +78,7 @@ pub(super) struct Peer {
     /// It finished its run.
     pub(super) has_finished: bool,
     /// The messages over its last link that were not taken when it finished.
-    pub(super) last_messages: Option<(LinkId, VecDeque<Message>)>,
+    pub(super) last_messages: Option<(LinkId, VecDeque<Received>)>,
     /// The round of its last message over a link that was up, and when it arrived.
     pub(super) contact: Option<(u64, Time)>,
     /// Why the last attempt to connect to it failed.
@@ -156,7 +163,7 @@ impl Peer {
 
     /// The link in this round, if it is up.
     pub(super) fn link_in(&self, round: u64) -> Option<LinkId> {
-        let has_message = |inbox: &VecDeque<Message>| inbox.iter().any(|message| message.round >= round);
+        let has_message = |inbox: &VecDeque<Received>| inbox.iter().any(|received| received.message.round >= round);
         let (link, is_used) = match (&self.connection, &self.last_messages) {
             // A worker that has finished sends nothing more, but what it has sent counts.
             (Some(connection), _) => {
@@ -175,7 +182,7 @@ impl Peer {
     }
 
     /// The messages that arrived over a connection, unless it was lost.
-    pub(super) fn inbox(&mut self, id: u64) -> Option<&mut VecDeque<Message>> {
+    pub(super) fn inbox(&mut self, id: u64) -> Option<&mut VecDeque<Received>> {
         match &mut self.connection {
             Some(connection) if connection.id == id => Some(&mut connection.inbox),
             _ => self.last_messages.as_mut().filter(|last| last.0.0 == id).map(|last| &mut last.1),

@@ -174,8 +174,11 @@ impl Protocol {
             && previous + 1 == round
             && has_link
         {
-            self.rounds.add(now.saturating_sub(begun));
+            let duration = now.saturating_sub(begun);
+            self.rounds.add(duration);
+            self.rounds_without_slowest.add(duration.saturating_sub(self.waited_for_slowest));
         }
+        self.waited_for_slowest = Duration::ZERO;
         self.participation.rounds_run += 1;
         self.participation.rounds_together += u64::from(has_link);
         (self.next, self.is_waiting) = (round + 1, false);
@@ -189,7 +192,7 @@ impl Protocol {
                 peer.link = *link;
             }
             if let Some(connection) = &mut peer.connection {
-                connection.inbox.retain(|message| message.round >= round);
+                connection.inbox.retain(|received| received.message.round >= round);
             }
         }
         Start::Go(links)

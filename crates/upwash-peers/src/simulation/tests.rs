@@ -233,6 +233,23 @@ fn sides_that_meet_join() {
     }
 }
 
+/// A worker that sends each message just in time does not get more and more time for it.
+#[test]
+fn a_slow_worker_does_not_raise_the_deadline() {
+    let experiment = experiment("complete:4", DPSGD);
+    let mut schedule = Schedule::quiet(15, 4);
+    // The shortest deadline is 500 milliseconds.
+    schedule.gradients[3] = 400 * MS;
+    schedule.faults.push((30_000 * MS, Fault::Stuck { worker: 3, duration: 1000 * MS }));
+    let trace = simulate(&experiment, &schedule);
+    let lost = |change: &MembershipEvent| matches!(change, MembershipEvent::Lost { worker: 3, why } if why.contains("no message"));
+    for worker in 0..3 {
+        let lost = trace.workers[worker].events.iter().find(|event| lost(&event.1));
+        assert!(lost.is_some(), "worker {worker} waited for longer");
+        assert!(lost.unwrap().0.as_secs_f64() > 1e6 + 30.0, "worker {worker}: in time, but lost");
+    }
+}
+
 /// F4, F5, and the histories of D2 and gradient tracking: after losses and returns, all workers end as near to the
 /// optimum as without them. The task is far from solved at the end, so that lost rounds show.
 #[test]
