@@ -281,6 +281,22 @@ fn killed_peer_is_reported_at_once_and_can_be_restarted() {
     assert_eq!(std::fs::read_dir(here.join("state/upwash/launch")).unwrap().count(), 0);
 }
 
+/// A command that restarts a single peer is printed only as long as the launch, and so its keys, go on.
+#[test]
+fn the_last_peer_is_restarted_by_another_launch() {
+    let folder = folder();
+    let here = folder.path();
+    let mut launch = Running::start(here);
+    let mut lines = BufReader::new(launch.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+    for (worker, process) in Running::peers(here).iter().enumerate() {
+        signal("-9", process);
+        let killed = lines.find(|line| line.starts_with(&format!("peer {worker} "))).unwrap();
+        let remedy = if worker < 3 { "restart it with:" } else { "to continue the run, launch it again" };
+        assert_eq!(killed, format!("peer {worker} was killed by signal 9; {remedy}"));
+    }
+    assert_eq!(launch.0.wait().unwrap().code(), Some(1));
+}
+
 #[test]
 fn peers_do_not_outlive_a_killed_launch() {
     let folder = folder();

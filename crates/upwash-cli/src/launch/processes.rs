@@ -121,10 +121,7 @@ impl<'a> Processes<'a> {
     pub(super) fn wait(mut self, mut progress: Progress) -> Result<Vec<Outcome>> {
         let (mut signaled, mut looked) = (false, Instant::now());
         loop {
-            let mut is_running = false;
-            for worker in 0..self.peers.len() {
-                is_running |= self.poll(worker)?;
-            }
+            let mut is_running = self.poll()?;
             if interrupted() && !std::mem::replace(&mut signaled, true) {
                 self.terminate();
             }
@@ -149,22 +146,27 @@ impl<'a> Processes<'a> {
         Ok(self.peers.iter().map(outcome).collect())
     }
 
-    /// Whether a worker's process is running. Reports its end, once.
-    fn poll(&mut self, worker: usize) -> Result<bool> {
-        let peer = &mut self.peers[worker];
-        let Some(child) = peer.child.as_mut().filter(|_| peer.status.is_none()) else {
-            return Ok(false);
-        };
-        let Some(status) = child.try_wait()? else {
-            return Ok(true);
-        };
-        peer.status = Some(status);
-        self.report(worker, status);
-        Ok(false)
+    /// Whether any process is running. Reports the end of each, once.
+    fn poll(&mut self) -> Result<bool> {
+        let (mut ended, mut is_running) = (vec![], false);
+        for (worker, peer) in self.peers.iter_mut().enumerate() {
+            let Some(child) = peer.child.as_mut().filter(|_| peer.status.is_none()) else {
+                continue;
+            };
+            peer.status = child.try_wait()?;
+            match peer.status {
+                Some(status) => ended.push((worker, status)),
+                None => is_running = true,
+            }
+        }
+        for (worker, status) in ended {
+            self.report(worker, status, is_running);
+        }
+        Ok(is_running)
     }
 
     /// Says how a process has ended, and how to start it again.
-    fn report(&self, worker: usize, status: ExitStatus) {
+    fn report(&self, worker: usize, status: ExitStatus, others_are_running: bool) {
         let how = match status.code() {
             Some(0) => return note!("peer {worker} has finished"),
             Some(code) if code == i32::from(DIVERGED) => "has diverged".into(),
@@ -172,9 +174,11 @@ impl<'a> Processes<'a> {
             Some(code) => format!("has failed (exit code {code}): {}", self.last_line(worker)),
             None => format!("was killed{}", signal(status)),
         };
-        let remedy = match self.peers[worker].is_lost() && !interrupted() {
-            true => format!("; restart it with:\n  {}", self.launch.restart_command(worker)),
-            false => String::new(),
+        let remedy = match (self.peers[worker].is_lost() && !interrupted(), others_are_running) {
+            (false, _) => String::new(),
+            (true, true) => format!("; restart it with:\n  {}", self.launch.restart_command(worker)),
+            // This launch ends, and its keys are removed.
+            (true, false) => "; to continue the run, launch it again".into(),
         };
         tell!("peer {worker} {how}{remedy}");
     }
