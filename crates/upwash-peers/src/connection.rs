@@ -259,3 +259,54 @@ pub(crate) async fn write(
 ) -> Result<(), LinkError> {
     write_chunks(stream, kind, content, Duration::from_secs(60), |_| ()).await
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::Timings;
+    use crate::context::Identity;
+    use crate::keys::Key;
+    use crate::protocol::{Protocol, ProtocolConfig};
+    use upwash::transport::Pool;
+
+    const MODEL: usize = 1 << 20;
+
+    /// Half of a model passes in each direction. The protocol learns of it, because it judges transfers by their progress.
+    #[test]
+    fn the_progress_of_models_is_reported() {
+        let (key, timings) = (Key::generate(), Timings::default());
+        let config = ProtocolConfig { own: 0, workers: 2, neighbors: vec![1], rounds: 100, has_rounds: true, timings };
+        let (keys, addresses) = (vec![key.fingerprint(); 2], vec![String::new(); 2]);
+        let identity = Identity { own: 0, key, keys, addresses, run: 7 };
+        let limits = Limits { message: 0, model: MODEL };
+        let context = PeerContext::new(identity, limits, timings, Pool::new(1), Protocol::new(config));
+        let (frames, queue) = mpsc::unbounded_channel();
+        let id = context.connected(1, Outbox { frames, closing: Arc::default() }).unwrap();
+        context.drive(|protocol, now| protocol.exchange_models(1, id, vec![0; MODEL], now));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let (mut end, stream) = tokio::io::duplex(CHUNK);
+            let mut half = vec![0; MODEL / 2 + CHUNK];
+            tokio::select! {
+                _ = write_frames(&context, 1, id, queue, stream) => panic!("the whole model was written"),
+                read = end.read_exact(&mut half) => assert!(read.is_ok()),
+            }
+            let (mut end, stream) = tokio::io::duplex(2 * MODEL);
+            let header = FrameHeader { kind: Kind::Model, length: MODEL as u64, checksum: 0 };
+            end.write_all(&header.to_bytes()).await.unwrap();
+            end.write_all(&half).await.unwrap();
+            let is_read = async {
+                while context.drive(|protocol, _| protocol.parts().1) < Some(8) {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::select! {
+                _ = read_frames(&context, 1, id, stream) => panic!("the whole model was read"),
+                in_time = timeout(Duration::from_secs(60), is_read) => assert!(in_time.is_ok(), "no progress was reported"),
+            }
+        });
+        let written = context.drive(|protocol, _| protocol.parts().0);
+        assert!((8..16).contains(&written.unwrap()), "{written:?}");
+    }
+}

@@ -159,3 +159,49 @@ pub(crate) fn client(key: &Key, expected: Fingerprint) -> Result<Arc<ClientConfi
     config.enable_sni = false;
     Ok(Arc::new(config))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rustls::{ClientConnection, ServerConnection};
+
+    /// A handshake in memory, between a server with a key that accepts `listed` keys, and a client that expects a key.
+    fn handshake(server: &Key, listed: &[&Key], client: &Key, expected: &Key) -> Result<(), Error> {
+        let listed = listed.iter().map(|key| key.fingerprint()).collect();
+        let mut server = ServerConnection::new(super::server(server, listed)?)?;
+        let name = ServerName::try_from("upwash").unwrap();
+        let mut client = ClientConnection::new(super::client(client, expected.fingerprint())?, name)?;
+        for _ in 0..4 {
+            let (mut sent, mut answer) = (vec![], vec![]);
+            while client.wants_write() {
+                client.write_tls(&mut sent).unwrap();
+            }
+            if !sent.is_empty() {
+                server.read_tls(&mut &sent[..]).unwrap();
+            }
+            server.process_new_packets()?;
+            while server.wants_write() {
+                server.write_tls(&mut answer).unwrap();
+            }
+            if !answer.is_empty() {
+                client.read_tls(&mut &answer[..]).unwrap();
+            }
+            client.process_new_packets()?;
+        }
+        assert!(!client.is_handshaking() && !server.is_handshaking());
+        Ok(())
+    }
+
+    /// Each end refuses any other key than the expected one, also one that is listed for another worker.
+    #[test]
+    fn both_ends_verify_the_key_of_the_other() {
+        let [first, second, third, stranger] = [(); 4].map(|()| Key::generate());
+        let listed = [&first, &second, &third];
+        let refused = Err(CertificateError::ApplicationVerificationFailure.into());
+        assert_eq!(handshake(&first, &listed, &second, &first), Ok(()));
+        assert_eq!(handshake(&third, &listed, &second, &first), refused, "another worker answers");
+        assert_eq!(handshake(&stranger, &listed, &second, &first), refused, "a stranger answers");
+        assert_eq!(handshake(&first, &listed, &stranger, &first), refused, "a stranger connects");
+    }
+}

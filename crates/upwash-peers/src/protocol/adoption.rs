@@ -72,9 +72,14 @@ impl Protocol {
     }
 
     /// Whether a worker can have finished by now. Asynchronous workers finish whenever they like. Nothing can be said
-    /// about a worker that this process has exchanged no messages with.
+    /// about a worker with which no link was agreed on. A link over which no message was due yet (MATCHA) is a contact.
     pub(super) fn may_have_finished(&self, worker: usize, now: Time) -> bool {
-        let contact = self.peers[worker].contact.map(|(round, time)| (round, time.as_secs_f64()));
+        let peer = &self.peers[worker];
+        let agreed = || {
+            let connection = peer.connection.as_ref()?;
+            Some((connection.up_from()?.min(self.next), connection.connected_at))
+        };
+        let contact = peer.contact.or_else(agreed).map(|(round, time)| (round, time.as_secs_f64()));
         !self.config.has_rounds || contact.is_some_and(|contact| self.reachable(contact, now) >= self.config.rounds)
     }
 

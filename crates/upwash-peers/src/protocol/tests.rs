@@ -17,6 +17,18 @@ const SECOND: Duration = Duration::from_secs(1);
 const NOW: Time = Duration::from_secs(1000);
 
 impl Protocol {
+    /// Requests a model, and sends one over the same connection.
+    pub(crate) fn exchange_models(&mut self, worker: usize, id: u64, model: Vec<u8>, now: Time) {
+        self.on_frame(worker, id, Frame::ModelRequest, now).unwrap();
+        self.send_model(model, now);
+        self.request_model(vec![worker], now);
+    }
+
+    /// How many sixteenths of models have been written and read.
+    pub(crate) fn parts(&self) -> (Option<u64>, Option<u64>) {
+        (self.serving.as_ref().map(|sent| sent.parts), self.fetch.as_ref().map(|fetch| fetch.transfer.parts))
+    }
+
     /// Whether all that is held for other workers is within its bounds.
     pub(crate) fn is_within_bounds(&self) -> bool {
         let fits = |connection: &Connection| {
@@ -181,17 +193,25 @@ fn neighbors_are_members_only_by_what_they_say_themselves() {
 
 #[test]
 fn a_goodbye_counts_only_near_the_last_round() {
-    for (round, claimed, counts) in [(500, 500, false), (500, 999, false), (985, 985, true)] {
+    for (round, claimed, counts) in [
+        (500, Some(500), false),
+        (500, Some(999), false),
+        (500, None, false),
+        (985, Some(985), true),
+        (985, None, true),
+    ] {
         let mut protocol = worker_0(2, round);
         let id = protocol.on_connected(1, NOW).unwrap();
         assert_eq!(protocol.may_begin(round, NOW), Start::Wait);
         protocol.on_frame(1, id, Frame::Offer(round), NOW).unwrap();
         assert!(matches!(protocol.may_begin(round, NOW), Start::Go(_)));
-        protocol.on_frame(1, id, Frame::Message(message(1, claimed, 1)), NOW).unwrap();
+        if let Some(claimed) = claimed {
+            protocol.on_frame(1, id, Frame::Message(message(1, claimed, 1)), NOW).unwrap();
+        }
         protocol.on_frame(1, id, Frame::Goodbye, NOW).unwrap();
-        assert_eq!(protocol.needs_no_link(), counts, "round {round}, claimed {claimed}");
+        assert_eq!(protocol.needs_no_link(), counts, "round {round}, claimed {claimed:?}");
         protocol.on_disconnected(1, id, "it closed the connection".into());
-        assert_eq!(protocol.needs_no_link(), counts, "round {round}, claimed {claimed}");
+        assert_eq!(protocol.needs_no_link(), counts, "round {round}, claimed {claimed:?}");
     }
 }
 
@@ -204,4 +224,46 @@ fn floods_of_old_messages_are_refused() {
     assert_eq!(accepted, MAX_CONTROL_FRAMES as usize);
     let refused = send(MAX_CONTROL_FRAMES + 2);
     assert_eq!(refused, Err(Violation("too many messages of earlier rounds in a second".into())));
+}
+
+/// A worker that is on the way to a link runs ten rounds, and then pauses, so that a link can come up.
+#[test]
+fn a_worker_pauses_if_each_offer_is_too_late() {
+    let mut protocol = worker_0(2, 100);
+    let id = protocol.on_connected(1, NOW).unwrap();
+    let (mut round, mut now) = (100, NOW);
+    for _ in 0..3 {
+        let first = round;
+        loop {
+            // The link would always come up a few rounds later.
+            protocol.on_frame(1, id, Frame::Offer(round + 5), now).unwrap();
+            match protocol.may_begin(round, now) {
+                Start::Go(links) => assert_eq!(links, [None, None]),
+                Start::Wait => break,
+                start => panic!("{start:?}"),
+            }
+            round += 1;
+        }
+        assert_eq!(round - first, 10);
+        now += Timings::default().failure_timeout / 2;
+    }
+    // An offer that is in time ends it.
+    let own = protocol.peers[1].connection.as_ref().unwrap().own_offer.unwrap();
+    protocol.on_frame(1, id, Frame::Offer(own.max(round)), now).unwrap();
+    assert!(matches!(protocol.may_begin(round, now), Start::Go(_)));
+}
+
+#[test]
+fn missing_neighbors_are_reported_when_the_time_to_start_is_over() {
+    let mut protocol = worker_0(3, 0);
+    let id = protocol.on_connected(1, NOW).unwrap();
+    assert_eq!(protocol.may_begin(0, NOW), Start::Wait);
+    protocol.on_frame(1, id, Frame::Offer(0), NOW).unwrap();
+    protocol.record_unreachable(2, "connection refused".into());
+    let almost = NOW + 29 * SECOND;
+    assert_eq!(protocol.may_begin(0, almost), Start::Wait);
+    let late = NOW + 30 * SECOND;
+    assert!(matches!(protocol.may_begin(0, late), Start::Go(_)));
+    let why = "connection refused".to_string();
+    assert!(protocol.take_events().contains(&MembershipEvent::Missing { worker: 2, why }));
 }

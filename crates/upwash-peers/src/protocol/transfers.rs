@@ -16,7 +16,7 @@ pub(super) struct Transfer {
     worker: usize,
     id: u64,
     /// The parts that have passed.
-    parts: u64,
+    pub(super) parts: u64,
     deadline: Time,
 }
 
@@ -37,7 +37,7 @@ impl Transfer {
 /// A model that was requested.
 #[derive(Debug)]
 pub(super) struct Fetch {
-    transfer: Transfer,
+    pub(super) transfer: Transfer,
     received: Option<State>,
 }
 
@@ -65,7 +65,7 @@ impl Protocol {
     }
 
     /// Requests the model of one of these workers: preferably of one that has not failed to send it.
-    fn request_model(&mut self, candidates: Vec<usize>, now: Time) {
+    pub(super) fn request_model(&mut self, candidates: Vec<usize>, now: Time) {
         if candidates.iter().all(|worker| self.peers[*worker].fetch_failed) {
             candidates.iter().for_each(|worker| self.peers[*worker].fetch_failed = false);
         }

@@ -179,7 +179,11 @@ fn run(runtime: &Simulated<'_>, experiment: &Experiment, worker: usize, transpor
         };
         engine.before_step();
         let round = node.round();
-        world.borrow_mut().trace.began(worker, round);
+        {
+            let mut world = world.borrow_mut();
+            let now = world.now;
+            world.trace.began(worker, round, now);
+        }
         let (gradient, stuck) = {
             let world = world.borrow();
             let node = &world.nodes[worker];

@@ -1,7 +1,7 @@
 //! Simulated runs.
 
 use super::schedule::{Fault, Lie, Schedule};
-use super::trace::Trace;
+use super::trace::{Trace, WorkerTrace};
 use super::world::MS;
 use super::{experiment, experiment_at_rate, simulate};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -266,23 +266,10 @@ fn algorithms_survive_loss_and_return() {
             let missed = 1.0 - trace.rounds_of(1) as f64 / experiment.rounds() as f64;
             let allowed = known + 0.2 * missed;
             assert!(found < allowed, "{algorithm}, seed {seed}: {found:.4}, at most {allowed:.4} is allowed");
-            check_invariants(&trace, algorithm);
+            trace.check_sums_and_copies();
+            let has_copies = |worker: &WorkerTrace| algorithm != "choco" || worker.copies.len() == 2;
+            assert!(trace.workers.iter().all(has_copies), "{algorithm}, seed {seed}: public copies are missing");
         }
-    }
-}
-
-/// The invariants of an algorithm over all workers, at the end of a run in which all of them took part.
-fn check_invariants(trace: &Trace, algorithm: &str) {
-    let scalars: f64 = trace.workers.iter().map(|worker| worker.scalar).sum();
-    let count = trace.workers.len() as f64;
-    assert!((scalars - count).abs() < 1e-9, "{algorithm}: the push-sum weights have the sum {scalars}");
-    for (index, worker) in trace.workers.iter().enumerate() {
-        for (other, copy) in &worker.copies {
-            let own = &trace.workers[*other].own_copy;
-            let distance = copy.iter().zip(own).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(distance < 1e-5, "{algorithm}: worker {index} has another public copy of worker {other}");
-        }
-        assert!(algorithm != "choco" || worker.copies.len() == 2, "worker {index} has no copies");
     }
 }
 
@@ -307,11 +294,17 @@ fn random_schedules() {
             }
             let experiment = &experiments[seed as usize % experiments.len()];
             let schedule = Schedule::random(seed, experiment.workers(), experiment.rounds());
-            let run = || simulate(experiment, &schedule);
+            let run = || {
+                let trace = simulate(experiment, &schedule);
+                if trace.is_settled(experiment.rounds()) {
+                    trace.check_sums_and_copies();
+                }
+                trace
+            };
             let trace = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
             let trace = trace.unwrap_or_else(|_| panic!("replay with UPWASH_SEED={seed}: {schedule:?}"));
             let conserves_mean = experiment.algorithm_name() == "D-PSGD";
-            totals.lock().unwrap().add(&trace, conserves_mean);
+            totals.lock().unwrap().add(&trace, conserves_mean, experiment.rounds());
         }
     };
     std::thread::scope(|scope| {
@@ -325,6 +318,8 @@ fn random_schedules() {
 #[derive(Debug, Default)]
 struct Totals {
     runs: u64,
+    /// Runs in which all finished, and long after the last change of a link: sums and copies were checked.
+    settled: u64,
     /// Rounds in which no link changed, so that the mean was conserved, and other rounds.
     steady_rounds: u64,
     other_rounds: u64,
@@ -335,9 +330,10 @@ struct Totals {
 }
 
 impl Totals {
-    fn add(&mut self, trace: &Trace, conserves_mean: bool) {
+    fn add(&mut self, trace: &Trace, conserves_mean: bool, rounds: u64) {
         let (steady, other) = if conserves_mean { trace.check_mean() } else { (0, 0) };
         self.runs += 1;
+        self.settled += u64::from(trace.is_settled(rounds));
         self.steady_rounds += steady;
         self.other_rounds += other;
         for worker in &trace.workers {

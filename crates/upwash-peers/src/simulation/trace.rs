@@ -42,6 +42,8 @@ pub(super) struct Trace {
     pub(super) liar: Option<usize>,
     pub(super) exchanges: u64,
     begun: BTreeSet<(u64, usize)>,
+    /// When each round was begun first.
+    begun_at: BTreeMap<u64, Time>,
     repeated: BTreeSet<u64>,
 }
 
@@ -54,6 +56,7 @@ impl Trace {
             liar: None,
             exchanges: 0,
             begun: BTreeSet::new(),
+            begun_at: BTreeMap::new(),
             repeated: BTreeSet::new(),
         }
     }
@@ -100,7 +103,8 @@ impl Trace {
     }
 
     /// A process has begun a round.
-    pub(super) fn began(&mut self, worker: usize, round: u64) {
+    pub(super) fn began(&mut self, worker: usize, round: u64, now: Time) {
+        self.begun_at.entry(round).or_insert(now);
         let trace = &mut self.workers[worker];
         let expected = trace.next;
         if Some(round) != expected {
@@ -134,6 +138,32 @@ impl Trace {
 
     pub(super) fn participation(&self, worker: usize) -> Participation {
         self.workers[worker].ending.as_ref().unwrap().1.participation.unwrap()
+    }
+
+    /// Whether all workers have finished, without a liar, and nothing has happened to their links for so many rounds that
+    /// all have restarted what they rely on, and have written a checkpoint since.
+    pub(super) fn is_settled(&self, rounds: u64) -> bool {
+        let has_finished = |worker: &WorkerTrace| matches!(worker.ending, Some((Status::Finished, _)));
+        let calm = 4 * self.workers.len() as u64 + 60;
+        let changes = self.workers.iter().flat_map(|worker| &worker.events);
+        let changes = changes.filter(|event| !matches!(event.1, MembershipEvent::Restarted));
+        let last = changes.map(|event| event.0).max();
+        let since = self.begun_at.get(&rounds.saturating_sub(calm));
+        self.liar.is_none() && self.workers.iter().all(has_finished) && since.is_some_and(|since| last < Some(*since))
+    }
+
+    /// Checks what an algorithm relies on over all workers, in a settled run.
+    pub(super) fn check_sums_and_copies(&self) {
+        let scalars: f64 = self.workers.iter().map(|worker| worker.scalar).sum();
+        let count = self.workers.len() as f64;
+        self.check((scalars - count).abs() < 1e-9, 0, || format!("and the others have weights with the sum {scalars}"));
+        for (index, worker) in self.workers.iter().enumerate() {
+            for (other, copy) in &worker.copies {
+                let own = &self.workers[*other].own_copy;
+                let distance = copy.iter().zip(own).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                self.check(distance < 1e-5, index, || format!("has another public copy of worker {other}"));
+            }
+        }
     }
 
     /// The number of rounds that a worker has run.
