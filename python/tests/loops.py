@@ -191,7 +191,9 @@ def survive(folder: Path) -> None:
     """Trains at a rate at which every round counts, until the file `last` names the last round."""
     experiment = upwash.Experiment(UNSATURATED)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    opt = ut.Decentralized(torch.optim.SGD(model.parameters(), 0.0004), model, UNSATURATED)
+    # Slower the longer the run, so that the task stays unsaturated.
+    rate = 0.0012 / max(3, int(os.environ.get("UPWASH_KILLS", "3")))
+    opt = ut.Decentralized(torch.optim.SGD(model.parameters(), rate), model, UNSATURATED)
     model.load_state_dict(softmax(experiment.initial_model(opt.worker)).state_dict())
     run, last = 0, None
     with opt:

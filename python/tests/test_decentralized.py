@@ -9,6 +9,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import textwrap
 import time
 from pathlib import Path
 
@@ -313,6 +315,169 @@ def test_algorithms_in_python_can_be_used():
         opt.step()
 
 
+def run_script(code, *, workers=1, timeout=120, options=()):
+    """Runs a script under the launcher. Returns the exit code and the output."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "script.py"
+        script.write_text("import torch, upwash.torch as ut\nimport sys\n" + textwrap.dedent(code))
+        command = [sys.executable, "-m", "upwash.launch", "-n", str(workers), *options, str(script)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+        return done.returncode, done.stdout + done.stderr
+
+
+def test_a_worker_that_a_function_forgets_still_ends_its_run(tmp_path):
+    code, output = run_script(
+        f"""
+        def main():
+            model = torch.nn.Linear(2, 2)
+            sgd = torch.optim.SGD(model.parameters(), 0.1)
+            opt = ut.Decentralized(sgd, model, algorithm="dpsgd", out={str(tmp_path / "run")!r})
+            for _ in range(3):
+                opt.step(loss=1.0)
+        main()
+        """,
+        workers=2,
+    )
+    assert code == 0, output
+    runs = upwash.load(tmp_path / "run")
+    assert runs[0].status == "finished"
+    assert (tmp_path / "run" / "peer-0" / "model.safetensors").exists()
+
+
+def test_loops_of_unequal_length_do_not_wait_for_each_other():
+    """The second worker takes more steps, and its last `zero_grad` begins a round that nobody else is in."""
+    code, output = run_script(
+        """
+        model = torch.nn.Linear(2, 2)
+        opt = ut.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, algorithm="dpsgd")
+        for _ in range(5 + 5 * opt.worker):
+            opt.step(loss=1.0)
+            opt.zero_grad()
+        opt.close()
+        print(opt.summary.status, opt.summary.rounds_run)
+        """,
+        workers=2,
+        timeout=60,
+    )
+    assert code == 0, output
+    assert "[0] finished 5" in output and "[1] finished 10" in output
+
+
+def test_models_of_different_shapes_do_not_meet():
+    code, output = run_script(
+        """
+        import logging
+        logging.basicConfig()
+        model = torch.nn.Linear(2, 2 + int(sys.argv[0].endswith("none")))
+        import os
+        if "worker-1" in os.environ["UPWASH_KEY"]:
+            model = torch.nn.Linear(2, 3)
+        network = {"startup_timeout_seconds": 2.0, "isolation_seconds": 2.0, "heartbeat_seconds": 0.2,
+                   "failure_timeout_seconds": 1.0, "message_timeout_seconds": 2.0}
+        opt = ut.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, {"network": network}, algorithm="dpsgd")
+        opt.step(loss=1.0)
+        """,
+        workers=2,
+    )
+    assert code == 1
+    assert "same script, model and configuration" in output
+    assert "refused" in output or "missing" in output
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
+    def train(rounds):
+        model = torch.nn.Linear(2, 2)
+        opt = alone(torch.optim.SGD(model.parameters(), 0.1), model, out=tmp_path / "run")
+        with opt:
+            for _ in range(rounds):
+                opt.step()
+
+    train(30)
+    with pytest.raises(upwash.errors.RunDirectoryError, match="holds a run already"):
+        train(3)
+    assert len(upwash.load(tmp_path / "run")[0].events.query("event == 'round'")) == 30
+
+
+def test_a_schedule_resumes_with_the_rate_of_before(tmp_path):
+    """SlowMo rescales what it keeps when the learning rate changes."""
+
+    def worker():
+        model = network()
+        inner = torch.optim.SGD(model.parameters(), 0.1)
+        opt = ut.Decentralized(inner, model, graph="complete:1", algorithm="slowmo")
+        return model, opt, torch.optim.lr_scheduler.ExponentialLR(opt, 0.8)
+
+    def steps(model, opt, scheduler, batches):
+        losses = []
+        for x, y in batches:
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step(loss=loss)
+            scheduler.step()
+            losses.append(loss.item())
+        return losses
+
+    known = steps(*worker(), digits())
+    model, opt, scheduler = worker()
+    steps(model, opt, scheduler, digits()[:10])
+    state = [part.state_dict() for part in (model, opt, scheduler)]
+    torch.save(state, tmp_path / "state.pt")
+    model, opt, scheduler = worker()
+    for part, saved in zip((model, opt, scheduler), torch.load(tmp_path / "state.pt"), strict=True):
+        part.load_state_dict(saved)
+    np.testing.assert_allclose(steps(model, opt, scheduler, digits()[10:]), known[10:], rtol=1e-5)
+
+
+def test_a_skipped_step_may_have_any_loss():
+    model = network()
+    opt = alone(torch.optim.SGD(model.parameters(), 0.1), model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    x, y = digits()[0]
+    loss = F.cross_entropy(model(x), y) * float("inf")
+    scaler.scale(loss).backward()
+    scaler.step(opt, loss=loss)
+    scaler.update()
+    assert opt.status is None and opt.round == 1
+
+
+def test_a_wrong_loss_changes_nothing():
+    model = torch.nn.Linear(2, 2)
+    opt = alone(torch.optim.SGD(model.parameters(), 0.1), model)
+    model(torch.ones(1, 2)).sum().backward()
+    before = model.weight.detach().clone()
+    with pytest.raises(ConfigError, match="one number"):
+        opt.step(loss=torch.ones(3))
+    assert torch.equal(model.weight, before) and opt.round == 0
+    opt.step(loss=1.0)
+    assert not torch.equal(model.weight, before)
+
+
+def test_hooks_of_steps_run():
+    model = torch.nn.Linear(2, 2)
+    opt = alone(torch.optim.SGD(model.parameters(), 0.1), model)
+    seen = []
+    opt.register_step_pre_hook(lambda *_: seen.append("before"))
+    opt.register_step_post_hook(lambda *_: seen.append("after"))
+    opt.step()
+    assert seen == ["before", "after"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_launcher_ends_its_workers(number, tmp_path):
+    process = start("survive", tmp_path, workers=4)
+    deadline = time.monotonic() + 120
+    while not all((tmp_path / f"round-{worker}").exists() for worker in range(4)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    pids = [int((tmp_path / f"round-{worker}").read_text().split()[0]) for worker in range(4)]
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
 class Mistakes:
     """Each raises an exception that says what to do."""
 
@@ -410,6 +575,20 @@ class Mistakes:
         model, sgd = self.linear()
         alone(sgd, model).load_state_dict(state)
 
+    def unfrozen(self):
+        model, sgd = self.linear()
+        model.bias.requires_grad_(False)
+        opt = alone(sgd, model)
+        model.bias.requires_grad_(True)
+        opt.step()
+
+    def not_toml(self):
+        model, sgd = self.linear()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "peers.toml"
+            path.write_text("graph = [")
+            ut.Decentralized(sgd, model, path)
+
     def more_parameters(self):
         model, sgd = self.linear()
         alone(sgd, model).add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
@@ -434,7 +613,9 @@ EXPECTED = {
     "clipped": 'robust = "clip"',
     "no_rounds": "rounds = 0",
     "late_state": "right after creating",
-    "other_state": "no vector",
+    "other_state": "it has the vectors",
+    "unfrozen": "requires_grad",
+    "not_toml": "TOML",
     "more_parameters": "before Decentralized",
 }
 
@@ -536,7 +717,7 @@ def test_survivors_lose_nothing_when_one_of_four_is_killed(tmp_path):
         assert report["run"] == summary["rounds_run"]
     experiment = upwash.Experiment(loops.UNSATURATED)
     epochs = -(-rounds // experiment.rounds_per_epoch)
-    training = {**loops.UNSATURATED["training"], "epochs": epochs}
+    training = {**loops.UNSATURATED["training"], "epochs": epochs, "learning_rate": 0.0012 / max(3, kills)}
     one = upwash.train({**loops.UNSATURATED, "training": training}, progress=False).model("torch")
     reference = accuracy(experiment, one)
     assert 0.2 < reference < 0.93, "the task is saturated, or too short"

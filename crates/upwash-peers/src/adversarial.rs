@@ -60,6 +60,7 @@ fn config(own: usize, keys: &[Key], listed: &[(String, Fingerprint)]) -> PeersCo
         run: RUN,
         rounds: 1 << 41,
         has_rounds: true,
+        has_end: true,
         limits: Limits { message: WIDTH, model: 4 * WIDTH },
         timings: timings(),
     }

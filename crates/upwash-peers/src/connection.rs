@@ -276,7 +276,15 @@ mod tests {
     #[test]
     fn the_progress_of_models_is_reported() {
         let (key, timings) = (Key::generate(), Timings::default());
-        let config = ProtocolConfig { own: 0, workers: 2, neighbors: vec![1], rounds: 100, has_rounds: true, timings };
+        let config = ProtocolConfig {
+            own: 0,
+            workers: 2,
+            neighbors: vec![1],
+            rounds: 100,
+            has_rounds: true,
+            has_end: true,
+            timings,
+        };
         let (keys, addresses) = (vec![key.fingerprint(); 2], vec![String::new(); 2]);
         let identity = Identity { own: 0, key, keys, addresses, run: 7 };
         let limits = Limits { message: 0, model: MODEL };

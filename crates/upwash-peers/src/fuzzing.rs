@@ -29,6 +29,7 @@ pub fn receive(bytes: &[u8]) {
             neighbors: vec![1],
             rounds: 100,
             has_rounds: true,
+            has_end: true,
             timings: Timings::default(),
         };
         let keys = vec![key.fingerprint(); 2];

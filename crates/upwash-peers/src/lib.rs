@@ -90,6 +90,8 @@ pub struct PeersConfig {
     pub rounds: u64,
     /// Whether workers agree on rounds. Those of asynchronous algorithms do not.
     pub has_rounds: bool,
+    /// Whether the run is over after these rounds, and not before.
+    pub has_end: bool,
     /// Largest messages and models that it accepts.
     pub limits: Limits,
     /// Intervals and timeouts.

@@ -142,6 +142,7 @@ impl PeersConfig {
             run: experiment.run_number(),
             rounds: experiment.rounds(),
             has_rounds: experiment.method.synchronous().is_some(),
+            has_end: experiment.method.synchronous().is_some() && experiment.has_end(),
             limits: Limits { message, model: state + 1024 },
             timings: timings(&experiment.config.network)?,
         })

@@ -28,7 +28,8 @@ pub(crate) fn broken(error: impl std::fmt::Display) -> TransportError {
 impl PeerTransport<Sockets> {
     /// Binds the address to listen on. Accepting and opening connections starts with the first round.
     pub fn new(config: PeersConfig) -> Result<Self, TransportError> {
-        let PeersConfig { own, key, peers, listen, neighbors, run, rounds, has_rounds, limits, timings } = config;
+        let PeersConfig { own, key, peers, listen, neighbors, run, rounds, has_rounds, has_end, limits, timings } =
+            config;
         let workers = peers.len();
         let (addresses, keys): (Vec<String>, Vec<Fingerprint>) = peers.into_iter().unzip();
         if keys.get(own) != Some(&key.fingerprint()) {
@@ -40,7 +41,8 @@ impl PeerTransport<Sockets> {
         }
         let server = tls::server(&key, keys.clone()).map_err(broken)?;
         let pool = Pool::new(neighbors.len() + 2);
-        let protocol = ProtocolConfig { own, workers, neighbors: neighbors.clone(), rounds, has_rounds, timings };
+        let protocol =
+            ProtocolConfig { own, workers, neighbors: neighbors.clone(), rounds, has_rounds, has_end, timings };
         let identity = Identity { own, key, keys, addresses, run };
         let context = PeerContext::new(identity, limits, timings, pool.clone(), Protocol::new(protocol));
         let runtime = tokio::runtime::Builder::new_multi_thread()

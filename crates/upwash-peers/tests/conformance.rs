@@ -27,6 +27,7 @@ fn peers(run: u64, rounds: u64) -> Vec<PeersConfig> {
         run,
         rounds,
         has_rounds: true,
+        has_end: true,
         limits: Limits { message: 200_000, model: 1 << 20 },
         timings: Timings { startup_timeout: Duration::from_secs(20), ..Timings::default() },
     };

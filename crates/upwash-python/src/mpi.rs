@@ -104,9 +104,16 @@ fn or_end_job<T>(
         }
         Err(panic) => Some(internal_error(py, &**panic)),
     };
-    if rank.size > 1 && !matches!(result, Ok(Ok(_))) {
+    if !matches!(result, Ok(Ok(_))) {
+        end_job(rank, exception);
+    }
+    result.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Prints an exception, and ends the job. Does nothing in a job of one rank.
+pub(crate) fn end_job(rank: Rank, exception: impl FnOnce(Python<'_>) -> Option<PyErr>) {
+    if rank.size > 1 {
         Python::try_attach(|py| exception(py).map(|exception| exception.print(py)));
         upwash_mpi::abort(1);
     }
-    result.unwrap_or_else(|panic| resume_unwind(panic))
 }

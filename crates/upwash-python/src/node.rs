@@ -169,7 +169,7 @@ impl PyNode {
     /// JSON, if it has.
     fn begin(&self, py: Python<'_>) -> PyResult<(u64, bool, Option<String>)> {
         match self.ask(py, Request::Begin)? {
-            Answer::Begun { round, is_adopted, status } => Ok((round, is_adopted, status.map(json))),
+            Answer::Begun { round, is_adopted, status } => Ok((round, is_adopted, status.map(|status| json(&status)))),
             _ => Err(internal_error(py, &"the thread of a worker gave a wrong answer")),
         }
     }
@@ -183,7 +183,7 @@ impl PyNode {
     /// JSON, if it has.
     fn finish(&self, py: Python<'_>, loss: Option<f64>, rate: f64) -> PyResult<Option<String>> {
         match self.ask(py, Request::Finish { loss, rate })? {
-            Answer::Done(status) => Ok(status.map(json)),
+            Answer::Done(status) => Ok(status.map(|status| json(&status))),
             _ => Err(internal_error(py, &"the thread of a worker gave a wrong answer")),
         }
     }
@@ -203,14 +203,14 @@ impl PyNode {
         }
     }
 
-    /// Restores a snapshot before the first round.
-    fn restore(&self, py: Python<'_>, progress: String, arrays: &Bound<'_, PyDict>) -> PyResult<()> {
+    /// Restores a snapshot before the first round. `rate` is the learning rate of the last round.
+    fn restore(&self, py: Python<'_>, progress: String, arrays: &Bound<'_, PyDict>, rate: Option<f64>) -> PyResult<()> {
         let mut vectors = State::new();
         for (name, array) in arrays {
             let array: PyReadonlyArray1<'_, f32> = array.extract()?;
             vectors.push((name.extract()?, array.as_array().to_vec()));
         }
-        self.ask(py, Request::Restore { progress, vectors }).map(drop)
+        self.ask(py, Request::Restore { progress, vectors, rate }).map(drop)
     }
 
     /// Ends the run, and leaves the other workers. Returns the summary as JSON.
@@ -281,7 +281,7 @@ impl PyNode {
         match (interrupt, reply) {
             (Some(interrupt), _) => Err(interrupt),
             (None, Ok(answer)) => Ok(answer),
-            (None, Err(error)) => Err(error.raise(py)),
+            (None, Err(error)) => Err(error.exception(py)),
         }
     }
 
@@ -301,8 +301,8 @@ impl Drop for PyNode {
     }
 }
 
-fn json(status: upwash::Status) -> String {
-    serde_json::to_string(&status).unwrap_or_default()
+fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 /// A checksum of the names and shapes of a model's tensors.
@@ -323,9 +323,9 @@ impl NodeError {
         Self { class, what: what.into(), failure: None }
     }
 
-    fn raise(self, py: Python<'_>) -> PyErr {
-        let raised = self.failure.and_then(|failure| failure.get(py));
-        raised.unwrap_or_else(|| self.class.error(py, self.what))
+    fn exception(&self, py: Python<'_>) -> PyErr {
+        let raised = self.failure.as_ref().and_then(|failure| failure.get(py));
+        raised.unwrap_or_else(|| self.class.error(py, self.what.as_str()))
     }
 }
 

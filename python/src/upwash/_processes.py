@@ -1,10 +1,11 @@
 """Which worker of a run this process is."""
 
+import json
 import os
 import tomllib
 from pathlib import Path
 
-from . import _config
+from . import _config, _upwash
 from .errors import ConfigError, RunError
 
 PEERS = "UPWASH_PEERS"
@@ -37,7 +38,7 @@ def peers_of(
 ) -> tuple[list[dict[str, str]], str | None]:
     """The address and key of every worker, and the key file of this one. Both are empty for ranks of an MPI job, and for a
     process without others. Completes the configuration."""
-    config = tomllib.loads(read.toml)
+    config = json.loads(_upwash.json_of_toml(read.toml))
     has_graph = has_graph or "graph" in config or any(entry.startswith("graph") for entry in read.assignments)
     if transport == "mpi":
         return [], None

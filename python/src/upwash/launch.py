@@ -97,7 +97,8 @@ class _Workers:
         self._keys = keys
         self._restarts = [restarts] * len(keys)
         self._output = threading.Lock()
-        self._processes = [self._start(worker) for worker in range(len(keys))]
+        self._readers: list[threading.Thread] = []
+        self._processes: list[subprocess.Popen[str]] = []
         self._failed: set[int] = set()
 
     def _start(self, worker: int) -> "subprocess.Popen[str]":
@@ -117,7 +118,9 @@ class _Workers:
             start_new_session=True,
         )
         assert process.stdout is not None
-        threading.Thread(target=self._copy, args=(worker, process.stdout), daemon=True).start()
+        reader = threading.Thread(target=self._copy, args=(worker, process.stdout), daemon=True)
+        reader.start()
+        self._readers.append(reader)
         return process
 
     def _copy(self, worker: int, lines: IO[str]) -> None:
@@ -126,13 +129,22 @@ class _Workers:
 
     def _print(self, text: str) -> None:
         with self._output:
-            print(text, flush=True)
+            try:
+                print(text, flush=True)
+            except OSError:
+                pass  # nobody reads it any more; the workers go on
 
     def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler)
         try:
+            for worker in range(len(self._keys)):
+                self._processes.append(self._start(worker))
             self._wait()
         except KeyboardInterrupt:
             return self._interrupt()
+        for reader in self._readers:
+            reader.join(5.0)
         return 1 if self._failed else 0
 
     def _wait(self) -> None:

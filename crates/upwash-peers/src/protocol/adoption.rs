@@ -80,7 +80,7 @@ impl Protocol {
             Some((connection.up_from()?.min(self.next), connection.connected_at))
         };
         let contact = peer.contact.or_else(agreed).map(|(round, time)| (round, time.as_secs_f64()));
-        !self.config.has_rounds || contact.is_some_and(|contact| self.reachable(contact, now) >= self.config.rounds)
+        !self.config.has_end || contact.is_some_and(|contact| self.reachable(contact, now) >= self.config.rounds)
     }
 
     /// The latest round in which a worker can be, judged by the last contact and by the measured duration of a round. A

@@ -60,6 +60,9 @@ pub(crate) struct ProtocolConfig {
     pub(crate) rounds: u64,
     /// Whether workers agree on rounds. Asynchronous workers do not.
     pub(crate) has_rounds: bool,
+    /// Whether the run is over after `rounds` rounds, and not before. A training loop that does not know its length ends
+    /// when it likes.
+    pub(crate) has_end: bool,
     pub(crate) timings: Timings,
 }
 
@@ -352,7 +355,7 @@ impl Protocol {
 
     /// Closes all connections. Tells the other workers that this process has finished, unless it ends early.
     pub(crate) fn say_goodbye(&mut self, ends_early: bool) {
-        let has_finished = !ends_early && (self.next >= self.config.rounds || !self.config.has_rounds);
+        let has_finished = !ends_early && (self.next >= self.config.rounds || !self.config.has_end);
         for worker in 0..self.peers.len() {
             if let Some(id) = self.connection(worker) {
                 if has_finished {

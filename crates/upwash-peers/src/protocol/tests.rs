@@ -49,8 +49,15 @@ fn worker_0(workers: usize, next: u64) -> Protocol {
 }
 
 fn worker_0_with(neighbors: Vec<usize>, workers: usize, next: u64) -> Protocol {
-    let config =
-        ProtocolConfig { own: 0, workers, neighbors, rounds: 1000, has_rounds: true, timings: Timings::default() };
+    let config = ProtocolConfig {
+        own: 0,
+        workers,
+        neighbors,
+        rounds: 1000,
+        has_rounds: true,
+        has_end: true,
+        timings: Timings::default(),
+    };
     let mut protocol = Protocol::new(config);
     protocol.start(next, NOW);
     protocol
@@ -213,6 +220,19 @@ fn a_goodbye_counts_only_near_the_last_round() {
         protocol.on_disconnected(1, id, "it closed the connection".into());
         assert_eq!(protocol.needs_no_link(), counts, "round {round}, claimed {claimed:?}");
     }
+}
+
+/// Training loops that do not know their length end when they like.
+#[test]
+fn a_goodbye_counts_in_any_round_of_a_run_without_an_end() {
+    let mut protocol = worker_0(2, 500);
+    protocol.config.has_end = false;
+    let id = protocol.on_connected(1, NOW).unwrap();
+    assert_eq!(protocol.may_begin(500, NOW), Start::Wait);
+    protocol.on_frame(1, id, Frame::Offer(500), NOW).unwrap();
+    assert!(matches!(protocol.may_begin(500, NOW), Start::Go(_)));
+    protocol.on_frame(1, id, Frame::Goodbye, NOW).unwrap();
+    assert!(protocol.needs_no_link());
 }
 
 #[test]

@@ -66,6 +66,7 @@ fn simulate(experiment: &Arc<Experiment>, schedule: &Schedule) -> Trace {
         neighbors: experiment.contacts(own),
         rounds: experiment.rounds(),
         has_rounds: true,
+        has_end: true,
         timings: timings(),
     };
     let configs = (0..workers).map(config).collect();

@@ -84,6 +84,22 @@ impl Rendezvous {
         }
     }
 
+    /// Ends an MPI job in which this rank fails: the others would wait for it.
+    pub(super) fn failed(&self, error: &NodeError) {
+        match self {
+            Self::Alone | Self::Peers(_) => {}
+            #[cfg(feature = "mpi")]
+            Self::Mpi(rank) => crate::mpi::end_job(*rank, |py| Some(error.exception(py))),
+        }
+        // Without MPI, the error is raised in the loop.
+        let _ = error;
+    }
+
+    /// Whether all processes must end their runs together.
+    pub(super) fn ends_together(&self, experiment: &Experiment) -> bool {
+        !matches!(self, Self::Alone | Self::Peers(_)) && experiment.workers() > 1
+    }
+
     /// Connects this process, whose worker has this engine, when its first round begins.
     pub(super) fn connect(
         &self,

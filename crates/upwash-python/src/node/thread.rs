@@ -1,11 +1,12 @@
 //! The thread of a worker: it answers the requests of the training loop.
 
-use super::NodeError;
 use super::events::{Events, Watch};
 use super::rendezvous::{Rendezvous, when_released};
 use super::vectors::Vectors;
+use super::{NodeError, json};
 use crate::algorithm::Failure;
 use crate::errors::Class;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender};
 use upwash::algorithm::Registry;
@@ -16,7 +17,7 @@ use upwash::model::Layout;
 use upwash::run::{
     DirectoryError, Observer, Progress, Recorder, RunDirectory, RunError, RunLocation, RunResult, Snapshot,
 };
-use upwash::transport::Transport;
+use upwash::transport::{Transport, TransportError};
 use upwash::{ExternalState, NextRound, Node, Score, Status, StopHandle, Summary};
 
 /// What a worker is made of.
@@ -43,7 +44,7 @@ pub(super) enum Request {
     /// What the worker needs to resume.
     Snapshot,
     /// Resume, before the first round.
-    Restore { progress: String, vectors: State },
+    Restore { progress: String, vectors: State, rate: Option<f64> },
     /// End the run.
     End { is_finished: bool },
 }
@@ -82,13 +83,6 @@ impl Loop<'_> {
         self.requests.recv().ok()
     }
 
-    fn ended(&self, summary: &Summary) -> Result<(), NodeError> {
-        let summary = serde_json::to_string(summary);
-        let summary = summary.map_err(|error| NodeError::new(Class::Internal, error.to_string()))?;
-        self.answer(Ok(Answer::Ended(Some(summary))));
-        Ok(())
-    }
-
     fn answer(&self, reply: Reply) {
         let reply = reply.map_err(|error| NodeError { failure: self.failure.clone(), ..error });
         // A loop that is gone needs no answer.
@@ -112,6 +106,8 @@ pub(super) fn serve(parts: Parts, requests: &Receiver<Request>, replies: &SyncSe
 struct Replica {
     external: ExternalState,
     vectors: Vectors,
+    /// The learning rate of the last round, if the run is resumed.
+    previous_rate: Option<f64>,
 }
 
 impl Replica {
@@ -143,7 +139,7 @@ impl Worker {
         let number = rendezvous.worker(&experiment)?;
         let worker = Self { experiment, number, rendezvous, layout, output, stop, events };
         let external = worker.start(&mut vectors);
-        Ok((worker, Replica { external, vectors }))
+        Ok((worker, Replica { external, vectors, previous_rate: None }))
     }
 
     /// The algorithm's state vectors, of which some start as the present model.
@@ -181,10 +177,13 @@ impl Worker {
                     }
                     return self.run(replica, restored.unwrap_or_else(start), training);
                 }
-                Request::Restore { progress, vectors } => self.restore(replica, &progress, vectors).map(|progress| {
-                    restored = Some(progress);
-                    Answer::Done(None)
-                }),
+                Request::Restore { progress, vectors, rate } => {
+                    self.restore(replica, &progress, vectors).map(|progress| {
+                        restored = Some(progress);
+                        replica.previous_rate = rate;
+                        Answer::Done(None)
+                    })
+                }
                 Request::Snapshot => {
                     let state = replica.attach().and_then(|mut engine| Ok(engine.state()?));
                     state
@@ -206,11 +205,16 @@ impl Worker {
         }
         let mut engine = replica.attach()?;
         let mut state = engine.state()?;
+        let names = |state: &State| {
+            let names = state.iter().map(|(name, _)| name.clone()).filter(|name| is_algorithms(name));
+            names.collect::<BTreeSet<String>>()
+        };
+        let (known, found) = (names(&state), names(&vectors));
+        if known != found {
+            return Err(wrong(format!("it has the vectors {found:?}, and the algorithm {known:?}")));
+        }
         for (name, vector) in vectors {
-            match state.iter_mut().find(|(known, _)| *known == name) {
-                Some(known) => known.1 = vector,
-                None => return Err(wrong(format!("the algorithm has no vector `{name}`"))),
-            }
+            state.iter_mut().filter(|(known, _)| *known == name).for_each(|known| known.1.clone_from(&vector));
         }
         engine.restore(&state)?;
         Ok(progress)
@@ -218,8 +222,10 @@ impl Worker {
 
     /// Connects with the other workers, and runs rounds as the loop asks for them.
     fn run(&self, replica: &mut Replica, progress: Progress, training: &Loop<'_>) {
-        if let Err(error) = self.run_connected(replica, progress, training) {
-            training.answer(Err(error));
+        match self.run_connected(replica, progress, training) {
+            Ok(Some(summary)) => training.answer(Ok(Answer::Ended(Some(summary)))),
+            Ok(None) => {}
+            Err(error) => training.answer(Err(error)),
         }
         // After an error there is nothing to do but to end.
         while let Some(request) = training.next() {
@@ -230,28 +236,47 @@ impl Worker {
         }
     }
 
-    /// Answers the requests of the run, of which the first is [`Request::Begin`]. An error is the answer to the last one.
-    fn run_connected(&self, replica: &mut Replica, progress: Progress, training: &Loop<'_>) -> Result<(), NodeError> {
+    /// Answers the requests of the run, of which the first is [`Request::Begin`]. The summary, or an error, is the answer to
+    /// the last one, once this process has left the others.
+    fn run_connected(
+        &self,
+        replica: &mut Replica,
+        progress: Progress,
+        training: &Loop<'_>,
+    ) -> Result<Option<String>, NodeError> {
         let mut connection = self.rendezvous.connect(&self.experiment, self.number, &mut replica.attach()?)?;
-        let transport = &mut *connection.transport;
+        let result = self.run_over(&mut *connection.transport, replica, progress, training);
+        result.map_err(|error| {
+            let error = NodeError { failure: training.failure.clone(), ..error };
+            self.rendezvous.failed(&error);
+            error
+        })
+    }
+
+    fn run_over(
+        &self,
+        transport: &mut dyn Transport,
+        replica: &mut Replica,
+        progress: Progress,
+        training: &Loop<'_>,
+    ) -> Result<Option<String>, NodeError> {
         let mut watch = Watch { events: self.events.clone(), stop: self.stop.clone() };
         let Some(output) = &self.output else {
-            return match self.rounds(replica, progress, transport, &mut watch, training)? {
-                Some(result) => training.ended(&result.summary),
-                None => Ok(()),
-            };
+            let result = self.rounds(replica, progress, transport, &mut watch, training)?;
+            return Ok(result.map(|result| json(&result.summary)));
         };
         let mut directory = self.directory(output, transport, progress.round)?;
         let (experiment, engine) = (&self.experiment, &mut replica.attach()?);
         let (_, mut recorder) = Recorder::begin(&mut directory, experiment, engine, &self.stop, &mut watch)?;
-        match self.rounds(replica, progress, transport, &mut recorder, training) {
-            Ok(None) => Ok(()),
-            Ok(Some(result)) => training.ended(&recorder.finish(Ok(result), &self.layout)?),
-            Err(error) => Ok(recorder.finish(Err(error), &self.layout).map(drop)?),
-        }
+        let result = match self.rounds(replica, progress, transport, &mut recorder, training) {
+            Ok(None) => return Ok(None),
+            Ok(Some(result)) => Ok(result),
+            Err(error) => Err(error),
+        };
+        Ok(Some(json(&recorder.finish(result, &self.layout)?)))
     }
 
-    /// The run directory. Peers have one each.
+    /// The run directory. Peers have one each, in which a worker that was killed continues.
     fn directory(&self, output: &Path, transport: &dyn Transport, round: u64) -> Result<RunDirectory, NodeError> {
         let is_shared = !transport.capabilities().survives_loss;
         let location = RunLocation { placement: transport.placement().clone(), is_shared };
@@ -259,7 +284,12 @@ impl Worker {
             Rendezvous::Peers(_) => output.join(format!("peer-{}", self.number)),
             _ => output.to_owned(),
         };
-        let open = || RunDirectory::open_at(&output, &self.experiment, &location, round);
+        let was_killed = matches!(self.rendezvous, Rendezvous::Peers(_)) && !output.join(Summary::FILE).exists();
+        let open = || match round {
+            0 if was_killed => RunDirectory::open_at(&output, &self.experiment, &location, u64::MAX),
+            0 => RunDirectory::create(&output, &self.experiment, &location),
+            round => RunDirectory::open_at(&output, &self.experiment, &location, round),
+        };
         Ok(when_released(open, |error| matches!(error, DirectoryError::InUse(_)))?)
     }
 
@@ -273,6 +303,7 @@ impl Worker {
         training: &Loop<'_>,
     ) -> Result<Option<RunResult>, RunError> {
         let mut node = Node::new(&self.experiment, &replica.attach()?, transport, progress, observer)?;
+        node.resume_learning_rate(replica.previous_rate);
         let mut ended = None;
         let mut next = Some(Request::Begin);
         while let Some(request) = next {
@@ -294,6 +325,10 @@ impl Worker {
                 Request::End { is_finished } => {
                     let early = Status::Interrupted { round: node.round() };
                     let status = ended.unwrap_or(if is_finished { Status::Finished } else { early });
+                    if status != Status::Finished {
+                        self.check_early_end()?;
+                        node.leave_early()?;
+                    }
                     return Ok(Some(node.end(status, engine)?));
                 }
             }));
@@ -315,6 +350,14 @@ impl Worker {
         }
         let is_adopted = self.events.take_adopted();
         Ok(Answer::Begun { round: node.round(), is_adopted, status: ended.clone() })
+    }
+
+    /// Refuses an end that the other processes would wait for.
+    fn check_early_end(&self) -> Result<(), RunError> {
+        match self.rendezvous.ends_together(&self.experiment) {
+            true => Err(TransportError::Broken(format!("the loop of worker {} ended early", self.number)).into()),
+            false => Ok(()),
+        }
     }
 
     /// The score of the local step. A server has none.
@@ -344,9 +387,14 @@ fn check_algorithm(experiment: &Experiment) -> Result<(), NodeError> {
     }
 }
 
+/// Whether a vector of an engine's state belongs to the algorithm. The others belong to the loop.
+fn is_algorithms(name: &str) -> bool {
+    !["models", "statistics"].contains(&name)
+}
+
 /// What a worker needs to resume: the loop keeps the model itself.
 fn snapshot((progress, state): Snapshot) -> Answer {
-    let vectors = state.into_iter().filter(|(name, _)| !["models", "statistics"].contains(&&name[..]));
+    let vectors = state.into_iter().filter(|(name, _)| is_algorithms(name));
     let progress = serde_json::to_string(&progress).unwrap_or_default();
     Answer::Snapshot { progress, vectors: vectors.collect() }
 }

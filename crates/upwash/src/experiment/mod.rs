@@ -225,6 +225,11 @@ impl Experiment {
         self.training_loop.is_some()
     }
 
+    /// Whether the number of rounds is known. An external training loop may end when it likes.
+    pub fn has_end(&self) -> bool {
+        self.training_loop.as_ref().is_none_or(|training_loop| training_loop.rounds.is_some())
+    }
+
     /// The total number of rounds.
     pub fn rounds(&self) -> u64 {
         match &self.training_loop {

@@ -3,10 +3,10 @@
 import atexit
 import json
 import logging
+import math
 import os
 import sys
 import warnings
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,7 +18,7 @@ from .._records import Record
 from ..algorithm import Algorithm
 from ..errors import ConfigError, UpwashError
 from ..training import _module
-from ._flat import Flat, statistics_of, trainable
+from ._flat import Flat, check_trained, statistics_of, trainable
 
 __all__ = ["Decentralized", "RunEnded"]
 
@@ -109,7 +109,6 @@ class Decentralized(torch.optim.Optimizer):
         self._parameters = Flat(parameters, device)
         self._statistics = Flat(statistics_of(model, device), device)
         self._launched = Launched()
-        self._model = weakref.ref(model)
         self._node = native.NativeNode(
             read.toml,
             read.assignments,
@@ -134,6 +133,11 @@ class Decentralized(torch.optim.Optimizer):
         self._rounds = rounds
         self._round = 0
         self._is_begun = False
+        # Whether another worker's model has replaced this one's since the last step.
+        self._is_stale = False
+        self._rate: float | None = None
+        self._is_broken = False
+        self._last_trouble = ""
         self._status: str | None = None
         self._summary: Record | None = None
         self._is_closed = False
@@ -194,7 +198,7 @@ class Decentralized(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients. In the first call, and after each step, it begins the next round: that is when this worker
         takes the model of the others if it comes back after a restart, and when messages leave with `overlap`."""
-        if self._status is None:
+        if self._status is None and not self._is_closed:
             self._begin()
         self._inner.zero_grad(set_to_none)
 
@@ -211,20 +215,27 @@ class Decentralized(torch.optim.Optimizer):
             raise self._ended()
         if loss is None and closure is None and self._node.needs_losses and self._node.trains:
             raise ConfigError(f"{self.algorithm} goes by the losses of the workers: call step(loss=loss)")
-        is_stale = self._begin()
-        if self._status is not None:
-            raise self._ended()
+        value, self._rate = _number(loss), _rate(self.param_groups)
         self._parameters.check()
         self._statistics.check()
+        check_trained(self._parameters.slots, self._inner)
+        self._begin()
+        if self._status is not None:
+            raise self._ended()
         self._parameters.to_host()
         self._node.save()
-        # A gradient at a model that was replaced since is not taken: the step is zero, as one that AMP skips.
-        result = None if is_stale or not self._node.trains else self._take_step(closure)
+        # A gradient may be that of a model that was replaced since: the step is then zero, as one that AMP skips. A closure
+        # computes a new one.
+        is_stale = self._is_stale and closure is None
+        result, is_skipped = (None, True) if is_stale or not self._node.trains else self._take_step(closure)
+        if closure is not None and loss is None:
+            value = _number(result)
+        if is_stale or is_skipped and value is not None and not math.isfinite(value):
+            value = None
         self._parameters.to_host()
         self._statistics.to_host()
-        value = _number(result if loss is None else loss)
-        self._is_begun = False
-        status = self._node.finish(None if is_stale else value, float(self.param_groups[0]["lr"]))
+        self._is_begun, self._is_stale = False, False
+        status = self._call(self._node.finish, value, self._rate)
         self._parameters.from_host()
         self._statistics.from_host()
         self._report()
@@ -234,31 +245,40 @@ class Decentralized(torch.optim.Optimizer):
             raise self._ended()
         return result
 
-    def _take_step(self, closure: Callable[[], Any] | None) -> Any:
-        """A step of the wrapped optimizer. `torch.amp.GradScaler` leaves it to this class to skip one."""
+    def _take_step(self, closure: Callable[[], Any] | None) -> tuple[Any, bool]:
+        """A step of the wrapped optimizer, and whether it was skipped: `torch.amp.GradScaler` leaves that to this class."""
         found_inf, scaler = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
         if found_inf is not None and float(found_inf) > 0:
-            return None
+            return None, True
         if scaler is not None:
             gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
             torch._foreach_mul_(gradients, 1.0 / float(scaler))
-        return self._inner.step() if closure is None else self._inner.step(closure)
+        return (self._inner.step() if closure is None else self._inner.step(closure)), False
 
     _step_supports_amp_scaling = True
 
-    def _begin(self) -> bool:
-        """Begins the round unless it has begun. Returns whether another worker's model has replaced this one's."""
+    def _begin(self) -> None:
+        """Begins the round unless it has begun, with another worker's model if this one comes back."""
         if self._is_begun:
-            return False
+            return
         self._parameters.to_host()
-        self._round, is_adopted, status = self._node.begin()
+        self._statistics.to_host()
+        self._round, is_adopted, status = self._call(self._node.begin)
         self._is_begun = True
         if is_adopted:
+            self._is_stale = True
             self._parameters.from_host()
             self._statistics.from_host()
         self._report()
         self._set_status(status)
-        return is_adopted
+
+    def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls the worker. After an error or Ctrl-C, the run does not count as finished."""
+        try:
+            return method(*arguments)
+        except BaseException:
+            self._is_broken = True
+            raise
 
     def _set_status(self, status: str | None) -> None:
         if status is not None:
@@ -269,8 +289,9 @@ class Decentralized(torch.optim.Optimizer):
         text = {
             "finished": f"all {self._rounds} rounds of the run have been run: for more steps, raise rounds=",
             "interrupted": f"the end of the run was requested before round {self._round}",
-            "isolated": f"no other worker was in reach for network.isolation_seconds, before round {self._round}: start this "
-            "worker again if any other still runs",
+            "isolated": f"no other worker was in reach for network.isolation_seconds, before round {self._round}: check that "
+            "all have the same script, model and configuration, and start this worker again if any other still runs"
+            + (f" (the last that was heard: {self._last_trouble})" if self._last_trouble else ""),
             "diverged": "the loss is not a number: use a smaller learning rate",
         }
         return RunEnded(status, text.get(status, f"the run has ended: {status}"))
@@ -281,15 +302,21 @@ class Decentralized(torch.optim.Optimizer):
             event = Record(json.loads(line))
             if event.event == "warning":
                 warnings.warn(event.message, UserWarning, stacklevel=4)
-            else:
-                _log.info("worker %d, round %d: %s", self.worker, event.round, json.dumps(event["change"]))
+                continue
+            change = event["change"]
+            change = change.to_dict() if isinstance(change, Record) else change
+            text = json.dumps(change)
+            is_trouble = any(word in text for word in ("missing", "lost", "refused", "waiting", "fetch-failed"))
+            if is_trouble:
+                self._last_trouble = text
+            _log.log(logging.WARNING if is_trouble else logging.INFO, "worker %d: %s", self.worker, text)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the wrapped optimizer, and under `"upwash"` what this worker needs to resume: its progress and the
         algorithm's state vectors. Save it with the model's, between two steps."""
         progress, vectors = self._node.snapshot()
         arrays = {name: torch.from_numpy(vector) for name, vector in vectors.items()}
-        return {**self._inner.state_dict(), "upwash": {"progress": progress, "vectors": arrays}}
+        return {**self._inner.state_dict(), "upwash": {"progress": progress, "vectors": arrays, "rate": self._rate}}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resumes from a state, before the first step. Load the model first. The state of an optimizer that was not
@@ -303,7 +330,8 @@ class Decentralized(torch.optim.Optimizer):
                 )
             self._parameters.to_host()
             vectors = {name: vector.detach().cpu().numpy() for name, vector in own["vectors"].items()}
-            self._node.restore(own["progress"], vectors)
+            self._rate = own["rate"]
+            self._node.restore(own["progress"], vectors, self._rate)
             self._round = int(json.loads(own["progress"])["round"])
         self._inner.load_state_dict(state)
 
@@ -315,7 +343,8 @@ class Decentralized(torch.optim.Optimizer):
     def close(self) -> None:
         """Ends the run of this worker, leaves the others, and writes the summary. Called at the end of the program as well;
         in a `with` block, at its end."""
-        self._close(is_finished=self._rounds is None or self._round >= self._rounds)
+        is_complete = self._rounds is None or self._round >= self._rounds
+        self._close(is_finished=is_complete and not self._is_broken)
 
     def _close(self, *, is_finished: bool) -> None:
         if self._is_closed or self._launched.is_forked():
@@ -323,6 +352,7 @@ class Decentralized(torch.optim.Optimizer):
         self._is_closed = True
         _workers.discard(self)
         self._parameters.to_host()
+        self._statistics.to_host()
         summary = self._node.end(is_finished=is_finished)
         self._report()
         self._summary = None if summary is None else Record(json.loads(summary))
@@ -336,6 +366,14 @@ class Decentralized(torch.optim.Optimizer):
         else:
             self._close(is_finished=False)
 
+    def register_step_pre_hook(self, hook: Any) -> Any:
+        """Registers a hook of the wrapped optimizer."""
+        return self._inner.register_step_pre_hook(hook)
+
+    def register_step_post_hook(self, hook: Any) -> Any:
+        """Registers a hook of the wrapped optimizer. The exchange follows it."""
+        return self._inner.register_step_post_hook(hook)
+
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("Decentralized is bound to its process: pickle its state_dict()")
 
@@ -344,8 +382,9 @@ class Decentralized(torch.optim.Optimizer):
         return f"Decentralized({inner}, worker {self.worker} of {self.workers}, {self.algorithm})"
 
 
-# Forked children have a copy of this set, and `Launched` tells them apart.
-_workers: "weakref.WeakSet[Decentralized]" = weakref.WeakSet()
+# A worker stays until it is closed, also if the function that made it has returned. Forked children have a copy of this set,
+# and `Launched` tells them apart.
+_workers: set[Decentralized] = set()
 
 
 def _close_all() -> None:
@@ -406,6 +445,12 @@ def _own(
     if statistics is not None:
         own["training.statistics"] = statistics
     return own
+
+
+def _rate(groups: list[dict[str, Any]]) -> float:
+    """The learning rate of the first parameter group; 0 for an optimizer without one."""
+    rate = groups[0].get("lr")
+    return 0.0 if rate is None else float(rate)
 
 
 def _number(loss: Any) -> float | None:

@@ -7,7 +7,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from ..errors import ConfigError
 
-__all__ = ["Flat", "statistics_of", "trainable"]
+__all__ = ["Flat", "check_trained", "statistics_of", "trainable"]
 
 
 class Flat:
@@ -114,6 +114,16 @@ def trainable(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[
             ".float(), and compute in lower precision with torch.autocast"
         )
     return slots
+
+
+def check_trained(slots: list[Slot], optimizer: torch.optim.Optimizer) -> None:
+    """Refuses parameters that were frozen, or are trained, since the run began: the other workers expect the same ones."""
+    trained = {p.data_ptr() for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    if trained != {slot.address for slot in slots}:
+        raise ConfigError(
+            "the parameters that are trained have changed since Decentralized was created (requires_grad): decide which "
+            "ones are trained before"
+        )
 
 
 def _parameter(name: str, module: torch.nn.Module, key: str, parameter: torch.nn.Parameter) -> Slot:
