@@ -275,11 +275,13 @@ fn check_accuracies(cluster: &Cluster, config: &str) {
     }
 }
 
-const LONG: &str = "[training]\nepochs = 400\ncheckpoint_every = 50\n";
+/// A run that is far from converged at the end, so that rounds that were not run show.
+const LONG: &str = "[training]\nepochs = 400\nlearning_rate = 0.0004\nmomentum = 0.0\ndecay = \"cosine\"\n\
+                    checkpoint_every = 50\n";
 
 #[test]
 fn twenty_kills_do_not_harm_accuracy() {
-    let config = "[training]\nepochs = 800\ncheckpoint_every = 50\n";
+    let config = &LONG.replace("400", "800");
     let mut cluster = Cluster::new(config, NETWORK);
     cluster.start_all();
     let mut random = 12345u64;
@@ -385,7 +387,7 @@ fn all_peers_resume_from_their_checkpoints() {
 /// An asynchronous algorithm continues when one worker is killed and another one stalls.
 #[test]
 fn asynchronous_workers_do_not_wait_for_others() {
-    let config = "[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 300\n";
+    let config = &format!("[algorithm]\nname = \"ad-psgd\"\n{LONG}");
     let mut cluster = Cluster::new(config, NETWORK);
     cluster.start_all();
     cluster.wait_for_epoch(0, 5);
@@ -394,16 +396,17 @@ fn asynchronous_workers_do_not_wait_for_others() {
     cluster.wait_for_epoch(1, cluster.epoch(1) + 20);
     cluster.signal(6, "-CONT");
     cluster.finish();
+    let known = undisturbed(config);
     for worker in (0..WORKERS).filter(|&worker| worker != 3) {
-        assert!(cluster.accuracy(worker) > 0.94, "worker {worker}");
+        let found = cluster.accuracy(worker);
+        assert!(found > known - 0.02, "worker {worker}: {found} instead of {known}");
     }
 }
 
 /// A server accepts a worker that was stopped and returns, and continues without one that does not.
 #[test]
 fn server_accepts_returning_workers() {
-    let config = "[graph]\ntopology = \"star:8\"\n[algorithm]\nname = \"async-easgd\"\nperiod = 7\n[training]\n\
-                  epochs = 400\n";
+    let config = &format!("[graph]\ntopology = \"star:8\"\n[algorithm]\nname = \"async-easgd\"\nperiod = 7\n{LONG}");
     let mut cluster = Cluster::new(config, NETWORK);
     cluster.start_all();
     cluster.wait_for_epoch(1, 5);
@@ -412,12 +415,16 @@ fn server_accepts_returning_workers() {
     cluster.wait_for_epoch(1, cluster.epoch(1) + 5);
     cluster.start(2);
     cluster.finish();
+    // The gradients of worker 3 are missing.
+    let known = undisturbed(config) - 0.02;
     for worker in [1, 2, 4, 5, 6, 7] {
-        assert!(cluster.accuracy(worker) > 0.94, "worker {worker}");
+        let found = cluster.accuracy(worker);
+        assert!(found > known - 0.02, "worker {worker}: {found} instead of {known}");
     }
     let summary = common::summary(&cluster.out(0));
     assert_eq!(summary["status"], "finished");
-    assert!(summary["averaged_model_accuracy"].as_f64().unwrap() > 0.94);
+    let found = summary["averaged_model_accuracy"].as_f64().unwrap();
+    assert!(found > known - 0.02, "the server: {found} instead of {known}");
     assert_eq!(cluster.epoch(0), 400, "the server has the epochs of the workers");
     let started = cluster.events(2);
     let started = started.iter().filter(|event| event["event"] == "started");
