@@ -309,4 +309,16 @@ mod tests {
         assert!(chart("mean-accuracy").y_axis.as_ref().unwrap().start > 90.0);
         assert_eq!(chart("loss-1").y_axis, None);
     }
+
+    #[test]
+    fn single_points_are_drawn() {
+        let folder = tempfile::tempdir().unwrap();
+        let circles = |epochs: u32| {
+            let figures = figures(&[run(folder.path(), epochs, 1.0)]);
+            let figure = figures.iter().find(|figure| figure.name == "accuracy").unwrap();
+            figure.svg().unwrap().matches("<circle").count()
+        };
+        // Two workers and their mean.
+        assert_eq!((circles(1), circles(2), circles(3)), (3, 6, 0));
+    }
 }

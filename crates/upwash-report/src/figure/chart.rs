@@ -14,6 +14,9 @@ use std::ops::Range;
 const LEGEND_ROW: u32 = 18;
 const SWATCH: u32 = 18;
 
+/// Lines of fewer points show their points, too: a line of one would not be seen.
+const MIN_LINE: usize = 3;
+
 const EMPTY_RANGE: (f64, f64) = (f64::INFINITY, f64::NEG_INFINITY);
 
 type DrawResult<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
@@ -167,6 +170,10 @@ impl Chart {
         let points = line.points.iter().copied();
         let points: Vec<(f64, f64)> = points.filter(|point| self.is_drawable(point.1)).collect();
         let style = line.style(scale);
+        if points.len() < MIN_LINE {
+            let shown = points.iter().filter(|point| point.1 >= self.bottom());
+            chart.draw_series(shown.map(|point| Circle::new(*point, (3 * scale) as i32, line.color.filled())))?;
+        }
         for part in above(&points, self.bottom()) {
             match line.dashed {
                 true => chart.draw_series(DashedLineSeries::new(part, 6 * scale, 4 * scale, style))?,
