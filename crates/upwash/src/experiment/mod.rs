@@ -185,7 +185,8 @@ impl Experiment {
         };
         let network = network.map_err(|error| ExperimentError::Conflict(format!("the model: {error}")))?;
         check_size(&config, &network, graph.nodes(), method.state_vectors().len())?;
-        if custom.optimizer.is_none() {
+        // An external training loop refuses such algorithms itself.
+        if custom.optimizer.is_none() && custom.training_loop.is_none() {
             check_optimizer(&config, &method, custom.model.is_none().then_some(&network))?;
         }
         let initial_model = initial_model::read(&mut config, &paths.files, &network)?;

@@ -142,12 +142,13 @@ impl<'a> Node<'a> {
     }
 
     /// Sets the learning rate of this round's local steps, in place of the configured one. For training loops with
-    /// their own schedule, between [`begin_round`](Self::begin_round) and [`finish_round`](Self::finish_round).
+    /// their own schedule, between [`begin_round`](Self::begin_round) and [`finish_round`](Self::finish_round). Before the
+    /// first round of a run that is resumed, it sets the rate of the round before.
     pub fn set_learning_rate(&mut self, rate: f64) {
         if let Some(round) = &mut self.round {
             round.set_rate(rate, self.previous_rate.unwrap_or(rate));
-            self.previous_rate = Some(rate);
         }
+        self.previous_rate = Some(rate);
     }
 
     /// Sets the learning rate of the round before a training loop with its own schedule resumes.
