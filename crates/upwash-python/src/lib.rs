@@ -12,6 +12,7 @@ mod graph;
 mod mpi;
 mod node;
 mod origin;
+mod planner;
 mod plans;
 mod reports;
 mod sampler;
@@ -32,6 +33,7 @@ mod _upwash {
         experiment::PyExperiment,
         graph::{PyGraph, graph_kinds},
         node::{PyNode, key_fingerprint, new_key},
+        planner::PyPlanner,
         reports::{figures, margin, read_model, report_page, run_json},
         sampler::PySampler,
         schedule::{PyRound, PySchedule},

@@ -1,7 +1,7 @@
-"""PyTorch training loops, decentralized.
+"""Decentralized training of your own PyTorch modules.
 
-`Decentralized` wraps the optimizer of an existing loop, so that each of several processes trains one worker. The loop, the
-model and the optimizer stay as they are.
+`Decentralized` wraps the optimizer of an existing loop, so that each of several processes trains one worker. `Fleet` trains
+several replicas of a module on one device.
 """
 
 from ..errors import MissingPackageError
@@ -20,5 +20,6 @@ if tuple(int(part) for part in _torch.__version__.split(".")[:2]) < _OLDEST:
     )
 
 from ._decentralized import Decentralized, RunEnded  # noqa: E402
+from ._fleet import Fleet  # noqa: E402
 
-__all__ = ["Decentralized", "RunEnded"]
+__all__ = ["Decentralized", "Fleet", "RunEnded"]
