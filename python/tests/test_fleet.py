@@ -2,9 +2,11 @@
 
 import contextlib
 import copy
+import io
 import itertools
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -209,7 +211,15 @@ def test_all_tensors_are_views_into_one_matrix():
     assert torch.equal(fleet.models[1][4].bias, matrix[1][fleet._store.models.slots[-1].offset :][:10])
     fleet.optimizer.zero_grad()  # removes gradients: the next step puts them back
     fleet.step(x, y, F.cross_entropy)
-    assert fleet.models[1][0].weight.grad.abs().sum() > 0
+    gradients = fleet._gradients._matrix
+    offset = (fleet.models[1][0].weight.grad.data_ptr() - gradients.data_ptr()) // 4
+    assert offset == gradients.shape[1] and gradients[1].abs().sum() > 0
+    # A replica is saved alone, without the others.
+    file = io.BytesIO()
+    torch.save(fleet.models[1].state_dict(), file)
+    alone = io.BytesIO()
+    torch.save(copy.deepcopy(convolutional()).state_dict(), alone)
+    assert len(file.getvalue()) < len(alone.getvalue()) + 100
 
 
 def test_statistics_are_averaged_only_on_request():
@@ -300,6 +310,30 @@ def test_rounds_end_the_run(tmp_path):
         fleet.step(x, y, F.cross_entropy)
     fleet.close()
     assert fleet.summary.status == "finished"
+
+
+def test_a_request_to_stop_ends_the_run(tmp_path):
+    fleet = Fleet(linear, graph="ring:4", algorithm="dpsgd", out=tmp_path / "run")
+    ((x, y),) = noise(4, 1)
+    fleet.step(x, y, F.cross_entropy)
+    (tmp_path / "run" / "control-stop").touch()
+    deadline = time.monotonic() + 60
+    while not fleet.is_over and time.monotonic() < deadline:
+        time.sleep(0.01)  # requests are looked for every 0.1 seconds
+        fleet.step(x, y, F.cross_entropy)
+    fleet.close()
+    assert fleet.summary.status == upwash.load(tmp_path / "run")[0].status == "interrupted"
+
+
+def test_a_fleet_that_is_not_closed_is_interrupted(tmp_path):
+    code = f"""
+import torch
+from upwash.torch import Fleet
+fleet = Fleet(lambda: torch.nn.Linear(4, 2), graph="ring:4", algorithm="dpsgd", out={str(tmp_path / "run")!r})
+fleet.step(torch.randn(4, 2, 4), torch.zeros(4, 2, dtype=torch.long), torch.nn.functional.cross_entropy)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert upwash.load(tmp_path / "run")[0].status == "interrupted"
 
 
 def test_an_exception_interrupts_the_run(tmp_path):
@@ -661,7 +695,6 @@ fleet.step(x, y, torch.nn.functional.cross_entropy)
 
 
 def test_compiled_replicas():
-    # The views of all replicas have storages of their own: to a compiler they are no aliases of each other.
     compiled = Fleet(convolutional, graph="ring:2", algorithm="dpsgd", compile={"backend": "aot_eager"}, seed=1)
     plain = Fleet(convolutional, graph="ring:2", algorithm="dpsgd", seed=1)
     for x, y in noise(2, 3, (1, 8, 8)):

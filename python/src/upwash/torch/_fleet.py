@@ -71,7 +71,7 @@ class Fleet:
         equal_start: start from equal models. By default, as the algorithm recommends.
         rounds: the number of rounds, if it is known.
         rounds_per_epoch: the number of rounds after which events report an epoch.
-        out: a folder for the run. `upwash report`, `show`, `watch` and `compare` read it.
+        out: a folder for the run, which `upwash show`, `report` and `watch` read.
         seed: the seed of random choices.
         options: options of the algorithm, such as `budget=0.25`.
     """
@@ -131,10 +131,7 @@ class Fleet:
             warnings.warn(message, UserWarning, stacklevel=2)
         self.models = self._make_models(make_model, device)
         self._lay_out(optimizer)
-        callables: Sequence[Any] = self.models
-        if compile is not False:
-            settings = {} if compile is True else dict(compile)
-            callables = [torch.compile(model, **settings) for model in self.models]
+        callables = _compiled(self.models, compile)
         uses_graphs = self.device.type == "cuda" if capture is None else capture
         if uses_graphs and self.device.type != "cuda":
             raise ConfigError(f"capture=True: CUDA graphs need a CUDA device, not {self.device.type}")
@@ -233,7 +230,7 @@ class Fleet:
 
     @property
     def is_over(self) -> bool:
-        """Whether no round is left: `rounds` are complete, or `upwash stop` has ended the run in `out`."""
+        """Whether no round is left: `rounds` are complete, or the stop button of `upwash watch` has ended the run."""
         if self._ended is None and self._is_started:
             self._begin()
         return self._ended is not None
@@ -450,6 +447,18 @@ class Fleet:
 
     def __repr__(self) -> str:
         return f"<upwash.torch.Fleet of {self.workers} {self._name}: {self.algorithm}, {self.round} rounds>"
+
+
+def _compiled(models: Sequence[nn.Module], options: bool | Mapping[str, Any]) -> Sequence[Any]:
+    """The replicas as they are called."""
+    if options is False:
+        return models
+    # A compiler that makes code for every replica must not stop after eight.
+    limits = torch._dynamo.config
+    for name in ("recompile_limit", "cache_size_limit"):
+        if hasattr(limits, name):
+            setattr(limits, name, max(getattr(limits, name), 4 * len(models)))
+    return [torch.compile(model, **({} if options is True else options)) for model in models]
 
 
 def _default_graph(workers: int | None) -> str | None:

@@ -57,29 +57,20 @@ class Recorder:
             body()
         current.wait_stream(self.stream)
 
-    def capture(self, body: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+    def capture(self, body: Callable[[], Any]) -> Any:
         """Captures a body, which does not run. After a failure, the device can be used as before."""
-        random_state = torch.cuda.get_rng_state(self._device)
-        torch.cuda.synchronize(self._device)
-        gc.collect()
-        torch.cuda.empty_cache()
-        graph, failure = torch.cuda.CUDAGraph(), None
         collects = gc.isenabled()
+        try:
+            random_state = torch.cuda.get_rng_state(self._device)
+            torch.cuda.synchronize(self._device)
+            gc.collect()
+            torch.cuda.empty_cache()
+        except RuntimeError as error:
+            raise CaptureError(_first_line(error)) from error
         # A collection during a capture could free memory of the device, which is not allowed.
         gc.disable()
         try:
-            with torch.cuda.stream(self.stream):
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-                try:
-                    body()
-                except Exception as error:
-                    failure = error
-                try:
-                    graph.capture_end()
-                except Exception as error:
-                    failure = failure or error
-        except Exception as error:
-            failure = failure or error
+            graph, failure = self._record(body)
         finally:
             if collects:
                 gc.enable()
@@ -87,22 +78,50 @@ class Recorder:
             return graph
         del graph
         self._recover(random_state)
-        text = str(failure).strip().splitlines()
-        raise CaptureError(f"{type(failure).__name__}: {text[0] if text else 'no reason given'}") from failure
+        raise CaptureError(_first_line(failure)) from failure
+
+    def _record(self, body: Callable[[], Any]) -> tuple[Any, Exception | None]:
+        """The graph of a body, and the first error."""
+        graph, failure = torch.cuda.CUDAGraph(), None
+        with torch.cuda.stream(self.stream):
+            try:
+                # Other threads, such as those that pin batches, may use the device meanwhile.
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            except RuntimeError as error:
+                return graph, error
+            try:
+                body()
+            except Exception as error:
+                failure = error
+            try:
+                graph.capture_end()
+            except RuntimeError as error:
+                failure = failure or error
+        return graph, failure
 
     def _recover(self, random_state: torch.Tensor) -> None:
-        """After a failed capture, the random generator believes that the capture goes on: it gets a new state."""
-        try:
-            torch.cuda.synchronize(self._device)
-        except RuntimeError:
-            # The error of the capture is reported once more.
-            torch.cuda.synchronize(self._device)
-        self._pool = torch.cuda.graph_pool_handle()
-        self.stream = torch.cuda.Stream(self._device)
+        """Ends for the allocator and for the random generator what an invalid capture has begun."""
         index = self._device.index if self._device.index is not None else torch.cuda.current_device()
         fresh = torch.Generator(device=self._device)
         fresh.set_state(random_state)
-        torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
+        for attempt in (
+            # The error of the capture may be reported once more.
+            lambda: torch.cuda.synchronize(self._device),
+            lambda: torch._C._cuda_endAllocateToPool(index, self._pool),
+            lambda: torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state()),
+        ):
+            try:
+                attempt()
+            except RuntimeError:
+                continue
+        self._pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream(self._device)
+        torch.cuda.synchronize(self._device)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def warn_eager(what: str, why: object) -> None:

@@ -351,7 +351,8 @@ def compressed(
         case "random-k":
             assert draws is not None
             result = torch.zeros_like(vectors)
-            for row, (chosen, offset, stride) in enumerate(draws.unbind(0)[i].unbind(0) for i in range(len(draws))):
+            for row, draw in enumerate(draws):
+                chosen, offset, stride = draw.unbind()
                 is_chosen = real & ((offset + positions * stride) % count < chosen)
                 result[row] = torch.where(is_chosen, vectors[row], 0.0)
             return result

@@ -128,16 +128,22 @@ class CapturedStep:
         if self._captures > MAX_STRUCTURES:
             self._give_up("options other than the learning rate change often")
             return
-        before = [group["lr"] for group in groups]
-        self._rates = [torch.tensor(float(rate), device=self._device) for rate in before]
-        self._copied = [float(rate) for rate in before]
+        self._copied = [float(group["lr"]) for group in groups]
+        self._rates = [torch.tensor(rate, device=self._device) for rate in self._copied]
         self._options = self._current_options()
+        try:
+            self.graph = self._recorder.capture(self._step_with_rates)
+        except CaptureError as error:
+            self._give_up(error)
+
+    def _step_with_rates(self) -> None:
+        """The step, with the rates that are on the device. Others see numbers."""
+        groups = self._optimizer.param_groups
+        before = [group["lr"] for group in groups]
         try:
             for group, rate in zip(groups, self._rates, strict=True):
                 group["lr"] = rate
-            self.graph = self._recorder.capture(self._optimizer.step)
-        except CaptureError as error:
-            self._give_up(error)
+            self._optimizer.step()
         finally:
             for group, rate in zip(groups, before, strict=True):
                 group["lr"] = rate

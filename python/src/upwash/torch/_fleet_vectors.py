@@ -63,8 +63,12 @@ class Rows:
     def view(self, row: int, slot: Slot) -> torch.Tensor:
         """A tensor of a row. It has a storage of its own, so that it is saved alone and is no alias of its neighbors."""
         start = 4 * (row * self.matrix.shape[1] + slot.offset)
-        storage = self.matrix.untyped_storage()[start : start + 4 * slot.size]
-        return torch.empty(0, device=self.matrix.device).set_(storage, 0, slot.shape, slot.stride)
+        try:
+            storage = self.matrix.untyped_storage()[start : start + 4 * slot.size]
+            return torch.empty(0, device=self.matrix.device).set_(storage, 0, slot.shape, slot.stride)
+        except (NotImplementedError, RuntimeError, TypeError):
+            # Some devices have no such storages. Everything but saving a single replica works all the same.
+            return self.matrix[row][slot.offset :][: slot.size].as_strided(slot.shape, slot.stride)
 
     def unpadded(self, row: torch.Tensor) -> torch.Tensor:
         """The tensors of a row, one after the other, each in the order of its indices."""
