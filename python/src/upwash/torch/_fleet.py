@@ -1,4 +1,7 @@
-"""Several replicas of a module on one device, which exchange models as an algorithm says."""
+"""Several replicas of a module on one device, which exchange models as an algorithm says.
+
+One class; its documentation makes the file long.
+"""
 
 import atexit
 import copy
@@ -23,16 +26,11 @@ except ImportError as error:
 
 from ._fleet_batches import Batches
 from ._fleet_capture import Recorder
+from ._fleet_checks import check_counts, check_one_device, checked_optimizer, compiled, default_graph
 from ._fleet_gradients import Gradients
 from ._fleet_mixing import Program, Store
 from ._fleet_optimizer import Update
 from ._fleet_vectors import Rows, check_alike, running_statistics, set_buffer, trained_parameters
-
-OLDEST = (2, 4)
-if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST:
-    raise MissingPackageError(
-        f"upwash.torch needs torch {OLDEST[0]}.{OLDEST[1]} or newer, not {torch.__version__}: pip install -U torch"
-    )
 
 
 class Fleet:
@@ -49,22 +47,25 @@ class Fleet:
     >>> fleet.average()
     Linear(in_features=4, out_features=2, bias=True)
 
-    A step computes every replica's loss and gradient on its own batch, takes a step of the optimizer, and exchanges models.
-    Every synchronous algorithm works with every optimizer, because a worker's step is its model before the optimizer's
-    step minus the model after it. On a CUDA device all of this is captured as CUDA graphs, with a stream for every
+    A step computes every replica's loss and gradient on its own batch, takes a step of the optimizer, and exchanges
+    models. Every synchronous algorithm works with every optimizer, because a worker's step is its model before the
+    optimizer's step minus the model after it. On a CUDA device all of this is captured as CUDA graphs, with a stream for every
     replica; what cannot be captured runs eagerly, and a warning says why.
 
     Args:
-        make_model: makes a module, a new one in every call. PyTorch's random generator is seeded before each call.
+        make_model: makes a module, a new one in every call. PyTorch's random generators are seeded before each
+            call, and put back afterwards.
         workers: the number of workers, including a server if the algorithm has one. By default, that of the graph.
-        graph: the notation of a graph, or an `upwash.Graph`. By default that of `config`, else `paper:L1` for 8 workers.
+        graph: the notation of a graph, or an `upwash.Graph`. By default that of `config`, else `paper:L1` for 8
+            workers and a ring for other numbers.
         algorithm: the name of an algorithm, or an `upwash.Algorithm`. By default that of `config`, else `al-dsgd`.
         base: the algorithm that this one is put on, for `al-dsgd` and `slowmo`.
         optimizer: makes the optimizer for the parameters of all replicas. It is called once.
         device: the device of all replicas. By default, where `make_model` puts them.
         config: a configuration, as for `upwash.train`. Model, data and optimizer are those of the fleet.
         overrides: values that replace those of `config`.
-        compile: compile every replica with `torch.compile`; a dict has options for it, such as `{"backend": "aot_eager"}`.
+        compile: compile every replica with `torch.compile`; a dict has options for it, such as
+            `{"backend": "aot_eager"}`.
         capture: capture CUDA graphs. By default, on CUDA.
         statistics: batch-norm running statistics: `local`, or `averaged` with the neighbors in every round.
         autocast: compute losses under `torch.autocast` with this type, such as `torch.bfloat16`.
@@ -99,23 +100,21 @@ class Fleet:
         seed: int | None = None,
         **options: Any,
     ) -> None:
-        _check_counts(rounds=rounds, rounds_per_epoch=rounds_per_epoch, workers=workers)
+        check_counts(rounds=rounds, rounds_per_epoch=rounds_per_epoch, workers=workers)
         own = algorithm if isinstance(algorithm, Algorithm) else None
         if algorithm is not None and own is None and not isinstance(algorithm, str):
             raise TypeError(f"algorithm: a name or an instance of upwash.Algorithm, not {type(algorithm).__name__}")
-        start = None if equal_start is None else ("equal" if equal_start else "different")
-        changes = {
+        settings: dict[str, Any] = {
             "workers": workers,
-            "graph": graph if graph is not None or config is not None else _default_graph(workers),
+            "graph.topology": graph if graph is not None or config is not None else default_graph(workers),
             "algorithm.name": None if own else algorithm,
             "algorithm.base": base,
             "training.statistics": statistics,
-            "training.start": start,
+            "training.start": None if equal_start is None else ("equal" if equal_start else "different"),
             "seed": seed,
+            **{f"algorithm.{key}": value for key, value in options.items()},
         }
-        changes |= {f"algorithm.{key}": value for key, value in options.items()}
-        changes = {("graph.topology" if key == "graph" else key): value for key, value in changes.items()}
-        changes = {key: value for key, value in changes.items() if value is not None}
+        changes = {key: value for key, value in settings.items() if value is not None}
         self._read = _config.read(config, changes | dict(overrides or {}))
         self._algorithm, self._rounds, self._rounds_per_epoch = own, rounds, rounds_per_epoch
         self._planner = self._new_planner()
@@ -126,12 +125,12 @@ class Fleet:
         self._completed = 0
         self._rate: float | None = None
         self._name = ""
-        self._is_broken = False
+        self._is_broken = self._has_failed = False
         for message in self._planner.warnings:
             warnings.warn(message, UserWarning, stacklevel=2)
         self.models = self._make_models(make_model, device)
         self._lay_out(optimizer)
-        callables = _compiled(self.models, compile)
+        callables = compiled(self.models, compile)
         uses_graphs = self.device.type == "cuda" if capture is None else capture
         if uses_graphs and self.device.type != "cuda":
             raise ConfigError(f"capture=True: CUDA graphs need a CUDA device, not {self.device.type}")
@@ -157,14 +156,16 @@ class Fleet:
             rounds_per_epoch=self._rounds_per_epoch,
         )
 
-    def _make_models(
-        self, make_model: Callable[[], nn.Module], device: str | torch.device | None
-    ) -> list[nn.Module]:
+    def _make_models(self, make_model: Callable[[], nn.Module], device: str | torch.device | None) -> list[nn.Module]:
         """A replica for every worker."""
         models: list[nn.Module] = []
-        with torch.random.fork_rng():
+        devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+        with torch.random.fork_rng(list(devices)):
             for worker in range(self.workers):
-                torch.manual_seed((self.config["seed"] << 16) + worker)
+                seed = (self.config["seed"] << 16) + worker
+                torch.default_generator.manual_seed(seed)
+                if devices:
+                    torch.cuda.manual_seed_all(seed)
                 model = make_model()
                 if not isinstance(model, nn.Module):
                     raise TypeError(f"make_model: returned a {type(model).__name__}, not a torch.nn.Module")
@@ -175,7 +176,7 @@ class Fleet:
         if device is not None:
             models = [model.to(device) for model in models]
         else:
-            _check_one_device(models)
+            check_one_device(models)
         if self._planner.starts_equal:
             for model in models[1:]:
                 model.load_state_dict(models[0].state_dict())
@@ -210,7 +211,7 @@ class Fleet:
             [(parameter, parameter.grad) for parameter in parameters[row].values()] for row in self._trained
         ]
         trained = [parameter for row in self._trained for parameter in parameters[row].values()]
-        self.optimizer = _checked_optimizer(optimizer(trained), trained)
+        self.optimizer = checked_optimizer(optimizer(trained), trained)
         """The optimizer of all replicas. Learning-rate schedulers take it as any other."""
 
     @property
@@ -256,14 +257,16 @@ class Fleet:
             self._start(batches.examples)
         self._begin()
         if self._ended is not None:
-            raise RunError(f"the run is over ({self._ended}) after {self.round} rounds: check fleet.is_over before a step")
+            raise RunError(
+                f"the run is over ({self._ended}) after {self.round} rounds: check fleet.is_over before a step"
+            )
         self._is_broken = True
         losses = self._gradients.compute(batches, loss)
         known: list[float | None] = [None] * self.workers
         for row, value in zip(self._trained, losses.tolist(), strict=True):
             known[row] = value
         self._rate = float(self.optimizer.param_groups[0]["lr"])
-        work = self._planner.finish(known, batches.examples, self._rate)
+        work = self._ask(self._planner.finish, known, batches.examples, self._rate)
         self._has_begun = False
         if work["status"] is not None:
             self._ended = work["status"]
@@ -276,7 +279,7 @@ class Fleet:
                 self._update.exchange(Program(work["exchanges"]))
             if work["question"] is None:
                 break
-            work = self._planner.answer(self._measure(work["question"]))
+            work = self._ask(self._planner.answer, self._measure(work["question"]))
         self._completed += 1
         self._is_broken = False
         return losses
@@ -289,8 +292,16 @@ class Fleet:
 
     def _begin(self) -> None:
         if not self._has_begun and self._ended is None:
-            self._ended = self._planner.begin()
+            self._ended = self._ask(self._planner.begin)
             self._has_begun = self._ended is None
+
+    def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """Asks the planner. After an error it has ended."""
+        try:
+            return method(*arguments)
+        except Exception:
+            self._has_failed = True
+            raise
 
     def _start(self, examples: int) -> None:
         rows, statistics = self._store.models, self._store.statistics
@@ -339,7 +350,8 @@ class Fleet:
     def average(self) -> nn.Module:
         """A new module with the average of all replicas' parameters and running statistics.
 
-        With a server, its parameters are the result. Other buffers and frozen parameters are those of the first replica.
+        With a server, its parameters are the result. Other buffers and frozen parameters are those of the first
+        replica.
         """
         module = copy.deepcopy(self.models[0])
         parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
@@ -389,9 +401,13 @@ class Fleet:
         """Continues from a `state_dict` of a fleet with the same configuration. In `out`, later rounds are removed."""
         missing = {"algorithm", "models", "optimizer", "vectors", "progress", "rate"} - state.keys()
         if missing:
-            raise ConfigError(f"load_state_dict: {', '.join(sorted(missing))} missing: give what Fleet.state_dict returned")
+            raise ConfigError(
+                f"load_state_dict: {', '.join(sorted(missing))} missing: give what Fleet.state_dict returned"
+            )
         if state["algorithm"] != self.algorithm:
-            raise ConfigError(f"load_state_dict: the state is of {state['algorithm']}, but the fleet runs {self.algorithm}")
+            raise ConfigError(
+                f"load_state_dict: the state is of {state['algorithm']}, but the fleet runs {self.algorithm}"
+            )
         if len(state["models"]) != self.workers:
             raise ConfigError(
                 f"load_state_dict: the state is of {len(state['models'])} workers, but the fleet has {self.workers}"
@@ -410,19 +426,19 @@ class Fleet:
         with torch.no_grad():
             for name, vector in zip(names, self._store.states, strict=True):
                 vector.copy_(state["vectors"][name])
-        if self._is_started and self.summary is None:
+        if self._is_started and not self._has_failed and self.summary is None:
             self._end(None)
         self._planner, self.summary = self._new_planner(), None
         self._progress, self._is_started, self._has_begun = state["progress"], False, False
         self._rate = state["rate"]
-        self._ended, self._is_broken = None, False
+        self._ended, self._is_broken, self._has_failed = None, False, False
         self._completed = json.loads(self._progress)["round"] if self._progress else 0
         _open.add(self)
 
     def close(self, *, interrupted: bool = False) -> None:
         """Ends the run: writes its summary and the averaged model into `out`. No step follows."""
         _open.discard(self)
-        if not self._is_started or self.summary is not None:
+        if not self._is_started or self._has_failed or self.summary is not None:
             return
         is_early = self._rounds is not None and self.round < self._rounds
         if interrupted or is_early or self._is_broken:
@@ -447,51 +463,6 @@ class Fleet:
 
     def __repr__(self) -> str:
         return f"<upwash.torch.Fleet of {self.workers} {self._name}: {self.algorithm}, {self.round} rounds>"
-
-
-def _compiled(models: Sequence[nn.Module], options: bool | Mapping[str, Any]) -> Sequence[Any]:
-    """The replicas as they are called."""
-    if options is False:
-        return models
-    # A compiler that makes code for every replica must not stop after eight.
-    limits = torch._dynamo.config
-    for name in ("recompile_limit", "cache_size_limit"):
-        if hasattr(limits, name):
-            setattr(limits, name, max(getattr(limits, name), 4 * len(models)))
-    return [torch.compile(model, **({} if options is True else options)) for model in models]
-
-
-def _default_graph(workers: int | None) -> str | None:
-    """The graph of the paper is for eight workers."""
-    return None if workers in (None, 8) else f"ring:{workers}"
-
-
-def _check_counts(**counts: int | None) -> None:
-    for name, count in counts.items():
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-            raise ConfigError(f"{name} = {count!r}: must be a whole number of at least 1")
-
-
-def _check_one_device(models: Sequence[nn.Module]) -> None:
-    devices = {parameter.device for model in models for parameter in model.parameters()}
-    if len(devices) > 1:
-        names = ", ".join(sorted(map(str, devices)))
-        raise ConfigError(f"make_model: parameters are on several devices ({names}): pass device= to put them on one")
-
-
-def _checked_optimizer(optimizer: Any, trained: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer: returned a {type(optimizer).__name__}, not a torch.optim.Optimizer")
-    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    missing = [parameter for parameter in trained if id(parameter) not in own]
-    if missing:
-        raise ConfigError(
-            f"optimizer: {len(missing)} of {len(trained)} parameters are missing: pass it all parameters that it is given, "
-            "or freeze those that are not to be trained (requires_grad_(False)) in make_model"
-        )
-    if len(own) != len(trained):
-        raise ConfigError("optimizer: it has parameters that are not of this fleet: pass it those that it is given")
-    return optimizer
 
 
 _open: "weakref.WeakSet[Fleet]" = weakref.WeakSet()

@@ -110,8 +110,8 @@ def _check(name: str, part: Any, workers: int) -> None:
         found = part.shape[0] if part.dim() else 0
         if found != workers:
             raise DataError(
-                f"{name}: a tensor of shape {tuple(part.shape)}, but {workers} workers train: its first dimension must be "
-                f"{workers}"
+                f"{name}: a tensor of shape {tuple(part.shape)}, but {workers} workers train: its first dimension "
+                f"must be {workers}"
             )
     elif not isinstance(part, (list, tuple)):
         raise TypeError(f"{name}: a tensor or a list with an entry for each worker, not {type(part).__name__}")

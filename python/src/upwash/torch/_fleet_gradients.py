@@ -102,8 +102,8 @@ class _Graph:
 class Graphs:
     """The graphs of losses and gradients.
 
-    A loss is known long before its gradient. So the graph copies losses into memory of the host, followed by a count, and
-    the host looks at the count. It makes plans while backward passes still run.
+    A loss is known long before its gradient. So the graph copies losses into memory of the host, followed by a count,
+    and the host looks at the count. It makes plans while backward passes still run.
     """
 
     def __init__(self, gradients: Gradients, recorder: Recorder, replicas: int, device: torch.device) -> None:
@@ -137,8 +137,8 @@ class Graphs:
                     self._is_full = True
                     warn_eager(
                         "a step",
-                        f"there are graphs for {MAX_GRAPHS} other forms of batches and losses already; pad batches to the "
-                        "same shape, and pass the same loss function in every step",
+                        f"there are graphs for {MAX_GRAPHS} other forms of batches and losses already; pad batches to "
+                        "the same shape, and pass the same loss function in every step",
                     )
                 return None
             known = self._graphs[key] = _Graph(batches, loss, self._device)
@@ -152,10 +152,15 @@ class Graphs:
                 warn_eager("the gradient computation", error)
                 return None
         known.rounds += 1
-        if known.graph is None:
-            self._recorder.warm_up(lambda: self._run(known))
-        else:
+        if known.graph is not None:
             known.graph.replay()
+        else:
+            try:
+                self._recorder.warm_up(lambda: self._run(known))
+            except BaseException:
+                # It may have counted its losses already.
+                self._expected = int(self._count)
+                raise
         self._expected += 1
         return self._read()
 

@@ -1,7 +1,7 @@
 """The exchanges of a round as tensor operations over the rows of a fleet.
 
-The planner describes an exchange by dense coefficients. `Program` splits them into a structure, which is the same in most
-rounds, and numbers. So a CUDA graph of the structure can be replayed with other numbers.
+The planner describes an exchange by dense coefficients. `Program` splits them into a structure, which is the same in
+most rounds, and numbers. So a CUDA graph of the structure can be replayed with other numbers.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -145,7 +145,7 @@ class Program:
             gathered = (step["reference"] != itself)[step["weight"] != 0].any()
             reference = "gathered" if gathered else "own"
         columns = self._columns(own)
-        weight = ()
+        weight: tuple[tuple[int, str], ...] = ()
         if reference != "none":
             weight = self._columns(step["weight"][:, None])
         if reference == "gathered":

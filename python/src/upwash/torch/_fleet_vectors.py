@@ -61,7 +61,7 @@ class Rows:
         return Rows(self.slots, self.matrix.shape[0], self.matrix.device)
 
     def view(self, row: int, slot: Slot) -> torch.Tensor:
-        """A tensor of a row. It has a storage of its own, so that it is saved alone and is no alias of its neighbors."""
+        """A tensor of a row. It has a storage of its own, so that it is saved alone and is no alias of others."""
         start = 4 * (row * self.matrix.shape[1] + slot.offset)
         try:
             storage = self.matrix.untyped_storage()[start : start + 4 * slot.size]
@@ -144,8 +144,8 @@ def check_alike(models: Sequence[nn.Module]) -> None:
             owner = owners.setdefault(id(parameter), replica)
             if owner != replica:
                 raise ConfigError(
-                    f"make_model: replicas {owner} and {replica} share the parameter {name}: build a new module in every "
-                    "call"
+                    f"make_model: replicas {owner} and {replica} share the parameter {name}: build a new module in "
+                    "every call"
                 )
             own[name] = tuple(parameter.shape)
         first = first or own
