@@ -272,7 +272,6 @@ class NativeSampler:
 
 @final
 class NativeNode:
-class Planner:
     def __new__(
         cls,
         config: str,
@@ -314,6 +313,16 @@ class Planner:
     def restore(self, progress: str, arrays: dict[str, npt.NDArray[np.float32]], rate: float | None) -> None: ...
     def end(self, *, is_finished: bool) -> str | None: ...
     def take_events(self) -> list[str]: ...
+
+@final
+class Planner:
+    def __new__(
+        cls,
+        config: str,
+        sets: Sequence[str],
+        files: Path,
+        *,
+        algorithm: Any | None,
         rounds: int | None,
         rounds_per_epoch: int,
     ) -> Planner: ...

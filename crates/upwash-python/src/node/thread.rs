@@ -303,7 +303,9 @@ impl Worker {
         training: &Loop<'_>,
     ) -> Result<Option<RunResult>, RunError> {
         let mut node = Node::new(&self.experiment, &replica.attach()?, transport, progress, observer)?;
-        node.resume_learning_rate(replica.previous_rate);
+        if let Some(rate) = replica.previous_rate {
+            node.set_learning_rate(rate);
+        }
         let mut ended = None;
         let mut next = Some(Request::Begin);
         while let Some(request) = next {

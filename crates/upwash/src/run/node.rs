@@ -151,11 +151,6 @@ impl<'a> Node<'a> {
         self.previous_rate = Some(rate);
     }
 
-    /// Sets the learning rate of the round before a training loop with its own schedule resumes.
-    pub fn resume_learning_rate(&mut self, rate: Option<f64>) {
-        self.previous_rate = rate;
-    }
-
     /// Says that this process leaves before the run is over. The others then do without it.
     pub fn leave_early(&mut self) -> Result<(), RunError> {
         Ok(self.transport.may_begin(self.session.progress.round, true).map(drop)?)

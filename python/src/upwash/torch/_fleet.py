@@ -324,11 +324,10 @@ class Fleet:
         if kind == "consensus_distance":
             return [self._consensus_distance([row for row, _ in rows])]
         weights = torch.from_numpy(contents).to(self.device, torch.float32)
-        messages = sum(
-            self._store.vector(column) * weights[:, column, None]
-            for column in range(weights.shape[1])
-            if bool(contents[:, column].any())
-        )
+        messages = torch.zeros_like(self._store.vector(0))
+        for column in range(weights.shape[1]):
+            if bool(contents[:, column].any()):
+                messages += self._store.vector(column) * weights[:, column, None]
         distances = [torch.linalg.vector_norm(messages[a] - messages[b], dtype=torch.float64) for a, b in rows]
         return torch.stack(distances).tolist() if distances else []
 

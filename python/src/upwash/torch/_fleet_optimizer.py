@@ -58,10 +58,10 @@ class Update:
 
     def load_optimizer(self, state: Mapping[str, Any]) -> None:
         """Loads a state of the optimizer, and keeps what decides how it computes."""
-        state = copy.deepcopy(dict(state))
-        for saved, group in zip(state["param_groups"], self._optimizer.param_groups, strict=False):
+        loaded: dict[str, Any] = copy.deepcopy(dict(state))
+        for saved, group in zip(loaded["param_groups"], self._optimizer.param_groups, strict=False):
             saved.update({key: group[key] for key in ("capturable", "fused", "foreach") if key in group})
-        self._optimizer.load_state_dict(state)
+        self._optimizer.load_state_dict(loaded)
         if self._step is not None:
             self._step.forget()
 
