@@ -1,10 +1,14 @@
 """What tests share."""
 
 import shutil
+import signal
 import sysconfig
 from pathlib import Path
 
 import pytest
+
+# A job that a shell has put into the background ignores Ctrl-C, and so would all processes that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
