@@ -311,3 +311,18 @@ def test_errors_have_the_texts_of_the_program(program, key, value, tmp_path):
 def test_arguments_of_wrong_types_are_type_errors(arguments):
     with pytest.raises(TypeError):
         upwash.train(**{"config": SMALL, "progress": False} | arguments)
+
+
+def test_seeds_count_from_the_one_of_the_configuration():
+    small = {"graph.topology": "ring:3", "model": "softmax", "training": {"epochs": 1}}
+    found = upwash.sweep(small, {"seed": [5, 6]}, progress=False)
+    assert [run.config["seed"] for runs in found.groups.values() for run in runs] == [5, 6]
+    one = upwash.compare({"mine": {**small, "seed": 9}}, seeds=2, progress=False)
+    assert [run.config["seed"] for run in one.groups["mine"]] == [9, 10]
+    with pytest.raises(ConfigError, match="each can be used once"):
+        upwash.compare({"mine": small}, seeds=[1, 1], progress=False)
+
+
+def test_an_empty_folder_name_is_refused():
+    with pytest.raises(ConfigError, match="name a folder"):
+        upwash.train(SMALL, out="", progress=False)

@@ -155,7 +155,7 @@ def compare(
     Args:
         configs: configurations by name, or the paths of TOML files, which are named by their files; or groups of runs by
             name (`upwash.load(...)`). An instance of `upwash.Algorithm` stands for a configuration with this algorithm.
-        seeds: how many seeds, from 1 on, or which.
+        seeds: how many seeds, counted from the one of each configuration (1 by default), or which.
         out: the folder for results, with a run directory NAME/seed-N for each run. What exists there is not run again,
             so an interrupted comparison continues. Without it, results are kept as long as the comparison is in use.
         options: passed to `upwash.train`, for example `overrides={"training.epochs": 5}`.
@@ -224,9 +224,11 @@ def _train_all(
 ) -> Comparison:
     if not named:
         raise ConfigError("there is nothing to compare: give at least one configuration")
-    numbers = list(range(1, seeds + 1)) if isinstance(seeds, int) else list(seeds)
-    if not numbers:
+    listed = None if isinstance(seeds, int) else list(seeds)
+    if not (seeds if listed is None else listed):
         raise ConfigError("seeds: at least one is needed")
+    if listed is not None and len(set(listed)) < len(listed):
+        raise ConfigError(f"seeds = {listed}: each can be used once")
     temporary = TemporaryFolder("upwash-compare-") if out is None else None
     folder = Path(temporary.path if temporary is not None else out)  # type: ignore[arg-type]
     common = options.pop("overrides", None) or {}
@@ -240,10 +242,12 @@ def _train_all(
             config, own["algorithm"] = None, config
         # Everything that can be wrong is said before the first run.
         parts = {part: own[part] for part in ("data", "algorithm") if part in own}
-        Experiment(config, overrides={**overrides, "seed": numbers[0]}, **parts)
-        planned[name] = (config, overrides, own)
+        chosen = overrides if listed is None else {**overrides, "seed": listed[0]}
+        first = Experiment(config, overrides=chosen, **parts).config["seed"]
+        numbers = list(range(first, first + seeds)) if isinstance(seeds, int) else listed or []
+        planned[name] = (config, overrides, own, numbers)
     groups = {}
-    for name, (config, overrides, own) in planned.items():
+    for name, (config, overrides, own, numbers) in planned.items():
         runs = []
         for seed in numbers:
             path = folder / name / f"seed-{seed}"

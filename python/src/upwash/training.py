@@ -85,6 +85,8 @@ def train(
         raise TypeError(f"threads: expected a whole number, not {threads!r}")
     if threads is not None and not 1 <= threads <= 1024:
         raise ConfigError(f"threads = {threads}: must be from 1 to 1024")
+    if out is not None and not os.fspath(out):
+        raise ConfigError('out = "": name a folder')
     if resume and out is None:
         raise ConfigError("resume: name the folder of the run with out=")
     native = _module(transport)
