@@ -50,6 +50,9 @@ fn folder_holds_only_one_run() {
     let resumed = error(here, &["train", "ring.toml", "--out", "one", "--resume"]);
     assert!(resumed.contains("resume it with `upwash launch` and the same --out"), "{resumed}");
     assert!(!here.join("one/events.jsonl").exists());
+    // Its checkpoints are those of one worker; nobody is told to remove them.
+    let part = error(here, &["train", "--resume", "--out", "one/peer-0", "--epochs", "3"]);
+    assert!(part.contains("one peer's part of a run") && part.contains("upwash launch"), "{part}");
     said(here, &["train", "ring.toml", "--out", "whole"]);
     let said = error(here, &["launch", "ring.toml", "--out", "whole"]);
     assert!(said.contains("whole holds a run already"), "{said}");

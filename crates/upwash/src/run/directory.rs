@@ -218,7 +218,11 @@ impl RunDirectory {
         if !peer_directories(top).is_empty() {
             return Err(DirectoryError::PeerRun(top.to_owned()));
         }
-        let no_checkpoint = || DirectoryError::NoCheckpoint(top.to_owned());
+        let no_checkpoint = || match Checkpoint::newest(&path) {
+            // Of some of the workers.
+            Ok((Some(_), _)) => DirectoryError::PartOfRun(top.to_owned()),
+            _ => DirectoryError::NoCheckpoint(top.to_owned()),
+        };
         let has_rounds = experiment.method.synchronous().is_some();
         // Create nothing if there is no checkpoint to resume from. Do not read the checkpoints of a run in progress.
         let is_new = !path.join(EVENTS_FILE).exists();

@@ -48,6 +48,12 @@ pub enum DirectoryError {
     /// The run belongs to peers, which resume it themselves.
     #[error("{} holds a run of peers: resume it with `upwash launch` and the same --out", .0.display())]
     PeerRun(PathBuf),
+    /// The directory has checkpoints of some of the workers only.
+    #[error(
+        "{} holds one peer's part of a run: continue it with `upwash launch` and its --out, or with `upwash peer`",
+        .0.display()
+    )]
+    PartOfRun(PathBuf),
     /// There is nothing to resume from.
     #[error(
         "{} has no checkpoint to resume from: remove it or choose another directory (--out), and run without --resume",
