@@ -84,15 +84,14 @@ impl Rendezvous {
         }
     }
 
-    /// Ends an MPI job in which this rank fails: the others would wait for it.
+    /// Ends an MPI job in which this rank fails: the others would wait for it. Otherwise the error is raised in the loop.
+    #[cfg_attr(not(feature = "mpi"), allow(unused_variables))]
     pub(super) fn failed(&self, error: &NodeError) {
         match self {
             Self::Alone | Self::Peers(_) => {}
             #[cfg(feature = "mpi")]
             Self::Mpi(rank) => crate::mpi::end_job(*rank, |py| Some(error.exception(py))),
         }
-        // Without MPI, the error is raised in the loop.
-        let _ = error;
     }
 
     /// Whether all processes must end their runs together.
