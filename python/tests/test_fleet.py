@@ -193,6 +193,8 @@ def test_a_fleet_writes_a_run_directory(tmp_path, program):
             losses = fleet.step(x, y, F.cross_entropy)
         distance = fleet.consensus_distance()
     run = upwash.load(folder)[0]
+    # A fleet knows no accuracies.
+    assert repr(upwash.compare({"mine": upwash.load(folder)})) == "mine: no accuracy, 1 seeds"
     assert run.status == fleet.summary.status == "finished"
     assert run.summary.consensus_distance == pytest.approx(distance)
     assert len(run._epoch_rows()) == 8

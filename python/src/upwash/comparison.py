@@ -129,8 +129,9 @@ class Comparison:
             accuracy, margin = row["mean_accuracy"], row["mean_accuracy_margin"]
             shown = "no accuracy" if accuracy is None else f"{100 * accuracy:.2f}"
             shown += "" if margin is None else f" ± {100 * margin:.2f}"
+            shown += "" if accuracy is None else " % right"
             runs = "" if row["runs"] == row["seeds"] else f"{row['runs']} runs with "
-            lines.append(f"{row['name']}: {shown} % right, {runs}{row['seeds']} seeds")
+            lines.append(f"{row['name']}: {shown}, {runs}{row['seeds']} seeds")
         return "\n".join(lines)
 
 
