@@ -9,6 +9,7 @@ peer=$(dirname "$0")/../crates/upwash-torch/benches/peers/fleet.py
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 "$gpu" check
+"$gpu" liars
 "$gpu" scores
 "$gpu" export "$scratch"
 "$python" "$peer" agree "$scratch"

@@ -4,6 +4,7 @@ pub mod browser;
 pub mod engine_suite;
 pub mod external_suite;
 pub mod golden;
+pub mod liar;
 pub mod program;
 mod quadratic;
 mod steps;

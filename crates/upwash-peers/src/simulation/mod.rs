@@ -1,6 +1,6 @@
 //! Deterministic simulation: the shipped round loop, protocol and frames on a simulated network and clock. Only sockets,
 //! TLS and time are replaced. A schedule of faults follows from a seed, and a failing seed replays exactly:
-//! `UPWASH_SEED=17 cargo test -p upwash-peers --lib random_schedules`.
+//! `UPWASH_SEEDS=17 cargo test -p upwash-peers --lib random_schedules`.
 #![allow(clippy::unwrap_used)]
 
 mod liars;

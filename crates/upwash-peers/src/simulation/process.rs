@@ -217,6 +217,8 @@ fn run(runtime: &Simulated<'_>, experiment: &Experiment, worker: usize, transpor
     if matches!(status, Status::Isolated { .. }) {
         world.borrow().check_isolation(worker);
     }
-    world.borrow_mut().trace.workers[worker].distance = distance;
-    world.borrow_mut().trace.workers[worker].ending = Some((status, summary));
+    let mut world = world.borrow_mut();
+    let now = world.now;
+    let trace = &mut world.trace.workers[worker];
+    (trace.distance, trace.ending, trace.ended_at) = (distance, Some((status, summary)), Some(now));
 }

@@ -4,6 +4,7 @@ use super::schedule::{Fault, Lie, Schedule};
 use super::trace::{Trace, WorkerTrace};
 use super::world::MS;
 use super::{experiment, experiment_at_rate, simulate};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use upwash::experiment::Experiment;
@@ -96,6 +97,8 @@ fn a_stuck_worker_does_not_hold_up_the_others() {
         let late = |change: &MembershipEvent| matches!(change, MembershipEvent::Lost { worker: 2, .. });
         let lost = trace.workers[worker].events.iter().filter(|event| late(&event.1)).count();
         assert!(lost <= 2, "worker {worker} lost it {lost} times");
+        let ended = trace.workers[worker].ended_at.unwrap().as_secs_f64() - 1e6;
+        assert!(ended < 20.0, "worker {worker} ended after {ended} seconds, no sooner than the one that was stuck");
     }
 }
 
@@ -273,18 +276,25 @@ fn algorithms_survive_loss_and_return() {
     }
 }
 
-/// Random schedules of faults, for several graphs and algorithms. `UPWASH_SCHEDULES=100000` for a long test.
+/// The seeds of `7` or of `0..100000`.
+fn seeds(text: &str) -> Range<u64> {
+    let number = |text: &str| text.parse::<u64>().expect("UPWASH_SEEDS: a seed, or a range such as 0..100000");
+    match text.split_once("..") {
+        Some((first, end)) => number(first)..number(end),
+        None => number(text)..number(text) + 1,
+    }
+}
+
+/// Random schedules of faults, for several graphs and algorithms. `UPWASH_SEEDS=0..100000` for a long test, and
+/// `UPWASH_SEEDS=7` for one schedule again.
 #[test]
 fn random_schedules() {
     let graphs = ["ring:4", "ring:6", "complete:5", "paper:L1", "ring:12", "star:6", "grid:2x4"];
-    let algorithms = ["dpsgd", "choco", "sgp", "dpsgd", "d2"].map(|name| format!("name = \"{name}\""));
+    let algorithms = ["dpsgd", "choco", "sgp", "al-dsgd", "d2", "matcha", "dpsgd", "gradient-tracking"]
+        .map(|name| format!("name = \"{name}\""));
     let pairs = graphs.iter().flat_map(|graph| algorithms.iter().map(move |algorithm| experiment(graph, algorithm)));
     let experiments: Vec<Arc<Experiment>> = pairs.collect();
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds = match number("UPWASH_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("UPWASH_SCHEDULES").unwrap_or(2000),
-    };
+    let seeds = seeds(std::env::var("UPWASH_SEEDS").ok().as_deref().unwrap_or("0..2000"));
     let (next, totals) = (AtomicU64::new(seeds.start), Mutex::new(Totals::default()));
     let work = || {
         loop {
@@ -302,7 +312,7 @@ fn random_schedules() {
                 trace
             };
             let trace = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-            let trace = trace.unwrap_or_else(|_| panic!("replay with UPWASH_SEED={seed}: {schedule:?}"));
+            let trace = trace.unwrap_or_else(|_| panic!("replay with UPWASH_SEEDS={seed}: {schedule:?}"));
             let conserves_mean = experiment.algorithm_name() == "D-PSGD";
             totals.lock().unwrap().add(&trace, conserves_mean, experiment.rounds());
         }
@@ -311,7 +321,27 @@ fn random_schedules() {
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
         (0..threads).for_each(|_| drop(scope.spawn(work)));
     });
-    println!("{:?}", totals.into_inner().unwrap());
+    let totals = totals.into_inner().unwrap();
+    println!("{totals:?}");
+    // The schedules must lead to what the invariants are about.
+    let Totals { settled, steady_rounds, other_rounds, adoptions, isolated, .. } = totals;
+    let seen = [settled, steady_rounds, other_rounds, adoptions, isolated];
+    assert!(seeds.end - seeds.start < 1000 || seen.iter().all(|count| *count > 0), "{totals:?}");
+}
+
+/// A failing seed can be replayed: a schedule leads to the same events at the same times.
+#[test]
+fn schedules_replay_exactly() {
+    for (seed, algorithm) in (0..12).zip(["dpsgd", "choco", "al-dsgd", "matcha"].iter().cycle()) {
+        let experiment = experiment("ring:6", &format!("name = \"{algorithm}\""));
+        let schedule = Schedule::random(seed, 6, experiment.rounds());
+        let [first, second] = [(); 2].map(|()| simulate(&experiment, &schedule));
+        assert_eq!(first.exchanges, second.exchanges);
+        for (first, second) in first.workers.iter().zip(&second.workers) {
+            assert_eq!(first.events, second.events);
+            assert_eq!(first.distance, second.distance);
+        }
+    }
 }
 
 /// What happened in all runs together.

@@ -25,6 +25,7 @@ pub(super) struct WorkerTrace {
     pub(super) adoptions: u64,
     pub(super) events: Vec<(Time, MembershipEvent)>,
     pub(super) ending: Option<(Status, Summary)>,
+    pub(super) ended_at: Option<Time>,
     /// Its push-sum weight at the last checkpoint, its public copy at the end, and those that it keeps of others.
     pub(super) scalar: f64,
     pub(super) own_copy: Vec<f32>,
@@ -40,6 +41,8 @@ pub(super) struct Trace {
     pub(super) rounds: BTreeMap<u64, BTreeMap<usize, Vec<RoundRecord>>>,
     /// Workers whose neighbors include a liar, or that are one.
     pub(super) liar: Option<usize>,
+    /// Workers that have followed the liar, or others that have, to a round that nobody had begun.
+    misled: BTreeSet<usize>,
     pub(super) exchanges: u64,
     begun: BTreeSet<(u64, usize)>,
     /// When each round was begun first.
@@ -54,6 +57,7 @@ impl Trace {
             latest: 0,
             rounds: BTreeMap::new(),
             liar: None,
+            misled: BTreeSet::new(),
             exchanges: 0,
             begun: BTreeSet::new(),
             begun_at: BTreeMap::new(),
@@ -93,13 +97,31 @@ impl Trace {
             let trace = &mut self.workers[worker];
             trace.next = Some(*to);
             trace.adoptions += 1;
-            let is_honest = self.liar != Some(worker);
-            let only_liar = shown.iter().all(|entry| Some(entry.0) == self.liar);
-            if is_honest && to > from && !only_liar && *to > self.latest {
-                self.fail(worker, &format!("moved to round {to}, but nobody is beyond {}", self.latest));
+            if self.liar != Some(worker) {
+                self.check_adoption(worker, *from, *to, shown);
             }
         }
         self.workers[worker].events.push((time, change.clone()));
+    }
+
+    /// An honest worker moves only to a round that neighbors have shown to it: forward, not beyond the rounds that honest
+    /// workers have begun; back, only to where an honest worker has been. The liar, or a worker that has followed it, may
+    /// be the only neighbor left.
+    fn check_adoption(&mut self, worker: usize, from: u64, to: u64, shown: &[(usize, u64)]) {
+        self.check(!shown.is_empty(), worker, || format!("moved from round {from} to {to}, which nobody has shown"));
+        let is_wrong = |entry: &(usize, u64)| Some(entry.0) == self.liar || self.misled.contains(&entry.0);
+        if shown.iter().all(is_wrong) {
+            self.misled.insert(worker);
+            return;
+        }
+        self.misled.remove(&worker);
+        let latest = self.latest;
+        self.check(to <= latest, worker, || format!("moved to round {to}, but nobody is beyond {latest}"));
+        let near = to.saturating_sub(MAX_ROUND_LAG)..=to + MAX_ROUND_LAG;
+        let others = (0..self.workers.len()).filter(|other| *other != worker && self.liar != Some(*other));
+        let was_there = others.flat_map(|other| near.clone().map(move |round| (round, other)));
+        let is_known = to > from || was_there.into_iter().any(|begun| self.begun.contains(&begun));
+        self.check(is_known, worker, || format!("went back from round {from} to {to}, where nobody was"));
     }
 
     /// A process has begun a round.

@@ -1,5 +1,5 @@
-//! Checks and times the GPU engine: `gpu check`, `gpu scores`, `gpu memory`, `gpu speed`, `gpu export DIR` (see
-//! scripts/check-gpu.sh). Needs a GPU; not part of the tests.
+//! Checks and times the GPU engine: `gpu check`, `gpu liars`, `gpu scores`, `gpu memory`, `gpu speed`, `gpu export DIR`
+//! (see scripts/check-gpu.sh). Needs a GPU; not part of the tests.
 
 #[cfg(feature = "libtorch")]
 mod check;
@@ -8,6 +8,8 @@ mod check;
 mod common;
 #[cfg(feature = "libtorch")]
 mod export;
+#[cfg(feature = "libtorch")]
+mod liars;
 #[cfg(feature = "libtorch")]
 mod memory;
 #[cfg(feature = "libtorch")]
@@ -28,9 +30,10 @@ fn main() {
     match arguments.next().as_deref() {
         Some("check") => check::check(),
         Some("speed") => speed::speed(),
+        Some("liars") => liars::liars(),
         Some("memory") => memory::memory(),
         Some("scores") => scores::scores(),
         Some("export") => export::export(&arguments.next().expect("`gpu export` needs the folder to write to")),
-        _ => eprintln!("usage: gpu check | gpu scores | gpu memory | gpu speed | gpu export DIR"),
+        _ => eprintln!("usage: gpu check | gpu liars | gpu scores | gpu memory | gpu speed | gpu export DIR"),
     }
 }
