@@ -62,6 +62,8 @@ def peers():
     path = HERE.parents[1] / "crates" / "upwash-torch" / "benches" / "peers" / "fleet.py"
     spec = importlib.util.spec_from_file_location("peer_fleet", path)
     module = importlib.util.module_from_spec(spec)
+    # Dynamo imports the module of a class by its name.
+    sys.modules[spec.name] = module
     # The file runs a command when it is loaded: give it one that does nothing.
     arguments, sys.argv = sys.argv, [str(path), "none"]
     try:
