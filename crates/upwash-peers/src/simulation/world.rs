@@ -155,12 +155,15 @@ impl World {
     pub(super) fn check_isolation(&self, worker: usize) {
         let calm = self.now.saturating_sub(self.last_fault) > 3500 * MS;
         let is_liar = |worker: usize| self.nodes[worker].lie.is_some();
-        let neighbors = self.nodes[worker].config.neighbors.iter().copied();
+        let neighbors_of = |worker: usize| self.nodes[worker].config.neighbors.iter().copied();
+        let neighbors = neighbors_of(worker);
+        // A liar can keep its neighbors from joining others.
+        let may_be_kept = |worker: usize| is_liar(worker) || neighbors_of(worker).any(is_liar);
         let reachable = |other: &usize| {
             let is_cut = self.cut[worker][*other] || self.cut[*other][worker];
             self.nodes[*other].is_running && !is_cut
         };
-        if calm && !is_liar(worker) && !neighbors.clone().any(is_liar) {
+        if calm && !may_be_kept(worker) && !neighbors.clone().any(may_be_kept) {
             let reachable: Vec<usize> = neighbors.filter(reachable).collect();
             self.trace.check(reachable.is_empty(), worker, || format!("gave up, but could reach {reachable:?}"));
         }
