@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use upwash::config::DataConfig;
 use upwash::data::OwnData;
 use upwash::experiment::{DataPaths, load};
+use upwash::run::directory::{own_data, peer_directories};
 use upwash::{Dataset, Evaluation, Images, TrainedModel};
 
 #[derive(clap::Args)]
@@ -51,6 +52,13 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
         "{} does not exist: name the folder of a run, or the model.safetensors that it wrote",
         args.model.display()
     );
+    if let (true, Some((_, peer))) = (has_none, peer_directories(&args.model).into_iter().min()) {
+        bail!(
+            "{} holds a run of peers, each with a model of its own: name one of their folders, for example {}",
+            args.model.display(),
+            peer.display()
+        );
+    }
     let model = TrainedModel::read(&args.model).with_context(|| match has_none {
         true => "there is no model: a run writes one when it ends, and each process of several its own",
         false => "the model cannot be used",
@@ -93,20 +101,27 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<()> {
 fn data(args: &Args, model: &TrainedModel) -> Result<Dataset> {
     let name = match &args.data {
         Some(name) => name.clone(),
-        None => {
-            let known = &model.info.data;
-            let is_elsewhere = OwnData::parse(known).is_some() || known.starts_with(upwash::model::CUSTOM);
-            if is_elsewhere {
-                bail!("the model was trained on {known}: say where data is, with --data images:FOLDER or arrays:FILE");
-            }
-            known.clone()
-        }
+        None => trained_on(args, &model.info.data)?,
     };
     let [_, height, width] = model.info.input;
     let is_folder = matches!(OwnData::parse(&name), Some(OwnData::Images(_)));
     let image_size = (is_folder && height == width).then_some(height);
     let config = DataConfig { name, image_size, ..DataConfig::default() };
     load(&config, &DataPaths::standard().data).context("--data")
+}
+
+/// The name of the data that the model was trained on. Of own data, the folder of the run says where it was.
+fn trained_on(args: &Args, known: &str) -> Result<String> {
+    let is_own = OwnData::parse(known).is_some();
+    if !is_own && !known.starts_with(upwash::model::CUSTOM) {
+        return Ok(known.to_owned());
+    }
+    let folder = if args.model.is_dir() { Some(args.model.as_path()) } else { args.model.parent() };
+    let located = folder.filter(|_| is_own).and_then(own_data);
+    let located = located.filter(|name| OwnData::parse(name).is_some_and(|own| own.path().exists()));
+    located.with_context(|| {
+        format!("the model was trained on {known}: say where data is, with --data images:FOLDER or arrays:FILE")
+    })
 }
 
 fn select(data: Dataset, split: SplitName) -> Images {

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use upwash::config::Overrides;
 use upwash::experiment::{Experiment, INITIAL_MODEL_FILE};
-use upwash::run::directory::CONFIG_FILE;
+use upwash::run::directory::{CONFIG_FILE, own_data};
 
 /// The file in a run directory that keeps `--set` and `--unset`.
 const OVERRIDES_FILE: &str = "overrides.toml";
@@ -33,7 +33,9 @@ pub(crate) fn prepare(config: Option<&Path>, directory: &Path, overrides: &Overr
                 own.is_file(),
                 "{folder} holds no run to resume: run without --resume, or name the run's directory with --out"
             );
-            configs::read(&own, overrides)
+            let data = own_data(directory).map(|name| format!("data.name={}", toml::Value::from(name)));
+            let located = Overrides { set: data.into_iter().collect(), ..Overrides::default() };
+            configs::read(&own, &located.followed_by(overrides))
         }
     }
 }

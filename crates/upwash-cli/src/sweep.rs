@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         note!("checking the configurations of {runs} runs");
     }
     for cell in &cells {
-        plan(args, cell, &mut cache, &mut planned)?;
+        plan(args, cell, &mut cache, &mut planned).map_err(|error| split_value(error, &axes))?;
     }
     end_cleanly_when_interrupted()?;
     if let Some(name) = batch::run_missing(&planned, args.parallel_runs.get(), &args.engine)? {
@@ -129,6 +129,18 @@ impl Axis {
         let end = |key: &'a str| key.rsplit('.').next().unwrap_or(key);
         let same = all.iter().filter(|other| other.key.rsplit('.').next() == Some(end(&self.key))).count();
         if same > 1 { &self.key } else { end(&self.key) }
+    }
+}
+
+/// Explains an error that may come from a value with commas, such as `mlp:64,32`, which was split.
+fn split_value(error: anyhow::Error, axes: &[Axis]) -> anyhow::Error {
+    let is_split = |axis: &&Axis| axis.values.len() > 1 && axis.values.iter().any(|value| value.contains(':'));
+    match axes.iter().find(is_split) {
+        Some(Axis { key, .. }) => anyhow::anyhow!(
+            "{error:#}\nvalues are split at commas: write those with commas as a TOML array, \
+             --grid '{key}=[\"mlp:64,32\",\"cnn\"]'"
+        ),
+        None => error,
     }
 }
 

@@ -150,6 +150,9 @@ fn train(
     };
     if job.speaks() && !output::is_quiet() {
         writeln!(out, "{}", shard_table(experiment))?;
+        if let Some(links) = mean_links(experiment) {
+            writeln!(out, "{links}\n")?;
+        }
         // mpirun holds the output of processes back until lines are complete.
         out.flush()?;
     }
@@ -166,13 +169,20 @@ fn train(
     Ok(exit_code(&summary.status))
 }
 
-/// The mean number of links in a round, if not all links of the graph are up in every round.
-fn mean_links(experiment: &Experiment) -> Option<f64> {
+/// How many links are up in an average round, if not all links of the graph are up in every round.
+fn mean_links(experiment: &Experiment) -> Option<String> {
     let is_used = experiment.method.links() != Links::None && experiment.config.graph.directed_edges.is_none();
     let rounds = experiment.rounds().clamp(1, 1000);
     let counts = (0..rounds).map(|round| experiment.schedule.round(round).links().len() as f64);
     let mean = counts.sum::<f64>() / rounds as f64;
-    (is_used && mean != experiment.graph.edges().len() as f64).then_some(mean)
+    let all = experiment.graph.edges().len();
+    (is_used && mean != all as f64).then(|| {
+        let bytes = 100.0 * mean / all as f64;
+        let links = format!(
+            "{mean:.2} of the {all} links of the graph are up in an average round, for {bytes:.0} % of the bytes"
+        );
+        wrapped(&links, 2)
+    })
 }
 
 /// Prints the length and the memory of a run without running it.
@@ -188,12 +198,7 @@ fn dry_run(args: &Args, experiment: &Experiment, out: &mut impl Write) -> Result
     );
     writeln!(out, "{}", wrapped(&length, 2))?;
     if let Some(links) = mean_links(experiment) {
-        let all = experiment.graph.edges().len();
-        let bytes = 100.0 * links / all as f64;
-        let links = format!(
-            "{links:.2} of the {all} links of the graph are up in an average round, for {bytes:.0} % of the bytes"
-        );
-        writeln!(out, "{}", wrapped(&links, 2))?;
+        writeln!(out, "{links}")?;
     }
     for text in &experiment.warnings {
         writeln!(out, "{}", warning(text))?;

@@ -58,7 +58,12 @@ fn classes_of_own_data_are_matched_by_name() {
     );
     std::fs::write(here.join("c.toml"), config).unwrap();
     said(here, &["train", "c.toml", "--out", "run"]);
-    let refused = error(here, &["evaluate", "run"]);
+    // The run says where its data was, also to a later command.
+    said(here, &["train", "--resume", "--out", "run", "--epochs", "31"]);
+    let text = said(here, &["evaluate", "run", "--split", "train"]);
+    assert!(text.contains("on 9 training images of images:pictures"), "{text}");
+    std::fs::copy(here.join("run/model.safetensors"), here.join("model.safetensors")).unwrap();
+    let refused = error(here, &["evaluate", "model.safetensors"]);
     assert!(refused.contains("was trained on images:pictures: say where data is, with --data"), "{refused}");
     let name = format!("images:{pictures}");
     let text = said(here, &["evaluate", "run", "--data", &name, "--split", "train"]);

@@ -33,6 +33,10 @@ fn folder_holds_only_one_run() {
     let here = folder.path();
     let table = said(here, &["launch", "ring.toml", "--out", "one"]);
     assert!(table.contains("    mean  "), "{table}");
+    let evaluated = error(here, &["evaluate", "one"]);
+    assert!(evaluated.contains("name one of their folders, for example one/peer-0"), "{evaluated}");
+    let inside = error(here, &["train", "ring.toml", "--out", "one/peer-0/more"]);
+    assert!(inside.contains("one/peer-0/more is inside the run in"), "{inside}");
     let before = std::fs::read(here.join("one/peers.toml")).unwrap();
     for other in [
         &["launch", "ring.toml", "--set", "seed=9", "--out", "one"][..],

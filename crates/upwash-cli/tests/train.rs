@@ -376,6 +376,10 @@ fn data_is_installed_from_files_and_checked() {
     write("train.bin", 49_999);
     let short = error(folder.path(), &get);
     assert!(short.contains("153696926 bytes, not 153700000"), "{short}");
+    let uneven: Vec<u8> = (0..50_000).flat_map(|i| record((i % 99) as u8)).collect();
+    std::fs::write(from.join("train.bin"), uneven).unwrap();
+    let uneven = error(folder.path(), &get);
+    assert!(uneven.contains("train.bin: 506 images have the label 0, not 500"), "{uneven}");
     write("train.bin", 50_000);
     let zipped = Command::new("gzip").arg("-1").arg(from.join("test.bin")).status();
     assert!(zipped.unwrap().success());

@@ -163,6 +163,8 @@ impl Follower {
         };
         self.run.ending = endings.and_then(worst);
         self.run.processes = self.current_logs().count();
+        let is_of_peers = self.current_logs().any(|log| log.source.peer.is_some());
+        self.run.is_of_peers = is_of_peers;
         if self.logs.len() > 1 {
             let bytes_until = |log: &EventLog, epoch: u64| {
                 let after = log.bytes.partition_point(|entry| entry.0 <= epoch);

@@ -101,6 +101,7 @@ pub(crate) struct View<'a> {
     rounds_per_epoch: u64,
     /// Whether a process is writing to its folder.
     is_running: bool,
+    continuation: &'static str,
     /// Whether its seconds are real ones.
     is_real_time: bool,
     seed: Option<u64>,
@@ -181,6 +182,7 @@ impl<'a> View<'a> {
             rounds: run.rounds,
             rounds_per_epoch: run.rounds_per_epoch,
             is_running: run.is_running,
+            continuation: run.continuation(),
             is_real_time: run.is_real_time,
             seed: run.seed(),
             over_seeds: run.over_seeds,

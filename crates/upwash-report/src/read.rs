@@ -71,6 +71,8 @@ pub struct Run {
     pub ending: Option<Status>,
     /// Whether a process is writing to its folder.
     pub is_running: bool,
+    /// Whether its processes are peers, each of which knows only its own worker.
+    pub is_of_peers: bool,
     /// Final results of each worker.
     pub per_worker: Vec<WorkerSummary>,
     /// Test accuracy of the averaged model.
@@ -165,6 +167,14 @@ pub struct Epoch {
 }
 
 impl Run {
+    /// What continues a run that was cut off.
+    pub(crate) fn continuation(&self) -> &'static str {
+        match self.is_of_peers {
+            true => "continue it with the same `upwash launch`, or each peer with `upwash peer`",
+            false => "continue it with --resume",
+        }
+    }
+
     /// All workers but the server.
     pub(crate) fn training_workers(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.workers).filter(|worker| Some(*worker) != self.server)

@@ -139,7 +139,7 @@ fn header(run: &Run) -> String {
         Some(Status::Interrupted { round }) => format!("stopped before round {round}"),
         Some(Status::Isolated { round }) => format!("isolated before round {round}: no other peer was in reach"),
         None if run.is_running => "running".into(),
-        None => "cut off; continue it with --resume".into(),
+        None => format!("cut off; {}", run.continuation()),
     };
     let _ =
         writeln!(text, "{} of {} rounds, {} parameters per model: {state}", run.rounds_run, run.rounds, run.parameters);

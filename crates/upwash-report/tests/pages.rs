@@ -204,6 +204,12 @@ fn first_screen_has_the_results_and_the_first_charts() {
     };
     let directory = tempfile::tempdir().unwrap();
     let folders: Vec<PathBuf> = (1..=8).map(|index| folder(directory.path(), &format!("run-{index}"))).collect();
+    // Many notices are folded.
+    let warning =
+        |text: usize| format!("{{\"event\":\"warning\",\"message\":\"a rather long warning about setting {text}\"}}\n");
+    let events = folders[0].join("events.jsonl");
+    let text = std::fs::read_to_string(&events).unwrap() + &(0..8).map(warning).collect::<String>();
+    std::fs::write(&events, text).unwrap();
     for count in [8, 1, 2, 4] {
         open(&mut browser, directory.path(), &folders[..count]);
         // The charts of the loss and of the worst worker end above the lower edge.

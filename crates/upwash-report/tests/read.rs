@@ -97,6 +97,8 @@ fn logs_of_several_processes_are_merged() {
     assert_eq!(run.epochs.len(), 1);
     assert!(run.epochs[0].losses.iter().all(Option::is_some));
     assert_eq!(run.last_accuracies().len(), 3);
+    // Peers cannot be resumed as one run.
+    assert!(show(&run).contains("cut off; continue it with the same `upwash launch`"), "{}", show(&run));
     // Each process counts only the bytes it sent.
     assert_eq!(run.epochs[0].bytes, 300);
 }

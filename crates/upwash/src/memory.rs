@@ -4,11 +4,25 @@ use std::path::Path;
 
 /// The memory that this process can still get, in bytes, including swap; `None` where that is unknown.
 ///
-/// Only Linux tells. A control group, such as that of a container or a Slurm job, may allow less than the machine has.
+/// Only Linux tells. A control group, such as that of a container or a Slurm job, may allow less than the machine has, and so
+/// may `ulimit -v`.
 pub fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let machine = in_bytes(&text, "MemAvailable:")? + in_bytes(&text, "SwapFree:").unwrap_or(0);
-    Some(control_group().map_or(machine, |group| group.min(machine)))
+    Some([control_group(), address_space()].into_iter().flatten().fold(machine, u64::min))
+}
+
+/// What `ulimit -v` still allows this process, if it is set.
+fn address_space() -> Option<u64> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    Some(address_space_limit(&limits)?.saturating_sub(in_bytes(&status, "VmSize:")?))
+}
+
+/// The soft limit in `Max address space   1073741824   unlimited   bytes`; `None` if it is unlimited.
+fn address_space_limit(limits: &str) -> Option<u64> {
+    let values = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    values.split_whitespace().next()?.parse().ok()
 }
 
 /// The value of a line such as `MemAvailable:   23592960 kB`.
@@ -69,6 +83,15 @@ mod tests {
         if cfg!(target_os = "linux") {
             assert!(available().is_some_and(|bytes| bytes > 1 << 20));
         }
+    }
+
+    #[test]
+    fn limits_of_the_address_space_are_read() {
+        let line = |soft: &str| {
+            format!("Max cpu time  unlimited  unlimited  seconds\nMax address space {soft}  unlimited  bytes\n")
+        };
+        assert_eq!(address_space_limit(&line("1073741824")), Some(1 << 30));
+        assert_eq!(address_space_limit(&line("unlimited")), None);
     }
 
     #[test]

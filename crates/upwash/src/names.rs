@@ -1,16 +1,23 @@
 //! Suggests a known name for one that is misspelled.
 
-/// The known name that is most similar to `given`, if one is similar enough to be meant. Case does not matter.
+/// The known name that is most similar to `given`, if one is similar enough to be meant. Case does not matter, and hyphens
+/// matter less than letters.
 ///
 /// ```
 /// use upwash::names::nearest;
+/// assert_eq!(nearest("d-psgd", ["ad-psgd", "dpsgd"]), Some("dpsgd"));
 /// assert_eq!(nearest("tabel2", ["table1", "table2", "figure3"]), Some("table2"));
 /// assert_eq!(nearest("lr", ["seed", "model"]), None);
 /// ```
 pub fn nearest<'n>(given: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let given = given.to_lowercase();
-    let known = names.into_iter().map(|name| (strsim::damerau_levenshtein(&name.to_lowercase(), &given), name));
-    let (distance, name) = known.min()?;
+    let letters = |name: &str| name.replace(['-', '_'], "");
+    let known = names.into_iter().map(|name| {
+        let lower = name.to_lowercase();
+        let distance = strsim::damerau_levenshtein(&lower, &given);
+        (strsim::damerau_levenshtein(&letters(&lower), &letters(&given)), distance, name)
+    });
+    let (_, distance, name) = known.min()?;
     // A short word resembles everything.
     (distance <= 3.min(given.chars().count() / 3)).then_some(name)
 }

@@ -1,7 +1,7 @@
 // The sections of the page, from top to bottom.
 
 const ended = (run) => {
-  if (!run.ending) return isLive ? "" : run.is_running ? "running" : "cut off; continue it with --resume";
+  if (!run.ending) return isLive ? "" : run.is_running ? "running" : `cut off; ${run.continuation}`;
   const again = run.processes > 1 ? "" : "; continue it with `upwash train ... --resume`";
   return {
     finished: "finished",
@@ -81,12 +81,21 @@ const fillTables = () => {
   fillSummary(document.getElementById("summary"));
   fillWorkers(document.getElementById("workers"));
 };
+// More than one notice would push the charts below the fold.
 const fillNotices = (container) => {
+  const wasOpen = container.querySelector("details")?.open;
   container.replaceChildren();
-  runs.forEach((run) => {
-    run.notices.forEach((notice) => make("p", container, `${run.name}: ${notice}`, "notice"));
-    run.participation.forEach(([worker, text]) => make("p", container, `${run.name}: worker ${worker}: ${text}`, "notice"));
-  });
+  const texts = runs.flatMap((run) => [
+    ...run.notices.map((notice) => `${run.name}: ${notice}`),
+    ...run.participation.map(([worker, text]) => `${run.name}: worker ${worker}: ${text}`),
+  ]);
+  let parent = container;
+  if (texts.length > 1) {
+    parent = make("details", container, undefined, "notice");
+    parent.open = Boolean(wasOpen);
+    make("summary", parent, `${texts.length} notices`);
+  }
+  texts.forEach((text) => make("p", parent, text, texts.length > 1 ? undefined : "notice"));
 };
 
 const drawSummary = () => {

@@ -56,10 +56,18 @@ fn explained(error: &toml::de::Error, text: &str) -> String {
     if unknown.is_empty() {
         return "a part of the key is empty: write for example training.epochs=3".into();
     }
-    text + &match nearest(unknown, quoted) {
+    let siblings: Vec<&str> = quoted.collect();
+    let suggestion = match nearest(unknown, siblings.iter().copied()) {
+        // People who write [graph] name = "ring:8".
+        _ if unknown == "name" && siblings.contains(&"topology") => did_you_mean("topology"),
         Some(sibling) => did_you_mean(sibling),
         None if message.starts_with("unknown field") => suggestion(unknown),
         None => String::new(),
+    };
+    match suggestion.is_empty() {
+        true => text,
+        // The list of all keys would hide it.
+        false => text.split(", expected one of").next().unwrap_or_default().trim_end().to_owned() + &suggestion,
     }
 }
 
@@ -84,7 +92,9 @@ pub(crate) fn suggestion(unknown: &str) -> String {
         let found = nearest(&name, lasts.iter().map(String::as_str))?;
         keys.iter().find(|key| last(key) == found).map(String::as_str)
     };
-    among(&SPELLINGS).or_else(same_name).or_else(similar).map_or_else(String::new, did_you_mean)
+    let found = among(&SPELLINGS).or_else(same_name).or_else(similar);
+    let place = if found == Some(unknown) { " at the top level, before the first [table]" } else { "" };
+    found.map_or_else(String::new, |key| format!("\ndid you mean `{key}`{place}?"))
 }
 
 fn did_you_mean(key: &str) -> String {

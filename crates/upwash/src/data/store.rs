@@ -32,7 +32,23 @@ pub struct SourceFile {
     /// The MD5 checksum, if it is known.
     pub md5: Option<&'static str>,
     test: bool,
+    /// For a file without a checksum, whose records may be in any order.
+    labels: Option<Labels>,
 }
+
+/// The labels of a file of records.
+#[derive(Clone, Copy, Debug)]
+struct Labels {
+    /// The length of a record, and the place of the label in it.
+    record: usize,
+    place: usize,
+    classes: usize,
+    /// How many records each class has.
+    each: usize,
+}
+
+const CIFAR100_TRAIN: Labels = Labels { record: 3074, place: 1, classes: 100, each: 500 };
+const CIFAR100_TEST: Labels = Labels { each: 100, ..CIFAR100_TRAIN };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
@@ -43,7 +59,7 @@ enum Format {
 }
 
 const fn file(name: &'static str, bytes: u64, md5: &'static str, test: bool) -> SourceFile {
-    SourceFile { name, bytes, md5: Some(md5), test }
+    SourceFile { name, bytes, md5: Some(md5), test, labels: None }
 }
 
 #[rustfmt::skip]
@@ -86,8 +102,8 @@ const SOURCES: [Source; 4] = [
         format: Format::Cifar { label_bytes: 2 },
         mean: &[0.5071, 0.4867, 0.4408], deviation: &[0.2675, 0.2565, 0.2761],
         files: &[
-            SourceFile { name: "train.bin", bytes: 153_700_000, md5: None, test: false },
-            SourceFile { name: "test.bin", bytes: 30_740_000, md5: None, test: true },
+            SourceFile { name: "train.bin", bytes: 153_700_000, md5: None, test: false, labels: Some(CIFAR100_TRAIN) },
+            SourceFile { name: "test.bin", bytes: 30_740_000, md5: None, test: true, labels: Some(CIFAR100_TEST) },
         ],
     },
 ];
@@ -112,8 +128,8 @@ pub enum StoreError {
     },
     /// The files are missing.
     #[error(
-        "{name} is not in {}: get it with `upwash data get {name}`, or add `--from DIR` to take it from files that you \
-         have",
+        "{name} is not in {}: get it with `upwash data get {name}`, or from files that you have with `upwash data get \
+         {name} --from DIR`",
         folder.display()
     )]
     Missing {
@@ -216,7 +232,20 @@ impl SourceFile {
         let found = format!("{:x}", md5::compute(content));
         match self.md5 {
             Some(known) if known != found => Err(format!("its MD5 is {found}, not {known}")),
-            _ => Ok(()),
+            _ => self.labels.map_or(Ok(()), |labels| labels.check(content)),
+        }
+    }
+}
+
+impl Labels {
+    /// Checks that every class has as many records as it should.
+    fn check(&self, content: &[u8]) -> Result<(), String> {
+        let mut counts = [0; 256];
+        content.chunks_exact(self.record).for_each(|record| counts[usize::from(record[self.place])] += 1);
+        let expected = |class: usize| if class < self.classes { self.each } else { 0 };
+        match (0..counts.len()).find(|&class| counts[class] != expected(class)) {
+            Some(class) => Err(format!("{} images have the label {class}, not {}", counts[class], expected(class))),
+            None => Ok(()),
         }
     }
 }

@@ -1,14 +1,17 @@
 //! Warnings about settings that are allowed, but probably not meant.
 
 use super::Experiment;
+use crate::algorithm::Links;
 use crate::config::{Config, DecayName, TrainingConfig};
 use crate::data::Sampler;
+use upwash_topology::Weights;
 
 impl Experiment {
     /// Adds a warning for every setting that does not do what it says.
     pub(super) fn add_warnings(&mut self) {
         let mut warnings = schedule(&self.config);
         warnings.extend(batch(&self.sampler));
+        warnings.extend(self.alpha());
         let data = &self.config.data;
         for (key, wanted, images, split) in [
             ("data.train_examples", data.train_examples, &self.data.train, "training"),
@@ -20,6 +23,22 @@ impl Experiment {
             }
         }
         self.warnings.extend(warnings);
+    }
+}
+
+impl Experiment {
+    /// A weight of the links with which averaging alone diverges: I - alpha L has an eigenvalue of at most -1. The largest
+    /// eigenvalue of L is at least the largest degree plus 1.
+    fn alpha(&self) -> Option<String> {
+        let Weights::Alpha(alpha) = self.config.graph.weights else { return None };
+        let degree = self.graph.degrees().into_iter().max().filter(|&degree| degree > 0)?;
+        let most = 2.0 / (degree + 1) as f64;
+        (self.method.links() == Links::Configured && alpha >= most).then(|| {
+            format!(
+                "graph.weights = \"alpha={alpha}\": averaging alone diverges on this graph, where alpha must be below \
+                 {most:.3}; leave it out for the fastest one"
+            )
+        })
     }
 }
 

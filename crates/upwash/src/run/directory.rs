@@ -11,6 +11,7 @@ mod events;
 mod files;
 
 pub use error::DirectoryError;
+pub use files::own_data;
 
 use super::{BestModel, Event, Status, Summary};
 use crate::experiment::Experiment;
@@ -108,6 +109,7 @@ impl RunDirectory {
     /// Creates `top`, which must not hold a run yet.
     pub fn create(top: &Path, experiment: &Experiment, location: &RunLocation) -> Result<Self> {
         let path = location.own_directory(top);
+        refuse_inside_run(top)?;
         crate::files::create_directory(&path).map_err(DirectoryError::io("create", &path))?;
         let holds_single_process_run = path != top && top.join(EVENTS_FILE).exists();
         if holds_single_process_run || !peer_directories(top).is_empty() {
@@ -379,8 +381,18 @@ pub fn lock(file: File, directory: &Path) -> Result<File> {
 
 /// Refuses a directory that holds a run that this experiment does not continue, and names what differs.
 pub fn refuse_another_run(path: &Path, experiment: &Experiment) -> Result<()> {
+    refuse_inside_run(path)?;
     match other_run(path, experiment) {
         Some(what) => Err(DirectoryError::OtherRun { path: path.to_owned(), what }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a directory somewhere inside that of a run, where it would count as a part of that run.
+fn refuse_inside_run(path: &Path) -> Result<()> {
+    let absolute = std::path::absolute(path).map_err(DirectoryError::io("use", path))?;
+    match absolute.ancestors().skip(1).find(|ancestor| ancestor.join(EVENTS_FILE).exists()) {
+        Some(run) => Err(DirectoryError::InsideRun { path: path.to_owned(), run: run.to_owned() }),
         None => Ok(()),
     }
 }

@@ -45,6 +45,14 @@ pub enum DirectoryError {
     /// The run is finished, so there is nothing to resume.
     #[error("the run in {} is finished: see its summary.json, or choose another directory (--out)", .0.display())]
     Finished(PathBuf),
+    /// The directory is inside that of another run.
+    #[error("{} is inside the run in {}: choose another directory (--out)", path.display(), run.display())]
+    InsideRun {
+        /// The directory.
+        path: PathBuf,
+        /// The directory of the run around it.
+        run: PathBuf,
+    },
     /// The run belongs to peers, which resume it themselves.
     #[error("{} holds a run of peers: resume it with `upwash launch` and the same --out", .0.display())]
     PeerRun(PathBuf),

@@ -1,15 +1,25 @@
 //! The files of a run directory, except events and checkpoints.
 
 use super::{CONFIG_FILE, DirectoryError, Result};
+use crate::data::OwnData;
 use crate::experiment::{Experiment, INITIAL_MODEL_FILE};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+
+/// The file in the directory of a run on own data that says where the data is. The configuration has only its last name, so
+/// that a run can go on where the data has another place.
+const DATA_FILE: &str = "data.toml";
 
 /// Writes the configuration and, beside it, the files that it names, so that the run can be repeated from here.
 pub(super) fn write_config(directory: &Path, config: &str, experiment: &Experiment) -> Result<()> {
     let path = directory.join(CONFIG_FILE);
     crate::files::replace(&path, config.as_bytes()).map_err(DirectoryError::io("write", &path))?;
     let config = &experiment.config;
+    if OwnData::parse(&config.data.name).is_some() {
+        let text = format!("# where the data was\ndata.name = {}\n", toml::Value::from(config.data.name.as_str()));
+        let path = directory.join(DATA_FILE);
+        crate::files::replace(&path, text.as_bytes()).map_err(DirectoryError::io("write", &path))?;
+    }
     for file in config.graph.topology.file().into_iter().chain(config.model.file()) {
         let content = std::fs::read(file).map_err(DirectoryError::io("read", file))?;
         copy(&content, file, &directory.join(file.file_name().unwrap_or_default()))?;
@@ -18,6 +28,13 @@ pub(super) fn write_config(directory: &Path, config: &str, experiment: &Experime
         (Some(model), Some(file)) => copy(model.bytes(), file, &directory.join(INITIAL_MODEL_FILE)),
         _ => Ok(()),
     }
+}
+
+/// The name of the own data that the run in a directory was trained on, with its whole path. `None` for other data.
+pub fn own_data(directory: &Path) -> Option<String> {
+    let text = crate::files::read_text(&directory.join(DATA_FILE)).ok()?;
+    let table = text.parse::<toml::Table>().ok()?;
+    Some(table.get("data")?.get("name")?.as_str()?.to_owned())
 }
 
 /// Writes the content of a file that the configuration names into the directory.
