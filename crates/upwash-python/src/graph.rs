@@ -425,7 +425,8 @@ impl PyGraph {
     }
 
     /// Which links are up in which round: `whole` (all), `alternating` (one matching after the other), `random-matching`,
-    /// `released` (as in the code of the AL-DSGD paper), `one-peer-exponential` or `exponential`.
+    /// `released` (as in the code of the AL-DSGD paper), `one-peer-exponential`, `one-peer-hypercube`,
+    /// `exponential`, or `base-2` to `base-5` (Base-(k+1) graphs, exact after a known number of rounds).
     ///
     /// >>> schedule = upwash.Graph("ring:8").schedule("alternating")
     /// >>> [len(schedule.round(k).links) for k in range(3)]

@@ -12,7 +12,8 @@ use pyo3::types::{PyTuple, PyType};
 use std::sync::Arc;
 use upwash_topology::{Graph, Order, Round, Schedule, ScheduleError, Weights};
 
-const LINKS: &str = "whole, alternating, random-matching, released, one-peer-exponential or exponential";
+const LINKS: &str = "whole, alternating, random-matching, released, one-peer-exponential, \
+                     one-peer-hypercube, exponential, base-2, base-3, base-4 or base-5";
 
 /// Which links are up in round k, and with which weights. Any round can be computed without those before it.
 ///
@@ -75,7 +76,12 @@ impl PySchedule {
                 "random-matching" => Schedule::random_matching(&graph, seed),
                 "released" => Schedule::released_flags(&graph)?,
                 "one-peer-exponential" => Schedule::one_peer_exponential(graph.nodes()),
+                "one-peer-hypercube" => Schedule::hypercube(graph.nodes())?,
                 "exponential" => Schedule::exponential(graph.nodes()),
+                "base-2" => Schedule::base(graph.nodes(), 1),
+                "base-3" => Schedule::base(graph.nodes(), 2),
+                "base-4" => Schedule::base(graph.nodes(), 3),
+                "base-5" => Schedule::base(graph.nodes(), 4),
                 _ => return Ok(None),
             }))
         })?;

@@ -97,6 +97,49 @@ pub struct Analysis {
     /// AL-DSGD over the whole graph, if leader weights were given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub al_dsgd: Option<LeaderAnalysis>,
+    /// Links that reach the exact average of so many workers in a known number of rounds.
+    pub finite_time: Vec<FiniteTime>,
+}
+
+/// Links that change from round to round and reach the exact average.
+///
+/// ```
+/// # use upwash_topology::FiniteTime;
+/// let ways = FiniteTime::of(6);
+/// assert_eq!(ways.iter().map(|way| (way.links, way.rounds)).collect::<Vec<_>>()[0], ("base-2", 4));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct FiniteTime {
+    /// The name of the links in configurations.
+    pub links: &'static str,
+    /// The number of rounds.
+    pub rounds: usize,
+    /// The most links of a worker in a round.
+    pub peers: usize,
+}
+
+impl FiniteTime {
+    /// All for a number of workers, except Base-(k+1) graphs that are no faster than one with fewer links.
+    #[must_use]
+    pub fn of(nodes: usize) -> Vec<Self> {
+        let mut all = Vec::new();
+        if nodes < 2 {
+            return all;
+        }
+        if nodes.is_power_of_two() {
+            let rounds = nodes.ilog2() as usize;
+            all.extend(["one-peer-exponential", "one-peer-hypercube"].map(|links| Self { links, rounds, peers: 1 }));
+        }
+        let mut fastest = usize::MAX;
+        for (peers, links) in (1..).zip(["base-2", "base-3", "base-4", "base-5"]) {
+            let rounds = Schedule::base(nodes, peers).period().unwrap_or(usize::MAX);
+            if rounds < fastest {
+                all.push(Self { links, rounds, peers });
+                fastest = rounds;
+            }
+        }
+        all
+    }
 }
 
 /// How fast averaging drives the workers to agreement.
@@ -296,6 +339,7 @@ impl Analysis {
             matcha: matcha.map(|matcha| MatchaAnalysis::new(&matcha, options.leaders)),
             rotation: rotation.map(|rotation| RotationAnalysis::new(graph, &rotation, options.leaders)),
             al_dsgd: options.leaders.map(|weights| LeaderAnalysis::new(graph, &optimal, weights, alpha)),
+            finite_time: FiniteTime::of(graph.nodes()),
             pieces: if connected { vec![] } else { components },
         })
     }

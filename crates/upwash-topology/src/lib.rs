@@ -55,7 +55,7 @@ mod weights;
 mod worst;
 
 pub use analysis::{
-    Analysis, AnalysisError, AnalysisOptions, Contraction, LeaderAnalysis, MatchaAnalysis, MatchaLeaders,
+    Analysis, AnalysisError, AnalysisOptions, Contraction, FiniteTime, LeaderAnalysis, MatchaAnalysis, MatchaLeaders,
     RotationAnalysis,
 };
 pub use draw::{Drawing, Shape};

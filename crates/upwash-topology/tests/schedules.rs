@@ -272,3 +272,37 @@ fn more_directed_links_than_fit_into_memory_are_refused() {
     let error = Schedule::directed(1_000_000_000_000, &[]).unwrap_err();
     assert!(error.to_string().contains("a graph of 1000000000000 nodes and 0 links is too large"), "{error}");
 }
+
+/// The Base-(k+1) graph and the hypercube reach the exact average, with at most k links for each worker in a round.
+#[test]
+fn finite_time_schedules_reach_the_exact_average() {
+    for nodes in 2..=65usize {
+        for peers in 1..=4 {
+            let schedule = Schedule::base(nodes, peers);
+            let rounds = schedule.rounds_to_consensus().unwrap_or_else(|| panic!("{nodes} workers, {peers} peers"));
+            let bound = 2.0 * (nodes as f64).ln() / (peers as f64 + 1.0).ln() + 2.0;
+            assert!(rounds as f64 <= bound, "{nodes} workers, {peers} peers: {rounds} rounds");
+            for index in 0..rounds as u64 {
+                let round = schedule.round(index);
+                let mixing = round.mixing();
+                assert!(mixing.is_symmetric() && mixing.without_positive_diagonal().is_empty());
+                for worker in 0..nodes {
+                    assert!(round.degree(worker) <= peers, "{nodes} workers, {peers} peers, round {index}");
+                    let sum: f64 = mixing.row(worker).iter().map(|entry| entry.1).sum();
+                    assert!((sum - 1.0).abs() < 1e-12 && mixing.row(worker).iter().all(|entry| entry.1 > 0.0));
+                }
+            }
+            // The cycle starts again.
+            assert_eq!(schedule.round(rounds as u64).links(), schedule.round(0).links());
+        }
+        let hypercube = Schedule::hypercube(nodes);
+        match nodes.is_power_of_two() {
+            true => assert_eq!(hypercube.unwrap().rounds_to_consensus(), Some(nodes.ilog2() as usize)),
+            false => assert_eq!(hypercube.unwrap_err(), ScheduleError::NotPowerOfTwo(nodes)),
+        }
+    }
+    // Examples of the paper: five workers with one peer, six with two.
+    assert_eq!(Schedule::base(5, 1).rounds_to_consensus(), Some(5));
+    assert_eq!(Schedule::base(6, 2).rounds_to_consensus(), Some(2));
+    assert_eq!(Schedule::base(1, 1).rounds_to_consensus(), Some(1));
+}

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use std::io::Write;
 use upwash_topology::published::Theorem1;
-use upwash_topology::{Analysis, Contraction, Graph, GraphSpec, LeaderAnalysis, MatchaAnalysis};
+use upwash_topology::{Analysis, Contraction, FiniteTime, Graph, GraphSpec, LeaderAnalysis, MatchaAnalysis};
 
 /// Graphs with more workers than this get no table of single workers.
 const MAX_LISTED: usize = 32;
@@ -11,6 +11,7 @@ const MAX_LISTED: usize = 32;
 pub(crate) fn analysis(out: &mut impl Write, spec: &GraphSpec, graph: &Graph, analysis: &Analysis) -> Result<()> {
     headline(out, spec, analysis)?;
     contractions(out, analysis)?;
+    finite_time(out, analysis)?;
     if let Some(matcha) = &analysis.matcha {
         matchings(out, analysis, matcha)?;
     }
@@ -69,6 +70,24 @@ fn headline(out: &mut impl Write, spec: &GraphSpec, analysis: &Analysis) -> Resu
     if !analysis.connected {
         let pieces = analysis.pieces.len();
         writeln!(out, "  {pieces} pieces that never agree: rho is 1, alpha is that of the largest piece")?;
+    }
+    Ok(())
+}
+
+/// Links that end disagreement altogether.
+fn finite_time(out: &mut impl Write, analysis: &Analysis) -> Result<()> {
+    if analysis.finite_time.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\nThese links, which replace those of the graph, reach the exact average of {}\nworkers:\n",
+        analysis.nodes
+    )?;
+    writeln!(out, "  {:<28}  rounds  links per worker", "graph.links")?;
+    for FiniteTime { links, rounds, peers } in &analysis.finite_time {
+        let bound = if *peers == 1 { "at most 1".into() } else { format!("at most {peers}") };
+        writeln!(out, "  {links:<28}  {rounds:>6}  {bound:>16}")?;
     }
     Ok(())
 }

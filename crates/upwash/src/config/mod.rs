@@ -122,6 +122,22 @@ pub enum Links {
     /// Ignores the links of the graph: in every round, worker i of n sends to the workers i + 1, i + 2, i + 4, ...,
     /// modulo n.
     Exponential,
+    /// Ignores the links of the graph: in round k, workers whose numbers differ in bit k mod log2 n average. For powers of
+    /// two, which reach the exact average after log2 n rounds.
+    OnePeerHypercube,
+    /// Ignores the links of the graph: the Base-2 graph, in which a worker has at most one link in a round, and which
+    /// reaches the exact average of any number of workers in a known number of rounds.
+    #[serde(rename = "base-2")]
+    Base2,
+    /// The same with at most two links for each worker.
+    #[serde(rename = "base-3")]
+    Base3,
+    /// The same with at most three.
+    #[serde(rename = "base-4")]
+    Base4,
+    /// The same with at most four.
+    #[serde(rename = "base-5")]
+    Base5,
 }
 
 /// Where the relabelings of a rotation come from.

@@ -265,6 +265,14 @@ fn over_topology(config: &Config, method: &Method, graph: &Graph) -> Result<Sche
         Links::RandomMatching => Schedule::random_matching(graph, seed),
         Links::OnePeerExponential => Schedule::one_peer_exponential(graph.nodes()),
         Links::Exponential => Schedule::exponential(graph.nodes()),
+        Links::OnePeerHypercube => match Schedule::hypercube(graph.nodes()) {
+            Ok(schedule) => schedule,
+            Err(error) => return conflict(format!("graph.links = \"one-peer-hypercube\": {error}")),
+        },
+        Links::Base2 => Schedule::base(graph.nodes(), 1),
+        Links::Base3 => Schedule::base(graph.nodes(), 2),
+        Links::Base4 => Schedule::base(graph.nodes(), 3),
+        Links::Base5 => Schedule::base(graph.nodes(), 4),
     })
 }
 
