@@ -198,7 +198,9 @@ fn run(runtime: &Simulated<'_>, experiment: &Experiment, worker: usize, transpor
         let mut engine = external.attach(vec![&mut model], vec![]).unwrap();
         let ended = node.finish_round(&mut engine, &[Some(score)]).unwrap();
         let used = runtime.call(|protocol, _| protocol.taken.iter().map(|taken| taken.0).collect());
-        let may_be_alone = runtime.call(|protocol, _| protocol.needs_no_link());
+        // MATCHA may have drawn no link of this worker.
+        let has_links = experiment.schedule.round(round).degree(worker) > 0;
+        let may_be_alone = !has_links || runtime.call(|protocol, _| protocol.needs_no_link());
         world.borrow_mut().trace.ran(worker, round, RoundRecord { stepped, mixed: model, used }, may_be_alone);
         if let Some(status) = ended {
             break status;

@@ -145,10 +145,10 @@ impl Trace {
     pub(super) fn ran(&mut self, worker: usize, round: u64, record: RoundRecord, may_be_alone: bool) {
         self.exchanges += record.used.len() as u64;
         let trace = &mut self.workers[worker];
-        trace.rounds_alone = match record.used.is_empty() && !may_be_alone {
-            true => trace.rounds_alone + 1,
-            false => 0,
-        };
+        match record.used.is_empty() {
+            true => trace.rounds_alone += u64::from(!may_be_alone),
+            false => trace.rounds_alone = 0,
+        }
         // A worker that catches up with others runs a few rounds by itself, and so does one that has lost its last
         // neighbor just now.
         let most = 2 * MAX_ROUND_LAG + 4;
