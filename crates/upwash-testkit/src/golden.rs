@@ -176,7 +176,7 @@ const L1_PLAIN: &str = "[graph]\n";
 const STAR: &str = "[graph]\ntopology = \"star:9\"\n";
 
 /// Configurations of every algorithm and every variant of AL-DSGD: (name, graph, algorithm).
-const CASES: [(&str, &str, &str); 38] = [
+const CASES: [(&str, &str, &str); 42] = [
     ("dpsgd", L1, "name = \"dpsgd\""),
     ("dpsgd-overlap", L1, "name = \"dpsgd\"\noverlap = true"),
     ("matcha", L1_PLAIN, "name = \"matcha\""),
@@ -196,6 +196,10 @@ const CASES: [(&str, &str, &str); 38] = [
     ("slowmo", L1_PLAIN, "name = \"slowmo\"\nslow_period = 5"),
     ("slowmo-dpsgd", L1, "name = \"slowmo\"\nbase = \"dpsgd\"\nslow_period = 5"),
     ("slowmo-d2", L1, "name = \"slowmo\"\nbase = \"d2\"\nslow_period = 5"),
+    ("diloco", L1_PLAIN, "name = \"diloco\"\nperiod = 5"),
+    ("noloco", L1_PLAIN, "name = \"noloco\"\nperiod = 3"),
+    ("decentlam", L1, "name = \"decentlam\""),
+    ("epidemic", L1_PLAIN, "name = \"epidemic\""),
     ("parameter-server", STAR, "name = \"parameter-server\""),
     ("easgd", STAR, "name = \"easgd\"\nperiod = 2"),
     ("lsgd", L1_PLAIN, "name = \"lsgd\"\nperiod = 2"),
@@ -245,8 +249,8 @@ pub fn four_worker_cases() -> BTreeMap<String, String> {
 pub const ASYNCHRONOUS: [&str; 4] = ["ad-psgd", "gosgd", "async-easgd", "downpour"];
 
 /// The configurations with a sum over all workers, whose order may differ between transports.
-pub const AVERAGING: [&str; 7] =
-    ["all-reduce", "al-dsgd-gossip-pga", "gossip-pga", "local-sgd", "slowmo", "slowmo-d2", "slowmo-dpsgd"];
+pub const AVERAGING: [&str; 8] =
+    ["all-reduce", "al-dsgd-gossip-pga", "diloco", "gossip-pga", "local-sgd", "slowmo", "slowmo-d2", "slowmo-dpsgd"];
 
 fn configurations(seed: u64, graph_of: impl Fn(&str) -> String) -> BTreeMap<String, String> {
     let case = |(name, graph, algorithm): &(&str, &str, &str)| {

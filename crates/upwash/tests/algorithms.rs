@@ -7,8 +7,8 @@ mod common;
 
 use common::{Quadratics, Simulation};
 use upwash::algorithm::{
-    AdPsgd, AlDsgd, Algorithm, AllReduce, AsyncEasgd, Choco, D2, Downpour, Dpsgd, Easgd, GoSgd, GossipPga,
-    GradientTracking, LocalSgd, Lsgd, ParameterServer, QgMomentum, Sgp, SlowMo, Variant,
+    AdPsgd, AlDsgd, Algorithm, AllReduce, AsyncEasgd, Choco, D2, DecentLaM, DiLoCo, Downpour, Dpsgd, Easgd, Epidemic,
+    GoSgd, GossipPga, GradientTracking, LocalSgd, Lsgd, NoLoCo, ParameterServer, QgMomentum, Sgp, SlowMo, Variant,
 };
 use upwash::algorithm::{Assignment, InitialValue, LocalView, Outgoing, Plan, StateVector, Vector};
 use upwash::compress::Compression;
@@ -88,6 +88,99 @@ fn local_sgd_averages_once_per_period() {
     let (first, second) = (step(&START), step(&step(&START)));
     assert_near(&found[0], &first, 1e-12);
     assert_near(&found[1], &[second.iter().sum::<f64>() / 4.0; 4], 1e-12);
+}
+
+/// DiLoCo, written as its authors do: an outer optimizer (SGD with Nesterov momentum, as in PyTorch) gets the difference
+/// between the last common model and the mean of the models as its gradient.
+#[test]
+fn diloco_takes_outer_nesterov_steps() {
+    let (period, rate, momentum) = (3, 0.7, 0.9);
+    let problem = problem();
+    let equal = Simulation::new(&DiLoCo { period, rate, momentum }, &[0.5; 4]);
+    let (found, _) = rounds(&DiLoCo { period, rate, momentum }, &unconnected(4), equal, 0.1, &problem, 12);
+    let (mut common, mut buffer) = (0.5, 0.0);
+    for outer in 0..4 {
+        let mut models = [common; 4];
+        for _ in 0..period {
+            (0..4).for_each(|i| models[i] -= 0.1 * problem.gradient(i, models[i]));
+        }
+        let gradient = common - models.iter().sum::<f64>() / 4.0;
+        buffer = momentum * buffer + gradient;
+        common -= rate * (gradient + momentum * buffer);
+        assert_near(&found[3 * outer + 2], &[common; 4], 1e-12);
+    }
+    // With the outer rate 1 and without momentum, it is local SGD.
+    let plain = DiLoCo { period, rate: 1.0, momentum: 0.0 };
+    assert_same(&run(&plain, &unconnected(4), 0.1, 9), &run(&LocalSgd { period: 3 }, &unconnected(4), 0.1, 9));
+}
+
+/// NoLoCo in its own terms: an outer gradient and the slow models of a pair, whose means enter the momentum.
+#[test]
+fn noloco_takes_outer_steps_in_pairs() {
+    let (period, eta, mu) = (2, 0.7, 0.5);
+    let noloco = NoLoCo { period, rate: eta, momentum: mu };
+    let graph = "complete:4".parse::<GraphSpec>().unwrap().build().unwrap();
+    let schedule = Schedule::random_matching(&graph, 5);
+    let problem = problem();
+    let simulation = Simulation::new(&noloco, &START);
+    let (found, _) = rounds(&noloco, &schedule, simulation, 0.1, &problem, 8);
+    let (mut slow, mut momentum) = (START, [0.0; 4]);
+    for outer in 0..4u64 {
+        let mut fast = slow;
+        for _ in 0..period {
+            (0..4).for_each(|i| fast[i] -= 0.1 * problem.gradient(i, fast[i]));
+        }
+        let round = schedule.round(period * outer + 1);
+        let mut pairs = [[0, 0]; 4];
+        (0..4).for_each(|i| pairs[i] = [i, i]);
+        round.links().iter().for_each(|&(a, b)| (pairs[a], pairs[b]) = ([a, b], [a, b]));
+        assert_eq!(round.links().len(), 2);
+        let (before, outer_gradient): (_, Vec<f64>) = (slow, (0..4).map(|i| fast[i] - slow[i]).collect());
+        for i in 0..4 {
+            let [a, b] = pairs[i];
+            let gradient = (outer_gradient[a] + outer_gradient[b]) / 2.0;
+            let apart = before[i] - (before[a] + before[b]) / 2.0;
+            momentum[i] = mu * momentum[i] + eta * gradient - eta * apart;
+            slow[i] = before[i] + momentum[i];
+        }
+        assert_near(&found[(period * outer + 1) as usize], &slow, 1e-12);
+    }
+}
+
+/// DecentLaM: without momentum it is D-PSGD. With momentum, workers end at the same distance from the optimum as D-PSGD
+/// does without, where D-PSGD with momentum ends farther away.
+#[test]
+fn decentlam_has_the_bias_of_dpsgd_without_momentum() {
+    let ring = fixed("ring:4");
+    let plain = run(&Dpsgd { lazy: true, ..Default::default() }, &ring, 0.02, 4000);
+    let without = run(&DecentLaM { lazy: true }, &ring, 0.02, 4000);
+    assert_same(&plain[..50], &without[..50]);
+    let simulation = Simulation { momentum: 0.8, ..Simulation::new(&DecentLaM { lazy: true }, &START) };
+    let (with, _) = rounds(&DecentLaM { lazy: true }, &ring, simulation, 0.02, &problem(), 4000);
+    assert_near(&with[3999], &plain[3999], 1e-9);
+    // It is the fixed point of D-PSGD, not the optimum itself.
+    assert!(plain[3999].iter().any(|x| (x - problem().optimum()).abs() > 1e-3));
+}
+
+/// Epidemic Learning: every worker takes the plain mean of its own stepped model and those that it has received.
+#[test]
+fn epidemic_learning_averages_what_arrives() {
+    let epidemic = Epidemic { fanout: 2, base: Dpsgd::default() };
+    let schedule = Schedule::random_out(4, 2, 3);
+    let found = run(&epidemic, &schedule, 0.1, 6);
+    let (problem, mut x) = (problem(), START);
+    for (k, found) in found.iter().enumerate() {
+        let stepped: Vec<f64> = (0..4).map(|i| x[i] - 0.1 * problem.gradient(i, x[i])).collect();
+        let round = schedule.round(k as u64);
+        for i in 0..4 {
+            let senders = round.links().iter().filter(|link| link.1 == i).map(|link| link.0);
+            let heard: Vec<f64> = senders.chain([i]).map(|j| stepped[j]).collect();
+            x[i] = heard.iter().sum::<f64>() / heard.len() as f64;
+        }
+        assert!((0..4).all(|i| round.links().iter().filter(|link| link.0 == i).count() == 2));
+        assert_near(found, &x, 1e-12);
+    }
+    assert_ne!(schedule.round(0).links(), schedule.round(1).links());
 }
 
 #[test]

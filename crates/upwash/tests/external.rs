@@ -15,7 +15,7 @@ fn every_synchronous_algorithm_agrees_with_the_built_in_loop() {
     let rejected = external_suite::check(golden::cases(1), |experiment, drive| {
         drive(&mut InProcess::new(experiment.workers()));
     });
-    let mut expected = vec!["al-dsgd-qg-momentum", "qg-momentum"];
+    let mut expected = vec!["al-dsgd-qg-momentum", "decentlam", "qg-momentum"];
     expected.extend(golden::ASYNCHRONOUS);
     expected.sort_unstable();
     assert_eq!(rejected, expected);

@@ -49,6 +49,10 @@ enum Rule {
         graph: Arc<Graph>,
         seed: u64,
     },
+    RandomOut {
+        fanout: usize,
+        seed: u64,
+    },
     Relabeled {
         base: Arc<Schedule>,
         relabeling: Vec<usize>,
@@ -310,7 +314,6 @@ impl Schedule {
         if nodes > MAX_NODES || directed_edges.len() > MAX_EDGES {
             return Err(GraphError::TooLarge { nodes, edges: directed_edges.len() });
         }
-        let mut rows: Vec<Vec<usize>> = (0..nodes).map(|i| vec![i]).collect();
         let mut links = directed_edges.to_vec();
         links.sort_unstable();
         for (index, &(from, to)) in links.iter().enumerate() {
@@ -324,16 +327,8 @@ impl Schedule {
             if index > 0 && links[index - 1] == (from, to) {
                 return Err(GraphError::DuplicateEdge { u: from, v: to });
             }
-            rows[to].push(from);
         }
-        let row = |mut senders: Vec<usize>| {
-            senders.sort_unstable();
-            let weight = 1.0 / senders.len() as f64;
-            senders.into_iter().map(|sender| (sender, weight)).collect()
-        };
-        let mixing = Mixing::from_rows(rows.into_iter().map(row).collect());
-        let pattern = Pattern { links, directed: true, matchings: vec![], mixing };
-        let rule = Rule::Cycle(vec![Arc::new(pattern)]);
+        let rule = Rule::Cycle(vec![Arc::new(directed_pattern(nodes, links))]);
         Ok(Self { nodes, rule })
     }
 
@@ -369,6 +364,22 @@ impl Schedule {
     pub fn random_matching(graph: &Graph, seed: u64) -> Self {
         let rule = Rule::RandomMatching { graph: graph.clone().into(), seed };
         Self { nodes: graph.nodes(), rule }
+    }
+
+    /// Lets every worker send to `fanout` random others in every round. A worker gives equal weight to its own model and to each
+    /// that it receives, which preserves the average in expectation only.
+    ///
+    /// # Panics
+    /// If there are not so many others.
+    ///
+    /// ```
+    /// # use upwash_topology::Schedule;
+    /// let round = Schedule::random_out(8, 2, 1).round(0);
+    /// assert_eq!(round.links().len(), 16);
+    /// ```
+    pub fn random_out(nodes: usize, fanout: usize, seed: u64) -> Self {
+        assert!(fanout < nodes, "{fanout} receivers among {nodes} workers");
+        Self { nodes, rule: Rule::RandomOut { fanout, seed } }
     }
 
     /// The schedule that the code released with the AL-DSGD and MATCHA papers runs under the name D-PSGD. It does not
@@ -521,6 +532,10 @@ impl Schedule {
                 used.flat_map(|(links, _)| both_ways(links)).collect()
             }
             Rule::RandomMatching { graph, .. } => both_ways(graph.edges()),
+            Rule::RandomOut { .. } => {
+                let pairs = (0..self.nodes).flat_map(|from| (0..self.nodes).map(move |to| (from, to)));
+                pairs.filter(|(from, to)| from != to).collect()
+            }
             Rule::Relabeled { base, relabeling } => {
                 let worker_at = crate::graph::inverse(relabeling, relabeling.len()).expect("a permutation");
                 let links = base.possible_links().into_iter();
@@ -576,6 +591,15 @@ impl Schedule {
                 let mixing = Mixing::laplacian(graph.nodes(), &links, |_| 0.5);
                 (0, Pattern { links, directed: false, matchings: vec![], mixing }.into())
             }
+            Rule::RandomOut { fanout, seed } => {
+                let mut links = Vec::with_capacity(self.nodes * fanout);
+                for sender in 0..self.nodes {
+                    let mut others: Vec<usize> = (0..self.nodes).filter(|other| *other != sender).collect();
+                    Stream::new(*seed, "random receivers", &[stream_id, index, sender as u64]).shuffle(&mut others);
+                    links.extend(others[..*fanout].iter().map(|receiver| (sender, *receiver)));
+                }
+                (0, directed_pattern(self.nodes, links).into())
+            }
             Rule::Relabeled { base, relabeling } => {
                 let (copy, pattern) = base.pattern(stream_id, index);
                 (copy, pattern.relabeled(relabeling).into())
@@ -589,6 +613,20 @@ impl Schedule {
             Rule::Averaging { base, .. } => base.pattern(stream_id, index),
         }
     }
+}
+
+/// Distinct directed links, with equal weights of a worker's own model and of each that it receives.
+fn directed_pattern(nodes: usize, mut links: Vec<Edge>) -> Pattern {
+    links.sort_unstable();
+    let mut rows: Vec<Vec<usize>> = (0..nodes).map(|i| vec![i]).collect();
+    links.iter().for_each(|&(from, to)| rows[to].push(from));
+    let row = |mut senders: Vec<usize>| {
+        senders.sort_unstable();
+        let weight = 1.0 / senders.len() as f64;
+        senders.into_iter().map(|sender| (sender, weight)).collect()
+    };
+    let mixing = Mixing::from_rows(rows.into_iter().map(row).collect());
+    Pattern { links, directed: true, matchings: vec![], mixing }
 }
 
 /// Returns the links of the `active` matchings with their mixing weights.

@@ -28,15 +28,19 @@ mod all_reduce;
 mod async_easgd;
 mod choco;
 mod d2;
+mod decentlam;
+mod diloco;
 mod downpour;
 mod dpsgd;
 mod easgd;
+mod epidemic;
 mod gosgd;
 mod gossip_pga;
 mod gradient_tracking;
 mod local_sgd;
 mod lsgd;
 mod matcha;
+mod noloco;
 mod parameter_server;
 mod qg_momentum;
 mod sgp;
@@ -51,10 +55,13 @@ pub use choco::Choco;
 pub(crate) use clipping::clip;
 pub use clipping::clipping_radius;
 pub use d2::D2;
+pub use decentlam::DecentLaM;
 pub use definition::{Definition, Method, Registry};
+pub use diloco::DiLoCo;
 pub use downpour::Downpour;
 pub use dpsgd::Dpsgd;
 pub use easgd::Easgd;
+pub use epidemic::Epidemic;
 pub use exchange::Exchange;
 pub(crate) use exchange::VerifiedLosses;
 pub use gosgd::GoSgd;
@@ -64,6 +71,7 @@ pub use leaders::{LeaderCoefficients, LeaderScope, Variant};
 pub use local_sgd::LocalSgd;
 pub use lsgd::Lsgd;
 pub use matcha::MatchaSgd;
+pub use noloco::NoLoCo;
 pub use options::{OptionInfo, Options};
 pub use parameter_server::ParameterServer;
 pub use plan::{Assignment, Combination, Differences, InitialValue, Outgoing, Plan, StateVector, Vector, WorkerPlan};
@@ -231,6 +239,13 @@ pub enum Links {
     Matcha {
         /// The expected fraction of matchings that are active in a round.
         budget: f64,
+    },
+    /// Random pairs of linked workers, drawn anew in every round.
+    RandomPairs,
+    /// A random directed graph in every round, whatever the configured one.
+    RandomOut {
+        /// The number of workers that each worker sends to.
+        fanout: u64,
     },
     /// No links: the algorithm does not use a graph.
     None,

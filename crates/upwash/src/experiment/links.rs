@@ -252,6 +252,23 @@ fn over_topology(config: &Config, method: &Method, graph: &Graph) -> Result<Sche
         let (matcha, weights) = (Matcha::solve(graph, budget)?, settings.weights.clone());
         return Ok(Schedule::matcha_with(&matcha, weights, seed)?);
     }
+    if matches!(method.links(), algorithm::Links::RandomPairs | algorithm::Links::RandomOut { .. }) {
+        let name = method.display_name();
+        if !is_whole || settings.weights != Weights::Optimal {
+            return conflict(format!(
+                "graph.links and graph.weights: {name} draws its links itself and averages with equal weights; leave \
+                 them out"
+            ));
+        }
+        return match method.links() {
+            algorithm::Links::RandomOut { fanout } if fanout as usize >= graph.nodes() => conflict(format!(
+                "algorithm.fanout = {fanout}: there are only {} other workers; write at most that",
+                graph.nodes() - 1
+            )),
+            algorithm::Links::RandomOut { fanout } => Ok(Schedule::random_out(graph.nodes(), fanout as usize, seed)),
+            _ => Ok(Schedule::random_matching(graph, seed)),
+        };
+    }
     if !is_whole && settings.weights != Weights::Optimal {
         return conflict(
             "graph.weights: only graph.links = \"whole\" has configurable weights; the other settings have fixed ones, \
