@@ -101,7 +101,7 @@ def test_algorithms_cover_all_that_can_be_used():
             ut.Decentralized(torch.optim.SGD(model.parameters(), 0.1), model, graph=graph, algorithm=name)
         refused.add(name)
         assert "momentum" in str(error.value) or "choose a synchronous algorithm" in str(error.value)
-    assert refused == {"qg-momentum", "ad-psgd", "gosgd", "async-easgd", "downpour"}
+    assert refused == {"decentlam", "qg-momentum", "ad-psgd", "gosgd", "async-easgd", "downpour"}
 
 
 def test_features_of_loops_work_between_processes(tmp_path):

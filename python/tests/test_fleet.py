@@ -30,7 +30,7 @@ from upwash.torch import Fleet
 from upwash.torch._fleet_mixing import compressed
 from upwash.torch._fleet_vectors import Rows
 
-OWN_MOMENTUM = {"qg-momentum"}
+OWN_MOMENTUM = {"decentlam", "qg-momentum"}
 # A rounding error can change which of two levels is sent, or which of two entries, so that later losses differ by more.
 ROUNDED = {"choco-sign": 0.05, "choco-eight-bit": 0.05, "choco-top-k": 1e-3, "al-dsgd-choco": 1e-3}
 

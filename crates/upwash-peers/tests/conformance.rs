@@ -91,6 +91,6 @@ fn peers_pass_the_external_loop_suite() {
             drive(&mut *transport);
             done.wait();
         });
-        assert_eq!(refused, ["al-dsgd-qg-momentum", "qg-momentum"]);
+        assert_eq!(refused, ["al-dsgd-qg-momentum", "decentlam", "qg-momentum"]);
     });
 }

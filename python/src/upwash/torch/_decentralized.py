@@ -65,7 +65,7 @@ class Decentralized(torch.optim.Optimizer):
             optimizers and learning rates does not count: the loop has its own.
         graph: the graph of the workers, for example `"ring:8"`, or an `upwash.Graph`. By default a ring.
         algorithm: the name of an algorithm, a dict with its options, or an `upwash.Algorithm`. Asynchronous algorithms, and
-            those that own the momentum (`qg-momentum`), are refused.
+            those that own the momentum (`decentlam`, `qg-momentum`), are refused.
         overlap: send models before the gradient is computed, so that the exchange takes place meanwhile: the option
             `overlap` of D-PSGD, and of what builds on it.
         statistics: `"local"` (the default) or `"averaged"` running statistics of batch normalization.
