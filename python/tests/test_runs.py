@@ -223,6 +223,11 @@ def test_an_unknown_data_set_is_named():
         upwash.train({"data.name": "imagenet"}, progress=False)
 
 
+def test_a_missing_folder_of_images_is_an_error_of_the_data():
+    with pytest.raises(DataError, match="nowhere"):
+        upwash.Experiment({"data.name": "images:nowhere"})
+
+
 @pytest.mark.parametrize(
     ("train", "test", "text"),
     [
