@@ -238,7 +238,10 @@ class Fleet:
 
     @property
     def captured(self) -> dict[str, bool]:
-        """Which parts of a step run as CUDA graphs: `gradients`, `optimizer`, `exchange`."""
+        """Which parts of a step run as CUDA graphs: `gradients`, `optimizer`, `exchange`.
+
+        A part is False as well if it has more forms than there are graphs, so that it runs eagerly in some rounds.
+        """
         return {"gradients": self._gradients.is_captured, **self._update.captured}
 
     def step(self, *arguments: Any) -> torch.Tensor:
