@@ -30,7 +30,15 @@ from ._fleet_checks import check_counts, check_one_device, checked_optimizer, co
 from ._fleet_gradients import Gradients
 from ._fleet_mixing import Program, Store
 from ._fleet_optimizer import Update
-from ._fleet_vectors import Rows, check_alike, running_statistics, set_buffer, trained_parameters
+from ._fleet_vectors import (
+    Place,
+    Rows,
+    check_alike,
+    check_places,
+    running_statistics,
+    set_buffer,
+    trained_parameters,
+)
 
 
 class Fleet:
@@ -204,6 +212,9 @@ class Fleet:
                 view = statistics.view(row, slot)
                 view.copy_(kept[row][slot.name])
                 set_buffer(model, slot.name, view)
+        names = [slot.name for slot in rows.slots + statistics.slots]
+        self._places = [[Place.of(model, name) for name in names] for model in self.models]
+        self._checks = 0
         vectors = self._planner.state_vectors
         states = [rows.matrix.clone() if start == "model" else torch.zeros_like(rows.matrix) for _, start in vectors]
         self._store = Store(rows, statistics, states)
@@ -292,6 +303,10 @@ class Fleet:
             raise RunError("the fleet is closed: create another one")
         if self._is_broken:
             raise RunError("the last step was interrupted halfway: load a state_dict before the next one")
+        # One replica each time: a check of all would take as long as a small step.
+        replica = self._checks % self.workers
+        check_places(self._places[replica], replica)
+        self._checks += 1
 
     def _begin(self) -> None:
         if not self._has_begun and self._ended is None:
