@@ -27,7 +27,7 @@ except ImportError as error:
 from ._fleet_batches import Batches
 from ._fleet_capture import Recorder
 from ._fleet_checks import check_counts, check_one_device, checked_optimizer, compiled, default_graph
-from ._fleet_gradients import Gradients
+from ._fleet_gradients import Gradient, Gradients
 from ._fleet_mixing import Program, Store
 from ._fleet_optimizer import Update
 from ._fleet_vectors import (
@@ -202,12 +202,14 @@ class Fleet:
         self._gradient_rows = rows.like()
         kept = [running_statistics(model) for model in self.models]
         statistics = Rows.of(kept[0], self.workers, self.device)
+        gradients: list[list[Gradient]] = [[] for _ in self.models]
         for row, model in enumerate(self.models):
             for slot in rows.slots:
                 parameter, view = parameters[row][slot.name], rows.view(row, slot)
                 view.copy_(parameter.data)
                 parameter.data = view
-                parameter.grad = self._gradient_rows.view(row, slot)
+                parameter.grad = gradient = self._gradient_rows.view(row, slot)
+                gradients[row].append((parameter, gradient))
             for slot in statistics.slots:
                 view = statistics.view(row, slot)
                 view.copy_(kept[row][slot.name])
@@ -218,9 +220,7 @@ class Fleet:
         vectors = self._planner.state_vectors
         states = [rows.matrix.clone() if start == "model" else torch.zeros_like(rows.matrix) for _, start in vectors]
         self._store = Store(rows, statistics, states)
-        self._gradient_views = [
-            [(parameter, parameter.grad) for parameter in parameters[row].values()] for row in self._trained
-        ]
+        self._gradient_views = [gradients[row] for row in self._trained]
         trained = [parameter for row in self._trained for parameter in parameters[row].values()]
         self.optimizer = checked_optimizer(optimizer(trained), trained)
         """The optimizer of all replicas. Learning-rate schedulers take it as any other."""
