@@ -13,17 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+import torch
+from torch import nn
+
 from .. import _config, _upwash
 from .._records import Record, of_json
 from ..algorithm import Algorithm
-from ..errors import ConfigError, MissingPackageError, RunError
-
-try:
-    import torch
-    from torch import nn
-except ImportError as error:
-    raise MissingPackageError("upwash.torch needs the package torch: pip install torch, or upwash[torch]") from error
-
+from ..errors import ConfigError, RunError
 from ._fleet_batches import Batches
 from ._fleet_capture import Recorder
 from ._fleet_checks import check_counts, check_one_device, checked_optimizer, compiled, default_graph
