@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .. import _config, _upwash
+from .. import _config, _exit_code, _upwash
 from .._processes import Launched, peers_of
 from .._records import Record
 from ..algorithm import Algorithm
@@ -142,6 +142,7 @@ class Decentralized(torch.optim.Optimizer):
         self._summary: Record | None = None
         self._is_closed = False
         _workers.add(self)
+        _exit_code.watch()
 
     # The state is that of the wrapped optimizer, for learning-rate schedulers and everything else that looks at it.
 
@@ -211,6 +212,7 @@ class Decentralized(torch.optim.Optimizer):
                 as AL-DSGD, need it; reports show it.
         """
         self._launched.check()
+        _exit_code.go_on()
         if self._status is not None:
             raise self._ended()
         if loss is None and closure is None and self._node.needs_losses and self._node.trains:
@@ -342,7 +344,8 @@ class Decentralized(torch.optim.Optimizer):
 
     def close(self) -> None:
         """Ends the run of this worker, leaves the others, and writes the summary. Called at the end of the program as well;
-        in a `with` block, at its end."""
+        in a `with` block, at its end. A run counts as interrupted if rounds are left, or if the program ends with an
+        exception or a nonzero `sys.exit`."""
         is_complete = self._rounds is None or self._round >= self._rounds
         self._close(is_finished=is_complete and not self._is_broken)
 
@@ -361,7 +364,7 @@ class Decentralized(torch.optim.Optimizer):
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
-        if error is None:
+        if error is None or isinstance(error, SystemExit) and not _exit_code.is_failure(error.code):
             self.close()
         else:
             self._close(is_finished=False)
@@ -389,7 +392,8 @@ _workers: set[Decentralized] = set()
 
 def _close_all() -> None:
     """Ends runs before the interpreter: their threads must not outlive it."""
-    has_failed = getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
+    is_raised = getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
+    has_failed = is_raised or _exit_code.has_failed()
     for worker in list(_workers):
         try:
             if has_failed:
