@@ -358,6 +358,20 @@ ENDINGS = {
 }
 
 
+@pytest.mark.parametrize("place", ["config", "overrides"])
+def test_peers_may_be_listed_in_a_dict(place, tmp_path):
+    key = tmp_path / "worker.key"
+    peers = [{"address": "127.0.0.1:7399", "key": upwash._upwash.new_key(key)}]
+    model = torch.nn.Linear(2, 2)
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    options = {place: {"network.peers": peers}, "algorithm": "dpsgd", "out": tmp_path / "run"}
+    with pytest.raises(ConfigError, match="which of them is this one"):
+        ut.Decentralized(sgd, model, **options)
+    with ut.Decentralized(sgd, model, key=key, **options) as opt:
+        opt.step(loss=1.0)
+    assert upwash.load(tmp_path / "run" / "peer-0")[0].status == "finished"
+
+
 def test_a_program_that_fails_interrupts_its_run(tmp_path):
     code = f"""
 import os, sys, torch, upwash.torch as ut
