@@ -2,7 +2,8 @@
 
 use crate::errors::Class;
 use numpy::ndarray::Array2;
-use numpy::{AllowTypeChange, IntoPyArray, PyArray1, PyArray2, PyArrayLike2};
+use numpy::{AllowTypeChange, IntoPyArray, PyArray1, PyArray2, PyArrayLike1, PyArrayLike2};
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use upwash_topology::{Edge, Matrix, Mixing};
 
@@ -123,10 +124,33 @@ pub(crate) fn dense_entries(value: &Bound<'_, PyAny>, what: &str) -> PyResult<En
 
 /// The entries of a matrix of scipy, which may be too large to be made dense.
 pub(crate) fn sparse_entries(value: &Bound<'_, PyAny>, what: &str) -> PyResult<Entries> {
+    let py = value.py();
     let (rows, columns) = value.getattr("shape")?.extract()?;
-    check_square(value.py(), (rows, columns), what)?;
+    check_square(py, (rows, columns), what)?;
+    let entries = value.call_method0("tocoo")?;
+    let numbers = entries.getattr("data")?.extract::<PyArrayLike1<'_, f64, AllowTypeChange>>();
+    let numbers = numbers.map_err(|error| no_numbers(value, what, error))?;
+    if let Some(index) = numbers.as_array().iter().position(|number| !number.is_finite()) {
+        let place = |name: &str| entries.getattr(name)?.get_item(index)?.extract::<usize>();
+        let at = (place("row")?, place("col")?);
+        return Err(not_finite(py, what, at, numbers.as_array()[index]));
+    }
     let (row, column): (Vec<usize>, Vec<usize>) = value.call_method0("nonzero")?.extract()?;
     Ok((rows, row.into_iter().zip(column).collect()))
+}
+
+fn not_finite(py: Python<'_>, what: &str, (row, column): (usize, usize), entry: f64) -> PyErr {
+    let text = format!("{what}: entry ({row}, {column}) is {entry}: expected finite numbers");
+    Class::Graph.error(py, text)
+}
+
+/// The error for something that numpy cannot read.
+fn no_numbers(value: &Bound<'_, PyAny>, what: &str, error: PyErr) -> PyErr {
+    let (py, kind) = (value.py(), value.get_type());
+    match error.is_instance_of::<PyMemoryError>(py) {
+        true => error,
+        false => Class::Graph.error(py, format!("{what}: expected a square matrix of numbers, not {kind}")),
+    }
 }
 
 fn check_square(py: Python<'_>, (rows, columns): (usize, usize), what: &str) -> PyResult<()> {
@@ -143,12 +167,12 @@ fn check_square(py: Python<'_>, (rows, columns): (usize, usize), what: &str) -> 
 pub(crate) fn square(value: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<Vec<f64>>> {
     let py = value.py();
     let read = value.extract::<PyArrayLike2<'_, f64, AllowTypeChange>>();
-    let array = read.map_err(|_| {
-        let kind = value.get_type();
-        Class::Graph.error(py, format!("{what}: expected a square matrix of numbers, not {kind}"))
-    })?;
+    let array = read.map_err(|error| no_numbers(value, what, error))?;
     let array = array.as_array();
     check_square(py, array.dim(), what)?;
+    if let Some((at, &entry)) = array.indexed_iter().find(|(_, entry)| !entry.is_finite()) {
+        return Err(not_finite(py, what, at, entry));
+    }
     Ok(array.outer_iter().map(|row| row.to_vec()).collect())
 }
 
