@@ -39,6 +39,15 @@ pub(crate) struct PyGraph {
     spec: Option<GraphSpec>,
 }
 
+/// An analysis, as `upwash topology analyze --json` prints it.
+#[derive(serde::Serialize)]
+struct Analyzed {
+    /// None for a graph without a notation.
+    graph: Option<String>,
+    #[serde(flatten)]
+    analysis: Analysis,
+}
+
 impl PartialEq for PyGraph {
     fn eq(&self, other: &Self) -> bool {
         self.graph.nodes() == other.graph.nodes() && self.graph.edges() == other.graph.edges()
@@ -447,8 +456,9 @@ impl PyGraph {
         Ok(PySchedule::new(PySchedule::over(py, graph, links, weights, seed)?, origin))
     }
 
-    /// What `upwash topology analyze --json` prints, as attributes: degrees, spectra and contraction; of MATCHA if a budget is
-    /// given, of a rotation through `rotate` copies, and of AL-DSGD with the leader weights `(w_best, w_degree)`.
+    /// What `upwash topology analyze --json` prints, as attributes: the graph's notation, degrees, spectra and contraction; of
+    /// MATCHA if a budget is given, of a rotation through `rotate` copies, and of AL-DSGD with the leader weights
+    /// `(w_best, w_degree)`.
     ///
     /// >>> analysis = upwash.Graph("paper:L1").analyze(budget=0.5, rotate=3, leaders=(0.1, 0.1))
     /// >>> round(analysis.dpsgd.rho, 6), round(analysis.matcha.rho, 4), round(analysis.al_dsgd.rho_random, 6)
@@ -467,6 +477,7 @@ impl PyGraph {
         let graph = Arc::clone(&self.graph);
         let options = AnalysisOptions { budget, rotate, leaders };
         let analysis = detached(py, move || Analysis::of(&graph, options))?.or_raise(py)?;
+        let analysis = Analyzed { graph: self.name(), analysis };
         let text = serde_json::to_string(&analysis).map_err(|error| Class::Internal.error(py, error.to_string()))?;
         py.import("upwash._records")?.call_method1("of_json", (text,))
     }
