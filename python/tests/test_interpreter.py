@@ -89,6 +89,29 @@ def test_ctrl_c_ends_a_long_computation():
     assert done.stdout.strip() == "interrupted", done.stderr
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
+def test_a_matrix_without_memory_is_an_exception():
+    done = python("""
+        import resource
+        import numpy as np
+        large, matrix = upwash.Graph("ring:12000"), np.zeros((6000, 6000))
+        analyzed = upwash.Graph("ring:4000")
+        used = resource.getpagesize() * int(open("/proc/self/statm").read().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (used + 200_000_000, -1))
+        for action in (large.adjacency, large.laplacian, lambda: large.mixing("metropolis"),
+                       lambda: upwash.Graph(matrix), analyzed.spectrum):
+            try:
+                action()
+            except upwash.errors.GraphError as error:
+                print(error)
+        print(large.nodes)
+    """)
+    *texts, nodes = done.stdout.splitlines()
+    assert (len(texts), nodes) == (5, "12000"), done.stderr
+    needed = [text.split(" needs ")[-1].split(" while")[0] for text in texts]
+    assert needed == ["2.3 GB", "2.3 GB", "1.2 GB", "0.3 GB", "0.5 GB"]
+
+
 def test_the_interpreter_ends_while_a_run_is_going():
     done = python("""
         class Mine(upwash.Algorithm):

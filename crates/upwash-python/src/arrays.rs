@@ -27,20 +27,34 @@ pub(crate) fn check_round(py: Python<'_>, round: u64) -> PyResult<()> {
     }
 }
 
-/// Refuses matrices for which there is no memory: an allocation that fails would end the interpreter.
-pub(crate) fn check_dense(py: Python<'_>, nodes: usize) -> PyResult<()> {
-    check_size(
-        py,
-        nodes,
-        MAX_DENSE,
-        "for a dense matrix",
-        "the links are in `edges`, and mixing matrices can be sparse",
-    )
+/// Refuses `count` matrices at a time for which there is no memory: an allocation that fails would end the interpreter.
+pub(crate) fn check_dense(py: Python<'_>, nodes: usize, count: usize) -> PyResult<()> {
+    let remedy = "the links are in `edges`, and mixing matrices can be sparse";
+    check_size(py, nodes, MAX_DENSE, "for a dense matrix", remedy)?;
+    check_memory(py, nodes, count, remedy)
+}
+
+fn check_memory(py: Python<'_>, nodes: usize, count: usize, remedy: &str) -> PyResult<()> {
+    let numbers = nodes.saturating_mul(nodes).saturating_mul(count);
+    let mut room = Vec::<f64>::new();
+    let reserved = room.try_reserve_exact(numbers);
+    // A compiler may leave out an allocation that nothing uses.
+    std::hint::black_box(&room);
+    reserved.map_err(|_| {
+        let gigabytes = 8.0 * numbers as f64 / 1e9;
+        let text = format!(
+            "a dense matrix of {nodes}x{nodes} numbers needs {gigabytes:.1} GB while it is made, for which there is \
+             not enough memory: {remedy}"
+        );
+        Class::Graph.error(py, text)
+    })
 }
 
 /// Refuses eigenvalues that would take hours.
 pub(crate) fn check_spectrum(py: Python<'_>, nodes: usize) -> PyResult<()> {
-    check_size(py, nodes, MAX_SPECTRUM, "for eigenvalues", "leave them out, or use metropolis weights")
+    let remedy = "leave them out, or use metropolis weights";
+    check_size(py, nodes, MAX_SPECTRUM, "for eigenvalues", remedy)?;
+    check_memory(py, nodes, 4, remedy)
 }
 
 fn check_size(py: Python<'_>, nodes: usize, most: usize, what: &str, remedy: &str) -> PyResult<()> {
@@ -60,7 +74,7 @@ pub(crate) fn matrix<'py>(py: Python<'py>, matrix: &Matrix) -> Bound<'py, PyArra
 
 /// A mixing matrix as a dense one.
 pub(crate) fn mixing<'py>(py: Python<'py>, mixing: &Mixing) -> PyResult<Bound<'py, PyArray2<f64>>> {
-    check_dense(py, mixing.nodes())?;
+    check_dense(py, mixing.nodes(), 1)?;
     let mut dense = Array2::zeros((mixing.nodes(), mixing.nodes()));
     for worker in 0..mixing.nodes() {
         for &(sender, weight) in mixing.row(worker) {
@@ -170,6 +184,7 @@ pub(crate) fn square(value: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<Vec<f
     let array = read.map_err(|error| no_numbers(value, what, error))?;
     let array = array.as_array();
     check_square(py, array.dim(), what)?;
+    check_memory(py, array.nrows(), 1, "pass a sparse matrix of scipy")?;
     if let Some((at, &entry)) = array.indexed_iter().find(|(_, entry)| !entry.is_finite()) {
         return Err(not_finite(py, what, at, entry));
     }

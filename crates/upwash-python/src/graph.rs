@@ -304,7 +304,7 @@ impl PyGraph {
     ///        [1., 0., 1.],
     ///        [0., 1., 0.]])
     fn adjacency<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f64>>> {
-        arrays::check_dense(py, self.graph.nodes())?;
+        arrays::check_dense(py, self.graph.nodes(), 2)?;
         let mut matrix = upwash_topology::Matrix::zeros(self.graph.nodes(), self.graph.nodes());
         for &(u, v) in self.graph.edges() {
             matrix[(u, v)] = 1.0;
@@ -318,7 +318,7 @@ impl PyGraph {
     /// >>> upwash.Graph("path:3").laplacian().sum()
     /// np.float64(0.0)
     fn laplacian<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f64>>> {
-        arrays::check_dense(py, self.graph.nodes())?;
+        arrays::check_dense(py, self.graph.nodes(), 2)?;
         Ok(arrays::matrix(py, &self.graph.laplacian()))
     }
 

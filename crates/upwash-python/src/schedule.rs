@@ -149,7 +149,7 @@ impl PySchedule {
     /// Every (sender, receiver) that is linked in some round.
     fn possible_links<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i64>>> {
         if self.averages {
-            arrays::check_dense(py, self.schedule.nodes())?;
+            arrays::check_dense(py, self.schedule.nodes(), 4)?;
         }
         let schedule = Arc::clone(&self.schedule);
         Ok(arrays::links(py, &detached(py, move || schedule.possible_links())?))

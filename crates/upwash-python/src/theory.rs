@@ -219,6 +219,7 @@ impl PyLeaders {
     ) -> PyResult<Bound<'py, PyArray2<f64>>> {
         self.check(py, "best", &best)?;
         self.check(py, "degree", &degree)?;
+        arrays::check_dense(py, self.nodes, 2)?;
         Ok(arrays::matrix(py, &self.leaders.matrix(&best, &degree)))
     }
 
