@@ -254,6 +254,20 @@ def test_numbers_that_no_run_has_are_refused():
     for each in (experiment.batch, experiment.indices, lambda worker, round: experiment.schedule.round(round)):
         with pytest.raises(ConfigError, match="round 18446744073709551615: rounds are numbered from 0 to"):
             each(0, 2**64 - 1)
+    sampler, labels = upwash.Sampler([0, 1] * 20, 2, 0, 4), [0, 1] * 20
+    for call in (
+        lambda: experiment.batch(-1, 0),
+        lambda: experiment.indices(0, -1),
+        lambda: experiment.initial_model(-1),
+        lambda: experiment.schedule.round(-1),
+        lambda: sampler.batch(-1),
+        lambda: upwash.Sampler(labels, 2, -1, 4),
+        lambda: upwash.Sampler(labels, 2, 0, -1),
+        lambda: upwash.partition(labels, -1),
+        lambda: upwash.partition(labels, 2, seed=-1),
+    ):
+        with pytest.raises(ConfigError, match="-1 is out of range: expected a whole number from 0"):
+            call()
 
 
 def test_directories_in_use_or_occupied_are_refused(tmp_path):

@@ -3,7 +3,7 @@
 use crate::errors::Class;
 use numpy::ndarray::Array2;
 use numpy::{AllowTypeChange, IntoPyArray, PyArray1, PyArray2, PyArrayLike1, PyArrayLike2};
-use pyo3::exceptions::PyMemoryError;
+use pyo3::exceptions::{PyMemoryError, PyOverflowError};
 use pyo3::prelude::*;
 use upwash_topology::{Edge, Matrix, Mixing};
 
@@ -17,10 +17,61 @@ const MAX_SPECTRUM: usize = 4096;
 /// The number from which on rounds are refused: products with it could overflow.
 const MAX_ROUNDS: u64 = 1 << 53;
 
+/// A whole number from 0. Python's integers have no limits, and one that does not fit is an error of this class instead of an
+/// `OverflowError`.
+pub(crate) fn whole(value: &Bound<'_, PyAny>, class: Class) -> PyResult<u64> {
+    value.extract::<u64>().map_err(|error| match error.is_instance_of::<PyOverflowError>(value.py()) {
+        true => class.error(value.py(), format!("{value} is out of range: expected a whole number from 0")),
+        false => error,
+    })
+}
+
+macro_rules! whole_numbers {
+    ($($(#[$about:meta])* $name:ident: $class:ident;)+) => {
+        $(
+            $(#[$about])*
+            #[derive(Clone, Copy)]
+            pub(crate) struct $name(pub(crate) u64);
+
+            impl FromPyObject<'_, '_> for $name {
+                type Error = PyErr;
+
+                fn extract(value: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+                    whole(&value, Class::$class).map(Self)
+                }
+            }
+
+            impl From<$name> for usize {
+                /// A number that does not fit is out of every range that is checked.
+                fn from(number: $name) -> usize {
+                    usize::try_from(number.0).unwrap_or(usize::MAX)
+                }
+            }
+        )+
+    };
+}
+
+whole_numbers! {
+    /// The number of a worker, of a round or of copies of a graph.
+    GraphNumber: Graph;
+    /// The number of a worker, of a round or of examples of a run.
+    RunNumber: Config;
+}
+
+/// Worker numbers.
+pub(crate) fn workers(numbers: Vec<GraphNumber>) -> Vec<usize> {
+    numbers.into_iter().map(usize::from).collect()
+}
+
+/// The seed of random choices of a graph.
+pub(crate) fn seed(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    whole(value, Class::Graph)
+}
+
 /// Refuses rounds that no run has.
-pub(crate) fn check_round(py: Python<'_>, round: u64) -> PyResult<()> {
+pub(crate) fn check_round(py: Python<'_>, RunNumber(round): RunNumber) -> PyResult<u64> {
     match round < MAX_ROUNDS {
-        true => Ok(()),
+        true => Ok(round),
         false => {
             Err(Class::Config.error(py, format!("round {round}: rounds are numbered from 0 to {}", MAX_ROUNDS - 1)))
         }
