@@ -124,6 +124,46 @@ def test_the_interpreter_ends_while_a_run_is_going():
     assert (done.returncode, done.stdout.strip()) == (0, "ending"), done.stderr
 
 
+ENDLESS = {
+    "train": "upwash.train(LONG, algorithm=Endless(), progress=False)",
+    "fleet": """
+    from upwash.torch import Fleet
+    fleet = Fleet(lambda: torch.nn.Linear(4, 2), graph="ring:4", algorithm=Endless())
+    fleet.step(torch.randn(4, 2, 4), torch.zeros(4, 2, dtype=torch.long), torch.nn.functional.cross_entropy)
+    """,
+    "worker": """
+    from upwash.torch import Decentralized
+    model = torch.nn.Linear(2, 2)
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    Decentralized(sgd, model, graph="complete:1", algorithm=Endless()).step(loss=1.0)
+    """,
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_the_interpreter_ends_while_an_algorithm_does_not_return(name):
+    if name != "train":
+        pytest.importorskip("torch")
+    done = python(f"""
+import upwash._ending
+if {name != "train"}:
+    import torch
+upwash._ending.PATIENCE = 0.5
+class Endless(upwash.Algorithm):
+    def plan(self, view):
+        planning.set()
+        while True:
+            pass
+def run():
+    {ENDLESS[name].strip()}
+planning = threading.Event()
+threading.Thread(target=run, daemon=True).start()
+planning.wait()
+print("ending")
+""")
+    assert (done.returncode, done.stdout.strip()) == (0, "ending"), done.stderr
+
+
 def test_a_forked_child_can_train_and_compute():
     upwash.train({"graph.topology": "ring:4", "training.epochs": 1}, progress=False)
     done = python("""

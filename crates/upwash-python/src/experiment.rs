@@ -63,13 +63,13 @@ impl PyExperiment {
         algorithm: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let setup = Setup::read(py, config, &sets, files, dataset, algorithm)?;
-        let failure = setup.failure.clone();
+        let watched = setup.watched.clone();
         let prepared = detached(py, move || {
             let (config, files, parts) = setup.custom_parts();
             let paths = DataPaths { files, ..DataPaths::standard() };
             Experiment::prepare_custom(config, &paths, &Registry::standard(), &mut DatasetCache::default(), parts)
         })?;
-        if let Some(error) = failure.and_then(|failure| failure.get(py)) {
+        if let Some(error) = watched.failure(py) {
             return Err(error);
         }
         Ok(Self(Arc::new(prepared.or_raise(py)?)))

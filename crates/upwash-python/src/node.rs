@@ -9,7 +9,7 @@ mod rendezvous;
 mod thread;
 mod vectors;
 
-use crate::algorithm::Failure;
+use crate::algorithm::Watched;
 use crate::compute::internal_error;
 use crate::errors::{Class, Classified, OrRaise, text};
 use crate::setup::Setup;
@@ -43,6 +43,7 @@ pub(crate) struct PyNode {
     ready: Ready,
     events: Events,
     stop: StopHandle,
+    watched: Watched,
     process: u32,
     /// Keep the vectors alive while the thread uses them.
     arrays: [Py<PyArray1<f32>>; 2],
@@ -97,7 +98,7 @@ impl PyNode {
             fingerprint: fingerprint(&layout),
         };
         let (stop, events) = (StopHandle::default(), Events::default());
-        let failure = setup.failure.clone();
+        let watched = setup.watched.clone();
         let parts = Parts {
             rendezvous: Rendezvous::new(py, transport, key)?,
             setup: setup.with_loop(training_loop, model_name),
@@ -106,7 +107,7 @@ impl PyNode {
             output,
             stop: stop.clone(),
             events: events.clone(),
-            failure,
+            watched: watched.clone(),
         };
         let pool = crate::compute::new_pool(py, threads.or(parts.rendezvous.threads()))?;
         let (requests, received) = sync_channel(1);
@@ -120,6 +121,7 @@ impl PyNode {
             ready: Ready::default(),
             events,
             stop,
+            watched,
             process: std::process::id(),
             arrays: [model.unbind(), statistics.unbind()],
         };
@@ -163,6 +165,12 @@ impl PyNode {
     #[getter]
     fn config_toml(&self) -> &str {
         &self.ready.config
+    }
+
+    /// Whether an algorithm in Python is running, which a `KeyboardInterrupt` then interrupts if `raises`.
+    #[pyo3(signature = (*, raises))]
+    fn is_planning(&self, py: Python<'_>, raises: bool) -> bool {
+        std::process::id() == self.process && self.watched.is_called(py, raises)
     }
 
     /// Begins the next round. Returns its number, whether another worker's model was adopted, and how the run ended, as
@@ -314,17 +322,17 @@ fn fingerprint(layout: &Layout) -> u32 {
 struct NodeError {
     class: Class,
     what: String,
-    /// The exception of an algorithm in Python.
-    failure: Option<Failure>,
+    /// The algorithm in Python, whose exception is raised.
+    watched: Watched,
 }
 
 impl NodeError {
     fn new(class: Class, what: impl Into<String>) -> Self {
-        Self { class, what: what.into(), failure: None }
+        Self { class, what: what.into(), watched: Watched::default() }
     }
 
     fn exception(&self, py: Python<'_>) -> PyErr {
-        let raised = self.failure.as_ref().and_then(|failure| failure.get(py));
+        let raised = self.watched.failure(py);
         raised.unwrap_or_else(|| self.class.error(py, self.what.as_str()))
     }
 }

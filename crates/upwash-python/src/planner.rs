@@ -8,7 +8,7 @@ mod engine;
 mod facts;
 mod run;
 
-use crate::algorithm::Failure;
+use crate::algorithm::Watched;
 use crate::compute::{SIGNAL_INTERVAL, detached, internal_error};
 use crate::errors::{Class, Classified, OrRaise, text};
 use crate::setup::Setup;
@@ -71,7 +71,7 @@ pub(crate) struct PyPlanner {
     state: Mutex<State>,
     experiment: Facts,
     stop: StopHandle,
-    failure: Option<Failure>,
+    watched: Watched,
     process: u32,
 }
 
@@ -89,7 +89,7 @@ impl PyPlanner {
         rounds_per_epoch: u64,
     ) -> PyResult<Self> {
         let setup = Setup::read(py, config, &sets, files, None, algorithm)?;
-        let (failure, has_python) = (setup.failure.clone(), setup.algorithm.is_some());
+        let (watched, has_python) = (setup.watched.clone(), setup.algorithm.is_some());
         let prepared = detached(py, move || {
             let (config, files, mut parts) = setup.custom_parts();
             let (data, optimizer) = ("own batches".into(), "own".into());
@@ -100,7 +100,7 @@ impl PyPlanner {
             let paths = DataPaths { files, ..DataPaths::standard() };
             Experiment::prepare_custom(config, &paths, &Registry::standard(), &mut DatasetCache::default(), parts)
         })?;
-        if let Some(error) = failure.as_ref().and_then(|failure| failure.get(py)) {
+        if let Some(error) = watched.failure(py) {
             return Err(error);
         }
         let experiment = prepared.or_raise(py)?;
@@ -109,7 +109,7 @@ impl PyPlanner {
             experiment: Facts::of(&experiment),
             state: Mutex::new(State::Prepared(Box::new(Prepared { experiment, has_python }))),
             stop: StopHandle::default(),
-            failure,
+            watched,
             process: std::process::id(),
         })
     }
@@ -207,6 +207,12 @@ impl PyPlanner {
         started.map_err(|error| Class::Run.error(py, format!("cannot start a thread: {error}")))?;
         *state = State::Running(Connection { commands, replies: Mutex::new(replies), owed: 0 });
         Ok(())
+    }
+
+    /// Whether an algorithm in Python is running, which a `KeyboardInterrupt` then interrupts if `raises`.
+    #[pyo3(signature = (*, raises))]
+    fn is_planning(&self, py: Python<'_>, raises: bool) -> bool {
+        std::process::id() == self.process && self.watched.is_called(py, raises)
     }
 
     /// Begins the next round. Returns how the run has ended, if no round is left.
@@ -341,8 +347,7 @@ impl PyPlanner {
 
     /// The exception of a run that failed.
     fn raised(&self, py: Python<'_>, reply: Reply) -> PyErr {
-        let failure = self.failure.as_ref().and_then(|failure| failure.get(py));
-        match (reply, failure) {
+        match (reply, self.watched.failure(py)) {
             (Reply::Failed(error), Some(exception)) => {
                 let noted = exception.add_note(py, text(&error));
                 noted.err().unwrap_or(exception)

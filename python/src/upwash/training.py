@@ -13,6 +13,7 @@ from typing import Any
 from tqdm import TqdmWarning
 
 from . import _config, _upwash
+from ._ending import end
 from ._records import Record
 from ._temporary import TemporaryFolder
 from .algorithm import Algorithm
@@ -185,7 +186,7 @@ def _end(session: _upwash.Session) -> bool:
             return True
         except KeyboardInterrupt:
             # Pressed again: the algorithm may not return.
-            session.interrupt_algorithm()
+            session.is_planning(raises=True)
         except Exception as failure:
             if "already ended" in str(failure):
                 return False
@@ -261,11 +262,11 @@ _running: set[_upwash.Session] = set()
 
 
 def _end_all() -> None:
-    """At the end of the interpreter: threads that call Python must not outlive it."""
+    """Ends runs before the interpreter."""
     for session in list(_running):
         try:
             session.stop()
-            session.result(60.0)
+            end(session, lambda session=session: session.result(_WAIT) is not None)  # type: ignore[misc]
         except BaseException:
             pass
 

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from .. import _config, _exit_code, _upwash
+from .._ending import end
 from .._processes import Launched, peers_of
 from .._records import Record
 from ..algorithm import Algorithm
-from ..errors import ConfigError, UpwashError
+from ..errors import ConfigError, RunError, UpwashError
 from ..training import _module
 from ._flat import Flat, check_trained, statistics_of, trainable
 
@@ -362,6 +363,21 @@ class Decentralized(torch.optim.Optimizer):
 
     def __enter__(self) -> "Decentralized":
         return self
+    def _leave(self, has_failed: bool) -> bool:
+        """Ends the run at the end of the interpreter. False while another thread is using the worker."""
+        try:
+            if has_failed:
+                self._close(is_finished=False)
+            else:
+                self.close()
+        except RunError as error:
+            if "another thread" not in str(error):
+                raise
+            # It takes no further step then.
+            self._status, self._is_closed = self._status or "interrupted", False
+            return False
+        return True
+
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
         if error is None or isinstance(error, SystemExit) and not _exit_code.is_failure(error.code):
@@ -396,10 +412,7 @@ def _close_all() -> None:
     has_failed = is_raised or _exit_code.has_failed()
     for worker in list(_workers):
         try:
-            if has_failed:
-                worker._close(is_finished=False)
-            else:
-                worker.close()
+            end(worker._node, lambda worker=worker: worker._leave(has_failed))  # type: ignore[misc]
         except Exception as error:
             print(f"upwash: worker {worker.worker} could not end its run: {error}", file=sys.stderr)
 

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from .. import _config, _upwash
+from .._ending import end
 from .._records import Record, of_json
 from ..algorithm import Algorithm
 from ..errors import ConfigError, RunError
@@ -463,6 +464,16 @@ class Fleet:
         self._end((average, kept))
 
     def _end(self, averaged: tuple[Any, Any] | None) -> None:
+    def _leave(self) -> bool:
+        """Interrupts the run at the end of the interpreter. False while another thread is using the fleet."""
+        # It takes no further step then.
+        self._ended = self._ended or "interrupted"
+        try:
+            self.close(interrupted=True)
+        except RunError as error:
+            return "another thread" not in str(error)
+        return True
+
         answer = self._planner.end(*(averaged or (None, None)))
         while isinstance(answer, dict):
             answer = self._planner.answer_end(self._measure(answer["question"]))
@@ -482,10 +493,10 @@ _open: "weakref.WeakSet[Fleet]" = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """At the end of the interpreter: runs that were not closed are interrupted."""
+    """Interrupts runs that were not closed, before the interpreter ends."""
     for fleet in list(_open):
         try:
-            fleet.close(interrupted=True)
+            end(fleet._planner, fleet._leave)
         except BaseException:
             pass
 
