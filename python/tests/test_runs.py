@@ -3,13 +3,14 @@
 import json
 import subprocess
 
+import sys
 import numpy as np
 import pandas
 import pytest
 from clouds import clouds
 
 import upwash
-from upwash.errors import ConfigError, DataError, RunDirectoryError
+from upwash.errors import AlgorithmError, ConfigError, DataError, RunDirectoryError
 
 SMALL = {"graph.topology": "ring:4", "training": {"epochs": 2}}
 
@@ -158,6 +159,41 @@ def test_interrupted_runs_are_resumed_with_the_same_bits(tmp_path, run):
 
 
 def test_callbacks_see_every_event_before_the_run_goes_on(run):
+def test_runs_that_failed_or_were_killed_are_cut_off(tmp_path):
+    class Fails(upwash.Algorithm):
+        def plan(self, view):
+            raise ZeroDivisionError("mine")
+
+    class Stops(upwash.Algorithm):
+        def plan(self, view):
+            raise upwash.StopTraining
+
+    for algorithm, kind, text in (
+        (Fails(), ZeroDivisionError, "mine"),
+        (Stops(), AlgorithmError, "only from a callback"),
+    ):
+        out = tmp_path / kind.__name__
+        with pytest.raises(kind, match=text):
+            upwash.train(SMALL, algorithm=algorithm, out=out, progress=False)
+        assert upwash.load(out)[0].status == "cut off"
+    code = f"""
+import os, upwash
+def end(event):
+    if event.event == "round":
+        print(upwash.load({str(tmp_path / "killed")!r})[0].status, flush=True)
+        os._exit(0)
+upwash.train({SMALL!r}, out={str(tmp_path / "killed")!r}, callbacks=end, progress=False)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = upwash.load(tmp_path / "killed")[0]
+    assert (done.stdout.strip(), run.status) == ("running", "cut off")
+    for read in (run.model, lambda: run.summary):
+        with pytest.raises(RunDirectoryError, match="it is cut off.*resume=True"):
+            read()
+    assert "cut off" in run._repr_html_()
+    assert upwash.train(SMALL, out=run.path, resume=True, progress=False).status == "finished"
+
+
     seen = []
     other = upwash.train(SMALL, callbacks=[seen.append], progress=False)
     assert [event.to_dict() for event in seen] == list(other._events())

@@ -18,7 +18,7 @@ from ._records import Record
 from ._temporary import TemporaryFolder
 from .algorithm import Algorithm
 from .data import Dataset, dataset_of
-from .errors import ConfigError, MissingPackageError, StopTraining
+from .errors import AlgorithmError, ConfigError, MissingPackageError, StopTraining
 from .run import Run
 
 with warnings.catch_warnings():
@@ -149,10 +149,17 @@ def _follow(session: _upwash.Session, callbacks: Iterable[Callback], bar: "_Prog
                     bar.show(event)
                     for callback in callbacks:
                         callback(event)
-        while session.result(_WAIT) is None:
-            pass
     except StopTraining:
         _end(session)
+        return
+    try:
+        while session.result(_WAIT) is None:
+            pass
+    except StopTraining as error:
+        raise AlgorithmError(
+            "the algorithm raised StopTraining, which ends a run only from a callback: "
+            "upwash.train(..., callbacks=function)"
+        ) from error
 
 
 def _say_how_to_continue(
