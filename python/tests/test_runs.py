@@ -1,9 +1,10 @@
 """Runs: training, reading, resuming, comparing."""
 
 import json
+import re
 import subprocess
-
 import sys
+
 import numpy as np
 import pandas
 import pytest
@@ -158,7 +159,6 @@ def test_interrupted_runs_are_resumed_with_the_same_bits(tmp_path, run):
     assert upwash.train(SMALL, out=tmp_path / "run", resume=True, progress=False).status == "finished"
 
 
-def test_callbacks_see_every_event_before_the_run_goes_on(run):
 def test_runs_that_failed_or_were_killed_are_cut_off(tmp_path):
     class Fails(upwash.Algorithm):
         def plan(self, view):
@@ -194,6 +194,7 @@ upwash.train({SMALL!r}, out={str(tmp_path / "killed")!r}, callbacks=end, progres
     assert upwash.train(SMALL, out=run.path, resume=True, progress=False).status == "finished"
 
 
+def test_callbacks_see_every_event_before_the_run_goes_on(run):
     seen = []
     other = upwash.train(SMALL, callbacks=[seen.append], progress=False)
     assert [event.to_dict() for event in seen] == list(other._events())
@@ -252,6 +253,16 @@ def test_pages_figures_and_html(run, tmp_path):
 def test_invalid_configurations_are_refused(config, text):
     with pytest.raises(ConfigError, match=text):
         upwash.train(config, progress=False)
+
+
+@pytest.mark.parametrize("text", ["[graph", "seed = -1", 'workers = 3\ngraph.topology = "ring:4"'])
+def test_errors_name_the_file_of_the_configuration(text, tmp_path):
+    config = tmp_path / "bad.toml"
+    config.write_text(text)
+    for read in (upwash.Experiment, lambda config: upwash.train(config, progress=False)):
+        with pytest.raises(ConfigError, match=f"^{re.escape(str(config))}: [^:]") as caught:
+            read(config)
+        assert str(caught.value).count("bad.toml") == 1
 
 
 def test_an_unknown_data_set_is_named():

@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,18 @@ class ReadConfig:
     """The folder of the files that it names."""
     temporary: list[TemporaryFolder] = field(default_factory=list)
     """Folders of files that only this run needs."""
+    source: str = ""
+    """The file from which it was read, if there is one."""
+
+    @contextmanager
+    def naming_file(self) -> Iterator[None]:
+        """Errors of the configuration begin with its file, as those of the program."""
+        try:
+            yield
+        except ConfigError as error:
+            if self.source:
+                error.args = (f"{self.source}: {error}",)
+            raise
 
     @property
     def assignments(self) -> list[str]:
@@ -56,7 +69,7 @@ def read(config: Config | None, overrides: Mapping[str, Any] | None = None) -> R
         except (OSError, ValueError) as error:
             remedy = "" if path.suffix == ".toml" else "; a configuration is a dict or the path of a TOML file"
             raise ConfigError(f"cannot read {path}: {error}{remedy}") from error
-        return ReadConfig(text, changes, str(path.parent), temporary)
+        return ReadConfig(text, changes, str(path.parent), temporary, str(path))
     if config is None:
         config = {}
     if not isinstance(config, Mapping):

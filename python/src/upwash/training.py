@@ -98,24 +98,26 @@ def train(
     if out is None:
         temporary = TemporaryFolder("upwash-run-")
         out = temporary.path
-    session = native.Session(
-        read.toml,
-        read.assignments,
-        read.files,
-        dataset=None if data is None else dataset_of(data)._for(native),
-        algorithm=algorithm,
-        output=os.fspath(out),
-        resume=resume,
-        threads=threads,
-        every_event=bool(callbacks),
-        transport=transport,
-    )
+    dataset = None if data is None else dataset_of(data)._for(native)
+    with read.naming_file():
+        session = native.Session(
+            read.toml,
+            read.assignments,
+            read.files,
+            dataset=dataset,
+            algorithm=algorithm,
+            output=os.fspath(out),
+            resume=resume,
+            threads=threads,
+            every_event=bool(callbacks),
+            transport=transport,
+        )
     bar = _Progress(progress if session.rank == 0 else False, warns=session.rank == 0)
     _running.add(session)
     try:
         with _Closing(callbacks):
             try:
-                _follow(session, callbacks, bar)
+                _follow(session, callbacks, bar, read)
             except BaseException as error:
                 _say_how_to_continue(session, error, out, temporary)
                 raise
@@ -139,7 +141,9 @@ def _module(transport: str | None) -> Any:
         ) from error
 
 
-def _follow(session: _upwash.Session, callbacks: Iterable[Callback], bar: "_Progress") -> None:
+def _follow(
+    session: _upwash.Session, callbacks: Iterable[Callback], bar: "_Progress", read: _config.ReadConfig
+) -> None:
     """Follows a run to its end, or until a callback stops it."""
     try:
         with bar:
@@ -153,8 +157,9 @@ def _follow(session: _upwash.Session, callbacks: Iterable[Callback], bar: "_Prog
         _end(session)
         return
     try:
-        while session.result(_WAIT) is None:
-            pass
+        with read.naming_file():
+            while session.result(_WAIT) is None:
+                pass
     except StopTraining as error:
         raise AlgorithmError(
             "the algorithm raised StopTraining, which ends a run only from a callback: "

@@ -105,31 +105,33 @@ class Decentralized(torch.optim.Optimizer):
         device = parameters[0].get().device
         own = _own(overrides, graph, algorithm, overlap, statistics)
         read = _config.read(config, own)
-        peers, key = peers_of(read, key, transport, has_graph=graph is not None)
+        with read.naming_file():
+            peers, key = peers_of(read, key, transport, has_graph=graph is not None)
         native = _module("mpi" if transport == "mpi" else None)
         self._parameters = Flat(parameters, device)
         self._statistics = Flat(statistics_of(model, device), device)
         self._launched = Launched()
-        self._node = native.NativeNode(
-            read.toml,
-            read.assignments,
-            read.files,
-            algorithm=algorithm if isinstance(algorithm, Algorithm) else None,
-            model_name=type(model).__name__,
-            data_name="loop",
-            optimizer_name=type(optimizer).__name__,
-            parameters=[(slot.name, slot.shape) for slot in parameters],
-            buffers=[(slot.name, slot.shape) for slot in self._statistics.slots],
-            model=self._parameters.host.numpy(),
-            statistics=self._statistics.host.numpy(),
-            rounds=rounds,
-            rounds_per_epoch=rounds_per_epoch,
-            batch_size=batch_size,
-            key=key,
-            output=None if out is None else os.fspath(out),
-            threads=threads,
-            transport=transport or ("peers" if peers else None),
-        )
+        with read.naming_file():
+            self._node = native.NativeNode(
+                read.toml,
+                read.assignments,
+                read.files,
+                algorithm=algorithm if isinstance(algorithm, Algorithm) else None,
+                model_name=type(model).__name__,
+                data_name="loop",
+                optimizer_name=type(optimizer).__name__,
+                parameters=[(slot.name, slot.shape) for slot in parameters],
+                buffers=[(slot.name, slot.shape) for slot in self._statistics.slots],
+                model=self._parameters.host.numpy(),
+                statistics=self._statistics.host.numpy(),
+                rounds=rounds,
+                rounds_per_epoch=rounds_per_epoch,
+                batch_size=batch_size,
+                key=key,
+                output=None if out is None else os.fspath(out),
+                threads=threads,
+                transport=transport or ("peers" if peers else None),
+            )
         self._temporary = read.temporary
         self._rounds = rounds
         self._round = 0
@@ -361,8 +363,6 @@ class Decentralized(torch.optim.Optimizer):
         self._report()
         self._summary = None if summary is None else Record(json.loads(summary))
 
-    def __enter__(self) -> "Decentralized":
-        return self
     def _leave(self, has_failed: bool) -> bool:
         """Ends the run at the end of the interpreter. False while another thread is using the worker."""
         try:
@@ -378,6 +378,8 @@ class Decentralized(torch.optim.Optimizer):
             return False
         return True
 
+    def __enter__(self) -> "Decentralized":
+        return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
         if error is None or isinstance(error, SystemExit) and not _exit_code.is_failure(error.code):

@@ -152,14 +152,15 @@ class Fleet:
 
     def _new_planner(self) -> "_upwash.Planner":
         read = self._read
-        return _upwash.Planner(
-            read.toml,
-            read.assignments,
-            read.files,
-            algorithm=self._algorithm,
-            rounds=self._rounds,
-            rounds_per_epoch=self._rounds_per_epoch,
-        )
+        with read.naming_file():
+            return _upwash.Planner(
+                read.toml,
+                read.assignments,
+                read.files,
+                algorithm=self._algorithm,
+                rounds=self._rounds,
+                rounds_per_epoch=self._rounds_per_epoch,
+            )
 
     def _make_models(self, make_model: Callable[[], nn.Module], device: str | torch.device | None) -> list[nn.Module]:
         """A replica for every worker."""
@@ -463,7 +464,6 @@ class Fleet:
         kept = statistics.unpadded(self._averaged(statistics, self._trained)).cpu().numpy()
         self._end((average, kept))
 
-    def _end(self, averaged: tuple[Any, Any] | None) -> None:
     def _leave(self) -> bool:
         """Interrupts the run at the end of the interpreter. False while another thread is using the fleet."""
         # It takes no further step then.
@@ -474,6 +474,7 @@ class Fleet:
             return "another thread" not in str(error)
         return True
 
+    def _end(self, averaged: tuple[Any, Any] | None) -> None:
         answer = self._planner.end(*(averaged or (None, None)))
         while isinstance(answer, dict):
             answer = self._planner.answer_end(self._measure(answer["question"]))
