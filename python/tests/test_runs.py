@@ -293,6 +293,31 @@ def test_invalid_data_is_refused(train, test, text):
         upwash.Dataset(train, test or train)
 
 
+def test_ragged_data_is_refused():
+    good, other = (np.zeros((2, 2)), 0), (np.zeros((2, 3)), 1)
+    for items, text in (
+        ([good, good, other], r"example 2 has the shape \(2, 3\), but the first one \(2, 2\): bring all"),
+        ([good, ([[1], [1, 2]], 0)], "no array of numbers"),
+        ([good, (np.zeros((2, 2)), "seven")], "with a label: .*seven"),
+    ):
+        with pytest.raises(DataError, match=text):
+            upwash.Dataset.of(items, items)
+    with pytest.raises(DataError, match="labels: expected a list of integers"):
+        upwash.partition([[0], [1, 2]], 2)
+
+
+def test_what_cannot_be_saved_is_an_error_of_the_directory(run, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    for save in (run.save, run.report, upwash.Graph("ring:4").draw().save):
+        with pytest.raises(RunDirectoryError, match="cannot (copy|write) .*file"):
+            save(file / "inner")
+    with pytest.raises(RunDirectoryError, match="cannot copy .*file"):
+        run.save(file)
+    with pytest.raises(RunDirectoryError, match="is not empty"):
+        run.save(tmp_path)
+
+
 def test_numbers_that_no_run_has_are_refused():
     points = (np.zeros((4, 2)), [0, 1, 0, 1])
     with pytest.raises(DataError, match="classes = 1000000000000: must be from 1 to 256"):

@@ -178,9 +178,14 @@ class Run:
     def save(self, path: str | os.PathLike[str]) -> "Run":
         """Copies the run directory, and returns the run in the copy."""
         path = Path(path)
-        if path.exists() and any(path.iterdir()):
-            raise RunDirectoryError(f"{path} is not empty: choose another directory")
-        shutil.copytree(self.path, path, dirs_exist_ok=True)
+        try:
+            if path.exists() and any(path.iterdir()):
+                raise RunDirectoryError(f"{path} is not empty: choose another directory")
+            shutil.copytree(self.path, path, dirs_exist_ok=True)
+        except RunDirectoryError:
+            raise
+        except OSError as error:
+            raise RunDirectoryError(f"cannot copy {self.path} to {path}: {error}") from error
         return Run(path)
 
     def _row(self) -> dict[str, Any]:
@@ -241,13 +246,8 @@ class Runs(Sequence[Run]):
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Writes a page that shows the runs side by side: one HTML file that needs nothing else."""
-        path = Path(path)
         page = _upwash.report_page([run.path for run in self._runs])
-        try:
-            path.write_text(page, encoding="utf-8")
-        except OSError as error:
-            raise RunDirectoryError(f"cannot write {path}: {error}") from error
-        return path
+        return _display.write(path, page)
 
     def _repr_html_(self) -> str:
         head = _display.table([run._row() for run in self._runs])
