@@ -10,7 +10,7 @@ mod thread;
 mod vectors;
 
 use crate::algorithm::Watched;
-use crate::compute::internal_error;
+use crate::compute::{Process, SIGNAL_INTERVAL, attached, internal_error};
 use crate::errors::{Class, Classified, OrRaise, text};
 use crate::setup::Setup;
 use events::Events;
@@ -22,16 +22,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 use thread::{Answer, Parts, Ready, Reply, Request};
 use upwash::StopHandle;
 use upwash::engine::State;
 use upwash::experiment::ExternalLoop;
 use upwash::model::Layout;
 use vectors::Vectors;
-
-/// How often a waiting thread looks for Ctrl-C.
-const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Names and shapes of tensors, in the order of a flat vector.
 type Tensors = Vec<(String, Vec<usize>)>;
@@ -44,7 +40,7 @@ pub(crate) struct PyNode {
     events: Events,
     stop: StopHandle,
     watched: Watched,
-    process: u32,
+    process: Process,
     /// Keep the vectors alive while the thread uses them.
     arrays: [Py<PyArray1<f32>>; 2],
 }
@@ -98,7 +94,7 @@ impl PyNode {
             fingerprint: fingerprint(&layout),
         };
         let (stop, events) = (StopHandle::default(), Events::default());
-        let watched = setup.watched.clone();
+        let (watched, calls_python) = (setup.watched.clone(), setup.algorithm.is_some());
         let parts = Parts {
             rendezvous: Rendezvous::new(py, transport, key)?,
             setup: setup.with_loop(training_loop, model_name),
@@ -112,7 +108,8 @@ impl PyNode {
         let pool = crate::compute::new_pool(py, threads.or(parts.rendezvous.threads()))?;
         let (requests, received) = sync_channel(1);
         let (replies, answers) = sync_channel(1);
-        let body = move || pool.install(move || thread::serve(parts, &received, &replies));
+        let serve = move || thread::serve(parts, &received, &replies);
+        let body = move || pool.install(move || attached(calls_python, serve));
         let started = std::thread::Builder::new().name("upwash".into()).spawn(body);
         started.map_err(|error| Class::Run.error(py, format!("cannot start a thread: {error}")))?;
         let mut node = Self {
@@ -122,7 +119,7 @@ impl PyNode {
             events,
             stop,
             watched,
-            process: std::process::id(),
+            process: Process::current(),
             arrays: [model.unbind(), statistics.unbind()],
         };
         match node.receive(py)? {
@@ -170,7 +167,7 @@ impl PyNode {
     /// Whether an algorithm in Python is running, which a `KeyboardInterrupt` then interrupts if `raises`.
     #[pyo3(signature = (*, raises))]
     fn is_planning(&self, py: Python<'_>, raises: bool) -> bool {
-        std::process::id() == self.process && self.watched.is_called(py, raises)
+        self.process.is_current() && self.watched.is_called(py, raises)
     }
 
     /// Begins the next round. Returns its number, whether another worker's model was adopted, and how the run ended, as
@@ -240,11 +237,7 @@ impl PyNode {
 
 impl PyNode {
     fn ask(&self, py: Python<'_>, request: Request) -> PyResult<Answer> {
-        if std::process::id() != self.process {
-            let text =
-                "this worker belongs to the process that this one was forked from: only that process can train it";
-            return Err(Class::Run.error(py, text));
-        }
+        self.process.check(py, "this worker", "only that process can train it")?;
         if self.is_busy.swap(true, Ordering::Acquire) {
             let text = "another thread is using this worker: call its methods from one thread at a time";
             return Err(Class::Run.error(py, text));
@@ -303,7 +296,7 @@ impl PyNode {
 impl Drop for PyNode {
     /// The thread ends by itself, without using the vectors. In a forked child there is none.
     fn drop(&mut self) {
-        if std::process::id() == self.process {
+        if self.process.is_current() {
             self.stop.stop();
         }
     }

@@ -9,7 +9,7 @@ mod facts;
 mod run;
 
 use crate::algorithm::Watched;
-use crate::compute::{SIGNAL_INTERVAL, detached, internal_error};
+use crate::compute::{Process, SIGNAL_INTERVAL, attached, detached, internal_error};
 use crate::errors::{Class, Classified, OrRaise, text};
 use crate::setup::Setup;
 use dense::Work;
@@ -18,7 +18,7 @@ use facts::{Facts, check, name_of};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use run::{Beginning, run_attached};
+use run::Beginning;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -72,7 +72,7 @@ pub(crate) struct PyPlanner {
     experiment: Facts,
     stop: StopHandle,
     watched: Watched,
-    process: u32,
+    process: Process,
 }
 
 #[pymethods]
@@ -110,7 +110,7 @@ impl PyPlanner {
             state: Mutex::new(State::Prepared(Box::new(Prepared { experiment, has_python }))),
             stop: StopHandle::default(),
             watched,
-            process: std::process::id(),
+            process: Process::current(),
         })
     }
 
@@ -194,7 +194,7 @@ impl PyPlanner {
         let (commands, received) = channel();
         let (reply, replies) = sync_channel(4);
         let body = move || {
-            let run = || run_attached(start, received, &reply, has_python);
+            let run = || attached(has_python, || run::run(start, received, &reply));
             let last = match catch_unwind(AssertUnwindSafe(run)) {
                 Ok(Ok(None)) => return,
                 Ok(Ok(Some(summary))) => Reply::Ended(Box::new(summary)),
@@ -212,7 +212,7 @@ impl PyPlanner {
     /// Whether an algorithm in Python is running, which a `KeyboardInterrupt` then interrupts if `raises`.
     #[pyo3(signature = (*, raises))]
     fn is_planning(&self, py: Python<'_>, raises: bool) -> bool {
-        std::process::id() == self.process && self.watched.is_called(py, raises)
+        self.process.is_current() && self.watched.is_called(py, raises)
     }
 
     /// Begins the next round. Returns how the run has ended, if no round is left.
@@ -277,15 +277,8 @@ fn unexpected(py: Python<'_>, _: &Reply) -> PyErr {
 }
 
 impl PyPlanner {
-    /// A fork does not copy the thread of the run.
     fn check_process(&self, py: Python<'_>) -> PyResult<()> {
-        match std::process::id() == self.process {
-            true => Ok(()),
-            false => {
-                let text = "this fleet belongs to the process that this one was forked from: create another one here";
-                Err(Class::Run.error(py, text))
-            }
-        }
+        self.process.check(py, "this fleet", "create another one here")
     }
 
     fn work<'py>(&self, py: Python<'py>, command: Command) -> PyResult<Bound<'py, PyDict>> {

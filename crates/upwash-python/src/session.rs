@@ -7,7 +7,7 @@
 //! touches neither locks nor channels: every method looks at the process first.
 
 use crate::algorithm::Watched;
-use crate::compute::{internal_error, new_pool};
+use crate::compute::{Process, attached, internal_error, new_pool};
 use crate::dataset::PyDataset;
 use crate::errors::{Class, Classified, text};
 use crate::setup::Setup;
@@ -122,23 +122,16 @@ pub(crate) struct PySession {
     outcome: Mutex<Option<Receiver<Outcome>>>,
     stop: StopHandle,
     watched: Watched,
-    process: u32,
+    process: Process,
     rank: usize,
 }
 
-/// Runs on a thread of `pool`. If the algorithm is in Python, the thread keeps its state of the interpreter for the
-/// whole run, which makes each call cheaper.
 fn run(setup: Setup, options: Options, forward: Forward, job: Job) -> Result<Summary, TrainError> {
-    let has_python = setup.algorithm.is_some();
-    let train = move || match job {
+    attached(setup.algorithm.is_some(), move || match job {
         Job::ThisProcess => train(setup, options, forward),
         #[cfg(feature = "mpi")]
         Job::Rank(rank) => crate::mpi::train(setup, &options, forward, rank),
-    };
-    match has_python {
-        true => Python::attach(|py| py.detach(train)),
-        false => train(),
-    }
+    })
 }
 
 fn train(setup: Setup, options: Options, mut forward: Forward) -> Result<Summary, TrainError> {
@@ -190,7 +183,7 @@ impl PySession {
             outcome: Mutex::new(Some(result)),
             stop,
             watched,
-            process: std::process::id(),
+            process: Process::current(),
             rank: job.rank(),
         })
     }
@@ -230,7 +223,7 @@ impl PySession {
     /// Requests the end of the run, after its current round and with a checkpoint. No event follows. In another process
     /// this does nothing.
     fn stop(&self, py: Python<'_>) {
-        if self.is_of_this_process() {
+        if self.process.is_current() {
             self.stop.stop();
             py.detach(|| self.following.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
@@ -239,7 +232,7 @@ impl PySession {
     /// Whether an algorithm in Python is running, which a `KeyboardInterrupt` then interrupts if `raises`.
     #[pyo3(signature = (*, raises))]
     fn is_planning(&self, py: Python<'_>, raises: bool) -> bool {
-        self.is_of_this_process() && self.watched.is_called(py, raises)
+        self.process.is_current() && self.watched.is_called(py, raises)
     }
 
     /// Whether the run has ended within `seconds`: its summary as JSON, or its exception. None if it goes on.
@@ -272,19 +265,8 @@ impl PySession {
 }
 
 impl PySession {
-    fn is_of_this_process(&self) -> bool {
-        std::process::id() == self.process
-    }
-
-    /// A fork does not copy the thread of the run.
     fn check_process(&self, py: Python<'_>) -> PyResult<()> {
-        match self.is_of_this_process() {
-            true => Ok(()),
-            false => {
-                let text = "this run belongs to the process that this one was forked from: start another run here";
-                Err(Class::Run.error(py, text))
-            }
-        }
+        self.process.check(py, "this run", "start another run here")
     }
 }
 
@@ -292,7 +274,7 @@ impl Drop for PySession {
     /// The run ends by itself after its current round.
     fn drop(&mut self) {
         self.stop.stop();
-        if !self.is_of_this_process() {
+        if !self.process.is_current() {
             // Closing a channel takes a lock.
             std::mem::forget(self.following.get_mut().unwrap_or_else(PoisonError::into_inner).take());
             std::mem::forget(self.outcome.get_mut().unwrap_or_else(PoisonError::into_inner).take());
