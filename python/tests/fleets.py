@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 import upwash  # noqa: E402
 from upwash.torch._fleet_capture import CaptureError  # noqa: E402
 
@@ -113,8 +115,18 @@ def noise(workers, rounds, shape=(64,), seed=0):
         )
 
 
+class Writes(TorchDispatchMode):
+    """Counts the operations that write to a tensor."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        self.count += function._schema.is_mutable
+        return function(*arguments, **(keywords or {}))
+
+
 class Recorder:
-    """Graphs on the CPU: a capture runs nothing, and a replay runs what was captured."""
+    """Graphs on the CPU: a capture runs nothing, and a replay runs what was captured. None may be empty: CUDA warns."""
 
     captures = 0
 
@@ -149,7 +161,12 @@ class Recorder:
         self.captures += 1
         if self.failing:
             raise CaptureError(self.failing)
-        return SimpleNamespace(replay=body)
+        return SimpleNamespace(replay=lambda: self.replay(body))
+
+    def replay(self, body):
+        with Writes() as writes:
+            body()
+        assert writes.count, "an empty graph"
 
 
 def with_graphs(fleet, recorder):

@@ -344,6 +344,54 @@ def test_a_worker_that_a_function_forgets_still_ends_its_run(tmp_path):
     assert (tmp_path / "run" / "peer-0" / "model.safetensors").exists()
 
 
+ENDINGS = {
+    "falls off its end": ("pass", "finished"),
+    "succeeds": ("sys.exit(0)", "finished"),
+    "leaves": ("exit()", "finished"),
+    "succeeds in a block": ("with opt: sys.exit()", "finished"),
+    "fails": ("sys.exit(1)", "interrupted"),
+    "says why": ("exit('why')", "interrupted"),
+    "fails in a block": ("with opt: raise SystemExit(2)", "interrupted"),
+    "raises": ("1 / 0", "interrupted"),
+    "catches": ("try: 1 / 0\nexcept ZeroDivisionError: sys.exit(2)", "interrupted"),
+    "goes on": ("try: sys.exit(1)\nexcept SystemExit: opt.step(loss=1.0)", "finished"),
+}
+
+
+@pytest.mark.parametrize("place", ["config", "overrides"])
+def test_peers_may_be_listed_in_a_dict(place, tmp_path):
+    key = tmp_path / "worker.key"
+    peers = [{"address": "127.0.0.1:7399", "key": upwash._upwash.new_key(key)}]
+    model = torch.nn.Linear(2, 2)
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    options = {place: {"network.peers": peers}, "algorithm": "dpsgd", "out": tmp_path / "run"}
+    with pytest.raises(ConfigError, match="which of them is this one"):
+        ut.Decentralized(sgd, model, **options)
+    with ut.Decentralized(sgd, model, key=key, **options) as opt:
+        opt.step(loss=1.0)
+    assert upwash.load(tmp_path / "run" / "peer-0")[0].status == "finished"
+
+
+def test_a_program_that_fails_interrupts_its_run(tmp_path):
+    code = f"""
+import os, sys, torch, upwash.torch as ut
+for name, (ending, _) in {ENDINGS!r}.items():
+    if child := os.fork():
+        os.waitpid(child, 0)
+        continue
+    model = torch.nn.Linear(2, 2)
+    opt = ut.Decentralized(
+        torch.optim.SGD(model.parameters(), 0.1), model, graph="complete:1", algorithm="dpsgd", out=sys.argv[1] + "/" + name
+    )
+    opt.step(loss=1.0)
+    exec(ending)
+    break
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=120)
+    found = {name: upwash.load(tmp_path / name)[0].status for name in ENDINGS}
+    assert found == {name: status for name, (_, status) in ENDINGS.items()}
+
+
 def test_loops_of_unequal_length_do_not_wait_for_each_other():
     """The second worker takes more steps, and its last `zero_grad` begins a round that nobody else is in."""
     code, output = run_script(

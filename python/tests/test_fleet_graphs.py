@@ -1,8 +1,9 @@
 """The graphs of fleets, replayed on the CPU, and compiled replicas."""
 
 import pytest
-from fleets import CASES, F, Recorder, convolutional, linear, noise, sgd, torch, with_graphs
+from fleets import CASES, METROPOLIS, F, Recorder, convolutional, linear, noise, sgd, torch, with_graphs
 
+import upwash.torch
 from upwash.torch import Fleet
 from upwash.torch._fleet_batches import identity
 
@@ -69,6 +70,17 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_so():
     assert not any(fleet.captured.values())
 
 
+def test_exchanges_of_too_many_structures_run_eagerly_and_say_so(monkeypatch):
+    monkeypatch.setattr(upwash.torch._fleet_optimizer, "MAX_STRUCTURES", 1)
+    config = {"graph": METROPOLIS, "algorithm": {"name": "gossip-pga", "period": 4}}
+    fleet, known = with_graphs(Fleet(linear, config=config), Recorder()), Fleet(linear, config=config)
+    with pytest.warns(UserWarning, match="an exchange runs eagerly.*graphs for 1 exchanges of another") as caught:
+        for round, (x, y) in enumerate(noise(8, 12)):
+            assert torch.allclose(fleet.step(x, y, F.cross_entropy), known.step(x, y, F.cross_entropy), rtol=1e-5)
+            assert fleet.captured["exchange"] == (round in (1, 2))
+    assert len(caught) == 1
+
+
 def test_a_loss_that_fails_once_is_not_counted():
     fleet = with_graphs(Fleet(linear, graph="ring:4", algorithm="dpsgd"), Recorder())
     ((x, y),) = noise(4, 1)
@@ -100,6 +112,7 @@ def test_options_that_change_are_captured_again():
     with pytest.warns(UserWarning, match="other forms of batches and losses.*pad batches"):
         for weight in range(8):
             fleet.step(x, y, lambda output, y, weight=weight: weight * F.cross_entropy(output, y))
+    assert not fleet.captured["gradients"]
 
 
 def test_compiled_replicas():

@@ -98,6 +98,28 @@ def test_wrong_states():
         fleet.load_state_dict({key: value for key, value in state.items() if key != "progress"})
 
 
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda model: model.load_state_dict(convolutional().state_dict(), assign=True),
+        lambda model: model.double(),
+        lambda model: setattr(model[4], "bias", torch.nn.Parameter(torch.zeros(10))),
+        lambda model: setattr(model[1], "running_var", torch.ones(3)),
+    ],
+)
+@pytest.mark.parametrize("replica", [0, 2])
+def test_a_replica_whose_tensors_were_replaced_is_refused(replace, replica):
+    fleet = Fleet(convolutional, graph="ring:3", algorithm="dpsgd")
+    ((x, y),) = noise(3, 1, (1, 8, 8))
+    fleet.models[replica].load_state_dict(convolutional().state_dict())
+    for _ in range(4):
+        fleet.step(x, y, F.cross_entropy)
+    replace(fleet.models[replica])
+    with pytest.raises(ConfigError, match=f"of replica {replica} is no longer.*assign=False.*make_model"):
+        for _ in range(3):  # one replica is checked in each step
+            fleet._check_usable()
+
+
 def test_a_fleet_belongs_to_its_process():
     code = """
 import os, torch, upwash

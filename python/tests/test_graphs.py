@@ -98,8 +98,8 @@ def test_an_analysis_is_what_the_program_prints(program):
         "--json",
     ]
     printed = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    printed.pop("graph")
     assert graph.analyze(budget=0.5, rotate=3, leaders=(0.1, 0.1)).to_dict() == printed
+    assert upwash.Graph(graph.adjacency()).analyze().graph is None
 
 
 def test_mixing_matrices_can_be_sparse():
@@ -177,6 +177,11 @@ LARGE = upwash.Graph("ring:60000").schedule("alternating")
         (lambda: upwash.Graph(np.zeros((2, 3))), "2x3"),
         (lambda: upwash.Graph(np.array([[0, 1], [0, 0]])), "not symmetric"),
         (lambda: upwash.Graph(np.array([["a"]])), "matrix of numbers"),
+        (lambda: upwash.Graph(np.array([[0, np.nan], [np.nan, 0]])), r"entry \(0, 1\) is NaN: expected finite"),
+        (lambda: upwash.Graph([[0, 1], [1, float("inf")]]), r"entry \(1, 1\) is inf: expected finite"),
+        (lambda: upwash.Graph(scipy.sparse.csr_array([[0, np.nan], [np.nan, 0]])), r"entry \(0, 1\) is NaN"),
+        (lambda: upwash.Graph(scipy.sparse.lil_array([[0, 1], [np.inf, 0]])), r"entry \(1, 0\) is inf"),
+        (lambda: upwash.Graph("ring:4").mixing(np.full((4, 4), np.nan)), r"weights: entry \(0, 0\) is NaN"),
         (lambda: upwash.Graph(networkx.DiGraph([(0, 1)])), "directed"),
         (lambda: upwash.Graph("ring:4").mixing("best"), "unknown weights"),
         (lambda: upwash.Graph("ring:4").mixing(np.eye(3)), "4 rows"),
@@ -186,6 +191,20 @@ LARGE = upwash.Graph("ring:60000").schedule("alternating")
         (lambda: upwash.Graph("ring:4").rotation(0), "at least 1 copy"),
         (lambda: upwash.Graph("ring:4").schedule("all"), "unknown"),
         (lambda: upwash.Graph("ring:4").neighbors(4), "worker 4"),
+        (lambda: upwash.Graph("ring:4").neighbors(-1), "-1 is out of range: expected a whole number from 0"),
+        (lambda: upwash.Graph("ring:4").neighbors(2**70), "1180591620717411303424 is out of range"),
+        (lambda: upwash.Graph("ring:4").rotation(-1), "-1 is out of range"),
+        (lambda: upwash.Graph("ring:4").rotation(relabelings=[[0, 1, 2, -3]]), "-3 is out of range"),
+        (lambda: upwash.Graph("ring:4").analyze(rotate=-1), "-1 is out of range"),
+        (lambda: upwash.Graph("ring:4").draw(copies=-1), "-1 is out of range"),
+        (lambda: upwash.Graph("ring:4").leaders().matrix([0, 1, 2, -1], [0, 1, 2, 3]), "-1 is out of range"),
+        (lambda: upwash.Graph("ring:4").leaders().contraction([0, 1, 2, 3], [0, 1, 2, -1]), "-1 is out of range"),
+        (lambda: upwash.Graph("ring:4").schedule(seed=-1), "-1 is out of range"),
+        (lambda: upwash.Graph("ring:4").matcha(0.5).schedule(seed=-1), "-1 is out of range"),
+        (lambda: upwash.Graph("ring:4").schedule().averaging_every(-1), "-1 is out of range"),
+        (lambda: upwash.Graph.from_edges(-4, []), "-4 is out of range"),
+        (lambda: upwash.Graph.from_matchings(-4, []), "-4 is out of range"),
+        (lambda: upwash.Schedule.directed(-4, []), "-4 is out of range"),
         (lambda: upwash.Schedule.directed(0, []), "at least one worker"),
         (lambda: upwash.Schedule.directed(10**12, []), "too large"),
         (lambda: upwash.Graph.from_edges(10**12, []), "too large"),

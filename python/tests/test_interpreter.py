@@ -89,6 +89,29 @@ def test_ctrl_c_ends_a_long_computation():
     assert done.stdout.strip() == "interrupted", done.stderr
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
+def test_a_matrix_without_memory_is_an_exception():
+    done = python("""
+        import resource
+        import numpy as np
+        large, matrix = upwash.Graph("ring:12000"), np.zeros((6000, 6000))
+        analyzed = upwash.Graph("ring:4000")
+        used = resource.getpagesize() * int(open("/proc/self/statm").read().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (used + 200_000_000, -1))
+        for action in (large.adjacency, large.laplacian, lambda: large.mixing("metropolis"),
+                       lambda: upwash.Graph(matrix), analyzed.spectrum):
+            try:
+                action()
+            except upwash.errors.GraphError as error:
+                print(error)
+        print(large.nodes)
+    """)
+    *texts, nodes = done.stdout.splitlines()
+    assert (len(texts), nodes) == (5, "12000"), done.stderr
+    needed = [text.split(" needs ")[-1].split(" while")[0] for text in texts]
+    assert needed == ["2.3 GB", "2.3 GB", "1.2 GB", "0.3 GB", "0.5 GB"]
+
+
 def test_the_interpreter_ends_while_a_run_is_going():
     done = python("""
         class Mine(upwash.Algorithm):
@@ -98,6 +121,46 @@ def test_the_interpreter_ends_while_a_run_is_going():
         time.sleep(0.5)
         print("ending")
     """)
+    assert (done.returncode, done.stdout.strip()) == (0, "ending"), done.stderr
+
+
+ENDLESS = {
+    "train": "upwash.train(LONG, algorithm=Endless(), progress=False)",
+    "fleet": """
+    from upwash.torch import Fleet
+    fleet = Fleet(lambda: torch.nn.Linear(4, 2), graph="ring:4", algorithm=Endless())
+    fleet.step(torch.randn(4, 2, 4), torch.zeros(4, 2, dtype=torch.long), torch.nn.functional.cross_entropy)
+    """,
+    "worker": """
+    from upwash.torch import Decentralized
+    model = torch.nn.Linear(2, 2)
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    Decentralized(sgd, model, graph="complete:1", algorithm=Endless()).step(loss=1.0)
+    """,
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_the_interpreter_ends_while_an_algorithm_does_not_return(name):
+    if name != "train":
+        pytest.importorskip("torch")
+    done = python(f"""
+import upwash._ending
+if {name != "train"}:
+    import torch
+upwash._ending.PATIENCE = 0.5
+class Endless(upwash.Algorithm):
+    def plan(self, view):
+        planning.set()
+        while True:
+            pass
+def run():
+    {ENDLESS[name].strip()}
+planning = threading.Event()
+threading.Thread(target=run, daemon=True).start()
+planning.wait()
+print("ending")
+""")
     assert (done.returncode, done.stdout.strip()) == (0, "ending"), done.stderr
 
 

@@ -119,7 +119,8 @@ def test_importing_needs_no_optional_package():
         import upwash
         run = upwash.train({"training.epochs": 1}, progress=False)
         assert type(run.epochs) is list and run._repr_html_() and upwash.Graph("ring:4").draw()
-        for action in (upwash.Graph("ring:4").to_networkx, lambda: run.model("torch"), upwash.compare({"a": run}).plot):
+        graph, plot = upwash.Graph("ring:4"), upwash.compare({"a": run}).plot
+        for action in (graph.to_networkx, lambda: run.model("torch"), plot, lambda: __import__("upwash.torch")):
             try:
                 action()
             except upwash.errors.MissingPackageError as error:
@@ -128,7 +129,7 @@ def test_importing_needs_no_optional_package():
     import textwrap
 
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
-    assert done.stdout.split() == ["networkx", "torch", "matplotlib"], done.stderr
+    assert done.stdout.split() == ["networkx", "torch", "matplotlib", "torch"], done.stderr
 
 
 def test_missing_packages_are_import_errors():

@@ -1,11 +1,30 @@
 """What needs torch, where it is installed: the tests of the package do not install it."""
 
+import importlib
+
 import numpy as np
 import pytest
 
 import upwash
+from upwash.errors import MissingPackageError
 
 torch = pytest.importorskip("torch")
+
+
+def test_untested_versions_of_pytorch_are_named(monkeypatch, recwarn):
+    import upwash.torch
+
+    importlib.reload(upwash.torch)
+    assert not recwarn.list
+    monkeypatch.setattr(torch, "__version__", "2.99.1+cu130")
+    with pytest.warns(
+        UserWarning, match=r"up to 2\.11, and this is 2\.99\.1\+cu130.*pip install 'torch==2\.11"
+    ) as caught:
+        importlib.reload(upwash.torch)
+    assert len(caught) == 1
+    monkeypatch.setattr(torch, "__version__", "2.3.1")
+    with pytest.raises(MissingPackageError, match=r"2\.4 or newer, and this is 2\.3\.1: pip install"):
+        importlib.reload(upwash.torch)
 
 
 def test_tensor_datasets_are_the_arrays_in_them():

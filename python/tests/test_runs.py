@@ -1,7 +1,9 @@
 """Runs: training, reading, resuming, comparing."""
 
 import json
+import re
 import subprocess
+import sys
 
 import numpy as np
 import pandas
@@ -9,7 +11,7 @@ import pytest
 from clouds import clouds
 
 import upwash
-from upwash.errors import ConfigError, DataError, RunDirectoryError
+from upwash.errors import AlgorithmError, ConfigError, DataError, RunDirectoryError
 
 SMALL = {"graph.topology": "ring:4", "training": {"epochs": 2}}
 
@@ -157,6 +159,41 @@ def test_interrupted_runs_are_resumed_with_the_same_bits(tmp_path, run):
     assert upwash.train(SMALL, out=tmp_path / "run", resume=True, progress=False).status == "finished"
 
 
+def test_runs_that_failed_or_were_killed_are_cut_off(tmp_path):
+    class Fails(upwash.Algorithm):
+        def plan(self, view):
+            raise ZeroDivisionError("mine")
+
+    class Stops(upwash.Algorithm):
+        def plan(self, view):
+            raise upwash.StopTraining
+
+    for algorithm, kind, text in (
+        (Fails(), ZeroDivisionError, "mine"),
+        (Stops(), AlgorithmError, "only from a callback"),
+    ):
+        out = tmp_path / kind.__name__
+        with pytest.raises(kind, match=text):
+            upwash.train(SMALL, algorithm=algorithm, out=out, progress=False)
+        assert upwash.load(out)[0].status == "cut off"
+    code = f"""
+import os, upwash
+def end(event):
+    if event.event == "round":
+        print(upwash.load({str(tmp_path / "killed")!r})[0].status, flush=True)
+        os._exit(0)
+upwash.train({SMALL!r}, out={str(tmp_path / "killed")!r}, callbacks=end, progress=False)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = upwash.load(tmp_path / "killed")[0]
+    assert (done.stdout.strip(), run.status) == ("running", "cut off")
+    for read in (run.model, lambda: run.summary):
+        with pytest.raises(RunDirectoryError, match="it is cut off.*resume=True"):
+            read()
+    assert "cut off" in run._repr_html_()
+    assert upwash.train(SMALL, out=run.path, resume=True, progress=False).status == "finished"
+
+
 def test_callbacks_see_every_event_before_the_run_goes_on(run):
     seen = []
     other = upwash.train(SMALL, callbacks=[seen.append], progress=False)
@@ -218,9 +255,24 @@ def test_invalid_configurations_are_refused(config, text):
         upwash.train(config, progress=False)
 
 
+@pytest.mark.parametrize("text", ["[graph", "seed = -1", 'workers = 3\ngraph.topology = "ring:4"'])
+def test_errors_name_the_file_of_the_configuration(text, tmp_path):
+    config = tmp_path / "bad.toml"
+    config.write_text(text)
+    for read in (upwash.Experiment, lambda config: upwash.train(config, progress=False)):
+        with pytest.raises(ConfigError, match=f"^{re.escape(str(config))}: [^:]") as caught:
+            read(config)
+        assert str(caught.value).count("bad.toml") == 1
+
+
 def test_an_unknown_data_set_is_named():
     with pytest.raises((DataError, ConfigError), match="imagenet"):
         upwash.train({"data.name": "imagenet"}, progress=False)
+
+
+def test_a_missing_folder_of_images_is_an_error_of_the_data():
+    with pytest.raises(DataError, match="nowhere"):
+        upwash.Experiment({"data.name": "images:nowhere"})
 
 
 @pytest.mark.parametrize(
@@ -241,6 +293,31 @@ def test_invalid_data_is_refused(train, test, text):
         upwash.Dataset(train, test or train)
 
 
+def test_ragged_data_is_refused():
+    good, other = (np.zeros((2, 2)), 0), (np.zeros((2, 3)), 1)
+    for items, text in (
+        ([good, good, other], r"example 2 has the shape \(2, 3\), but the first one \(2, 2\): bring all"),
+        ([good, ([[1], [1, 2]], 0)], "no array of numbers"),
+        ([good, (np.zeros((2, 2)), "seven")], "with a label: .*seven"),
+    ):
+        with pytest.raises(DataError, match=text):
+            upwash.Dataset.of(items, items)
+    with pytest.raises(DataError, match="labels: expected a list of integers"):
+        upwash.partition([[0], [1, 2]], 2)
+
+
+def test_what_cannot_be_saved_is_an_error_of_the_directory(run, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    for save in (run.save, run.report, upwash.Graph("ring:4").draw().save):
+        with pytest.raises(RunDirectoryError, match="cannot (copy|write) .*file"):
+            save(file / "inner")
+    with pytest.raises(RunDirectoryError, match="cannot copy .*file"):
+        run.save(file)
+    with pytest.raises(RunDirectoryError, match="is not empty"):
+        run.save(tmp_path)
+
+
 def test_numbers_that_no_run_has_are_refused():
     points = (np.zeros((4, 2)), [0, 1, 0, 1])
     with pytest.raises(DataError, match="classes = 1000000000000: must be from 1 to 256"):
@@ -249,6 +326,20 @@ def test_numbers_that_no_run_has_are_refused():
     for each in (experiment.batch, experiment.indices, lambda worker, round: experiment.schedule.round(round)):
         with pytest.raises(ConfigError, match="round 18446744073709551615: rounds are numbered from 0 to"):
             each(0, 2**64 - 1)
+    sampler, labels = upwash.Sampler([0, 1] * 20, 2, 0, 4), [0, 1] * 20
+    for call in (
+        lambda: experiment.batch(-1, 0),
+        lambda: experiment.indices(0, -1),
+        lambda: experiment.initial_model(-1),
+        lambda: experiment.schedule.round(-1),
+        lambda: sampler.batch(-1),
+        lambda: upwash.Sampler(labels, 2, -1, 4),
+        lambda: upwash.Sampler(labels, 2, 0, -1),
+        lambda: upwash.partition(labels, -1),
+        lambda: upwash.partition(labels, 2, seed=-1),
+    ):
+        with pytest.raises(ConfigError, match="-1 is out of range: expected a whole number from 0"):
+            call()
 
 
 def test_directories_in_use_or_occupied_are_refused(tmp_path):

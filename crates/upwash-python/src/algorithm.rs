@@ -5,30 +5,75 @@ use crate::errors::Class;
 use crate::plans::{self, Names};
 use crate::view::PyView;
 use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use upwash::algorithm::{Exchange, Links, Outgoing, StateVector};
 use upwash::{Algorithm, LocalView, Plan, WorkerStats};
 
-/// The first exception of an algorithm.
+/// What other threads may know of an algorithm: its first exception, and where it is running.
 #[derive(Clone, Default)]
-pub(crate) struct Failure(Arc<Mutex<Option<PyErr>>>);
+pub(crate) struct Watched(Arc<Inner>);
 
-impl Failure {
-    fn set(&self, error: PyErr) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+#[derive(Default)]
+struct Inner {
+    failure: Mutex<Option<PyErr>>,
+    /// Python's identifier of the thread that is calling the algorithm; 0 if there is none.
+    thread: AtomicI64,
+}
+
+impl Watched {
+    fn fail(&self, error: PyErr) {
+        self.lock().get_or_insert(error);
     }
 
     /// The exception, if there was one.
-    pub(crate) fn get(&self, py: Python<'_>) -> Option<PyErr> {
-        let failure = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.as_ref().map(|error| error.clone_ref(py))
+    pub(crate) fn failure(&self, py: Python<'_>) -> Option<PyErr> {
+        self.lock().as_ref().map(|error| error.clone_ref(py))
     }
 
-    fn is_set(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    fn has_failed(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<PyErr>> {
+        self.0.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls the algorithm on this thread, which is attached to the interpreter.
+    fn call<T>(&self, call: impl FnOnce() -> T) -> T {
+        // SAFETY: this thread is attached to the interpreter.
+        #[allow(unsafe_code)]
+        let identifier = unsafe { ffi::PyThread_get_thread_ident() };
+        self.0.thread.store(identifier as i64, Ordering::Release);
+        let _called = Called(&self.0.thread);
+        call()
+    }
+
+    /// Whether the algorithm is running, which `KeyboardInterrupt` then interrupts if `raises`: it may not return.
+    pub(crate) fn is_called(&self, py: Python<'_>, raises: bool) -> bool {
+        let thread = self.0.thread.load(Ordering::Acquire);
+        if thread != 0 && raises {
+            let exception = py.get_type::<PyKeyboardInterrupt>();
+            // SAFETY: the interpreter ignores a thread that does not exist.
+            #[allow(unsafe_code)]
+            unsafe {
+                ffi::PyThreadState_SetAsyncExc(thread as _, exception.as_ptr());
+            }
+        }
+        thread != 0
+    }
+}
+
+/// Forgets the thread of a call at its end, also if it panics.
+struct Called<'a>(&'a AtomicI64);
+
+impl Drop for Called<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
     }
 }
 
@@ -49,7 +94,7 @@ pub(crate) struct PythonAlgorithm {
     starts_equal: bool,
     owns_momentum: bool,
     fingerprint: u32,
-    pub(crate) failure: Failure,
+    pub(crate) watched: Watched,
 }
 
 /// An answer of `messages`, and what it was computed from.
@@ -97,7 +142,7 @@ impl PythonAlgorithm {
             owns_momentum: flag("owns_momentum")?,
             fingerprint: py.import("upwash._fingerprint")?.getattr("fingerprint")?.call1((object,))?.extract()?,
             answers: Mutex::default(),
-            failure: Failure::default(),
+            watched: Watched::default(),
             object: object.clone().unbind(),
         };
         // Errors in the declaration are reported before the run begins.
@@ -154,13 +199,13 @@ impl PythonAlgorithm {
 
     /// Asks Python, or answers with a default after a failure. The run then ends before the answer is used.
     fn ask<T>(&self, default: impl FnOnce() -> T, question: impl FnOnce(Python<'_>) -> PyResult<T>) -> T {
-        if self.failure.is_set() {
+        if self.watched.has_failed() {
             return default();
         }
-        let answer = Python::try_attach(|py| match question(py) {
+        let answer = Python::try_attach(|py| match self.watched.call(|| question(py)) {
             Ok(answer) => Some(answer),
             Err(error) => {
-                self.failure.set(error);
+                self.watched.fail(error);
                 None
             }
         });
@@ -168,7 +213,7 @@ impl PythonAlgorithm {
             Some(Some(answer)) => answer,
             Some(None) => default(),
             None => {
-                self.failure.set(PyKeyboardInterrupt::new_err("the interpreter is shutting down"));
+                self.watched.fail(PyKeyboardInterrupt::new_err("the interpreter is shutting down"));
                 default()
             }
         }
@@ -227,10 +272,10 @@ impl Algorithm for PythonAlgorithm {
     }
 
     fn failure(&self) -> Option<String> {
-        if !self.failure.is_set() {
+        if !self.watched.has_failed() {
             return None;
         }
-        let text = Python::try_attach(|py| self.failure.get(py).map(|error| error.to_string()));
+        let text = Python::try_attach(|py| self.watched.failure(py).map(|error| error.to_string()));
         Some(text.flatten().unwrap_or_else(|| "an exception".into()))
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::errors::Class;
 use numpy::ndarray::Array2;
-use numpy::{AllowTypeChange, IntoPyArray, PyArray1, PyArray2, PyArrayLike2};
+use numpy::{AllowTypeChange, IntoPyArray, PyArray1, PyArray2, PyArrayLike1, PyArrayLike2};
+use pyo3::exceptions::{PyMemoryError, PyOverflowError};
 use pyo3::prelude::*;
 use upwash_topology::{Edge, Matrix, Mixing};
 
@@ -16,30 +17,95 @@ const MAX_SPECTRUM: usize = 4096;
 /// The number from which on rounds are refused: products with it could overflow.
 const MAX_ROUNDS: u64 = 1 << 53;
 
+/// A whole number from 0. Python's integers have no limits, and one that does not fit is an error of this class instead of an
+/// `OverflowError`.
+pub(crate) fn whole(value: &Bound<'_, PyAny>, class: Class) -> PyResult<u64> {
+    value.extract::<u64>().map_err(|error| match error.is_instance_of::<PyOverflowError>(value.py()) {
+        true => class.error(value.py(), format!("{value} is out of range: expected a whole number from 0")),
+        false => error,
+    })
+}
+
+macro_rules! whole_numbers {
+    ($($(#[$about:meta])* $name:ident: $class:ident;)+) => {
+        $(
+            $(#[$about])*
+            #[derive(Clone, Copy)]
+            pub(crate) struct $name(pub(crate) u64);
+
+            impl FromPyObject<'_, '_> for $name {
+                type Error = PyErr;
+
+                fn extract(value: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+                    whole(&value, Class::$class).map(Self)
+                }
+            }
+
+            impl From<$name> for usize {
+                /// A number that does not fit is out of every range that is checked.
+                fn from(number: $name) -> usize {
+                    usize::try_from(number.0).unwrap_or(usize::MAX)
+                }
+            }
+        )+
+    };
+}
+
+whole_numbers! {
+    /// The number of a worker, of a round or of copies of a graph.
+    GraphNumber: Graph;
+    /// The number of a worker, of a round or of examples of a run.
+    RunNumber: Config;
+}
+
+/// Worker numbers.
+pub(crate) fn workers(numbers: Vec<GraphNumber>) -> Vec<usize> {
+    numbers.into_iter().map(usize::from).collect()
+}
+
+/// The seed of random choices of a graph.
+pub(crate) fn seed(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    whole(value, Class::Graph)
+}
+
 /// Refuses rounds that no run has.
-pub(crate) fn check_round(py: Python<'_>, round: u64) -> PyResult<()> {
+pub(crate) fn check_round(py: Python<'_>, RunNumber(round): RunNumber) -> PyResult<u64> {
     match round < MAX_ROUNDS {
-        true => Ok(()),
+        true => Ok(round),
         false => {
             Err(Class::Config.error(py, format!("round {round}: rounds are numbered from 0 to {}", MAX_ROUNDS - 1)))
         }
     }
 }
 
-/// Refuses matrices for which there is no memory: an allocation that fails would end the interpreter.
-pub(crate) fn check_dense(py: Python<'_>, nodes: usize) -> PyResult<()> {
-    check_size(
-        py,
-        nodes,
-        MAX_DENSE,
-        "for a dense matrix",
-        "the links are in `edges`, and mixing matrices can be sparse",
-    )
+/// Refuses `count` matrices at a time for which there is no memory: an allocation that fails would end the interpreter.
+pub(crate) fn check_dense(py: Python<'_>, nodes: usize, count: usize) -> PyResult<()> {
+    let remedy = "the links are in `edges`, and mixing matrices can be sparse";
+    check_size(py, nodes, MAX_DENSE, "for a dense matrix", remedy)?;
+    check_memory(py, nodes, count, remedy)
+}
+
+fn check_memory(py: Python<'_>, nodes: usize, count: usize, remedy: &str) -> PyResult<()> {
+    let numbers = nodes.saturating_mul(nodes).saturating_mul(count);
+    let mut room = Vec::<f64>::new();
+    let reserved = room.try_reserve_exact(numbers);
+    // A compiler may leave out an allocation that nothing uses.
+    std::hint::black_box(&room);
+    reserved.map_err(|_| {
+        let gigabytes = 8.0 * numbers as f64 / 1e9;
+        let text = format!(
+            "a dense matrix of {nodes}x{nodes} numbers needs {gigabytes:.1} GB while it is made, for which there is \
+             not enough memory: {remedy}"
+        );
+        Class::Graph.error(py, text)
+    })
 }
 
 /// Refuses eigenvalues that would take hours.
 pub(crate) fn check_spectrum(py: Python<'_>, nodes: usize) -> PyResult<()> {
-    check_size(py, nodes, MAX_SPECTRUM, "for eigenvalues", "leave them out, or use metropolis weights")
+    let remedy = "leave them out, or use metropolis weights";
+    check_size(py, nodes, MAX_SPECTRUM, "for eigenvalues", remedy)?;
+    check_memory(py, nodes, 4, remedy)
 }
 
 fn check_size(py: Python<'_>, nodes: usize, most: usize, what: &str, remedy: &str) -> PyResult<()> {
@@ -59,7 +125,7 @@ pub(crate) fn matrix<'py>(py: Python<'py>, matrix: &Matrix) -> Bound<'py, PyArra
 
 /// A mixing matrix as a dense one.
 pub(crate) fn mixing<'py>(py: Python<'py>, mixing: &Mixing) -> PyResult<Bound<'py, PyArray2<f64>>> {
-    check_dense(py, mixing.nodes())?;
+    check_dense(py, mixing.nodes(), 1)?;
     let mut dense = Array2::zeros((mixing.nodes(), mixing.nodes()));
     for worker in 0..mixing.nodes() {
         for &(sender, weight) in mixing.row(worker) {
@@ -123,10 +189,33 @@ pub(crate) fn dense_entries(value: &Bound<'_, PyAny>, what: &str) -> PyResult<En
 
 /// The entries of a matrix of scipy, which may be too large to be made dense.
 pub(crate) fn sparse_entries(value: &Bound<'_, PyAny>, what: &str) -> PyResult<Entries> {
+    let py = value.py();
     let (rows, columns) = value.getattr("shape")?.extract()?;
-    check_square(value.py(), (rows, columns), what)?;
+    check_square(py, (rows, columns), what)?;
+    let entries = value.call_method0("tocoo")?;
+    let numbers = entries.getattr("data")?.extract::<PyArrayLike1<'_, f64, AllowTypeChange>>();
+    let numbers = numbers.map_err(|error| no_numbers(value, what, error))?;
+    if let Some(index) = numbers.as_array().iter().position(|number| !number.is_finite()) {
+        let place = |name: &str| entries.getattr(name)?.get_item(index)?.extract::<usize>();
+        let at = (place("row")?, place("col")?);
+        return Err(not_finite(py, what, at, numbers.as_array()[index]));
+    }
     let (row, column): (Vec<usize>, Vec<usize>) = value.call_method0("nonzero")?.extract()?;
     Ok((rows, row.into_iter().zip(column).collect()))
+}
+
+fn not_finite(py: Python<'_>, what: &str, (row, column): (usize, usize), entry: f64) -> PyErr {
+    let text = format!("{what}: entry ({row}, {column}) is {entry}: expected finite numbers");
+    Class::Graph.error(py, text)
+}
+
+/// The error for something that numpy cannot read.
+fn no_numbers(value: &Bound<'_, PyAny>, what: &str, error: PyErr) -> PyErr {
+    let (py, kind) = (value.py(), value.get_type());
+    match error.is_instance_of::<PyMemoryError>(py) {
+        true => error,
+        false => Class::Graph.error(py, format!("{what}: expected a square matrix of numbers, not {kind}")),
+    }
 }
 
 fn check_square(py: Python<'_>, (rows, columns): (usize, usize), what: &str) -> PyResult<()> {
@@ -143,12 +232,13 @@ fn check_square(py: Python<'_>, (rows, columns): (usize, usize), what: &str) -> 
 pub(crate) fn square(value: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<Vec<f64>>> {
     let py = value.py();
     let read = value.extract::<PyArrayLike2<'_, f64, AllowTypeChange>>();
-    let array = read.map_err(|_| {
-        let kind = value.get_type();
-        Class::Graph.error(py, format!("{what}: expected a square matrix of numbers, not {kind}"))
-    })?;
+    let array = read.map_err(|error| no_numbers(value, what, error))?;
     let array = array.as_array();
     check_square(py, array.dim(), what)?;
+    check_memory(py, array.nrows(), 1, "pass a sparse matrix of scipy")?;
+    if let Some((at, &entry)) = array.indexed_iter().find(|(_, entry)| !entry.is_finite()) {
+        return Err(not_finite(py, what, at, entry));
+    }
     Ok(array.outer_iter().map(|row| row.to_vec()).collect())
 }
 

@@ -13,6 +13,40 @@ use std::time::Duration;
 /// How often a waiting thread looks for Ctrl-C.
 pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// The process that started a thread. A fork does not copy threads, so its child must leave alone what they use.
+#[derive(Clone, Copy)]
+pub(crate) struct Process(u32);
+
+impl Process {
+    pub(crate) fn current() -> Self {
+        Self(std::process::id())
+    }
+
+    pub(crate) fn is_current(self) -> bool {
+        std::process::id() == self.0
+    }
+
+    /// Refuses a child, which another process was forked from.
+    pub(crate) fn check(self, py: Python<'_>, what: &str, remedy: &str) -> PyResult<()> {
+        match self.is_current() {
+            true => Ok(()),
+            false => {
+                let text = format!("{what} belongs to the process that this one was forked from: {remedy}");
+                Err(Class::Run.error(py, text))
+            }
+        }
+    }
+}
+
+/// Computes on this thread. If it often calls Python, the thread keeps its state of the interpreter all the while, which makes
+/// each call cheaper.
+pub(crate) fn attached<T: Send>(calls_python: bool, compute: impl FnOnce() -> T + Send) -> T {
+    match calls_python {
+        true => Python::attach(|py| py.detach(compute)),
+        false => compute(),
+    }
+}
+
 /// The threads of one process.
 struct ProcessPool {
     process: u32,

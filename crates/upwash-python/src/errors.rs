@@ -73,7 +73,7 @@ impl Classified for ExperimentError {
             Self::Graph(_) | Self::Matcha(_) | Self::Rotation(_) | Self::Schedule(_) | Self::DirectedEdges(_) => {
                 Class::Graph
             }
-            Self::Partition(_) | Self::Data(_) | Self::Synthetic(_) => Class::Data,
+            Self::Partition(_) | Self::Data(_) | Self::OwnData(_) | Self::Synthetic(_) => Class::Data,
             _ => Class::Config,
         }
     }

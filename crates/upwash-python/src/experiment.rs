@@ -1,6 +1,6 @@
 //! `upwash.Experiment`: everything that is fixed before the first round.
 
-use crate::arrays;
+use crate::arrays::{self, RunNumber};
 use crate::compute::detached;
 use crate::dataset::PyDataset;
 use crate::errors::{Class, OrRaise};
@@ -38,11 +38,11 @@ pub(crate) fn tensors<'py>(
 }
 
 impl PyExperiment {
-    fn check_batch(&self, py: Python<'_>, worker: usize, round: u64) -> PyResult<()> {
-        arrays::check_round(py, round)?;
+    fn check_batch(&self, py: Python<'_>, worker: RunNumber, round: RunNumber) -> PyResult<(usize, u64)> {
+        let (worker, round) = (usize::from(worker), arrays::check_round(py, round)?);
         let shards = &self.0.sampler.shards().images;
         match shards.get(worker).is_some_and(|shard| !shard.is_empty()) {
-            true => Ok(()),
+            true => Ok((worker, round)),
             false => {
                 let text = format!("worker {worker} has no data: {} workers are numbered from 0", shards.len());
                 Err(Class::Config.error(py, text))
@@ -63,13 +63,13 @@ impl PyExperiment {
         algorithm: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let setup = Setup::read(py, config, &sets, files, dataset, algorithm)?;
-        let failure = setup.failure.clone();
+        let watched = setup.watched.clone();
         let prepared = detached(py, move || {
             let (config, files, parts) = setup.custom_parts();
             let paths = DataPaths { files, ..DataPaths::standard() };
             Experiment::prepare_custom(config, &paths, &Registry::standard(), &mut DatasetCache::default(), parts)
         })?;
-        if let Some(error) = failure.and_then(|failure| failure.get(py)) {
+        if let Some(error) = watched.failure(py) {
             return Err(error);
         }
         Ok(Self(Arc::new(prepared.or_raise(py)?)))
@@ -139,16 +139,21 @@ impl PyExperiment {
     }
 
     /// The indices of the training examples in a worker's batch.
-    fn indices<'py>(&self, py: Python<'py>, worker: usize, round: u64) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        self.check_batch(py, worker, round)?;
+    fn indices<'py>(
+        &self,
+        py: Python<'py>,
+        worker: RunNumber,
+        round: RunNumber,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let (worker, round) = self.check_batch(py, worker, round)?;
         let experiment = Arc::clone(&self.0);
         let indices = detached(py, move || experiment.sampler.indices(worker, round))?;
         Ok(arrays::integers(py, indices.into_iter().map(|index| index as usize)))
     }
 
     /// A worker's batch: scaled and augmented examples, and their labels.
-    fn batch<'py>(&self, py: Python<'py>, worker: usize, round: u64) -> PyResult<Batch<'py>> {
-        self.check_batch(py, worker, round)?;
+    fn batch<'py>(&self, py: Python<'py>, worker: RunNumber, round: RunNumber) -> PyResult<Batch<'py>> {
+        let (worker, round) = self.check_batch(py, worker, round)?;
         let experiment = Arc::clone(&self.0);
         let batch = detached(py, move || experiment.sampler.batch(&experiment.data, worker, round))?;
         let [channels, height, width] = self.0.data.train.shape;
@@ -159,7 +164,8 @@ impl PyExperiment {
     }
 
     /// The weights from which a worker starts.
-    fn initial_model<'py>(&self, py: Python<'py>, worker: usize) -> PyResult<Bound<'py, PyDict>> {
+    fn initial_model<'py>(&self, py: Python<'py>, worker: RunNumber) -> PyResult<Bound<'py, PyDict>> {
+        let worker = usize::from(worker);
         let starts = self.0.engine_spec().starts;
         let Some(&(seed, number)) = starts.get(worker) else {
             let text = format!("worker {worker}: workers are numbered 0 to {}", starts.len() - 1);

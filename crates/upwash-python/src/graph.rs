@@ -1,6 +1,6 @@
 //! `upwash.Graph`: a graph of workers. Long because every method is documented with an example for Python.
 
-use crate::arrays;
+use crate::arrays::{self, GraphNumber};
 use crate::compute::detached;
 use crate::errors::{Class, OrRaise};
 use crate::origin::{Origin, kept_weights};
@@ -37,6 +37,15 @@ pub(crate) struct PyGraph {
     pub(crate) graph: Arc<Graph>,
     /// Its notation, if it was built from one.
     spec: Option<GraphSpec>,
+}
+
+/// An analysis, as `upwash topology analyze --json` prints it.
+#[derive(serde::Serialize)]
+struct Analyzed {
+    /// None for a graph without a notation.
+    graph: Option<String>,
+    #[serde(flatten)]
+    analysis: Analysis,
 }
 
 impl PartialEq for PyGraph {
@@ -155,8 +164,8 @@ impl PyGraph {
     /// >>> upwash.Graph.from_edges(4, [(3, 0), (1, 2)]).edges.tolist()
     /// [[0, 3], [1, 2]]
     #[classmethod]
-    fn from_edges(cls: &Bound<'_, PyType>, nodes: usize, edges: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Ok(Graph::new(nodes, arrays::pairs(edges)?).or_raise(cls.py())?.into())
+    fn from_edges(cls: &Bound<'_, PyType>, nodes: GraphNumber, edges: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(Graph::new(nodes.into(), arrays::pairs(edges)?).or_raise(cls.py())?.into())
     }
 
     /// A graph from its matchings: lists of links of which no two share a worker.
@@ -165,9 +174,9 @@ impl PyGraph {
     /// >>> [matching.tolist() for matching in ring.matchings]
     /// [[[0, 1], [2, 3]], [[1, 2], [0, 3]]]
     #[classmethod]
-    fn from_matchings(cls: &Bound<'_, PyType>, nodes: usize, matchings: Vec<Bound<'_, PyAny>>) -> PyResult<Self> {
+    fn from_matchings(cls: &Bound<'_, PyType>, nodes: GraphNumber, matchings: Vec<Bound<'_, PyAny>>) -> PyResult<Self> {
         let matchings: Vec<Matching> = matchings.iter().map(arrays::pairs).collect::<PyResult<_>>()?;
-        Ok(Graph::from_matchings(nodes, matchings).or_raise(cls.py())?.into())
+        Ok(Graph::from_matchings(nodes.into(), matchings).or_raise(cls.py())?.into())
     }
 
     /// A graph from a symmetric matrix of numpy or scipy. Every pair with an entry other than 0 is linked.
@@ -283,7 +292,8 @@ impl PyGraph {
     ///
     /// >>> upwash.Graph("ring:5").neighbors(0)
     /// array([1, 4])
-    fn neighbors<'py>(&self, py: Python<'py>, worker: usize) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    fn neighbors<'py>(&self, py: Python<'py>, worker: GraphNumber) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let worker = worker.into();
         self.check_worker(py, worker)?;
         Ok(arrays::integers(py, self.graph.neighbors(worker).iter().copied()))
     }
@@ -295,7 +305,7 @@ impl PyGraph {
     ///        [1., 0., 1.],
     ///        [0., 1., 0.]])
     fn adjacency<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f64>>> {
-        arrays::check_dense(py, self.graph.nodes())?;
+        arrays::check_dense(py, self.graph.nodes(), 2)?;
         let mut matrix = upwash_topology::Matrix::zeros(self.graph.nodes(), self.graph.nodes());
         for &(u, v) in self.graph.edges() {
             matrix[(u, v)] = 1.0;
@@ -309,7 +319,7 @@ impl PyGraph {
     /// >>> upwash.Graph("path:3").laplacian().sum()
     /// np.float64(0.0)
     fn laplacian<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f64>>> {
-        arrays::check_dense(py, self.graph.nodes())?;
+        arrays::check_dense(py, self.graph.nodes(), 2)?;
         Ok(arrays::matrix(py, &self.graph.laplacian()))
     }
 
@@ -382,14 +392,17 @@ impl PyGraph {
     #[pyo3(signature = (copies = None, *, relabelings = None))]
     fn rotation(
         slf: &Bound<'_, Self>,
-        copies: Option<usize>,
-        relabelings: Option<Vec<Vec<usize>>>,
+        copies: Option<GraphNumber>,
+        relabelings: Option<Vec<Vec<GraphNumber>>>,
     ) -> PyResult<PyRotation> {
         let (py, graph) = (slf.py(), Arc::clone(&slf.get().graph));
         arrays::check_spectrum(py, graph.nodes())?;
         let rotation = match (copies, relabelings) {
-            (Some(copies), None) => detached(py, move || Rotation::balance(&graph, copies))?,
-            (None, Some(relabelings)) => detached(py, move || Rotation::new(&graph, relabelings))?,
+            (Some(copies), None) => detached(py, move || Rotation::balance(&graph, copies.into()))?,
+            (None, Some(relabelings)) => {
+                let relabelings = relabelings.into_iter().map(arrays::workers).collect();
+                detached(py, move || Rotation::new(&graph, relabelings))?
+            }
             _ => return Err(PyTypeError::new_err("rotation: give either the number of copies or relabelings")),
         };
         let rotation = rotation.or_raise(py)?;
@@ -436,7 +449,7 @@ impl PyGraph {
         slf: &Bound<'_, Self>,
         links: &str,
         weights: Option<&Bound<'_, PyAny>>,
-        seed: u64,
+        #[pyo3(from_py_with = arrays::seed)] seed: u64,
     ) -> PyResult<PySchedule> {
         let (py, graph) = (slf.py(), &slf.get().graph);
         let keywords = [("weights", kept_weights(weights)?), ("seed", Some(seed.into_bound_py_any(py)?))];
@@ -448,8 +461,9 @@ impl PyGraph {
         Ok(PySchedule::new(PySchedule::over(py, graph, links, weights, seed)?, origin))
     }
 
-    /// What `upwash topology analyze --json` prints, as attributes: degrees, spectra and contraction; of MATCHA if a budget is
-    /// given, of a rotation through `rotate` copies, and of AL-DSGD with the leader weights `(w_best, w_degree)`.
+    /// What `upwash topology analyze --json` prints, as attributes: the graph's notation, degrees, spectra and contraction; of
+    /// MATCHA if a budget is given, of a rotation through `rotate` copies, and of AL-DSGD with the leader weights
+    /// `(w_best, w_degree)`.
     ///
     /// >>> analysis = upwash.Graph("paper:L1").analyze(budget=0.5, rotate=3, leaders=(0.1, 0.1))
     /// >>> round(analysis.dpsgd.rho, 6), round(analysis.matcha.rho, 4), round(analysis.al_dsgd.rho_random, 6)
@@ -461,13 +475,14 @@ impl PyGraph {
         &self,
         py: Python<'py>,
         budget: Option<f64>,
-        rotate: Option<usize>,
+        rotate: Option<GraphNumber>,
         leaders: Option<(f64, f64)>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let leaders = leaders.map(|(best, degree)| leader_weights(py, best, degree)).transpose()?;
         let graph = Arc::clone(&self.graph);
-        let options = AnalysisOptions { budget, rotate, leaders };
+        let options = AnalysisOptions { budget, rotate: rotate.map(usize::from), leaders };
         let analysis = detached(py, move || Analysis::of(&graph, options))?.or_raise(py)?;
+        let analysis = Analyzed { graph: self.name(), analysis };
         let text = serde_json::to_string(&analysis).map_err(|error| Class::Internal.error(py, error.to_string()))?;
         py.import("upwash._records")?.call_method1("of_json", (text,))
     }
@@ -484,8 +499,8 @@ impl PyGraph {
     /// >>> upwash.Graph("torus:4x4").draw()
     /// <upwash.Svg of ... characters: save it, or show it in a notebook>
     #[pyo3(signature = (*, copies = None))]
-    fn draw<'py>(&self, py: Python<'py>, copies: Option<usize>) -> PyResult<Bound<'py, PyAny>> {
-        let svg = self.drawing(py, copies)?;
+    fn draw<'py>(&self, py: Python<'py>, copies: Option<GraphNumber>) -> PyResult<Bound<'py, PyAny>> {
+        let svg = self.drawing(py, copies.map(usize::from))?;
         py.import("upwash._display")?.call_method1("Svg", (svg,))
     }
 

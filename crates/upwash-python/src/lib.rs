@@ -34,7 +34,7 @@ mod _upwash {
         graph::{PyGraph, graph_kinds},
         node::{PyNode, key_fingerprint, new_key},
         planner::PyPlanner,
-        reports::{figures, margin, read_model, report_page, run_json},
+        reports::{figures, is_running, margin, read_model, report_page, run_json},
         sampler::PySampler,
         schedule::{PyRound, PySchedule},
         session::PySession,

@@ -3,7 +3,7 @@
 //! An error in one rank ends the whole job, because the other ranks would wait for it forever. So does a panic of the run;
 //! a panic in another call from Python is an exception there.
 
-use crate::algorithm::Failure;
+use crate::algorithm::Watched;
 use crate::compute::internal_error;
 use crate::errors::{Class, text};
 use crate::session::{Forward, Options};
@@ -47,12 +47,12 @@ pub(crate) fn threads(rank: Rank) -> usize {
 
 /// Trains the workers of this rank. An error ends the job.
 pub(crate) fn train(setup: Setup, options: &Options, forward: Forward, rank: Rank) -> Result<Summary, TrainError> {
-    let failure = setup.failure.clone();
+    let watched = setup.watched.clone();
     let prepared = catch_unwind(AssertUnwindSafe(|| prepare(setup, rank)));
-    let (experiment, mut transport) = or_end_job(prepared, failure.as_ref(), rank)?;
+    let (experiment, mut transport) = or_end_job(prepared, &watched, rank)?;
     // The transport outlives an error and a panic, because dropping it waits for the other ranks.
     let result = catch_unwind(AssertUnwindSafe(|| train_with(&experiment, &mut transport, options, forward)));
-    or_end_job(result, failure.as_ref(), rank)
+    or_end_job(result, &watched, rank)
 }
 
 fn prepare(setup: Setup, rank: Rank) -> Result<(Experiment, Mpi), TrainError> {
@@ -93,13 +93,13 @@ fn train_with(
 /// Prints an error, with the traceback of an algorithm, and ends the job. A job of one rank passes errors and panics on.
 fn or_end_job<T>(
     result: std::thread::Result<Result<T, TrainError>>,
-    failure: Option<&Failure>,
+    watched: &Watched,
     rank: Rank,
 ) -> Result<T, TrainError> {
     let exception = |py: Python<'_>| match &result {
         Ok(Ok(_)) => None,
         Ok(Err(error)) => {
-            let own = failure.and_then(|failure| failure.get(py));
+            let own = watched.failure(py);
             Some(own.unwrap_or_else(|| Class::Run.error(py, format!("rank {}: {}", rank.number, text(error)))))
         }
         Err(panic) => Some(internal_error(py, &**panic)),

@@ -9,8 +9,8 @@ mod rendezvous;
 mod thread;
 mod vectors;
 
-use crate::algorithm::Failure;
-use crate::compute::internal_error;
+use crate::algorithm::Watched;
+use crate::compute::{Process, SIGNAL_INTERVAL, attached, internal_error};
 use crate::errors::{Class, Classified, OrRaise, text};
 use crate::setup::Setup;
 use events::Events;
@@ -22,16 +22,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 use thread::{Answer, Parts, Ready, Reply, Request};
 use upwash::StopHandle;
 use upwash::engine::State;
 use upwash::experiment::ExternalLoop;
 use upwash::model::Layout;
 use vectors::Vectors;
-
-/// How often a waiting thread looks for Ctrl-C.
-const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Names and shapes of tensors, in the order of a flat vector.
 type Tensors = Vec<(String, Vec<usize>)>;
@@ -43,7 +39,8 @@ pub(crate) struct PyNode {
     ready: Ready,
     events: Events,
     stop: StopHandle,
-    process: u32,
+    watched: Watched,
+    process: Process,
     /// Keep the vectors alive while the thread uses them.
     arrays: [Py<PyArray1<f32>>; 2],
 }
@@ -97,7 +94,7 @@ impl PyNode {
             fingerprint: fingerprint(&layout),
         };
         let (stop, events) = (StopHandle::default(), Events::default());
-        let failure = setup.failure.clone();
+        let (watched, calls_python) = (setup.watched.clone(), setup.algorithm.is_some());
         let parts = Parts {
             rendezvous: Rendezvous::new(py, transport, key)?,
             setup: setup.with_loop(training_loop, model_name),
@@ -106,12 +103,13 @@ impl PyNode {
             output,
             stop: stop.clone(),
             events: events.clone(),
-            failure,
+            watched: watched.clone(),
         };
         let pool = crate::compute::new_pool(py, threads.or(parts.rendezvous.threads()))?;
         let (requests, received) = sync_channel(1);
         let (replies, answers) = sync_channel(1);
-        let body = move || pool.install(move || thread::serve(parts, &received, &replies));
+        let serve = move || thread::serve(parts, &received, &replies);
+        let body = move || pool.install(move || attached(calls_python, serve));
         let started = std::thread::Builder::new().name("upwash".into()).spawn(body);
         started.map_err(|error| Class::Run.error(py, format!("cannot start a thread: {error}")))?;
         let mut node = Self {
@@ -120,7 +118,8 @@ impl PyNode {
             ready: Ready::default(),
             events,
             stop,
-            process: std::process::id(),
+            watched,
+            process: Process::current(),
             arrays: [model.unbind(), statistics.unbind()],
         };
         match node.receive(py)? {
@@ -163,6 +162,12 @@ impl PyNode {
     #[getter]
     fn config_toml(&self) -> &str {
         &self.ready.config
+    }
+
+    /// Whether an algorithm in Python is running, which a `KeyboardInterrupt` then interrupts if `raises`.
+    #[pyo3(signature = (*, raises))]
+    fn is_planning(&self, py: Python<'_>, raises: bool) -> bool {
+        self.process.is_current() && self.watched.is_called(py, raises)
     }
 
     /// Begins the next round. Returns its number, whether another worker's model was adopted, and how the run ended, as
@@ -232,11 +237,7 @@ impl PyNode {
 
 impl PyNode {
     fn ask(&self, py: Python<'_>, request: Request) -> PyResult<Answer> {
-        if std::process::id() != self.process {
-            let text =
-                "this worker belongs to the process that this one was forked from: only that process can train it";
-            return Err(Class::Run.error(py, text));
-        }
+        self.process.check(py, "this worker", "only that process can train it")?;
         if self.is_busy.swap(true, Ordering::Acquire) {
             let text = "another thread is using this worker: call its methods from one thread at a time";
             return Err(Class::Run.error(py, text));
@@ -295,7 +296,7 @@ impl PyNode {
 impl Drop for PyNode {
     /// The thread ends by itself, without using the vectors. In a forked child there is none.
     fn drop(&mut self) {
-        if std::process::id() == self.process {
+        if self.process.is_current() {
             self.stop.stop();
         }
     }
@@ -314,17 +315,17 @@ fn fingerprint(layout: &Layout) -> u32 {
 struct NodeError {
     class: Class,
     what: String,
-    /// The exception of an algorithm in Python.
-    failure: Option<Failure>,
+    /// The algorithm in Python, whose exception is raised.
+    watched: Watched,
 }
 
 impl NodeError {
     fn new(class: Class, what: impl Into<String>) -> Self {
-        Self { class, what: what.into(), failure: None }
+        Self { class, what: what.into(), watched: Watched::default() }
     }
 
     fn exception(&self, py: Python<'_>) -> PyErr {
-        let raised = self.failure.as_ref().and_then(|failure| failure.get(py));
+        let raised = self.watched.failure(py);
         raised.unwrap_or_else(|| self.class.error(py, self.what.as_str()))
     }
 }

@@ -8,8 +8,8 @@ mod engine;
 mod facts;
 mod run;
 
-use crate::algorithm::Failure;
-use crate::compute::{SIGNAL_INTERVAL, detached, internal_error};
+use crate::algorithm::Watched;
+use crate::compute::{Process, SIGNAL_INTERVAL, attached, detached, internal_error};
 use crate::errors::{Class, Classified, OrRaise, text};
 use crate::setup::Setup;
 use dense::Work;
@@ -18,7 +18,7 @@ use facts::{Facts, check, name_of};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use run::{Beginning, run_attached};
+use run::Beginning;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -71,8 +71,8 @@ pub(crate) struct PyPlanner {
     state: Mutex<State>,
     experiment: Facts,
     stop: StopHandle,
-    failure: Option<Failure>,
-    process: u32,
+    watched: Watched,
+    process: Process,
 }
 
 #[pymethods]
@@ -89,7 +89,7 @@ impl PyPlanner {
         rounds_per_epoch: u64,
     ) -> PyResult<Self> {
         let setup = Setup::read(py, config, &sets, files, None, algorithm)?;
-        let (failure, has_python) = (setup.failure.clone(), setup.algorithm.is_some());
+        let (watched, has_python) = (setup.watched.clone(), setup.algorithm.is_some());
         let prepared = detached(py, move || {
             let (config, files, mut parts) = setup.custom_parts();
             let (data, optimizer) = ("own batches".into(), "own".into());
@@ -100,7 +100,7 @@ impl PyPlanner {
             let paths = DataPaths { files, ..DataPaths::standard() };
             Experiment::prepare_custom(config, &paths, &Registry::standard(), &mut DatasetCache::default(), parts)
         })?;
-        if let Some(error) = failure.as_ref().and_then(|failure| failure.get(py)) {
+        if let Some(error) = watched.failure(py) {
             return Err(error);
         }
         let experiment = prepared.or_raise(py)?;
@@ -109,8 +109,8 @@ impl PyPlanner {
             experiment: Facts::of(&experiment),
             state: Mutex::new(State::Prepared(Box::new(Prepared { experiment, has_python }))),
             stop: StopHandle::default(),
-            failure,
-            process: std::process::id(),
+            watched,
+            process: Process::current(),
         })
     }
 
@@ -194,7 +194,7 @@ impl PyPlanner {
         let (commands, received) = channel();
         let (reply, replies) = sync_channel(4);
         let body = move || {
-            let run = || run_attached(start, received, &reply, has_python);
+            let run = || attached(has_python, || run::run(start, received, &reply));
             let last = match catch_unwind(AssertUnwindSafe(run)) {
                 Ok(Ok(None)) => return,
                 Ok(Ok(Some(summary))) => Reply::Ended(Box::new(summary)),
@@ -207,6 +207,12 @@ impl PyPlanner {
         started.map_err(|error| Class::Run.error(py, format!("cannot start a thread: {error}")))?;
         *state = State::Running(Connection { commands, replies: Mutex::new(replies), owed: 0 });
         Ok(())
+    }
+
+    /// Whether an algorithm in Python is running, which a `KeyboardInterrupt` then interrupts if `raises`.
+    #[pyo3(signature = (*, raises))]
+    fn is_planning(&self, py: Python<'_>, raises: bool) -> bool {
+        self.process.is_current() && self.watched.is_called(py, raises)
     }
 
     /// Begins the next round. Returns how the run has ended, if no round is left.
@@ -271,15 +277,8 @@ fn unexpected(py: Python<'_>, _: &Reply) -> PyErr {
 }
 
 impl PyPlanner {
-    /// A fork does not copy the thread of the run.
     fn check_process(&self, py: Python<'_>) -> PyResult<()> {
-        match std::process::id() == self.process {
-            true => Ok(()),
-            false => {
-                let text = "this fleet belongs to the process that this one was forked from: create another one here";
-                Err(Class::Run.error(py, text))
-            }
-        }
+        self.process.check(py, "this fleet", "create another one here")
     }
 
     fn work<'py>(&self, py: Python<'py>, command: Command) -> PyResult<Bound<'py, PyDict>> {
@@ -341,8 +340,7 @@ impl PyPlanner {
 
     /// The exception of a run that failed.
     fn raised(&self, py: Python<'_>, reply: Reply) -> PyErr {
-        let failure = self.failure.as_ref().and_then(|failure| failure.get(py));
-        match (reply, failure) {
+        match (reply, self.watched.failure(py)) {
             (Reply::Failed(error), Some(exception)) => {
                 let noted = exception.add_note(py, text(&error));
                 noted.err().unwrap_or(exception)

@@ -3,6 +3,7 @@
 //! A vector is named `"model"`, `"step"` or by the name of a state vector. Weights are a dict or a list of pairs; the
 //! weights of a sender that is listed twice are added.
 
+use crate::arrays;
 use crate::errors::Class;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -192,8 +193,16 @@ pub(crate) fn plan(answer: &Bound<'_, PyAny>, names: &Names) -> PyResult<Plan> {
         plan.assignments.push(self::assignment(&assignment?, names)?);
     }
     plan.scalar = answer.getattr("scalar")?.extract()?;
-    plan.leaders = answer.getattr("leaders")?.extract()?;
+    if let Some([best, degree]) = answer.getattr("leaders")?.extract::<Option<[Bound<'_, PyAny>; 2]>>()? {
+        plan.leaders = Some([whole(&best)?, whole(&degree)?]);
+    }
     Ok(plan)
+}
+
+/// The number of a worker or of a message.
+fn whole(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let number = arrays::whole(value, Class::Algorithm)?;
+    Ok(usize::try_from(number).unwrap_or(usize::MAX))
 }
 
 /// An `upwash.Assignment`.
@@ -201,7 +210,7 @@ fn assignment(value: &Bound<'_, PyAny>, names: &Names) -> PyResult<Assignment> {
     let mut assignment = Assignment::of(names.vector(&value.getattr("target")?)?, []);
     assignment.own = combination(&value.getattr("own")?, names)?;
     add_messages(&mut assignment, &value.getattr("messages")?)?;
-    assignment.message_index = value.getattr("message_index")?.extract()?;
+    assignment.message_index = whole(&value.getattr("message_index")?)?;
     assignment.mean = value.getattr("mean")?.extract()?;
     Ok(assignment)
 }

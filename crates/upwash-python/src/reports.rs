@@ -22,6 +22,12 @@ pub(crate) fn run_json(py: Python<'_>, folder: PathBuf) -> PyResult<String> {
     serde_json::to_string(&runs[0]).map_err(|error| Class::Internal.error(py, error.to_string()))
 }
 
+/// Whether a process is writing to the events in a folder now.
+#[pyfunction]
+pub(crate) fn is_running(folder: PathBuf) -> bool {
+    upwash::run::directory::is_running(&folder)
+}
+
 /// A page about runs: one HTML file.
 #[pyfunction]
 pub(crate) fn report_page(py: Python<'_>, folders: Vec<PathBuf>) -> PyResult<String> {

@@ -1,6 +1,6 @@
 //! The examples and batches of each worker: `upwash.partition` and `upwash.Sampler`.
 
-use crate::arrays;
+use crate::arrays::{self, RunNumber};
 use crate::errors::{Class, OrRaise};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -16,11 +16,12 @@ impl PySampler {
     fn new(
         py: Python<'_>,
         labels: PyReadonlyArray1<'_, u8>,
-        workers: usize,
+        workers: RunNumber,
         partition: &str,
-        batch_size: usize,
-        seed: u64,
+        batch_size: RunNumber,
+        seed: RunNumber,
     ) -> PyResult<Self> {
+        let (workers, batch_size, seed) = (usize::from(workers), usize::from(batch_size), seed.0);
         let partition: Partition = partition.parse().or_raise(py)?;
         let labels = labels.as_array().to_vec();
         let classes = labels.iter().max().map_or(1, |&last| usize::from(last) + 1);
@@ -45,7 +46,13 @@ impl PySampler {
     }
 
     /// The indices of the examples in a worker's batch.
-    fn indices<'py>(&self, py: Python<'py>, worker: usize, round: u64) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    fn indices<'py>(
+        &self,
+        py: Python<'py>,
+        worker: RunNumber,
+        round: RunNumber,
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let (worker, round) = (usize::from(worker), arrays::check_round(py, round)?);
         match self.0.shards().images.get(worker) {
             Some(shard) if !shard.is_empty() => {
                 let indices = py.detach(|| self.0.indices(worker, round));

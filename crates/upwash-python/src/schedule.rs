@@ -1,6 +1,6 @@
 //! `upwash.Schedule` and `upwash.Round`: which links are up in round k, and with which weights.
 
-use crate::arrays;
+use crate::arrays::{self, GraphNumber, RunNumber};
 use crate::compute::detached;
 use crate::errors::{Class, OrRaise};
 use crate::origin::{self, Origin, Reduced};
@@ -98,8 +98,8 @@ impl PySchedule {
     /// >>> upwash.Schedule.directed(3, [(0, 1), (1, 2), (2, 0)]).round(0).mixing[1]
     /// array([0.5, 0.5, 0. ])
     #[classmethod]
-    fn directed(cls: &Bound<'_, PyType>, nodes: usize, edges: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let (py, edges) = (cls.py(), arrays::pairs(edges)?);
+    fn directed(cls: &Bound<'_, PyType>, nodes: GraphNumber, edges: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let (py, nodes, edges) = (cls.py(), usize::from(nodes), arrays::pairs(edges)?);
         if nodes == 0 {
             return Err(Class::Graph.error(py, "a schedule needs at least one worker"));
         }
@@ -114,7 +114,12 @@ impl PySchedule {
     /// >>> [schedule.round(k).copy for k in range(4)]
     /// [0, 1, 2, 0]
     #[pyo3(signature = (rotation, order = "in-turn", *, seed = 0))]
-    fn rotating(slf: &Bound<'_, Self>, rotation: &Bound<'_, PyRotation>, order: &str, seed: u64) -> PyResult<Self> {
+    fn rotating(
+        slf: &Bound<'_, Self>,
+        rotation: &Bound<'_, PyRotation>,
+        order: &str,
+        #[pyo3(from_py_with = arrays::seed)] seed: u64,
+    ) -> PyResult<Self> {
         let py = slf.py();
         let keywords = [("seed", Some(seed.into_bound_py_any(py)?))];
         let origin = Self::derived(slf, "rotating", (rotation, order), &keywords)?;
@@ -132,8 +137,8 @@ impl PySchedule {
     }
 
     /// The schedule, with an average of all workers after every `rounds` rounds.
-    fn averaging_every(slf: &Bound<'_, Self>, rounds: u64) -> PyResult<Self> {
-        let (py, base) = (slf.py(), Arc::clone(&slf.get().schedule));
+    fn averaging_every(slf: &Bound<'_, Self>, rounds: GraphNumber) -> PyResult<Self> {
+        let (py, base, rounds) = (slf.py(), Arc::clone(&slf.get().schedule), rounds.0);
         let origin = Self::derived(slf, "averaging_every", (rounds,), &[])?;
         let schedule = detached(py, move || (*base).clone().averaging_every(rounds))?.or_raise(py)?;
         Ok(Self { schedule: Arc::new(schedule), origin, averages: true })
@@ -146,16 +151,15 @@ impl PySchedule {
     }
 
     /// The links and weights of a round, which is numbered from 0.
-    fn round(&self, py: Python<'_>, index: u64) -> PyResult<PyRound> {
-        arrays::check_round(py, index)?;
-        let schedule = Arc::clone(&self.schedule);
+    fn round(&self, py: Python<'_>, index: RunNumber) -> PyResult<PyRound> {
+        let (index, schedule) = (arrays::check_round(py, index)?, Arc::clone(&self.schedule));
         Ok(PyRound(detached(py, move || schedule.round(index))?))
     }
 
     /// Every (sender, receiver) that is linked in some round.
     fn possible_links<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i64>>> {
         if self.averages {
-            arrays::check_dense(py, self.schedule.nodes())?;
+            arrays::check_dense(py, self.schedule.nodes(), 4)?;
         }
         let schedule = Arc::clone(&self.schedule);
         Ok(arrays::links(py, &detached(py, move || schedule.possible_links())?))

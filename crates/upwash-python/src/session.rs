@@ -6,18 +6,16 @@
 //! A child that was forked meanwhile has no such thread, and locks that other threads held are held there forever. So it
 //! touches neither locks nor channels: every method looks at the process first.
 
-use crate::algorithm::Failure;
-use crate::compute::{internal_error, new_pool};
+use crate::algorithm::Watched;
+use crate::compute::{Process, attached, internal_error, new_pool};
 use crate::dataset::PyDataset;
 use crate::errors::{Class, Classified, text};
 use crate::setup::Setup;
-use pyo3::ffi;
 use pyo3::prelude::*;
 use rayon::ThreadPool;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -123,33 +121,16 @@ pub(crate) struct PySession {
     following: Mutex<Option<Following>>,
     outcome: Mutex<Option<Receiver<Outcome>>>,
     stop: StopHandle,
-    failure: Option<Failure>,
-    /// Python's identifier of the thread, while an algorithm in Python can run on it.
-    thread: Arc<AtomicI64>,
-    process: u32,
+    watched: Watched,
+    process: Process,
     rank: usize,
 }
 
-/// Runs on a thread of `pool`. If the algorithm is in Python, the thread keeps its state of the interpreter for the
-/// whole run, which makes each call cheaper.
-fn run(setup: Setup, options: Options, forward: Forward, job: Job, thread: &AtomicI64) -> Result<Summary, TrainError> {
-    let has_python = setup.algorithm.is_some();
-    let train = move || match job {
+fn run(setup: Setup, options: Options, forward: Forward, job: Job) -> Result<Summary, TrainError> {
+    attached(setup.algorithm.is_some(), move || match job {
         Job::ThisProcess => train(setup, options, forward),
         #[cfg(feature = "mpi")]
         Job::Rank(rank) => crate::mpi::train(setup, &options, forward, rank),
-    };
-    if !has_python {
-        return train();
-    }
-    Python::attach(|py| {
-        // SAFETY: this thread is attached to the interpreter.
-        #[allow(unsafe_code)]
-        let identifier = unsafe { ffi::PyThread_get_thread_ident() };
-        thread.store(identifier as i64, Ordering::Release);
-        let result = py.detach(train);
-        thread.store(0, Ordering::Release);
-        result
     })
 }
 
@@ -189,10 +170,9 @@ impl PySession {
         let stop = StopHandle::default();
         let forward = Forward { events, seen: every_event.then_some(seen), stop: stop.clone(), last_round: None };
         let options = Options { output, resume };
-        let (failure, thread) = (setup.failure.clone(), Arc::new(AtomicI64::new(0)));
-        let own = Arc::clone(&thread);
+        let watched = setup.watched.clone();
         let body = move || {
-            let run = || pool.install(|| run(setup, options, forward, job, &own));
+            let run = || pool.install(|| run(setup, options, forward, job));
             let _ = outcome.send(catch_unwind(AssertUnwindSafe(run)));
         };
         let started = std::thread::Builder::new().name("upwash".into()).spawn(body);
@@ -202,9 +182,8 @@ impl PySession {
             following: Mutex::new(Some(following)),
             outcome: Mutex::new(Some(result)),
             stop,
-            failure,
-            thread,
-            process: std::process::id(),
+            watched,
+            process: Process::current(),
             rank: job.rank(),
         })
     }
@@ -244,24 +223,16 @@ impl PySession {
     /// Requests the end of the run, after its current round and with a checkpoint. No event follows. In another process
     /// this does nothing.
     fn stop(&self, py: Python<'_>) {
-        if self.is_of_this_process() {
+        if self.process.is_current() {
             self.stop.stop();
             py.detach(|| self.following.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
     }
 
-    /// Raises an exception in the algorithm, if one in Python is running: for an algorithm that does not return.
-    fn interrupt_algorithm(&self, py: Python<'_>) {
-        let thread = self.thread.load(Ordering::Acquire);
-        if thread == 0 || !self.is_of_this_process() {
-            return;
-        }
-        let exception = py.get_type::<pyo3::exceptions::PyKeyboardInterrupt>();
-        // SAFETY: the interpreter ignores a thread that does not exist.
-        #[allow(unsafe_code)]
-        unsafe {
-            ffi::PyThreadState_SetAsyncExc(thread as _, exception.as_ptr());
-        }
+    /// Whether an algorithm in Python is running, which a `KeyboardInterrupt` then interrupts if `raises`.
+    #[pyo3(signature = (*, raises))]
+    fn is_planning(&self, py: Python<'_>, raises: bool) -> bool {
+        self.process.is_current() && self.watched.is_called(py, raises)
     }
 
     /// Whether the run has ended within `seconds`: its summary as JSON, or its exception. None if it goes on.
@@ -272,19 +243,18 @@ impl PySession {
             let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
             outcome.as_ref().map_or(Err(RecvTimeoutError::Disconnected), |outcome| outcome.recv_timeout(timeout))
         });
-        let failure = || self.failure.as_ref().and_then(|failure| failure.get(py));
         match outcome {
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(Class::Run.error(py, "the run has already ended")),
             Ok(Err(panic)) => Err(internal_error(py, &*panic)),
-            Ok(Ok(Err(error))) => match failure() {
+            Ok(Ok(Err(error))) => match self.watched.failure(py) {
                 Some(exception) => {
                     exception.add_note(py, text(&error))?;
                     Err(exception)
                 }
                 None => Err(error.class().error(py, text(&error))),
             },
-            Ok(Ok(Ok(summary))) => match failure() {
+            Ok(Ok(Ok(summary))) => match self.watched.failure(py) {
                 Some(exception) => Err(exception),
                 None => serde_json::to_string(&summary)
                     .map(Some)
@@ -295,19 +265,8 @@ impl PySession {
 }
 
 impl PySession {
-    fn is_of_this_process(&self) -> bool {
-        std::process::id() == self.process
-    }
-
-    /// A fork does not copy the thread of the run.
     fn check_process(&self, py: Python<'_>) -> PyResult<()> {
-        match self.is_of_this_process() {
-            true => Ok(()),
-            false => {
-                let text = "this run belongs to the process that this one was forked from: start another run here";
-                Err(Class::Run.error(py, text))
-            }
-        }
+        self.process.check(py, "this run", "start another run here")
     }
 }
 
@@ -315,7 +274,7 @@ impl Drop for PySession {
     /// The run ends by itself after its current round.
     fn drop(&mut self) {
         self.stop.stop();
-        if !self.is_of_this_process() {
+        if !self.process.is_current() {
             // Closing a channel takes a lock.
             std::mem::forget(self.following.get_mut().unwrap_or_else(PoisonError::into_inner).take());
             std::mem::forget(self.outcome.get_mut().unwrap_or_else(PoisonError::into_inner).take());

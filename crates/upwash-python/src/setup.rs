@@ -1,6 +1,6 @@
 //! What a run is made of, as Python gives it.
 
-use crate::algorithm::{Failure, PythonAlgorithm};
+use crate::algorithm::{PythonAlgorithm, Watched};
 use crate::dataset::PyDataset;
 use crate::errors::{Class, OrRaise};
 use pyo3::prelude::*;
@@ -19,8 +19,8 @@ pub(crate) struct Setup {
     pub(crate) files: PathBuf,
     pub(crate) dataset: Option<Arc<Dataset>>,
     pub(crate) algorithm: Option<PythonAlgorithm>,
-    /// The exception of the algorithm, if it raises one.
-    pub(crate) failure: Option<Failure>,
+    /// The algorithm as other threads see it; of none, nothing is ever known.
+    pub(crate) watched: Watched,
 }
 
 impl Setup {
@@ -38,7 +38,7 @@ impl Setup {
             config: Config::parse(config, sets).or_raise(py)?,
             files,
             dataset: dataset.map(|dataset| Arc::clone(&dataset.get().0)),
-            failure: algorithm.as_ref().map(|algorithm| algorithm.failure.clone()),
+            watched: algorithm.as_ref().map(|algorithm| algorithm.watched.clone()).unwrap_or_default(),
             algorithm,
         })
     }

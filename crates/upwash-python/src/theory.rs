@@ -1,6 +1,6 @@
 //! `upwash.Matcha`, `upwash.Rotation` and `upwash.Leaders`: what theory says about a graph.
 
-use crate::arrays;
+use crate::arrays::{self, GraphNumber};
 use crate::compute::detached;
 use crate::errors::{Class, OrRaise};
 use crate::graph;
@@ -83,7 +83,11 @@ impl PyMatcha {
     /// >>> (schedule.round(3).mixing == schedule.round(3).mixing).all()       # a round is always the same
     /// np.True_
     #[pyo3(signature = (*, weights = None, seed = 0))]
-    fn schedule(slf: &Bound<'_, Self>, weights: Option<&Bound<'_, PyAny>>, seed: u64) -> PyResult<PySchedule> {
+    fn schedule(
+        slf: &Bound<'_, Self>,
+        weights: Option<&Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = arrays::seed)] seed: u64,
+    ) -> PyResult<PySchedule> {
         let (py, matcha) = (slf.py(), Arc::clone(&slf.get().matcha));
         let keywords = [("weights", kept_weights(weights)?), ("seed", Some(seed.into_bound_py_any(py)?))];
         let origin = Origin::new(slf, "schedule", PyTuple::empty(py), &keywords)?;
@@ -214,16 +218,19 @@ impl PyLeaders {
     fn matrix<'py>(
         &self,
         py: Python<'py>,
-        best: Vec<usize>,
-        degree: Vec<usize>,
+        best: Vec<GraphNumber>,
+        degree: Vec<GraphNumber>,
     ) -> PyResult<Bound<'py, PyArray2<f64>>> {
+        let (best, degree) = (arrays::workers(best), arrays::workers(degree));
         self.check(py, "best", &best)?;
         self.check(py, "degree", &degree)?;
+        arrays::check_dense(py, self.nodes, 2)?;
         Ok(arrays::matrix(py, &self.leaders.matrix(&best, &degree)))
     }
 
     /// rho of the mixing matrix for the leaders of each worker.
-    fn contraction(&self, py: Python<'_>, best: Vec<usize>, degree: Vec<usize>) -> PyResult<f64> {
+    fn contraction(&self, py: Python<'_>, best: Vec<GraphNumber>, degree: Vec<GraphNumber>) -> PyResult<f64> {
+        let (best, degree) = (arrays::workers(best), arrays::workers(degree));
         self.check(py, "best", &best)?;
         self.check(py, "degree", &degree)?;
         let leaders = Arc::clone(&self.leaders);

@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,36 @@ class ReadConfig:
 
     toml: str
     """The configuration as TOML."""
-    assignments: list[str]
-    """Assignments `key=value` that replace values of it."""
+    changes: list[tuple[str, Any]]
+    """Keys and values that replace those of it."""
     files: str
     """The folder of the files that it names."""
     temporary: list[TemporaryFolder] = field(default_factory=list)
     """Folders of files that only this run needs."""
+    source: str = ""
+    """The file from which it was read, if there is one."""
+
+    @contextmanager
+    def naming_file(self) -> Iterator[None]:
+        """Errors of the configuration begin with its file, as those of the program."""
+        try:
+            yield
+        except ConfigError as error:
+            if self.source:
+                error.args = (f"{self.source}: {error}",)
+            raise
+
+    @property
+    def assignments(self) -> list[str]:
+        """The changes, as assignments `key=value` in TOML."""
+        return [f"{key}={_toml(value)}" for key, value in self.changes]
+
+    def merged(self) -> dict[str, Any]:
+        """The configuration as a dict, after the changes."""
+        merged: dict[str, Any] = json.loads(_upwash.json_of_toml(self.toml))
+        for key, value in self.changes:
+            _put(merged, key, value)
+        return merged
 
 
 def read(config: Config | None, overrides: Mapping[str, Any] | None = None) -> ReadConfig:
@@ -37,7 +62,6 @@ def read(config: Config | None, overrides: Mapping[str, Any] | None = None) -> R
     """
     temporary: list[TemporaryFolder] = []
     changes = _flat(_plain(overrides or {}, "", temporary))
-    assignments = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in changes]
     if isinstance(config, (str, os.PathLike)):
         path = Path(config)
         try:
@@ -45,13 +69,13 @@ def read(config: Config | None, overrides: Mapping[str, Any] | None = None) -> R
         except (OSError, ValueError) as error:
             remedy = "" if path.suffix == ".toml" else "; a configuration is a dict or the path of a TOML file"
             raise ConfigError(f"cannot read {path}: {error}{remedy}") from error
-        return ReadConfig(text, assignments, str(path.parent), temporary)
+        return ReadConfig(text, changes, str(path.parent), temporary, str(path))
     if config is None:
         config = {}
     if not isinstance(config, Mapping):
         raise TypeError(f"a configuration is a dict or the path of a TOML file, not {type(config).__name__}")
     values = _plain(config, "", temporary)
-    return ReadConfig(_upwash.toml_of_json(json.dumps(values)), assignments, "", temporary)
+    return ReadConfig(_upwash.toml_of_json(json.dumps(values)), changes, "", temporary)
 
 
 def _plain(values: Mapping[str, Any], path: str, temporary: list[TemporaryFolder]) -> dict[str, Any]:
@@ -108,6 +132,19 @@ def _flat(values: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
     for key, value in values.items():
         flat += _flat(value, f"{path}{key}.") if isinstance(value, dict) else [(f"{path}{key}", value)]
     return flat
+
+
+def _toml(value: Any) -> str:
+    """A value in TOML, on one line.
+
+    >>> _toml([{"address": "a:1", "weights": [1, 2.5]}, True])
+    '[{"address" = "a:1", "weights" = [1, 2.5]}, true]'
+    """
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(str(key))} = {_toml(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _topology(graph: "_upwash.Graph", temporary: list[TemporaryFolder]) -> str:

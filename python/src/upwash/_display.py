@@ -4,6 +4,8 @@ import html
 import os
 from pathlib import Path
 
+from .errors import RunDirectoryError
+
 
 class Svg:
     """A picture: shown by notebooks, and saved by `save`.
@@ -17,15 +19,23 @@ class Svg:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the picture to a file."""
-        path = Path(path)
-        path.write_text(self.text, encoding="utf-8")
-        return path
+        return write(path, self.text)
 
     def _repr_svg_(self) -> str:
         return self.text
 
     def __repr__(self) -> str:
         return f"<upwash.Svg of {len(self.text)} characters: save it, or show it in a notebook>"
+
+
+def write(path: str | os.PathLike[str], text: str) -> Path:
+    """Writes a file."""
+    path = Path(path)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RunDirectoryError(f"cannot write {path}: {error}") from error
+    return path
 
 
 def table(rows: list[dict[str, object]]) -> str:

@@ -96,7 +96,10 @@ def _native(labels: Any, workers: int, how: str, batch_size: int, seed: int) -> 
         labels = np.zeros(int(labels), np.uint8)
     if hasattr(labels, "detach"):
         labels = labels.detach().cpu().numpy()
-    labels = np.asarray(labels)
+    try:
+        labels = np.asarray(labels)
+    except ValueError as error:
+        raise DataError(f"labels: expected a list of integers: {error}") from error
     if labels.ndim != 1 or labels.dtype.kind not in "iub" or labels.size == 0:
         raise DataError(f"labels: expected a list of integers, not an array of {labels.dtype} of shape {labels.shape}")
     if labels.min() < 0 or labels.max() > 255:

@@ -1,11 +1,10 @@
 """Which worker of a run this process is."""
 
-import json
 import os
 import tomllib
 from pathlib import Path
 
-from . import _config, _upwash
+from . import _config
 from .errors import ConfigError, RunError
 
 PEERS = "UPWASH_PEERS"
@@ -38,8 +37,8 @@ def peers_of(
 ) -> tuple[list[dict[str, str]], str | None]:
     """The address and key of every worker, and the key file of this one. Both are empty for ranks of an MPI job, and for a
     process without others. Completes the configuration."""
-    config = json.loads(_upwash.json_of_toml(read.toml))
-    has_graph = has_graph or "graph" in config or any(entry.startswith("graph") for entry in read.assignments)
+    config = read.merged()
+    has_graph = has_graph or "graph" in config
     if transport == "mpi":
         return [], None
     if transport is not None:
@@ -47,10 +46,9 @@ def peers_of(
     peers = config.get("network", {}).get("peers", [])
     if not peers and (file := os.environ.get(PEERS)):
         peers = _listed(file)
-        entries = (f'{{address = "{peer["address"]}", key = "{peer["key"]}"}}' for peer in peers)
-        read.assignments.append(f"network.peers=[{', '.join(entries)}]")
+        read.changes.append(("network.peers", peers))
     if not has_graph:
-        read.assignments.append(f'graph.topology="{_default_graph(len(peers) or 1)}"')
+        read.changes.append(("graph.topology", _default_graph(len(peers) or 1)))
     if not peers:
         return [], None
     key = key or os.environ.get(KEY)

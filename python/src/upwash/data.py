@@ -123,7 +123,17 @@ def _pairs(dataset: Any) -> tuple[Any, Any]:
         raise DataError("data: the data set is empty")
     if any(not isinstance(item, (tuple, list)) or len(item) != 2 for item in items):
         raise DataError("data: every item of the data set must be a pair (example, label)")
-    return np.stack([_array(example) for example, _ in items]), np.array([int(label) for _, label in items])
+    try:
+        examples, labels = [_array(example) for example, _ in items], [int(label) for _, label in items]
+    except ValueError as error:
+        raise DataError(f"data: an item of the data set is no array of numbers with a label: {error}") from error
+    for index, example in enumerate(examples):
+        if example.shape != examples[0].shape:
+            raise DataError(
+                f"data: example {index} has the shape {example.shape}, but the first one {examples[0].shape}: bring all to "
+                "the same shape"
+            )
+    return np.stack(examples), np.array(labels)
 
 
 def _array(values: Any) -> np.ndarray:

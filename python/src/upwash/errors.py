@@ -38,7 +38,8 @@ class AlgorithmError(UpwashError, ValueError):
 
 
 class RunDirectoryError(UpwashError, OSError):
-    """A run directory is in use, holds another run, has nothing to resume, or cannot be read or written."""
+    """A run directory is in use, holds another run, has nothing to resume, or cannot be read or written. So cannot a file
+    that a run, a report or a picture is saved to."""
 
 
 class RunError(UpwashError, RuntimeError):

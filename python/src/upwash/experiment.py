@@ -39,7 +39,8 @@ class Experiment:
     ) -> None:
         read = _config.read(config, overrides)
         dataset = None if data is None else dataset_of(data)._for(_upwash)
-        self._native = _upwash.NativeExperiment(read.toml, read.assignments, read.files, dataset, algorithm)
+        with read.naming_file():
+            self._native = _upwash.NativeExperiment(read.toml, read.assignments, read.files, dataset, algorithm)
         self.config: dict[str, Any] = json.loads(_upwash.json_of_toml(self._native.config_toml))
         """The configuration, with every default written out."""
 

@@ -55,9 +55,11 @@ class Run:
 
     @property
     def status(self) -> str:
-        """`finished`, `interrupted`, `diverged`, or `running`."""
+        """`finished`, `interrupted`, `diverged`, `running`, or `cut off`: it failed, or its process was killed."""
         ending = self._details["ending"]
-        return "running" if ending is None else ending.status
+        if ending is not None:
+            return str(ending.status)
+        return "running" if any(_upwash.is_running(file.parent) for file in self._logs()) else "cut off"
 
     @property
     def summary(self) -> Record:
@@ -66,7 +68,8 @@ class Run:
         if path.is_file():
             return of_json(path.read_text(encoding="utf-8"))
         if self._details["ending"] is None:
-            raise RunDirectoryError(f"the run in {self.path} has not ended: there is no summary yet")
+            text = f"the run in {self.path} has no summary, because it is {self.status}"
+            raise RunDirectoryError(text + self._remedy())
         details = self._details.to_dict()
         return Record({name: details[name] for name in ("algorithm", "workers", "per_worker", "server")})
 
@@ -88,7 +91,7 @@ class Run:
 
     def _events(self) -> Iterator[dict[str, Any]]:
         """The events, in order. A process that was killed may have left an incomplete line."""
-        files = sorted(self.path.glob("events.jsonl")) or sorted(self.path.glob("*/events.jsonl"))
+        files = self._logs()
         for file in files:
             with file.open(encoding="utf-8") as lines:
                 for line in lines:
@@ -97,6 +100,10 @@ class Run:
                     except ValueError:
                         break
                     yield event if len(files) == 1 else {"process": file.parent.name, **event}
+
+    def _logs(self) -> list[Path]:
+        """The files of events, one for each process."""
+        return sorted(self.path.glob("events.jsonl")) or sorted(self.path.glob("*/events.jsonl"))
 
     @property
     def epochs(self) -> Any:
@@ -141,12 +148,8 @@ class Run:
         """
         path = self.path / "model.safetensors"
         if not path.is_file():
-            remedies = {
-                "interrupted": f"; continue it with upwash.train(..., out={os.fspath(self.path)!r}, resume=True)",
-                "running": "; wait until it ends",
-            }
             what = f"the run in {self.path} has no model, because it is {self.status}: only a finished run has one"
-            raise RunDirectoryError(what + remedies.get(self.status, ""))
+            raise RunDirectoryError(what + self._remedy())
         arrays = _upwash.read_model(path)
         if framework == "numpy":
             return arrays
@@ -159,6 +162,11 @@ class Run:
             raise MissingPackageError(text) from error
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
 
+    def _remedy(self) -> str:
+        """What brings a run to its end."""
+        resume = f"; continue it with upwash.train(..., out={os.fspath(self.path)!r}, resume=True)"
+        return {"interrupted": resume, "cut off": resume, "running": "; wait until it ends"}.get(self.status, "")
+
     def figures(self) -> dict[str, Svg]:
         """The charts of its report, by name."""
         return {name: Svg(text) for name, text in _upwash.figures([self.path])}
@@ -170,14 +178,19 @@ class Run:
     def save(self, path: str | os.PathLike[str]) -> "Run":
         """Copies the run directory, and returns the run in the copy."""
         path = Path(path)
-        if path.exists() and any(path.iterdir()):
-            raise RunDirectoryError(f"{path} is not empty: choose another directory")
-        shutil.copytree(self.path, path, dirs_exist_ok=True)
+        try:
+            if path.exists() and any(path.iterdir()):
+                raise RunDirectoryError(f"{path} is not empty: choose another directory")
+            shutil.copytree(self.path, path, dirs_exist_ok=True)
+        except RunDirectoryError:
+            raise
+        except OSError as error:
+            raise RunDirectoryError(f"cannot copy {self.path} to {path}: {error}") from error
         return Run(path)
 
     def _row(self) -> dict[str, Any]:
         """Its line in a table of runs."""
-        summary = self.summary if self.status != "running" else {}
+        summary = self.summary if self._details["ending"] is not None else {}
         row = {"run": self.name, "algorithm": self._details.algorithm, "graph": self._details.graph_name}
         row |= {"status": self.status, "seed": self.config.get("seed", 0)}
         for name in ("mean_accuracy", "worst_accuracy", "averaged_model_accuracy", "consensus_distance", "bytes_sent"):
@@ -233,13 +246,8 @@ class Runs(Sequence[Run]):
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Writes a page that shows the runs side by side: one HTML file that needs nothing else."""
-        path = Path(path)
         page = _upwash.report_page([run.path for run in self._runs])
-        try:
-            path.write_text(page, encoding="utf-8")
-        except OSError as error:
-            raise RunDirectoryError(f"cannot write {path}: {error}") from error
-        return path
+        return _display.write(path, page)
 
     def _repr_html_(self) -> str:
         head = _display.table([run._row() for run in self._runs])

@@ -13,11 +13,12 @@ from typing import Any
 from tqdm import TqdmWarning
 
 from . import _config, _upwash
+from ._ending import end
 from ._records import Record
 from ._temporary import TemporaryFolder
 from .algorithm import Algorithm
 from .data import Dataset, dataset_of
-from .errors import ConfigError, MissingPackageError, StopTraining
+from .errors import AlgorithmError, ConfigError, MissingPackageError, StopTraining
 from .run import Run
 
 with warnings.catch_warnings():
@@ -97,24 +98,26 @@ def train(
     if out is None:
         temporary = TemporaryFolder("upwash-run-")
         out = temporary.path
-    session = native.Session(
-        read.toml,
-        read.assignments,
-        read.files,
-        dataset=None if data is None else dataset_of(data)._for(native),
-        algorithm=algorithm,
-        output=os.fspath(out),
-        resume=resume,
-        threads=threads,
-        every_event=bool(callbacks),
-        transport=transport,
-    )
+    dataset = None if data is None else dataset_of(data)._for(native)
+    with read.naming_file():
+        session = native.Session(
+            read.toml,
+            read.assignments,
+            read.files,
+            dataset=dataset,
+            algorithm=algorithm,
+            output=os.fspath(out),
+            resume=resume,
+            threads=threads,
+            every_event=bool(callbacks),
+            transport=transport,
+        )
     bar = _Progress(progress if session.rank == 0 else False, warns=session.rank == 0)
     _running.add(session)
     try:
         with _Closing(callbacks):
             try:
-                _follow(session, callbacks, bar)
+                _follow(session, callbacks, bar, read)
             except BaseException as error:
                 _say_how_to_continue(session, error, out, temporary)
                 raise
@@ -138,7 +141,9 @@ def _module(transport: str | None) -> Any:
         ) from error
 
 
-def _follow(session: _upwash.Session, callbacks: Iterable[Callback], bar: "_Progress") -> None:
+def _follow(
+    session: _upwash.Session, callbacks: Iterable[Callback], bar: "_Progress", read: _config.ReadConfig
+) -> None:
     """Follows a run to its end, or until a callback stops it."""
     try:
         with bar:
@@ -148,10 +153,18 @@ def _follow(session: _upwash.Session, callbacks: Iterable[Callback], bar: "_Prog
                     bar.show(event)
                     for callback in callbacks:
                         callback(event)
-        while session.result(_WAIT) is None:
-            pass
     except StopTraining:
         _end(session)
+        return
+    try:
+        with read.naming_file():
+            while session.result(_WAIT) is None:
+                pass
+    except StopTraining as error:
+        raise AlgorithmError(
+            "the algorithm raised StopTraining, which ends a run only from a callback: "
+            "upwash.train(..., callbacks=function)"
+        ) from error
 
 
 def _say_how_to_continue(
@@ -185,7 +198,7 @@ def _end(session: _upwash.Session) -> bool:
             return True
         except KeyboardInterrupt:
             # Pressed again: the algorithm may not return.
-            session.interrupt_algorithm()
+            session.is_planning(raises=True)
         except Exception as failure:
             if "already ended" in str(failure):
                 return False
@@ -261,11 +274,11 @@ _running: set[_upwash.Session] = set()
 
 
 def _end_all() -> None:
-    """At the end of the interpreter: threads that call Python must not outlive it."""
+    """Ends runs before the interpreter."""
     for session in list(_running):
         try:
             session.stop()
-            session.result(60.0)
+            end(session, lambda session=session: session.result(_WAIT) is not None)  # type: ignore[misc]
         except BaseException:
             pass
 

@@ -4,7 +4,7 @@ use super::events::{Events, Watch};
 use super::rendezvous::{Rendezvous, when_released};
 use super::vectors::Vectors;
 use super::{NodeError, json};
-use crate::algorithm::Failure;
+use crate::algorithm::Watched;
 use crate::errors::Class;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,8 +29,8 @@ pub(super) struct Parts {
     pub(super) output: Option<PathBuf>,
     pub(super) stop: StopHandle,
     pub(super) events: Events,
-    /// The exception of an algorithm in Python, if it raises one.
-    pub(super) failure: Option<Failure>,
+    /// The algorithm, if it is in Python.
+    pub(super) watched: Watched,
 }
 
 /// What the training loop asks for.
@@ -74,7 +74,7 @@ pub(super) struct Ready {
 struct Loop<'a> {
     requests: &'a Receiver<Request>,
     replies: &'a SyncSender<Reply>,
-    failure: Option<Failure>,
+    watched: Watched,
 }
 
 impl Loop<'_> {
@@ -84,7 +84,7 @@ impl Loop<'_> {
     }
 
     fn answer(&self, reply: Reply) {
-        let reply = reply.map_err(|error| NodeError { failure: self.failure.clone(), ..error });
+        let reply = reply.map_err(|error| NodeError { watched: self.watched.clone(), ..error });
         // A loop that is gone needs no answer.
         let _ = self.replies.send(reply);
     }
@@ -92,7 +92,7 @@ impl Loop<'_> {
 
 /// Answers requests until the run ends, or the loop gives the worker up.
 pub(super) fn serve(parts: Parts, requests: &Receiver<Request>, replies: &SyncSender<Reply>) {
-    let training = Loop { requests, replies, failure: parts.failure.clone() };
+    let training = Loop { requests, replies, watched: parts.watched.clone() };
     match Worker::prepare(parts) {
         Ok((worker, mut model)) => {
             training.answer(Ok(Answer::Ready(worker.ready())));
@@ -247,7 +247,7 @@ impl Worker {
         let mut connection = self.rendezvous.connect(&self.experiment, self.number, &mut replica.attach()?)?;
         let result = self.run_over(&mut *connection.transport, replica, progress, training);
         result.map_err(|error| {
-            let error = NodeError { failure: training.failure.clone(), ..error };
+            let error = NodeError { watched: training.watched.clone(), ..error };
             self.rendezvous.failed(&error);
             error
         })

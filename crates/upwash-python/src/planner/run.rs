@@ -2,7 +2,6 @@
 
 use super::Reply;
 use super::engine::{Command, PlanningEngine};
-use pyo3::Python;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -23,21 +22,6 @@ pub(super) struct Beginning {
     pub(super) stop: StopHandle,
 }
 
-/// Runs on a thread of its own. If the algorithm is in Python, the thread keeps its state of the interpreter for the
-/// whole run, which makes each call cheaper.
-pub(super) fn run_attached(
-    start: Beginning,
-    commands: Receiver<Command>,
-    replies: &SyncSender<Reply>,
-    has_python: bool,
-) -> Result<Option<Summary>, RunError> {
-    let run = move || run(start, commands, replies);
-    match has_python {
-        true => Python::attach(|py| py.detach(run)),
-        false => run(),
-    }
-}
-
 fn open(start: &Beginning, top: &Path) -> Result<RunDirectory, RunError> {
     let (experiment, location) = (&start.experiment, RunLocation::local(&start.experiment));
     Ok(match &start.progress {
@@ -47,7 +31,7 @@ fn open(start: &Beginning, top: &Path) -> Result<RunDirectory, RunError> {
 }
 
 /// Returns the summary, or nothing if Python has gone.
-fn run(
+pub(super) fn run(
     start: Beginning,
     commands: Receiver<Command>,
     replies: &SyncSender<Reply>,

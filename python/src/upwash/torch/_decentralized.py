@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
-from .. import _config, _upwash
+from .. import _config, _exit_code, _upwash
+from .._ending import end
 from .._processes import Launched, peers_of
 from .._records import Record
 from ..algorithm import Algorithm
-from ..errors import ConfigError, UpwashError
+from ..errors import ConfigError, RunError, UpwashError
 from ..training import _module
 from ._flat import Flat, check_trained, statistics_of, trainable
 
@@ -104,31 +105,33 @@ class Decentralized(torch.optim.Optimizer):
         device = parameters[0].get().device
         own = _own(overrides, graph, algorithm, overlap, statistics)
         read = _config.read(config, own)
-        peers, key = peers_of(read, key, transport, has_graph=graph is not None)
+        with read.naming_file():
+            peers, key = peers_of(read, key, transport, has_graph=graph is not None)
         native = _module("mpi" if transport == "mpi" else None)
         self._parameters = Flat(parameters, device)
         self._statistics = Flat(statistics_of(model, device), device)
         self._launched = Launched()
-        self._node = native.NativeNode(
-            read.toml,
-            read.assignments,
-            read.files,
-            algorithm=algorithm if isinstance(algorithm, Algorithm) else None,
-            model_name=type(model).__name__,
-            data_name="loop",
-            optimizer_name=type(optimizer).__name__,
-            parameters=[(slot.name, slot.shape) for slot in parameters],
-            buffers=[(slot.name, slot.shape) for slot in self._statistics.slots],
-            model=self._parameters.host.numpy(),
-            statistics=self._statistics.host.numpy(),
-            rounds=rounds,
-            rounds_per_epoch=rounds_per_epoch,
-            batch_size=batch_size,
-            key=key,
-            output=None if out is None else os.fspath(out),
-            threads=threads,
-            transport=transport or ("peers" if peers else None),
-        )
+        with read.naming_file():
+            self._node = native.NativeNode(
+                read.toml,
+                read.assignments,
+                read.files,
+                algorithm=algorithm if isinstance(algorithm, Algorithm) else None,
+                model_name=type(model).__name__,
+                data_name="loop",
+                optimizer_name=type(optimizer).__name__,
+                parameters=[(slot.name, slot.shape) for slot in parameters],
+                buffers=[(slot.name, slot.shape) for slot in self._statistics.slots],
+                model=self._parameters.host.numpy(),
+                statistics=self._statistics.host.numpy(),
+                rounds=rounds,
+                rounds_per_epoch=rounds_per_epoch,
+                batch_size=batch_size,
+                key=key,
+                output=None if out is None else os.fspath(out),
+                threads=threads,
+                transport=transport or ("peers" if peers else None),
+            )
         self._temporary = read.temporary
         self._rounds = rounds
         self._round = 0
@@ -142,6 +145,7 @@ class Decentralized(torch.optim.Optimizer):
         self._summary: Record | None = None
         self._is_closed = False
         _workers.add(self)
+        _exit_code.watch()
 
     # The state is that of the wrapped optimizer, for learning-rate schedulers and everything else that looks at it.
 
@@ -211,6 +215,7 @@ class Decentralized(torch.optim.Optimizer):
                 as AL-DSGD, need it; reports show it.
         """
         self._launched.check()
+        _exit_code.go_on()
         if self._status is not None:
             raise self._ended()
         if loss is None and closure is None and self._node.needs_losses and self._node.trains:
@@ -342,7 +347,8 @@ class Decentralized(torch.optim.Optimizer):
 
     def close(self) -> None:
         """Ends the run of this worker, leaves the others, and writes the summary. Called at the end of the program as well;
-        in a `with` block, at its end."""
+        in a `with` block, at its end. A run counts as interrupted if rounds are left, or if the program ends with an
+        exception or a nonzero `sys.exit`."""
         is_complete = self._rounds is None or self._round >= self._rounds
         self._close(is_finished=is_complete and not self._is_broken)
 
@@ -357,11 +363,26 @@ class Decentralized(torch.optim.Optimizer):
         self._report()
         self._summary = None if summary is None else Record(json.loads(summary))
 
+    def _leave(self, has_failed: bool) -> bool:
+        """Ends the run at the end of the interpreter. False while another thread is using the worker."""
+        try:
+            if has_failed:
+                self._close(is_finished=False)
+            else:
+                self.close()
+        except RunError as error:
+            if "another thread" not in str(error):
+                raise
+            # It takes no further step then.
+            self._status, self._is_closed = self._status or "interrupted", False
+            return False
+        return True
+
     def __enter__(self) -> "Decentralized":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
-        if error is None:
+        if error is None or isinstance(error, SystemExit) and not _exit_code.is_failure(error.code):
             self.close()
         else:
             self._close(is_finished=False)
@@ -389,13 +410,11 @@ _workers: set[Decentralized] = set()
 
 def _close_all() -> None:
     """Ends runs before the interpreter: their threads must not outlive it."""
-    has_failed = getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
+    is_raised = getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
+    has_failed = is_raised or _exit_code.has_failed()
     for worker in list(_workers):
         try:
-            if has_failed:
-                worker._close(is_finished=False)
-            else:
-                worker.close()
+            end(worker._node, lambda worker=worker: worker._leave(has_failed))  # type: ignore[misc]
         except Exception as error:
             print(f"upwash: worker {worker.worker} could not end its run: {error}", file=sys.stderr)
 

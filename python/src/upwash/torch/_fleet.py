@@ -13,24 +13,29 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+import torch
+from torch import nn
+
 from .. import _config, _upwash
+from .._ending import end
 from .._records import Record, of_json
 from ..algorithm import Algorithm
-from ..errors import ConfigError, MissingPackageError, RunError
-
-try:
-    import torch
-    from torch import nn
-except ImportError as error:
-    raise MissingPackageError("upwash.torch needs the package torch: pip install torch, or upwash[torch]") from error
-
+from ..errors import ConfigError, RunError
 from ._fleet_batches import Batches
 from ._fleet_capture import Recorder
 from ._fleet_checks import check_counts, check_one_device, checked_optimizer, compiled, default_graph
-from ._fleet_gradients import Gradients
+from ._fleet_gradients import Gradient, Gradients
 from ._fleet_mixing import Program, Store
 from ._fleet_optimizer import Update
-from ._fleet_vectors import Rows, check_alike, running_statistics, set_buffer, trained_parameters
+from ._fleet_vectors import (
+    Place,
+    Rows,
+    check_alike,
+    check_places,
+    running_statistics,
+    set_buffer,
+    trained_parameters,
+)
 
 
 class Fleet:
@@ -147,14 +152,15 @@ class Fleet:
 
     def _new_planner(self) -> "_upwash.Planner":
         read = self._read
-        return _upwash.Planner(
-            read.toml,
-            read.assignments,
-            read.files,
-            algorithm=self._algorithm,
-            rounds=self._rounds,
-            rounds_per_epoch=self._rounds_per_epoch,
-        )
+        with read.naming_file():
+            return _upwash.Planner(
+                read.toml,
+                read.assignments,
+                read.files,
+                algorithm=self._algorithm,
+                rounds=self._rounds,
+                rounds_per_epoch=self._rounds_per_epoch,
+            )
 
     def _make_models(self, make_model: Callable[[], nn.Module], device: str | torch.device | None) -> list[nn.Module]:
         """A replica for every worker."""
@@ -194,22 +200,25 @@ class Fleet:
         self._gradient_rows = rows.like()
         kept = [running_statistics(model) for model in self.models]
         statistics = Rows.of(kept[0], self.workers, self.device)
+        gradients: list[list[Gradient]] = [[] for _ in self.models]
         for row, model in enumerate(self.models):
             for slot in rows.slots:
                 parameter, view = parameters[row][slot.name], rows.view(row, slot)
                 view.copy_(parameter.data)
                 parameter.data = view
-                parameter.grad = self._gradient_rows.view(row, slot)
+                parameter.grad = gradient = self._gradient_rows.view(row, slot)
+                gradients[row].append((parameter, gradient))
             for slot in statistics.slots:
                 view = statistics.view(row, slot)
                 view.copy_(kept[row][slot.name])
                 set_buffer(model, slot.name, view)
+        names = [slot.name for slot in rows.slots + statistics.slots]
+        self._places = [[Place.of(model, name) for name in names] for model in self.models]
+        self._checks = 0
         vectors = self._planner.state_vectors
         states = [rows.matrix.clone() if start == "model" else torch.zeros_like(rows.matrix) for _, start in vectors]
         self._store = Store(rows, statistics, states)
-        self._gradient_views = [
-            [(parameter, parameter.grad) for parameter in parameters[row].values()] for row in self._trained
-        ]
+        self._gradient_views = [gradients[row] for row in self._trained]
         trained = [parameter for row in self._trained for parameter in parameters[row].values()]
         self.optimizer = checked_optimizer(optimizer(trained), trained)
         """The optimizer of all replicas. Learning-rate schedulers take it as any other."""
@@ -238,7 +247,10 @@ class Fleet:
 
     @property
     def captured(self) -> dict[str, bool]:
-        """Which parts of a step run as CUDA graphs: `gradients`, `optimizer`, `exchange`."""
+        """Which parts of a step run as CUDA graphs: `gradients`, `optimizer`, `exchange`.
+
+        A part is False as well if it has more forms than there are graphs, so that it runs eagerly in some rounds.
+        """
         return {"gradients": self._gradients.is_captured, **self._update.captured}
 
     def step(self, *arguments: Any) -> torch.Tensor:
@@ -289,6 +301,10 @@ class Fleet:
             raise RunError("the fleet is closed: create another one")
         if self._is_broken:
             raise RunError("the last step was interrupted halfway: load a state_dict before the next one")
+        # One replica each time: a check of all would take as long as a small step.
+        replica = self._checks % self.workers
+        check_places(self._places[replica], replica)
+        self._checks += 1
 
     def _begin(self) -> None:
         if not self._has_begun and self._ended is None:
@@ -448,6 +464,16 @@ class Fleet:
         kept = statistics.unpadded(self._averaged(statistics, self._trained)).cpu().numpy()
         self._end((average, kept))
 
+    def _leave(self) -> bool:
+        """Interrupts the run at the end of the interpreter. False while another thread is using the fleet."""
+        # It takes no further step then.
+        self._ended = self._ended or "interrupted"
+        try:
+            self.close(interrupted=True)
+        except RunError as error:
+            return "another thread" not in str(error)
+        return True
+
     def _end(self, averaged: tuple[Any, Any] | None) -> None:
         answer = self._planner.end(*(averaged or (None, None)))
         while isinstance(answer, dict):
@@ -468,10 +494,10 @@ _open: "weakref.WeakSet[Fleet]" = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """At the end of the interpreter: runs that were not closed are interrupted."""
+    """Interrupts runs that were not closed, before the interpreter ends."""
     for fleet in list(_open):
         try:
-            fleet.close(interrupted=True)
+            end(fleet._planner, fleet._leave)
         except BaseException:
             pass
 

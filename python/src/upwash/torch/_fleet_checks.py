@@ -6,13 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import ConfigError, MissingPackageError
-
-OLDEST = (2, 4)
-if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST:
-    raise MissingPackageError(
-        f"upwash.torch needs torch {OLDEST[0]}.{OLDEST[1]} or newer, not {torch.__version__}: pip install -U torch"
-    )
+from ..errors import ConfigError
 
 
 def compiled(models: Sequence[nn.Module], options: bool | Mapping[str, Any]) -> Sequence[Any]:

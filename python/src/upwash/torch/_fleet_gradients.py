@@ -36,8 +36,8 @@ class Gradients:
 
     @property
     def is_captured(self) -> bool:
-        """Whether graphs are in use."""
-        return self._graphs is not None and self._graphs.is_in_use
+        """Whether graphs are in use for all rounds but the first."""
+        return self._graphs is not None and self._graphs.is_in_use and not self._graphs.is_full
 
     def compute(self, batches: Batches, loss: Loss) -> torch.Tensor:
         """Every replica's loss, on the CPU. Gradients may still be under way on the device."""
@@ -111,7 +111,7 @@ class Graphs:
         self._streams = recorder.streams(replicas)
         self._graphs: dict[Any, _Graph] = {}
         self._failure: str | None = None
-        self._is_full = False
+        self.is_full = False
         self._losses = torch.zeros(replicas, device=device)
         self._count = torch.zeros(1, dtype=torch.int64, device=device)
         self._host_losses = recorder.pinned(torch.zeros(replicas))
@@ -133,8 +133,8 @@ class Graphs:
         known = self._graphs.get(key)
         if known is None:
             if len(self._graphs) >= MAX_GRAPHS:
-                if not self._is_full:
-                    self._is_full = True
+                if not self.is_full:
+                    self.is_full = True
                     warn_eager(
                         "a step",
                         f"there are graphs for {MAX_GRAPHS} other forms of batches and losses already; pad batches to "

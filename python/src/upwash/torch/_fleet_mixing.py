@@ -88,6 +88,11 @@ class Program:
         self.integers = _joined(self._integers, np.int64)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no vector changes. PyTorch warns about graphs of such programs."""
+        return all(operation.kind == "alias" for operation in self.operations)
+
+    @property
     def structure(self) -> tuple[Any, ...]:
         """What a captured program depends on, apart from its numbers."""
         return (self.operations, len(self.numbers), len(self.integers))
@@ -99,7 +104,7 @@ class Program:
             if entry["kind"] == "random-k":
                 self._integers.append(entry["draws"][entry["rows"]])
             yield Operation("compress", (entry["copy"], entry["kind"], entry["kept"], len(entry["rows"]), columns))
-        steps = exchange["steps"]
+        steps = _changing(exchange["steps"], exchange["messages"])
         for index, content in enumerate(exchange["messages"]):
             uses = [number for number, step in enumerate(steps) if step["message"] == index and _reads_messages(step)]
             if uses:
@@ -165,6 +170,28 @@ def _joined(parts: list[np.ndarray], kind: type) -> np.ndarray:
 
 def _reads_messages(step: Mapping[str, Any]) -> bool:
     return bool(step["weight"].any() or step["others"].any() or step["mean"].any())
+
+
+def _changing(steps: Sequence[Mapping[str, Any]], messages: Sequence[np.ndarray]) -> list[Mapping[str, Any]]:
+    """The steps, without those after which their vector is what it was."""
+    changing: list[Mapping[str, Any]] = []
+    for step in steps:
+        is_first = all(earlier["target"] != step["target"] for earlier in changing)
+        if not (is_first and _keeps_its_vector(step, messages)):
+            changing.append(step)
+    return changing
+
+
+def _keeps_its_vector(step: Mapping[str, Any], messages: Sequence[np.ndarray]) -> bool:
+    """Whether every row of a vector becomes what it is, or what it sends of itself."""
+    rows, target = step["rows"], step["target"]
+    own, weight = step["own"][rows], step["weight"][rows]
+    if step["others"].any() or step["mean"].any() or np.delete(own, target, 1).any():
+        return False
+    if not weight.any():
+        return bool((own[:, target] == 1).all())
+    reads_itself = bool((step["reference"] == np.arange(len(rows)))[rows].all() and (weight == 1).all())
+    return reads_itself and not own.any() and _only_column(messages[step["message"]]) == target
 
 
 def _only_column(content: np.ndarray) -> int | None:

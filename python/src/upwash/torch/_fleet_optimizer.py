@@ -49,7 +49,7 @@ class Update:
 
     def exchange(self, program: Program) -> None:
         """Carries out the exchanges of a program."""
-        if not program.operations:
+        if program.is_empty:
             return
         if self._exchange is None or not self._exchange.run(program):
             device = self._store.model.device
@@ -192,11 +192,12 @@ class CapturedExchange:
     def __init__(self, store: Store, recorder: Recorder) -> None:
         self._store, self._recorder = store, recorder
         self._structures: dict[Any, _Structure] = {}
-        self._failed = False
+        self._failed = self._is_full = False
 
     @property
     def is_in_use(self) -> bool:
-        return any(structure.graph is not None for structure in self._structures.values())
+        """Whether exchanges run as graphs, apart from those of the first rounds."""
+        return not self._is_full and any(structure.graph is not None for structure in self._structures.values())
 
     def run(self, program: Program) -> bool:
         """Carries out a program; False if it must be carried out without a graph."""
@@ -206,6 +207,7 @@ class CapturedExchange:
         structure = self._structures.get(key)
         if structure is None:
             if len(self._structures) >= MAX_STRUCTURES:
+                self._say_that_it_is_full()
                 return False
             structure = self._structures[key] = _Structure(program, self._recorder, self._store.model.device)
         structure.load(program)
@@ -223,6 +225,12 @@ class CapturedExchange:
         else:
             structure.graph.replay()
         return True
+
+    def _say_that_it_is_full(self) -> None:
+        if not self._is_full:
+            self._is_full = True
+            why = f"there are graphs for {MAX_STRUCTURES} exchanges of another structure already"
+            warn_eager("an exchange", f"{why}; the results are the same, and the other exchanges still run as graphs")
 
     def _run(self, structure: _Structure) -> None:
         carry_out(structure.operations, self._store, structure.numbers())

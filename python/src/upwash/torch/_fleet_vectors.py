@@ -130,6 +130,41 @@ def set_buffer(model: nn.Module, name: str, tensor: torch.Tensor) -> None:
     setattr(model.get_submodule(path), last, tensor)
 
 
+@dataclass(frozen=True)
+class Place:
+    """A tensor of a replica, and where the fleet has put it."""
+
+    name: str
+    module: nn.Module
+    key: str
+    tensor: torch.Tensor
+    address: int
+
+    @classmethod
+    def of(cls, model: nn.Module, name: str) -> "Place":
+        """The place of a parameter or buffer, by its path."""
+        path, _, key = name.rpartition(".")
+        module = model.get_submodule(path)
+        tensor = getattr(module, key)
+        return cls(name, module, key, tensor, tensor.data_ptr())
+
+    @property
+    def is_kept(self) -> bool:
+        tensor = getattr(self.module, self.key, None)
+        return tensor is self.tensor and tensor.data_ptr() == self.address
+
+
+def check_places(places: Sequence[Place], replica: int) -> None:
+    """Refuses a replica of which a tensor was replaced: the fleet would train and exchange the former one."""
+    for place in places:
+        if not place.is_kept:
+            raise ConfigError(
+                f"the tensor {place.name} of replica {replica} is no longer the one that the fleet trains: load weights "
+                "with load_state_dict(..., assign=False), call .to(), .half() and the like in make_model, and create "
+                "another fleet"
+            )
+
+
 def check_alike(models: Sequence[nn.Module]) -> None:
     """Refuses replicas that share parameters or differ in shapes."""
     owners: dict[int, int] = {}
