@@ -78,8 +78,7 @@ impl Gossip<'_> {
         for (&sender, &received) in &inbox.received_stats {
             stats[sender] = received;
         }
-        let by_links = matches!(job.exchange, Exchange::Neighbors | Exchange::Early);
-        if by_links && !self.is_single_process() {
+        if matches!(job.exchange, Exchange::Neighbors | Exchange::Early) {
             inbox.links = self.reweighted(job.context.round, &stats, &inbox, transport);
         }
         inbox.stats = stats;

@@ -59,7 +59,7 @@ impl<'a> EngineReplicas<'a> {
             let pairs = sum.iter_mut().zip(model);
             pairs.for_each(|(sum, x)| *sum += f64::from(*x));
         }
-        if self.placement.is_whole() || !self.supports_collectives() {
+        if !self.supports_collectives() {
             let count = models.len().max(1) as f64;
             return Ok(sum.iter().map(|x| (x / count) as f32).collect());
         }
@@ -95,7 +95,7 @@ impl<'a> EngineReplicas<'a> {
 
     /// Sums a count over all processes. Covers only this process if collectives cannot be used.
     pub(super) fn sum(&mut self, count: u64) -> Result<u64, RunError> {
-        if self.placement.is_whole() || !self.supports_collectives() {
+        if !self.supports_collectives() {
             return Ok(count);
         }
         let sum = self.transport.sum(count as f64)?;
