@@ -147,11 +147,6 @@ impl<'a> Gossip<'a> {
         (0..self.placement.processes()).filter(move |&process| process != this)
     }
 
-    /// Whether all workers are in this process, so that nothing is sent.
-    pub(crate) fn is_single_process(&self) -> bool {
-        self.placement.is_whole()
-    }
-
     pub(crate) fn is_local(&self, worker: usize) -> bool {
         self.placement.row_of(worker).is_some()
     }

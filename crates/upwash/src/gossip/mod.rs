@@ -47,7 +47,7 @@ impl Gossip<'_> {
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<(), GossipError> {
-        if self.is_single_process() || !job.leaves_early() {
+        if !self.placement.has_others() || !job.leaves_early() {
             return Ok(());
         }
         self.observe_links(job, stats, transport);
@@ -63,7 +63,7 @@ impl Gossip<'_> {
         transport: &mut dyn Transport,
     ) -> Result<Inbox, GossipError> {
         let mut inbox = match job.exchange {
-            _ if self.is_single_process() => Inbox::default(),
+            _ if !self.placement.has_others() => Inbox::default(),
             Exchange::Nothing => Inbox::default(),
             Exchange::Mean => self.average(job, &stats, engine, transport)?,
             Exchange::Chosen => self.choose(job, &mut stats, engine, transport)?,

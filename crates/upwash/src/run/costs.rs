@@ -7,6 +7,7 @@ use crate::clock::Transfer;
 use crate::experiment::Experiment;
 use crate::gossip::{ExchangeJob, Inbox};
 use crate::model::Layout;
+use crate::transport::Traffic;
 use std::collections::BTreeSet;
 
 /// Records the links of an exchange. If costs are simulated, also adds its traffic and time.
@@ -148,8 +149,12 @@ fn transfers(
     transfers
 }
 
-/// Sets the simulated time at the end of a round to that of the slowest worker.
-pub(super) fn advance_clock(session: &mut Session<'_>) {
+/// Sets the cost at the end of a round: to what was really sent so far, or the simulated time to that of the slowest
+/// worker.
+pub(super) fn end_round(session: &mut Session<'_>, sent: Traffic) {
+    if !session.simulates_costs {
+        return session.measure_costs(sent);
+    }
     let clocks = session.training.iter().map(|&i| session.progress.clocks[i]);
     session.progress.sent.simulated_seconds = clocks.fold(0.0, f64::max);
 }

@@ -86,7 +86,7 @@ impl<'a> EngineReplicas<'a> {
 
     /// The average of these workers' models, with batch-norm statistics estimated for it.
     fn average(&mut self, workers: &[usize]) -> Result<Replica, RunError> {
-        if self.placement.is_whole() {
+        if self.placement.has_all_rows() {
             return Ok(self.engine.average(&self.placement.rows_of(workers))?);
         }
         let mean = self.mean(workers)?;
@@ -123,7 +123,7 @@ impl Replicas for EngineReplicas<'_> {
     }
 
     fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, RunError> {
-        if self.placement.is_whole() {
+        if self.placement.has_all_rows() {
             let rows = self.placement.rows_of(workers);
             return Ok(self.engine.consensus_distance(&rows)?);
         }

@@ -293,10 +293,7 @@ impl<'a> Node<'a> {
                 session.add_score(worker, *score);
             }
         }
-        match session.simulates_costs {
-            true => costs::advance_clock(session),
-            false => session.measure_costs(self.transport.traffic()),
-        }
+        costs::end_round(session, self.transport.traffic());
         let losses = known_losses(&session.progress.losses);
         let mut replicas = EngineReplicas::new(engine, self.transport);
         session.control_flow = session.end_round(losses, &mut replicas)?;

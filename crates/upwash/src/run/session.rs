@@ -102,7 +102,7 @@ impl<'a> Session<'a> {
             layout: layout.clone(),
             evaluates: true,
             control_flow: ControlFlow::Continue,
-            simulates_costs: placement.is_whole(),
+            simulates_costs: placement.simulates_costs(),
             sent_before,
             started_at: Instant::now(),
         }

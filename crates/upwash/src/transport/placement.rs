@@ -44,9 +44,36 @@ impl Placement {
         self.this
     }
 
-    /// Whether all workers are in this process.
-    pub fn is_whole(&self) -> bool {
+    /// Whether all workers are in this process. What follows from it has names of its own.
+    fn is_whole(&self) -> bool {
         self.processes == 1
+    }
+
+    /// Whether there are other processes to exchange messages with.
+    pub fn has_others(&self) -> bool {
+        !self.is_whole()
+    }
+
+    /// Whether the engine of this process has the rows of all workers. It can then average and compare all models, and
+    /// its checkpoints are complete without those of other processes.
+    pub fn has_all_rows(&self) -> bool {
+        self.is_whole()
+    }
+
+    /// Whether traffic and time are simulated, because nothing is really sent.
+    pub fn simulates_costs(&self) -> bool {
+        self.is_whole()
+    }
+
+    /// Whether this process alone decides when a run pauses, and when it writes checkpoints. Several processes must write
+    /// theirs in the same rounds.
+    pub fn decides_alone(&self) -> bool {
+        self.is_whole()
+    }
+
+    /// The subdirectory of this process in a run directory that several processes share.
+    pub fn subdirectory(&self) -> Option<String> {
+        (!self.is_whole()).then(|| format!("rank-{}", self.this))
     }
 
     /// The workers of a process.

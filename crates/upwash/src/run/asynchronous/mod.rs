@@ -80,22 +80,22 @@ pub(super) fn run(
 ) -> Result<Status, RunError> {
     let placement = transport.placement();
     let execution = session.experiment.config.training.asynchronous;
-    if placement.is_whole() && execution == Execution::VirtualTime {
+    if placement.simulates_costs() && execution == Execution::VirtualTime {
         return virtual_time::run(session, algorithm, engine);
     }
     if session.experiment.config.training.keep_best {
         return Err(RunError::KeepBest(algorithm.display_name()));
     }
-    if !placement.is_whole() && placement.own().len() != 1 {
+    if placement.has_others() && placement.own().len() != 1 {
         return Err(RunError::OneWorkerPerProcess(algorithm.display_name()));
     }
     let Some(concurrent) = engine.concurrent() else {
         return Err(RunError::Threads);
     };
     let workers: ConcurrentWorkers<'_> = concurrent.split();
-    match placement.is_whole() {
-        true => threads::run(session, algorithm, workers),
-        false => network::run(session, algorithm, workers, transport),
+    match placement.has_others() {
+        true => network::run(session, algorithm, workers, transport),
+        false => threads::run(session, algorithm, workers),
     }
 }
 
