@@ -7,6 +7,7 @@ use crate::errors::Class;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
+use upwash::WorkerId;
 use upwash::algorithm::{Combination, Exchange, InitialValue, Outgoing, StateVector};
 use upwash::compress::Compression;
 use upwash::{Assignment, Plan, Vector};
@@ -120,7 +121,7 @@ fn add_messages(assignment: &mut Assignment, weights: &Bound<'_, PyAny>) -> PyRe
         let worker: usize = sender.extract().map_err(|_| {
             Class::Algorithm.error(sender.py(), format!("sender {sender:?} is not the number of a worker"))
         })?;
-        assignment.add(worker, weight);
+        assignment.add(worker.into(), weight);
         Ok(())
     })
 }
@@ -192,7 +193,8 @@ pub(crate) fn plan(answer: &Bound<'_, PyAny>, names: &Names) -> PyResult<Plan> {
         plan.assignments.push(self::assignment(&assignment?, names)?);
     }
     plan.scalar = answer.getattr("scalar")?.extract()?;
-    plan.leaders = answer.getattr("leaders")?.extract()?;
+    let leaders: Option<[usize; 2]> = answer.getattr("leaders")?.extract()?;
+    plan.leaders = leaders.map(|leaders| leaders.map(WorkerId));
     Ok(plan)
 }
 

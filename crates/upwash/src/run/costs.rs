@@ -6,6 +6,7 @@ use crate::algorithm::{Exchange, ExchangeContext, Outgoing, Vector, WorkerPlan};
 use crate::clock::Transfer;
 use crate::experiment::Experiment;
 use crate::gossip::{ExchangeJob, Inbox};
+use crate::ids::WorkerId;
 use crate::model::Layout;
 use crate::transport::Traffic;
 use std::collections::BTreeSet;
@@ -51,7 +52,7 @@ fn record_links(session: &mut Session<'_>, exchange: Exchange, context: &Exchang
             pairs.filter(|(one, other)| one != other).for_each(|(one, other)| session.record_link(*one, *other));
         }
         _ => {
-            for worker in 0..context.workers() {
+            for worker in WorkerId::all(context.workers()) {
                 let senders = exchange.senders(worker, context);
                 senders.for_each(|sender| session.record_link(sender, worker));
             }
@@ -131,12 +132,12 @@ fn transfers(
     let mut transfers = Vec::new();
     for plan in plans {
         let to = plan.worker;
-        let mut add = |from: usize| transfers.push(Transfer { from, to, bytes: bytes(&plans[from]) });
+        let mut add = |from: WorkerId| transfers.push(Transfer { from, to, bytes: bytes(&plans[from]) });
         match (exchange, &experiment.required_senders) {
             (Exchange::Chosen, _) => {
                 let used = plan.plan.assignments.iter().flat_map(|assignment| &assignment.messages);
                 let others = used.map(|entry| entry.0).filter(|&from| from != to);
-                let chosen: BTreeSet<usize> = others.collect();
+                let chosen: BTreeSet<WorkerId> = others.collect();
                 chosen.into_iter().for_each(add);
             }
             // Public copies are kept up to date at every worker that will need them.

@@ -61,7 +61,7 @@ impl RunLocation {
     /// The newest checkpoint of this process's workers. Synchronous processes need checkpoints of the same round.
     fn newest(&self, top: &Path, has_rounds: bool) -> Result<(Option<Checkpoint>, Vec<CheckpointError>)> {
         let found = match (self.is_shared && has_rounds) || self.placement.has_all_rows() {
-            true => Checkpoint::newest_of(&checkpoint_directories(top), self.placement.own()),
+            true => Checkpoint::newest_of(&checkpoint_directories(top), self.placement.own_range()),
             false => Checkpoint::newest(&self.own_directory(top)),
         };
         readable(found?)

@@ -179,7 +179,7 @@ impl Recorder<'_> {
         self.tolerate(flushed)?;
         self.last_saved = Instant::now();
         let (progress, arrays) = snapshot()?;
-        let own = self.directory.placement().own();
+        let own = self.directory.placement().own_range();
         let checkpoint = Checkpoint {
             config: self.directory.identity().to_owned(),
             progress,

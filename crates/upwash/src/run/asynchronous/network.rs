@@ -14,7 +14,7 @@ use super::{async_step, count_steps};
 use crate::algorithm::{Asynchronous, Outgoing, WorkerPlan, WorkerStats};
 use crate::engine::{ConcurrentWorkers, GradientTask, MixOptions, RemoteRow, Score, WorkerVectors, exchange};
 use crate::experiment::Experiment;
-use crate::ids::RowIndex;
+use crate::ids::{RowIndex, WorkerId};
 use crate::transport::{Buffer, Message, RoundStart, Transport};
 use std::convert::Infallible;
 use std::sync::MutexGuard;
@@ -29,8 +29,8 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_micros(200);
 pub(super) struct NetworkWorker<'a> {
     pub(super) experiment: &'a Experiment,
     pub(super) algorithm: &'a dyn Asynchronous,
-    pub(super) id: usize,
-    pub(super) neighbors: Vec<usize>,
+    pub(super) id: WorkerId,
+    pub(super) neighbors: Vec<WorkerId>,
     pub(super) state: SharedState<'a>,
     pub(super) stop: AtomicBool,
     /// The number of gradients that the calling thread has counted. The worker applies its next gradient only after
@@ -54,7 +54,7 @@ impl Drop for CloseOnDrop<'_, '_> {
 /// A command from the worker's thread to the calling thread.
 pub(super) enum Command {
     /// Send a request to another worker.
-    SendRequest { to: usize, step: u64, message: Message },
+    SendRequest { to: WorkerId, step: u64, message: Message },
     /// Count a gradient that was applied.
     CountStep(Score),
 }
@@ -78,8 +78,10 @@ pub(super) fn run(
     transport: &mut dyn Transport,
 ) -> Result<Status, RunError> {
     let experiment = session.experiment;
-    let id = transport.placement().own().start;
-    let (state, updates) = SharedState::new(workers, id, &session.progress);
+    let placement = transport.placement().clone();
+    // The worker is the only row of this process's engine.
+    let id = placement.worker_at(RowIndex(0));
+    let (state, updates) = SharedState::new(workers, placement, &session.progress);
     let worker = NetworkWorker {
         experiment,
         algorithm,
@@ -244,7 +246,7 @@ impl<'a> NetworkWorker<'a> {
         plans: &[WorkerPlan],
         mut model: Vec<f32>,
         update: &[f32],
-        other: Option<(usize, Buffer)>,
+        other: Option<(WorkerId, Buffer)>,
     ) -> (Vec<f32>, Option<f64>) {
         let Some(own) = plans.iter().find(|plan| plan.worker == self.id) else {
             return (model, None);
