@@ -29,7 +29,7 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// The row of a worker in an engine with these remote rows. Returns an error if nothing was received from the
     /// worker, which can only happen to algorithms that do not exchange along links.
-    pub(super) fn row(&self, worker: WorkerId, placement: &Placement, round: u64) -> Result<RowIndex, TransportError> {
+    pub(crate) fn row(&self, worker: WorkerId, placement: &Placement, round: u64) -> Result<RowIndex, TransportError> {
         let remote = |index: usize| RowIndex(placement.own().len() + index);
         match (placement.row_of(worker), self.senders.binary_search(&worker)) {
             (Some(row), _) => Ok(row),

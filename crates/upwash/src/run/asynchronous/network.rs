@@ -14,9 +14,9 @@ use super::{async_step, count_steps};
 use crate::algorithm::{Asynchronous, Outgoing, WorkerPlan, WorkerStats};
 use crate::engine::{ConcurrentWorkers, GradientTask, MixOptions, RemoteRow, Score, WorkerVectors, exchange};
 use crate::experiment::Experiment;
+use crate::gossip::Inbox;
 use crate::ids::{RowIndex, WorkerId};
-use crate::transport::{Buffer, Message, RoundStart, Transport};
-use std::convert::Infallible;
+use crate::transport::{Buffer, Message, Placement, RoundStart, Transport};
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -30,6 +30,7 @@ pub(super) struct NetworkWorker<'a> {
     pub(super) experiment: &'a Experiment,
     pub(super) algorithm: &'a dyn Asynchronous,
     pub(super) id: WorkerId,
+    placement: Placement,
     pub(super) neighbors: Vec<WorkerId>,
     pub(super) state: SharedState<'a>,
     pub(super) stop: AtomicBool,
@@ -81,11 +82,12 @@ pub(super) fn run(
     let placement = transport.placement().clone();
     // The worker is the only row of this process's engine.
     let id = placement.worker_at(RowIndex(0));
-    let (state, updates) = SharedState::new(workers, placement, &session.progress);
+    let (state, updates) = SharedState::new(workers, placement.clone(), &session.progress);
     let worker = NetworkWorker {
         experiment,
         algorithm,
         id,
+        placement,
         neighbors: experiment.contacts(id),
         state,
         stop: AtomicBool::new(false),
@@ -251,16 +253,18 @@ impl<'a> NetworkWorker<'a> {
         let Some(own) = plans.iter().find(|plan| plan.worker == self.id) else {
             return (model, None);
         };
+        let remote = |(from, values)| (from, RemoteRow { messages: vec![values] });
+        let (senders, remote_rows) = other.into_iter().map(remote).unzip();
+        let inbox = Inbox { senders, remote_rows, ..Inbox::default() };
+        // A plan needs no other messages than those that it was made from.
+        let Ok(row_plan) = own.clone().at_rows(|worker| inbox.row(worker, &self.placement, 0)) else {
+            return (model, None);
+        };
         let rows = vec![WorkerVectors { model: &mut model, step: update, state_vectors: vec![] }];
-        // This worker is the engine's only row. The partner's message is the row behind it.
-        let row_of = |worker| Ok::<_, Infallible>(RowIndex(usize::from(worker != self.id)));
-        let Ok(row_plan) = own.clone().at_rows(row_of);
         let mut row_plans = vec![row_plan];
-        let remote = |(_, values)| RemoteRow { messages: vec![values] };
-        let remote_rows: Vec<RemoteRow> = other.into_iter().map(remote).collect();
-        row_plans.extend(remote_rows.iter().map(|remote| remote.row_plan(RowIndex(1))));
+        row_plans.extend(inbox.remote_rows.iter().map(|remote| remote.row_plan(RowIndex(1))));
         let options = MixOptions { single_threaded: true, ..Default::default() };
-        exchange(rows, &remote_rows, &row_plans, options);
+        exchange(rows, &inbox.remote_rows, &row_plans, options);
         (model, own.plan.scalar)
     }
 }
