@@ -1,4 +1,5 @@
-//! The thread of a worker: it answers the requests of the training loop.
+//! The thread of a worker: it answers the requests of the training loop. One file, because the node borrows what the thread
+//! owns for as long as it answers.
 
 use super::events::{Events, Watch};
 use super::rendezvous::{Rendezvous, when_released};

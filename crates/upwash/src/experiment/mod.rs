@@ -1,4 +1,5 @@
-//! Prepares everything that a run needs from its configuration: data, schedule and algorithm.
+//! Prepares everything that a run needs from its configuration: data, schedule and algorithm. One file, because a
+//! quarter of it lists what an experiment consists of and why one cannot be prepared.
 
 mod custom_parts;
 mod data;
