@@ -3,6 +3,7 @@
 use crate::output::wrapped;
 use anyhow::{Result, bail};
 use std::io::Write;
+use upwash::WorkerId;
 use upwash::algorithm::{
     Algorithm, Asynchronous, Definition, Exchange, ExchangeContext, LocalView, Method, PairExchange, Registry,
     WorkerStats,
@@ -56,7 +57,7 @@ fn properties(method: &Method) -> String {
 fn synchronous(algorithm: &dyn Algorithm) -> String {
     let round = Schedule::one_peer_exponential(4).round(0);
     let view = LocalView {
-        worker: 0,
+        worker: WorkerId(0),
         context: ExchangeContext::new(&round, 0.1),
         own: WorkerStats { loss: None, degree: 1, scalar: 1.0 },
         received: &[],

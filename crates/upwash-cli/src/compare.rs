@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use upwash::WorkerId;
 use upwash::experiment::DatasetCache;
 use upwash::run::{Status, Summary};
 use upwash_report::{Epoch, Run};
@@ -179,7 +180,7 @@ fn reached(out: &mut impl Write, folder: &Path, rows: &[(&String, Summary)], per
         let run = Run::read(&folder.join(name))?;
         let enough = |epoch: &&Epoch| {
             let tested = epoch.accuracies.iter().flatten().enumerate();
-            let tested = tested.filter(|(worker, _)| Some(*worker) != row.server);
+            let tested = tested.filter(|(worker, _)| Some(WorkerId(*worker)) != row.server);
             let tested: Vec<f64> = tested.filter_map(|(_, part)| *part).collect();
             100.0 * tested.iter().sum::<f64>() / tested.len().max(1) as f64 >= percent
         };

@@ -182,7 +182,7 @@ fn table(args: &Args, outcomes: &[Outcome], out: &mut impl Write) -> Result<Exit
         finished += usize::from(summary.status == Status::Finished);
         stopped |= matches!(summary.status, Status::Interrupted { .. });
         // The result of the server is its own model, which does not count in the mean.
-        let is_server = summary.server == Some(worker);
+        let is_server = summary.server == Some(worker.into());
         let accuracy = match is_server {
             true => summary.averaged_model_accuracy,
             false => summary.mean_accuracy,

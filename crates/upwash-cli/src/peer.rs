@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     let key = keys::load(&args.key)?;
     // Held until return.
     let _lock = lock_key(&args.key, args.id)?;
-    let mut engine = args.engine.build(&experiment.engine_spec().only(&[args.id]))?;
+    let mut engine = args.engine.build(&experiment.engine_spec().only(&[args.id.into()]))?;
     let mut config = PeersConfig::of(&experiment, args.id, key, &mut *engine)?;
     config.listen.clone_from(&args.listen);
     let mut transport = Peers::new(config)?;
@@ -101,7 +101,7 @@ fn stop_when_stdin_closes() {
 /// Prints how the worker's run ended.
 fn print_end(worker: usize, folder: &Path, summary: &Summary, out: &mut impl Write) -> Result<()> {
     // The result of a server is its own model, which the summary reports as the averaged model.
-    let (role, accuracy) = match summary.server == Some(worker) {
+    let (role, accuracy) = match summary.server == Some(worker.into()) {
         true => (", the server", 100.0 * summary.averaged_model_accuracy),
         false => ("", 100.0 * summary.mean_accuracy),
     };

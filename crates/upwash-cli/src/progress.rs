@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use line::EpochLine;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
+use upwash::WorkerId;
 use upwash::run::{ControlFlow, ControlRequest, Event, Observer};
 use upwash::transport::MembershipEvent;
 
@@ -25,7 +26,7 @@ pub struct ProgressDisplay {
     /// Whether to print lines about epochs, or about long silence.
     lines: bool,
     /// The server, which is left out of the statistics.
-    server: Option<usize>,
+    server: Option<WorkerId>,
     /// What stands beside the bar: which run of several it is.
     name: String,
     /// How many runs advance in lockstep and share the bar.

@@ -128,7 +128,7 @@ fn train(
     out: &mut impl Write,
 ) -> Result<ExitCode> {
     let placement = transport.placement().clone();
-    let own: Vec<usize> = placement.own().collect();
+    let own: Vec<_> = placement.own().collect();
     let location = RunLocation { placement, is_shared: true };
     let mut engine = args.engine.build(&experiment.engine_spec().only(&own))?;
     let watched = args.watch.filter(|_| job.speaks());

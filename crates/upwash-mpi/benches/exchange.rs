@@ -18,7 +18,6 @@ mod with_mpi {
     use mpi::ffi;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
-    use upwash::RowIndex;
     use upwash::algorithm::{Assignment, Outgoing, RowPlan, Vector, WorkerStats};
     use upwash::config::Config;
     use upwash::data::Batch;
@@ -29,6 +28,7 @@ mod with_mpi {
     use upwash::model::{Layout, Slot};
     use upwash::run::{ControlFlow, Event, Progress, run_with};
     use upwash::transport::{Collectives, Membership, Message, MessageExchange};
+    use upwash::{RowIndex, WorkerId};
     use upwash_mpi::Mpi;
 
     /// A model whose gradient only takes time.
@@ -124,6 +124,7 @@ mod with_mpi {
     fn exchange_alone(transport: &mut Mpi, experiment: &Experiment, count: usize) -> f64 {
         let worker = transport.placement().this();
         let neighbors: Vec<usize> = experiment.graph.neighbors(worker).to_vec();
+        let expected: Vec<WorkerId> = neighbors.iter().copied().map(WorkerId).collect();
         let weight = 1.0 / (neighbors.len() + 1) as f64;
         let (mut x, u) = (vec![worker as f32; count], vec![0.0f32; count]);
         let mut weights = vec![(RowIndex(0), weight)];
@@ -135,14 +136,22 @@ mod with_mpi {
             let stats = WorkerStats { loss: Some(1.0), degree: neighbors.len(), scalar: 1.0 };
             let mut values = transport.allocate(count);
             values.copy_from_slice(&x);
-            let message =
-                Message { from: worker, round, exchange: 1, stats, whole: true, fresh: false, restart: None, values };
+            let message = Message {
+                from: worker.into(),
+                round,
+                exchange: 1,
+                stats,
+                whole: true,
+                fresh: false,
+                restart: None,
+                values,
+            };
             transport.may_begin(round, false).expect("round begins");
             // Acts as a barrier: all ranks have their messages.
             transport.sum(0.0).expect("barrier");
             let began = Instant::now();
             let outgoing = vec![(message, neighbors.clone())];
-            transport.begin_exchange(outgoing, &neighbors).expect("sent");
+            transport.begin_exchange(outgoing, &expected).expect("sent");
             let messages = transport.finish_exchange(1).expect("received").into_iter();
             let remote = |message: Message| RemoteRow { messages: vec![message.values] };
             let remote_rows: Vec<RemoteRow> = messages.map(remote).collect();
@@ -159,7 +168,7 @@ mod with_mpi {
 
     /// Median time of a round, in milliseconds.
     fn rounds(transport: &mut Mpi, experiment: &Experiment, model: &Arc<DummyModel>) -> f64 {
-        let own: Vec<usize> = transport.placement().own().collect();
+        let own: Vec<WorkerId> = transport.placement().own().collect();
         let spec = experiment.engine_spec().only(&own);
         let mut engine = CpuEngine::new(Arc::clone(model) as Arc<dyn Model>, &spec);
         let mut ends = Vec::new();

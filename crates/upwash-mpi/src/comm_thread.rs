@@ -13,6 +13,7 @@ use std::os::raw::c_int;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+use upwash::WorkerId;
 use upwash::transport::{Buffer, HEADER, Message};
 
 // MPI tags.
@@ -35,7 +36,7 @@ pub(crate) enum CommRequest {
     SumF32(Vec<f32>),
     SumF64(Vec<f64>),
     Stop,
-    Diverged { worker: usize, round: u64 },
+    Diverged { worker: WorkerId, round: u64 },
     Shutdown,
 }
 
@@ -44,7 +45,7 @@ pub(crate) enum Signal {
     Message(Message),
     SumF32(Vec<f32>),
     SumF64(Vec<f64>),
-    Diverged { worker: usize, round: u64 },
+    Diverged { worker: WorkerId, round: u64 },
 }
 
 /// The agreement of the ranks on where to stop.
@@ -219,7 +220,7 @@ impl CommThread {
             CommRequest::SumF64(values) => self.sum_f64 = Some(self.data.all_reduce(values, false)),
             CommRequest::Stop => self.stop(true),
             CommRequest::Diverged { worker, round } => {
-                self.send_control(&[DIVERGED, worker as u64, round]);
+                self.send_control(&[DIVERGED, worker.0 as u64, round]);
             }
             CommRequest::Shutdown => self.shutting_down = true,
         }
@@ -336,7 +337,7 @@ impl CommThread {
         }
         match control.into_values()[..] {
             [DIVERGED, worker, round] => {
-                let worker = worker as usize;
+                let worker = WorkerId(worker as usize);
                 let _ = self.signals.send(Signal::Diverged { worker, round });
             }
             _ => self.stop(false),

@@ -21,6 +21,7 @@ use upwash::transport::{
     Buffer, Capabilities, Collectives, Membership, Message, MessageExchange, Placement, RoundStart, Traffic,
     TransportError, WireError,
 };
+use upwash::{RowIndex, WorkerId};
 
 /// Rank of this process in the MPI job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,14 +89,14 @@ pub struct Mpi {
     shared: Arc<Shared>,
     comm_thread: Option<std::thread::JoinHandle<()>>,
     /// For each sender, the messages that have not been taken yet, in order.
-    inbox: BTreeMap<usize, VecDeque<Message>>,
-    expected: Vec<usize>,
+    inbox: BTreeMap<WorkerId, VecDeque<Message>>,
+    expected: Vec<WorkerId>,
     /// Memory that other ranks on this host read, if any of them can.
     shared_memory: Option<SharedMemory>,
     round: u64,
     traffic: Traffic,
     /// A worker that has diverged, and the round.
-    diverged: Option<(usize, u64)>,
+    diverged: Option<(WorkerId, u64)>,
 }
 
 impl Mpi {
@@ -145,7 +146,7 @@ impl Mpi {
     }
 
     /// Waits for the next signal of the communication thread. A timeout is reported as silence of worker `from`.
-    fn next_signal(&mut self, deadline: Instant, from: usize) -> Result<Signal, TransportError> {
+    fn next_signal(&mut self, deadline: Instant, from: WorkerId) -> Result<Signal, TransportError> {
         if let Some((worker, round)) = self.diverged {
             return Err(TransportError::Diverged { worker, round });
         }
@@ -165,12 +166,17 @@ impl Mpi {
         }
     }
 
+    /// The first worker of this rank, for which it waits in collectives.
+    fn own(&self) -> WorkerId {
+        self.placement.worker_at(RowIndex(0))
+    }
+
     /// Elementwise sum over all ranks.
     fn sum_over_ranks(&mut self, values: Vec<f64>) -> Result<Vec<f64>, TransportError> {
         self.request(CommRequest::SumF64(values))?;
         let deadline = Instant::now() + self.timeout;
         loop {
-            match self.next_signal(deadline, self.placement.this())? {
+            match self.next_signal(deadline, self.own())? {
                 Signal::SumF64(sums) => return Ok(sums),
                 Signal::Message(message) => self.enqueue(message),
                 _ => {}
@@ -221,7 +227,7 @@ impl Membership for Mpi {
         Ok(RoundStart::Go)
     }
 
-    fn leave(&mut self, worker: usize, round: u64) -> Result<(), TransportError> {
+    fn leave(&mut self, worker: WorkerId, round: u64) -> Result<(), TransportError> {
         self.diverged = Some((worker, round));
         self.request(CommRequest::Diverged { worker, round })
     }
@@ -238,7 +244,7 @@ impl MessageExchange for Mpi {
     fn begin_exchange(
         &mut self,
         outgoing: Vec<(Message, Vec<usize>)>,
-        expected: &[usize],
+        expected: &[WorkerId],
     ) -> Result<(), TransportError> {
         for (message, receivers) in outgoing {
             self.check_length(message.values.len())?;
@@ -273,7 +279,7 @@ impl MessageExchange for Mpi {
         Ok(found)
     }
 
-    fn send(&mut self, to: usize, message: Message) -> Result<bool, TransportError> {
+    fn send(&mut self, to: WorkerId, message: Message) -> Result<bool, TransportError> {
         let receivers = vec![self.placement.process_of(to)];
         self.begin_exchange(vec![(message, receivers)], &[])?;
         Ok(true)
@@ -286,7 +292,7 @@ impl MessageExchange for Mpi {
         loop {
             // Waits for the first message only. Takes further ones if they have already arrived.
             let until = if found.is_empty() { deadline } else { Instant::now() };
-            match self.next_signal(until, self.placement.this()) {
+            match self.next_signal(until, self.own()) {
                 Ok(Signal::Message(message)) => found.push(message),
                 Ok(_) => {}
                 Err(TransportError::Silence { .. }) => return Ok(found),
@@ -306,7 +312,7 @@ impl Collectives for Mpi {
         self.request(CommRequest::SumF32(values.to_vec()))?;
         let deadline = Instant::now() + self.timeout;
         let sums = loop {
-            match self.next_signal(deadline, self.placement.this())? {
+            match self.next_signal(deadline, self.own())? {
                 Signal::SumF32(sums) => break sums,
                 Signal::Message(message) => self.enqueue(message),
                 _ => {}
@@ -321,7 +327,7 @@ impl Collectives for Mpi {
     }
 
     fn gather_scalars(&mut self, scalars: &mut [f64]) -> Result<(), TransportError> {
-        let own = self.placement.own();
+        let own = self.placement.own_range();
         // An unknown scalar is NaN and must not enter the sum. So each scalar comes with a flag: 1 if known, 0 if not.
         let known = |(worker, x): (usize, &f64)| match own.contains(&worker) && !x.is_nan() {
             true => [*x, 1.0],

@@ -9,6 +9,7 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use upwash::WorkerId;
 use upwash::algorithm::WorkerStats;
 use upwash::transport::{Membership, MembershipEvent, Message, MessageExchange, RoundStart};
 
@@ -28,7 +29,7 @@ struct Testbed {
 
 pub(crate) fn message(from: usize, round: u64, width: usize) -> Message {
     Message {
-        from,
+        from: from.into(),
         round,
         exchange: 1,
         stats: WorkerStats { loss: Some(1.0), degree: 1, scalar: 1.0 },
@@ -109,7 +110,7 @@ impl Testbed {
                             events.lock().unwrap().extend(transport.membership_events());
                         }
                         let own_message = message(own, round, WIDTH);
-                        transport.begin_exchange(vec![(own_message, vec![1 - own])], &[1 - own]).unwrap();
+                        transport.begin_exchange(vec![(own_message, vec![1 - own])], &[WorkerId(1 - own)]).unwrap();
                         let found = transport.finish_exchange(1).unwrap();
                         if own == 0 && !found.is_empty() {
                             rounds.fetch_add(1, Ordering::SeqCst);
@@ -141,7 +142,7 @@ impl Testbed {
             let events = std::mem::take(&mut *self.events.lock().unwrap());
             reasons.extend(events.iter().filter_map(|event| match event {
                 MembershipEvent::Refused { what } => Some(what.clone()),
-                MembershipEvent::Lost { worker: 2, why } => Some(why.clone()),
+                MembershipEvent::Lost { worker: WorkerId(2), why } => Some(why.clone()),
                 _ => None,
             }));
             if reasons.iter().any(|reason| reason.contains(expected)) {

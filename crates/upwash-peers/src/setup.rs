@@ -138,7 +138,7 @@ impl PeersConfig {
             key,
             peers,
             listen: None,
-            neighbors: experiment.contacts(own),
+            neighbors: experiment.contacts(own.into()).into_iter().map(usize::from).collect(),
             run: experiment.run_number(),
             rounds: experiment.rounds(),
             has_rounds: experiment.method.synchronous().is_some(),

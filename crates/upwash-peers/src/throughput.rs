@@ -10,6 +10,7 @@ use rustls::{ClientConnection, ServerConnection, StreamOwned};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
+use upwash::WorkerId;
 use upwash::transport::{Membership, MessageExchange, RoundStart};
 
 /// Values per message.
@@ -29,7 +30,7 @@ fn time_peers() -> f64 {
                 let mut own_message = message(own, round, 0);
                 own_message.values = transport.allocate(WIDTH);
                 own_message.values.copy_from_slice(&values);
-                transport.begin_exchange(vec![(own_message, vec![1 - own])], &[1 - own]).unwrap();
+                transport.begin_exchange(vec![(own_message, vec![1 - own])], &[WorkerId(1 - own)]).unwrap();
                 assert_eq!(transport.finish_exchange(1).unwrap().len(), 1);
                 if round == 0 {
                     began = Instant::now();

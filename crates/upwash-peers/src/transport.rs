@@ -6,6 +6,7 @@ use crate::runtime::Runtime;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use upwash::WorkerId;
 use upwash::engine::State;
 use upwash::transport::{
     Buffer, Capabilities, Collectives, Membership, MembershipEvent, Message, MessageExchange, Participation, Placement,
@@ -21,7 +22,7 @@ pub struct PeerTransport<R: Runtime> {
     own: usize,
     placement: Placement,
     pool: Pool,
-    /// For each worker, its link, if it is up in this round.
+    /// Workers are peers here, which have numbers. For each, its link, if it is up in this round.
     links: Vec<Option<LinkId>>,
     expected: Vec<usize>,
     round: u64,
@@ -135,7 +136,7 @@ impl<R: Runtime> Membership for PeerTransport<R> {
                 RoundStart::Go
             }
             Some(Start::Adopt(adoption)) => {
-                self.adopted_from = adoption.from;
+                self.adopted_from = adoption.from.0;
                 RoundStart::Adopt(adoption)
             }
             Some(Start::Isolated) => {
@@ -151,8 +152,9 @@ impl<R: Runtime> Membership for PeerTransport<R> {
         self.links.fill(None);
     }
 
-    fn changed_links(&mut self) -> Vec<usize> {
-        self.runtime.call(|protocol, _| protocol.take_changed_links())
+    fn changed_links(&mut self) -> Vec<WorkerId> {
+        let changed = self.runtime.call(|protocol, _| protocol.take_changed_links());
+        changed.into_iter().map(WorkerId).collect()
     }
 
     fn restore_participation(&mut self, participation: Participation) {
@@ -163,25 +165,25 @@ impl<R: Runtime> Membership for PeerTransport<R> {
         Some(self.runtime.call(|protocol, now| protocol.participation(now)))
     }
 
-    fn leave(&mut self, _: usize, _: u64) -> Result<(), TransportError> {
+    fn leave(&mut self, _: WorkerId, _: u64) -> Result<(), TransportError> {
         self.ended_early = true;
         Ok(())
     }
 
-    fn is_link_up(&self, worker: usize) -> bool {
-        worker == self.own || self.links[worker].is_some()
+    fn is_link_up(&self, worker: WorkerId) -> bool {
+        worker.0 == self.own || self.links[worker].is_some()
     }
 
-    fn is_connected(&self, worker: usize) -> bool {
-        self.runtime.call(|protocol, _| protocol.connection(worker).is_some())
+    fn is_connected(&self, worker: WorkerId) -> bool {
+        self.runtime.call(|protocol, _| protocol.connection(worker.0).is_some())
     }
 
-    fn refuse(&mut self, worker: usize, why: String) {
+    fn refuse(&mut self, worker: WorkerId, why: String) {
         self.links[worker] = None;
         self.runtime.call(|protocol, now| {
             protocol.record_refusal(format!("worker {worker}: {why}"), now);
-            if let Some(id) = protocol.connection(worker) {
-                protocol.close(worker, id, why);
+            if let Some(id) = protocol.connection(worker.0) {
+                protocol.close(worker.0, id, why);
             }
         });
     }
@@ -208,12 +210,12 @@ impl<R: Runtime> MessageExchange for PeerTransport<R> {
     fn begin_exchange(
         &mut self,
         outgoing: Vec<(Message, Vec<usize>)>,
-        expected: &[usize],
+        expected: &[WorkerId],
     ) -> Result<(), TransportError> {
         for (message, receivers) in outgoing {
             self.post(message, &receivers);
         }
-        self.expected = expected.to_vec();
+        self.expected = expected.iter().map(|worker| worker.0).collect();
         Ok(())
     }
 
@@ -222,8 +224,8 @@ impl<R: Runtime> MessageExchange for PeerTransport<R> {
         Ok(self.collect(&expected, (self.round, exchange)))
     }
 
-    fn send(&mut self, to: usize, message: Message) -> Result<bool, TransportError> {
-        let message = Arc::new(message);
+    fn send(&mut self, to: WorkerId, message: Message) -> Result<bool, TransportError> {
+        let (to, message) = (to.0, Arc::new(message));
         Ok(self.runtime.call(|protocol, _| {
             let id = protocol.connection(to);
             id.inspect(|&id| protocol.post(to, id, &message)).is_some() && protocol.connection(to) == id
@@ -250,7 +252,7 @@ impl<R: Runtime> Collectives for PeerTransport<R> {
     fn all_reduce(&mut self, exchange: u32, values: &mut [f32]) -> Result<(), TransportError> {
         let round = self.round;
         let message = Message {
-            from: self.own,
+            from: self.own.into(),
             round,
             exchange,
             stats: upwash::algorithm::WorkerStats { loss: None, degree: 0, scalar: 1.0 },
@@ -261,7 +263,7 @@ impl<R: Runtime> Collectives for PeerTransport<R> {
         };
         let all_workers: Vec<usize> = (0..self.links.len()).collect();
         self.post(message, &all_workers);
-        let mut received: BTreeMap<usize, Buffer> = BTreeMap::new();
+        let mut received: BTreeMap<WorkerId, Buffer> = BTreeMap::new();
         for message in self.collect(&all_workers, (round, exchange)) {
             let usable = message.values.len() == values.len();
             if usable && message.values.iter().all(|value| value.is_finite()) {
@@ -270,7 +272,7 @@ impl<R: Runtime> Collectives for PeerTransport<R> {
                 self.refuse(message.from, "its all-reduce message has the wrong length or is not finite".into());
             }
         }
-        received.insert(self.own, values.to_vec().into());
+        received.insert(self.own.into(), values.to_vec().into());
         values.fill(0.0);
         for theirs in received.into_values() {
             values.iter_mut().zip(theirs.iter()).for_each(|(sum, x)| *sum += x);

@@ -11,6 +11,7 @@ use pyo3::types::PyType;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use upwash::WorkerId;
 use upwash::algorithm::{Exchange, Links, Outgoing, StateVector};
 use upwash::{Algorithm, LocalView, Plan, WorkerStats};
 
@@ -86,7 +87,7 @@ pub(crate) struct PythonAlgorithm {
     /// What every worker sends, unless `messages` is a method of the subclass.
     messages: Option<Vec<Outgoing>>,
     /// The last answer of `messages` for each worker and exchange: the engine asks where it sends and where it plans.
-    answers: Mutex<HashMap<(usize, usize), Answer>>,
+    answers: Mutex<HashMap<(WorkerId, usize), Answer>>,
     /// The exchanges of every round, unless `exchanges` is a method of the subclass.
     exchanges: Option<Vec<Exchange>>,
     has_server: bool,
@@ -172,7 +173,7 @@ impl PythonAlgorithm {
         Ok(messages)
     }
 
-    fn lock_answers(&self) -> MutexGuard<'_, HashMap<(usize, usize), Answer>> {
+    fn lock_answers(&self) -> MutexGuard<'_, HashMap<(WorkerId, usize), Answer>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -108,7 +108,7 @@ impl PyExperiment {
 
     #[getter]
     fn server(&self) -> Option<usize> {
-        self.0.server
+        self.0.server.map(usize::from)
     }
 
     #[getter]

@@ -71,7 +71,7 @@ fn train_with(
     mut forward: Forward,
 ) -> Result<Summary, TrainError> {
     let placement = transport.placement().clone();
-    let own: Vec<usize> = placement.own().collect();
+    let own: Vec<_> = placement.own().collect();
     let mut engine = native_engine(&experiment.engine_spec().only(&own))?;
     let location = RunLocation { placement, is_shared: true };
     let top = options.output.clone().unwrap_or_default();

@@ -8,6 +8,7 @@ use crate::errors::Class;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
+use upwash::WorkerId;
 use upwash::algorithm::{Combination, Exchange, InitialValue, Outgoing, StateVector};
 use upwash::compress::Compression;
 use upwash::{Assignment, Plan, Vector};
@@ -121,7 +122,7 @@ fn add_messages(assignment: &mut Assignment, weights: &Bound<'_, PyAny>) -> PyRe
         let worker: usize = sender.extract().map_err(|_| {
             Class::Algorithm.error(sender.py(), format!("sender {sender:?} is not the number of a worker"))
         })?;
-        assignment.add(worker, weight);
+        assignment.add(worker.into(), weight);
         Ok(())
     })
 }
@@ -194,7 +195,7 @@ pub(crate) fn plan(answer: &Bound<'_, PyAny>, names: &Names) -> PyResult<Plan> {
     }
     plan.scalar = answer.getattr("scalar")?.extract()?;
     if let Some([best, degree]) = answer.getattr("leaders")?.extract::<Option<[Bound<'_, PyAny>; 2]>>()? {
-        plan.leaders = Some([whole(&best)?, whole(&degree)?]);
+        plan.leaders = Some([WorkerId(whole(&best)?), WorkerId(whole(&degree)?)]);
     }
     Ok(plan)
 }

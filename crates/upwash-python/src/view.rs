@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use upwash::{LocalView, WorkerStats};
+use upwash::{LocalView, WorkerId, WorkerStats};
 use upwash_topology::Round;
 
 /// What a worker knows when it mixes: the argument of `upwash.Algorithm.plan`.
@@ -28,7 +28,7 @@ pub(crate) struct PyView {
     #[pyo3(get)]
     server: Option<usize>,
     own: WorkerStats,
-    received: Vec<(usize, WorkerStats)>,
+    received: Vec<(WorkerId, WorkerStats)>,
 }
 
 impl PyView {
@@ -36,12 +36,12 @@ impl PyView {
         let context = &view.context;
         Self {
             round: context.round.clone(),
-            worker: view.worker,
+            worker: view.worker.0,
             exchange: context.exchange,
             learning_rate: context.rate,
             previous_learning_rate: context.previous_rate,
             momentum: context.momentum,
-            server: context.server,
+            server: context.server.map(usize::from),
             own: view.own,
             received: view.received.to_vec(),
         }
@@ -88,17 +88,17 @@ impl PyView {
     /// The messages that arrived, in increasing order of their senders.
     #[getter]
     fn received(&self) -> Vec<PyReceived> {
-        self.received.iter().map(|&(worker, stats)| PyReceived { worker, stats }).collect()
+        self.received.iter().map(|&(worker, stats)| PyReceived { worker: worker.0, stats }).collect()
     }
 
     /// This worker's row of the mixing matrix W of the round, or of (I + W) / 2: a weight for each sender.
     #[pyo3(signature = (*, lazy = false))]
     fn weights<'py>(&self, py: Python<'py>, lazy: bool) -> PyResult<Bound<'py, PyDict>> {
         let context = upwash::algorithm::ExchangeContext::new(&self.round, self.learning_rate);
-        let view = LocalView { worker: self.worker, context, own: self.own, received: &[] };
+        let view = LocalView { worker: self.worker.into(), context, own: self.own, received: &[] };
         let row = PyDict::new(py);
         for (sender, weight) in view.weights(lazy) {
-            row.set_item(sender, weight)?;
+            row.set_item(sender.0, weight)?;
         }
         Ok(row)
     }

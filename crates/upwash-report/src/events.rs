@@ -1,6 +1,7 @@
 //! Applies events to a [`Run`].
 
 use crate::{Batches, Epoch, Graph, LiveState, Run};
+use upwash::WorkerId;
 use upwash::files::printable;
 use upwash::run::{ControlRequest, Event};
 
@@ -92,7 +93,9 @@ impl LiveState {
     }
 
     /// Updates the leaders. A process that holds only some workers leaves the leaders of the others unchanged.
-    fn update_leaders(&mut self, leaders: Option<Vec<Option<[usize; 2]>>>, source: Source) {
+    fn update_leaders(&mut self, leaders: Option<Vec<Option<[WorkerId; 2]>>>, source: Source) {
+        let numbers = |leaders: Option<[WorkerId; 2]>| leaders.map(|leaders| leaders.map(usize::from));
+        let leaders: Option<Vec<_>> = leaders.map(|leaders| leaders.into_iter().map(numbers).collect());
         match leaders {
             None => {}
             Some(leaders) if source.has_all_workers => self.leaders = leaders,
@@ -135,7 +138,7 @@ impl Run {
                 }
                 (self.algorithm, self.graph_name) = (printable(&algorithm), printable(&graph));
                 self.is_real_time |= !source.has_all_workers;
-                (self.workers, self.server, self.parameters) = (workers, server, parameters);
+                (self.workers, self.server, self.parameters) = (workers, server.map(usize::from), parameters);
                 (self.rounds, self.rounds_per_epoch) = (rounds, rounds_per_epoch);
                 // The results and control requests of an earlier part of the run no longer apply.
                 (self.per_worker, self.averaged_accuracy, self.wall_seconds) = (vec![], None, None);

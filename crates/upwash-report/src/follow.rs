@@ -403,13 +403,13 @@ impl Run {
             return;
         }
         self.rounds_run = self.rounds_run.max(summary.rounds);
-        summary.per_worker.retain(|worker| worker.id < self.workers);
+        summary.per_worker.retain(|worker| worker.id.0 < self.workers);
         match peer {
             Some(worker) => {
                 let participation =
                     summary.participation.filter(|found| found.rounds_skipped > 0 || found.seconds_alone > 0.1);
                 self.participation.extend(participation.map(|found| (worker, found.to_string())));
-                self.per_worker.extend(summary.per_worker.into_iter().filter(|found| found.id == worker));
+                self.per_worker.extend(summary.per_worker.into_iter().filter(|found| found.id.0 == worker));
             }
             None => {
                 self.per_worker = summary.per_worker;

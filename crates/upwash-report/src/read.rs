@@ -244,7 +244,7 @@ impl Run {
             }
         }
         for worker in &self.per_worker {
-            found.extend(non_nan(worker.test_accuracy).map(|accuracy| (worker.id, accuracy)));
+            found.extend(non_nan(worker.test_accuracy).map(|accuracy| (worker.id.0, accuracy)));
         }
         let trains = |worker: &usize| *worker < self.workers && Some(*worker) != self.server;
         found.into_iter().filter(|(worker, _)| trains(worker)).collect()

@@ -392,7 +392,7 @@ pub fn local_train_loss_excludes_augmentation() {
         let share = experiment.sampler.shards().images[node.id].iter().map(|&image| Pick::whole(image));
         let batch = experiment.data.scaling.batch(&experiment.data.train, share);
         let width = model.layout().parameter_count();
-        let known = model.score(&models[node.id * width..][..width], &[], &batch).loss;
+        let known = model.score(&models[node.id.0 * width..][..width], &[], &batch).loss;
         assert!((node.local_train_loss.unwrap() - known).abs() < 1e-6);
     }
     let last = events.iter().rev().find_map(|event| match event {

@@ -5,6 +5,7 @@
 use crate::Quadratic;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use upwash::WorkerId;
 use upwash::config::Config;
 use upwash::engine::{ExternalState, GradientTask, Model, Score};
 use upwash::experiment::{DataPaths, Experiment};
@@ -53,7 +54,7 @@ impl<'a> ExternalLoop<'a> {
 
     fn drive(&mut self, transport: &mut dyn Transport, observer: &mut dyn Observer) -> Result<(), RunError> {
         let experiment = self.experiment;
-        let own: Vec<usize> = transport.placement().own().collect();
+        let own: Vec<WorkerId> = transport.placement().own().collect();
         let spec = experiment.engine_spec().only(&own);
         let starts = self.models.clone();
         let starts: Vec<&[f32]> = starts.iter().map(Vec::as_slice).collect();
@@ -123,7 +124,7 @@ pub fn check(
         let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
         let (mut found, mut own, mut driven) = (Losses::default(), 0..0, Ok(()));
         with(&experiment, &mut |transport| {
-            own = transport.placement().own();
+            own = transport.placement().own_range();
             driven = ExternalLoop::new(&experiment, own.clone()).drive(transport, &mut found);
         });
         match driven {

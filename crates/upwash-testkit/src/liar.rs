@@ -1,13 +1,13 @@
 //! One liar among the workers: an algorithm that wraps another one, in one process. It changes what worker [`LIAR`] sends,
 //! and the liar itself trains alone.
 
-use upwash::Config;
 use upwash::algorithm::{Algorithm, Definition, LocalView, Method, Options, Outgoing, Plan, Registry, WorkerStats};
 use upwash::config::ConfigError;
 use upwash::run::Summary;
+use upwash::{Config, WorkerId};
 
 /// The worker that lies.
-pub const LIAR: usize = 3;
+pub const LIAR: WorkerId = WorkerId(3);
 
 /// What the liar sends.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,6 +6,7 @@ mod common;
 
 use common::Recorder;
 use std::sync::{Arc, Mutex};
+use upwash::WorkerId;
 use upwash::algorithm::{Algorithm, LocalView, Method, Plan};
 use upwash::config::Config;
 use upwash::data::Batch;
@@ -162,7 +163,7 @@ fn loss_gradient_and_statistics_agree_for_every_network() {
 }
 
 /// (sender, weight) of the messages in every plan: row by row, round by round.
-type Plans = Vec<Vec<(usize, f64)>>;
+type Plans = Vec<Vec<(WorkerId, f64)>>;
 
 /// Records the plans of an algorithm, and so the leaders of every worker.
 #[derive(Debug)]

@@ -15,6 +15,7 @@ use rayon::prelude::*;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use upwash::WorkerId;
 use upwash::algorithm::{ExchangeContext, Method, Registry, RowPlan, WorkerPlan, WorkerStats};
 use upwash::config::Config;
 use upwash::data::Batch;
@@ -116,11 +117,11 @@ fn all_plans(experiment: &Experiment) -> Vec<Vec<WorkerPlan>> {
             exchanges.map(|(index, kind)| kind.plans(&**algorithm, &context(index), &stats)).collect()
         }
         Method::Asynchronous(algorithm) => {
-            let update = |worker: usize| {
+            let update = |worker: WorkerId| {
                 let step = upwash::algorithm::AsyncStep {
                     worker,
                     step: 0,
-                    neighbors: experiment.graph.neighbors(worker),
+                    neighbors: experiment.graph.neighbors(worker.0),
                     server: experiment.server,
                     training: experiment.training_workers().len(),
                     scalar: 1.0,

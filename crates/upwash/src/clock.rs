@@ -7,6 +7,7 @@
 
 use crate::algorithm::PairExchange;
 use crate::config::{ClockConfig, ConfigError, Duplex, PerLink, PerWorker};
+use crate::ids::WorkerId;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Mutex;
@@ -52,16 +53,23 @@ impl PartialOrd for Time {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// The sender.
-    pub from: usize,
+    pub from: WorkerId,
     /// The receiver.
-    pub to: usize,
+    pub to: WorkerId,
     /// The size of the message.
     pub bytes: u64,
 }
 
+impl Transfer {
+    /// The link that it uses.
+    fn link(&self) -> Edge {
+        (self.from.min(self.to).0, self.from.max(self.to).0)
+    }
+}
+
 impl Clock {
     /// Creates the cost model for this number of workers, of which `server` computes nothing.
-    pub fn new(config: &ClockConfig, workers: usize, server: Option<usize>, seed: u64) -> Result<Self, ConfigError> {
+    pub fn new(config: &ClockConfig, workers: usize, server: Option<WorkerId>, seed: u64) -> Result<Self, ConfigError> {
         config.check(workers)?;
         let preset = config.network.preset();
         let mut gradients = match &config.gradient_seconds {
@@ -100,12 +108,12 @@ impl Clock {
 
     /// The time that a worker's gradient number `draw` takes: the mean times a log-normal factor of mean 1, and for a
     /// straggler times its factor.
-    pub fn gradient(&self, worker: usize, draw: u64) -> f64 {
+    pub fn gradient(&self, worker: WorkerId, draw: u64) -> f64 {
         let mean = self.gradients[worker];
         if self.spread == 0.0 && self.straggler_probability == 0.0 {
             return mean;
         }
-        let mut stream = Stream::new(self.seed, "gradient seconds", &[worker as u64, draw]);
+        let mut stream = Stream::new(self.seed, "gradient seconds", &[worker.0 as u64, draw]);
         let (sigma, normal) = (self.spread, stream.normal());
         let spread = (sigma * normal - sigma * sigma / 2.0).exp();
         let straggles = stream.uniform() < self.straggler_probability;
@@ -148,14 +156,14 @@ impl Clock {
         let matching_indices = self.matching_indices(clocks.len(), transfers);
         let mut remaining: Vec<Vec<(usize, Transfer)>> = vec![Vec::new(); clocks.len()];
         for transfer in transfers {
-            let link = (transfer.from.min(transfer.to), transfer.from.max(transfer.to));
+            let link = transfer.link();
             remaining[transfer.from].push((matching_indices[&link], *transfer));
         }
         let (mut out, mut into) = (clocks.to_vec(), vec![0.0f64; clocks.len()]);
-        let senders = (0..clocks.len()).filter(|&i| !remaining[i].is_empty());
-        let mut queue: BinaryHeap<Reverse<(Time, usize)>> = senders.map(|i| Reverse((Time(out[i]), i))).collect();
+        let senders = WorkerId::all(clocks.len()).filter(|&i| !remaining[i].is_empty());
+        let mut queue: BinaryHeap<Reverse<(Time, WorkerId)>> = senders.map(|i| Reverse((Time(out[i]), i))).collect();
         while let Some(Reverse((_, from))) = queue.pop() {
-            let begins = |to: usize| Time(out[from].max(into[to]));
+            let begins = |to: WorkerId| Time(out[from].max(into[to]));
             let best = remaining[from].iter().enumerate();
             let best = best.min_by_key(|(_, (index, transfer))| (begins(transfer.to), *index));
             let Some((index, _)) = best else { continue };
@@ -175,8 +183,7 @@ impl Clock {
     fn exchange_sequentially(&self, clocks: &mut [f64], transfers: &[Transfer]) {
         let mut links: BTreeMap<Edge, f64> = BTreeMap::new();
         for transfer in transfers {
-            let (a, b) = (transfer.from.min(transfer.to), transfer.from.max(transfer.to));
-            let seconds = links.entry((a, b)).or_default();
+            let seconds = links.entry(transfer.link()).or_default();
             *seconds = seconds.max(self.message(transfer));
         }
         let matching_indices = self.matching_indices(clocks.len(), transfers);
@@ -190,8 +197,7 @@ impl Clock {
 
     /// The matching of each link. Links in the same matching can be used at the same time.
     fn matching_indices(&self, nodes: usize, transfers: &[Transfer]) -> BTreeMap<Edge, usize> {
-        let ends = |t: &Transfer| (t.from.min(t.to), t.from.max(t.to));
-        let links: BTreeSet<Edge> = transfers.iter().map(ends).collect();
+        let links: BTreeSet<Edge> = transfers.iter().map(Transfer::link).collect();
         let links: Vec<Edge> = links.into_iter().collect();
         let mut cached = self.cached.lock().unwrap_or_else(|error| error.into_inner());
         if cached.0 != links {
@@ -206,7 +212,7 @@ impl Clock {
 
     /// All workers learn all losses: they wait for the last worker, and for a short message.
     pub fn barrier(&self, clocks: &mut [f64]) {
-        let workers = 0..clocks.len();
+        let workers = WorkerId::all(clocks.len());
         let latencies = workers.clone().flat_map(|from| {
             let others = workers.clone().filter(move |&to| to != from);
             others.map(move |to| self.latency.at(from, to))
@@ -265,7 +271,7 @@ impl Clock {
     }
 
     /// A ring all-reduce: all workers wait for the last, and then for 2 (n - 1) pieces of size 1/n.
-    pub fn all_reduce(&self, clocks: &mut [f64], bytes: u64, ring: &[usize]) {
+    pub fn all_reduce(&self, clocks: &mut [f64], bytes: u64, ring: &[WorkerId]) {
         let pieces = ring.len() as f64;
         if ring.len() < 2 {
             return;
@@ -285,7 +291,7 @@ impl Clock {
 }
 
 impl PerLink {
-    fn at(&self, from: usize, to: usize) -> f64 {
+    fn at(&self, from: WorkerId, to: WorkerId) -> f64 {
         match self {
             Self::All(value) => *value,
             Self::Each(rows) => rows[from][to],
@@ -302,9 +308,13 @@ mod tests {
         Clock::new(&config, workers, None, 1).unwrap()
     }
 
+    fn transfer(from: usize, to: usize, bytes: u64) -> Transfer {
+        Transfer { from: WorkerId(from), to: WorkerId(to), bytes }
+    }
+
     fn transfers(links: &[(usize, usize)]) -> Vec<Transfer> {
         let both = links.iter().flat_map(|&(a, b)| [(a, b), (b, a)]);
-        both.map(|(from, to)| Transfer { from, to, bytes: 1_000_000 }).collect()
+        both.map(|(from, to)| transfer(from, to, 1_000_000)).collect()
     }
 
     /// At 8 Mbit/s, a megabyte takes one second.
@@ -358,7 +368,7 @@ mod tests {
 
     #[test]
     fn pair_exchanges_take_the_time_of_their_transfers() {
-        let forward = Transfer { from: 1, to: 0, bytes: 1_000_000 };
+        let forward = transfer(1, 0, 1_000_000);
         // To the server (0) in one second, back from it in four.
         let text = "megabits = [[1.0, 2.0], [8.0, 1.0]]\nlatency_ms = 100.0\n";
         let slow = clock(text, 2);
@@ -369,7 +379,7 @@ mod tests {
         // Two simultaneous pushes to one server: bytes wait for bytes, not for latency.
         let (three, mut server) = (clock(SLOW, 3), [0.0; 2]);
         let mut push = |from| {
-            let forward = Transfer { from, ..forward };
+            let forward = transfer(from, 0, forward.bytes);
             let mut ports = [[0.0; 2], server];
             let ends = three.pair_exchange(&mut ports, 0.0, PairExchange::PushAndPull, &forward);
             server = ports[1];
@@ -399,7 +409,7 @@ mod tests {
     #[test]
     fn ring_all_reduce_moves_twice_the_vector_in_pieces() {
         let mut clocks = vec![0.0, 3.0, 0.0, 0.0];
-        clock(SLOW, 4).all_reduce(&mut clocks, 1_000_000, &[0, 1, 2, 3]);
+        clock(SLOW, 4).all_reduce(&mut clocks, 1_000_000, &[0, 1, 2, 3].map(WorkerId));
         assert!((clocks[0] - (3.0 + 6.0 * (0.25 + 0.1))).abs() < 1e-9, "{clocks:?}");
         assert!(clocks.iter().all(|clock| *clock == clocks[0]));
     }
@@ -407,16 +417,16 @@ mod tests {
     #[test]
     fn gradients_take_the_configured_time() {
         let fixed = clock("network = \"datacenter\"\ngradient_seconds = 0.5\nslow = [[1, 10.0]]\n", 2);
-        let fixed_spread = [fixed.gradient(0, 7), fixed.gradient(1, 7)];
+        let fixed_spread = [fixed.gradient(WorkerId(0), 7), fixed.gradient(WorkerId(1), 7)];
         assert_eq!(fixed_spread, [0.5, 5.0]);
         let text = "gradient_seconds = [2.0]\ngradient_spread = 0.5\n";
         let spread = clock(text, 1);
-        let mean: f64 = (0..20_000).map(|k| spread.gradient(0, k)).sum::<f64>() / 20_000.0;
+        let mean: f64 = (0..20_000).map(|k| spread.gradient(WorkerId(0), k)).sum::<f64>() / 20_000.0;
         assert!((mean - 2.0).abs() < 0.03, "{mean}");
         let text =
             "network = \"datacenter\"\ngradient_seconds = 1.0\nstraggler_probability = 0.1\nstraggler_factor = 11.0\n";
         let straggling = clock(text, 1);
-        let mean: f64 = (0..20_000).map(|k| straggling.gradient(0, k)).sum::<f64>() / 20_000.0;
+        let mean: f64 = (0..20_000).map(|k| straggling.gradient(WorkerId(0), k)).sum::<f64>() / 20_000.0;
         assert!((mean - 2.0).abs() < 0.1, "{mean}");
     }
 }

@@ -5,6 +5,7 @@ use crate::config::{Config, ConfigError};
 use crate::data::Dataset;
 use crate::engine::{CpuEngine, Engine, EngineError, EngineSpec, Model, native_engine};
 use crate::experiment::{CustomParts, DataPaths, DatasetCache, Experiment, ExperimentError};
+use crate::ids::WorkerId;
 use crate::model::LayerSpec;
 use crate::optimizer::Optimizer;
 use crate::run::{
@@ -231,7 +232,7 @@ impl<'a> Trainer<'a> {
         let in_process = || Box::new(InProcess::new(experiment.workers())) as Box<dyn Transport>;
         let mut transport = transport.unwrap_or_else(in_process);
         let placement = transport.placement().clone();
-        let own: Vec<usize> = placement.own().collect();
+        let own: Vec<WorkerId> = placement.own().collect();
         let spec = experiment.engine_spec().only(&own);
         let mut engine = match (engine, model) {
             (Some(build), _) => build(&spec)?,

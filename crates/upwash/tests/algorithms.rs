@@ -202,7 +202,7 @@ fn parameter_server_equals_all_reduce() {
     let equal = Simulation::new(&AllReduce, &[0.5; 4]);
     let (known, _) = rounds(&AllReduce, &unconnected(4), equal, 0.1, &problem(), 8);
     let mut simulation = Simulation::new(&ParameterServer, &[0.5; 5]);
-    simulation.server = Some(0);
+    simulation.server = Some(0.into());
     let (found, _) = rounds(&ParameterServer, &unconnected(5), simulation, 0.1, &with_server, 8);
     for (found, known) in found.iter().zip(known) {
         assert_near(&found[1..], &known, 1e-12);
@@ -221,7 +221,7 @@ fn easgd_follows_its_two_equations() {
     let problem = Quadratics { a: vec![0.0, 1.0, 1.0], b: vec![0.0, 2.0, 0.0] };
     let easgd = Easgd { beta: 0.8, period: 1 };
     let mut simulation = Simulation::new(&easgd, &[0.0, 1.0, 3.0]);
-    simulation.server = Some(0);
+    simulation.server = Some(0.into());
     let (found, _) = rounds(&easgd, &unconnected(3), simulation.clone(), 0.1, &problem, 2);
     assert_near(&found[0], &[1.6, 0.7, 1.5], 1e-12);
     assert_near(&found[1], &[1.2, 1.19, 1.39], 1e-12);
@@ -565,7 +565,7 @@ fn gosgd_changes_the_weighted_sum_only_by_steps() {
 #[test]
 fn downpour_pushes_steps_and_pulls_the_model() {
     let mut simulation = Simulation::plain(&[10.0, 1.0, 2.0]);
-    simulation.server = Some(0);
+    simulation.server = Some(0.into());
     simulation.u = vec![0.0, 0.5, 2.0];
     let whole = Downpour { staleness: 1, averaged: false };
     simulation.async_step(&whole, 1, 0, &[0]);

@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use std::convert::Infallible;
-use upwash::RowIndex;
 use upwash::algorithm::{
     Algorithm, AllReduce, D2, Dpsgd, ExchangeContext, GradientTracking, InitialValue, Outgoing, WorkerPlan, WorkerStats,
 };
 use upwash::engine::{MixOptions, RemoteRow, WorkerVectors, exchange};
+use upwash::{RowIndex, WorkerId};
 use upwash_testkit::row_plans;
 use upwash_topology::{GraphSpec, Schedule, Weights};
 
@@ -84,14 +84,14 @@ impl Replicas {
         let rows = self.rows();
         let sent: Vec<RemoteRow> = rows.iter().zip(plans).map(sent).collect();
         for (row, plan) in rows.into_iter().zip(plans) {
-            let row_of = |worker: usize| {
+            let row_of = |worker: WorkerId| {
                 Ok::<_, Infallible>(RowIndex(match worker.cmp(&plan.worker) {
                     std::cmp::Ordering::Equal => 0,
-                    std::cmp::Ordering::Less => worker + 1,
-                    std::cmp::Ordering::Greater => worker,
+                    std::cmp::Ordering::Less => worker.0 + 1,
+                    std::cmp::Ordering::Greater => worker.0,
                 }))
             };
-            let others = (0..WORKERS).filter(|&w| w != plan.worker);
+            let others = WorkerId::all(WORKERS).filter(|&w| w != plan.worker);
             let remote_rows: Vec<RemoteRow> = others.map(|w| sent[w].clone()).collect();
             let remote = (1..).map(RowIndex).zip(&remote_rows);
             let mut all = vec![plan.clone().at_rows(row_of).unwrap()];

@@ -1,6 +1,7 @@
 //! A custom training loop that drives the library round by round gives the same results as the built-in loop.
 #![allow(clippy::unwrap_used)]
 
+use upwash::WorkerId;
 use upwash::algorithm::Registry;
 use upwash::engine::{Engine, Model, Score};
 use upwash::experiment::{CustomParts, DataPaths, DatasetCache, Experiment, ExternalLoop};
@@ -134,7 +135,7 @@ fn diverged_external_loop_ends() {
     let mut scores = [Some(Score { loss: 1.0, ..Score::default() }); 4];
     scores[2] = Some(Score { loss: f64::NAN, ..Score::default() });
     let status = node.finish_round(&mut engine, &scores).unwrap();
-    assert_eq!(status, Some(Status::Diverged { worker: 2, round: 0 }));
+    assert_eq!(status, Some(Status::Diverged { worker: WorkerId(2), round: 0 }));
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! The module dependencies of the library are acyclic.
+//! The modules of the library depend on each other in one direction, and keep some questions to one file.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Collects the top-level modules that a file or directory refers to.
 fn dependencies(path: &Path, found: &mut BTreeSet<String>) {
@@ -47,6 +47,34 @@ fn module_dependencies_are_acyclic() {
         for name in free {
             modules.remove(&name);
             modules.values_mut().for_each(|needs| needs.retain(|need| *need != name));
+        }
+    }
+}
+
+/// Everything else asks what it wants to know: whether costs are simulated, where checkpoints are, and so on.
+#[test]
+fn one_file_asks_whether_a_process_holds_all_workers() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut asking = BTreeSet::new();
+    for library in std::fs::read_dir(crates).unwrap() {
+        let source = library.unwrap().path().join("src");
+        find(&source, &["is_whole()", "processes() == 1", "processes() > 1", "processes() != 1"], &mut asking);
+    }
+    let asking: Vec<&Path> = asking.iter().map(|path| path.strip_prefix(crates).unwrap()).collect();
+    assert_eq!(asking, [Path::new("upwash/src/transport/placement.rs")]);
+}
+
+/// Collects the files in a directory that contain one of the texts.
+fn find(directory: &Path, texts: &[&str], found: &mut BTreeSet<PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            find(&path, texts, found);
+        } else if path.extension().is_some_and(|kind| kind == "rs") {
+            let content = std::fs::read_to_string(&path).unwrap();
+            if texts.iter().any(|text| content.contains(text)) {
+                found.insert(path);
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use upwash::Model;
+use upwash::WorkerId;
 use upwash::algorithm::WorkerStats;
 use upwash::config::Config;
 use upwash::engine::{CpuEngine, NativeModel};
@@ -24,9 +25,9 @@ struct Scripted {
     /// `None` is a pause of more than half the message timeout.
     script: VecDeque<Option<Message>>,
     /// The receiver, the kind and the step of each message that was sent, and the number of messages received before.
-    sent: Vec<(usize, u32, u32, usize)>,
+    sent: Vec<(WorkerId, u32, u32, usize)>,
     received: usize,
-    refused: Vec<(usize, String)>,
+    refused: Vec<(WorkerId, String)>,
 }
 
 impl Scripted {
@@ -49,17 +50,17 @@ impl Membership for Scripted {
         Ok(RoundStart::Go)
     }
 
-    fn is_connected(&self, _: usize) -> bool {
+    fn is_connected(&self, _: WorkerId) -> bool {
         true
     }
 
-    fn refuse(&mut self, worker: usize, why: String) {
+    fn refuse(&mut self, worker: WorkerId, why: String) {
         self.refused.push((worker, why));
     }
 }
 
 impl MessageExchange for Scripted {
-    fn send(&mut self, to: usize, message: Message) -> Result<bool, TransportError> {
+    fn send(&mut self, to: WorkerId, message: Message) -> Result<bool, TransportError> {
         self.sent.push((to, message.exchange & 3, message.exchange >> 2, self.received));
         Ok(true)
     }
@@ -87,8 +88,8 @@ fn prepare(text: &str) -> Experiment {
 /// Runs one worker. Returns the status.
 fn run_worker(experiment: &Experiment, transport: &mut Scripted) -> Status {
     let network = Arc::new(NativeModel::new(experiment.network.clone()));
-    let own = transport.placement.own().start;
-    let mut engine = CpuEngine::new(network, &experiment.engine_spec().only(&[own]));
+    let own: Vec<WorkerId> = transport.placement.own().collect();
+    let mut engine = CpuEngine::new(network, &experiment.engine_spec().only(&own));
     let start = Progress::start(experiment.workers());
     let mut watch = |_: &Event| ControlFlow::Continue;
     run_with(experiment, &mut engine, transport, start, &mut watch).unwrap().summary.status
@@ -110,7 +111,7 @@ fn a_silent_partner_is_asked_once() {
 fn message(experiment: &Experiment, from: usize, kind: u32, step: u32, round: u64) -> Message {
     let width = NativeModel::new(experiment.network.clone()).layout().parameter_count();
     Message {
-        from,
+        from: WorkerId(from),
         round,
         exchange: step << 2 | kind,
         stats: WorkerStats { loss: None, degree: 1, scalar: 1.0 },
@@ -151,7 +152,7 @@ fn a_returning_worker_does_not_hold_back_replies() {
     assert!(transport.refused.is_empty(), "{:?}", transport.refused);
     let replied = |step: u32| {
         let mut sent = transport.sent.iter();
-        sent.any(|&(to, kind, found, before)| (to, kind, found) == (1, REPLY, step) && before <= requests)
+        sent.any(|&(to, kind, found, before)| (to, kind, found) == (WorkerId(1), REPLY, step) && before <= requests)
     };
     let missing: Vec<u32> = (0..ends).filter(|step| !replied(*step)).collect();
     assert!(missing.is_empty(), "no reply at {missing:?}");
@@ -166,5 +167,5 @@ fn a_worker_that_was_held_back_may_ask_again() {
     let patient = run_server(&experiment, ahead.iter().copied().chain([None, again]).collect());
     assert!(patient.refused.is_empty(), "{:?}", patient.refused);
     let hasty = run_server(&experiment, ahead.into_iter().chain([again]).collect());
-    assert_eq!(hasty.refused, [(1, "a second request before the reply to the first".to_string())]);
+    assert_eq!(hasty.refused, [(WorkerId(1), "a second request before the reply to the first".to_string())]);
 }

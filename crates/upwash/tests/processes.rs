@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
+use upwash::WorkerId;
 use upwash::algorithm::{Links, Registry};
 use upwash::config::Config;
 use upwash::engine::CpuEngine;
@@ -30,17 +31,17 @@ struct Channels {
     placement: Placement,
     to: Vec<Sender<Message>>,
     from: Receiver<Message>,
-    buffered: BTreeMap<(u64, u32, usize, usize), Message>,
-    expected: Vec<usize>,
+    buffered: BTreeMap<(u64, u32, WorkerId, usize), Message>,
+    expected: Vec<WorkerId>,
     round: u64,
     shared: Arc<SharedSums>,
     traffic: Traffic,
-    consumed: BTreeMap<usize, usize>,
-    received: BTreeMap<usize, usize>,
+    consumed: BTreeMap<WorkerId, usize>,
+    received: BTreeMap<WorkerId, usize>,
     /// The worker and round whose messages are corrupted with a NaN. If set, the transport survives losses.
-    corrupted: Option<(usize, u64)>,
+    corrupted: Option<(WorkerId, u64)>,
     /// The workers whose messages were refused.
-    refused: Vec<usize>,
+    refused: Vec<WorkerId>,
 }
 
 impl Channels {
@@ -89,7 +90,7 @@ impl Membership for Channels {
         &self.placement
     }
 
-    fn refuse(&mut self, worker: usize, why: String) {
+    fn refuse(&mut self, worker: WorkerId, why: String) {
         assert!(why.contains("not finite"), "{why}");
         self.refused.push(worker);
     }
@@ -104,7 +105,7 @@ impl MessageExchange for Channels {
     fn begin_exchange(
         &mut self,
         outgoing: Vec<(Message, Vec<usize>)>,
-        expected: &[usize],
+        expected: &[WorkerId],
     ) -> Result<(), TransportError> {
         for (message, receivers) in outgoing {
             for receiver in receivers {
@@ -145,7 +146,7 @@ impl MessageExchange for Channels {
         Ok(found)
     }
 
-    fn send(&mut self, to: usize, message: Message) -> Result<bool, TransportError> {
+    fn send(&mut self, to: WorkerId, message: Message) -> Result<bool, TransportError> {
         let process = self.placement.process_of(to);
         Ok(self.to[process].send(message).is_ok())
     }
@@ -168,7 +169,7 @@ impl Collectives for Channels {
     }
 
     fn gather_scalars(&mut self, numbers: &mut [f64]) -> Result<(), TransportError> {
-        let own = self.placement.own();
+        let own = self.placement.own_range();
         let known = numbers.iter().enumerate().map(|(worker, x)| match own.contains(&worker) {
             true => *x,
             false => 0.0,
@@ -217,7 +218,7 @@ fn in_processes(experiment: &Experiment, processes: usize) -> Vec<RunOutput> {
             .map(|mut transport| {
                 let network = Arc::clone(&network);
                 scope.spawn(move || {
-                    let own: Vec<usize> = transport.placement().own().collect();
+                    let own: Vec<WorkerId> = transport.placement().own().collect();
                     let spec = experiment.engine_spec().only(&own);
                     let mut engine = CpuEngine::new(network, &spec);
                     let mut losses = Vec::new();
@@ -342,14 +343,14 @@ fn models_with_nan_are_refused() {
             .map(|mut transport| {
                 let (network, experiment) = (Arc::clone(&network), &experiment);
                 scope.spawn(move || {
-                    transport.corrupted = Some((5, 3));
-                    let own: Vec<usize> = transport.placement().own().collect();
+                    transport.corrupted = Some((WorkerId(5), 3));
+                    let own: Vec<WorkerId> = transport.placement().own().collect();
                     let mut engine = CpuEngine::new(network, &experiment.engine_spec().only(&own));
                     let start = Progress::start(8);
                     let result = run_with(experiment, &mut engine, &mut transport, start, &mut ());
                     assert_eq!(result.unwrap().summary.status, upwash::run::Status::Finished);
                     assert!(engine.state().unwrap()[0].1.iter().all(|x| x.is_finite()));
-                    assert!(transport.refused.iter().all(|&worker| worker == 5));
+                    assert!(transport.refused.iter().all(|worker| worker.0 == 5));
                     transport.refused.len()
                 })
             })
@@ -409,7 +410,7 @@ fn stopped_by(experiment: &Experiment, stopping: usize) -> Vec<upwash::run::Stat
             let network = Arc::clone(&network);
             all.push(scope.spawn(move || {
                 let (own, began) = (transport.placement().this(), Instant::now());
-                let mut engine = CpuEngine::new(network, &experiment.engine_spec().only(&[own]));
+                let mut engine = CpuEngine::new(network, &experiment.engine_spec().only(&[WorkerId(own)]));
                 let mut watch = |event: &Event| {
                     // Do not wait forever if the request does not arrive.
                     let late = began.elapsed() > Duration::from_secs(30);
@@ -446,7 +447,7 @@ impl Membership for Isolated {
         Ok(RoundStart::Go)
     }
 
-    fn is_connected(&self, _: usize) -> bool {
+    fn is_connected(&self, _: WorkerId) -> bool {
         false
     }
 }
@@ -470,7 +471,7 @@ fn asynchronous_checkpoint_has_model_and_velocity_of_the_same_step() {
     let experiment = Experiment::prepare(config, &DataPaths::default()).unwrap();
     let engine = || {
         let model = NativeModel::new(experiment.network.clone());
-        CpuEngine::new(Arc::new(model), &experiment.engine_spec().only(&[0]))
+        CpuEngine::new(Arc::new(model), &experiment.engine_spec().only(&[WorkerId(0)]))
     };
     let known = plain_steps(&mut engine(), experiment.rounds(), 0.05);
     let mut archive = Archive::default();

@@ -183,7 +183,7 @@ struct Failing {
 
 impl upwash::Algorithm for Failing {
     fn plan(&self, view: &upwash::LocalView<'_>) -> upwash::Plan {
-        if view.context.round.index() == self.round && view.worker == 2 {
+        if view.context.round.index() == self.round && view.worker.0 == 2 {
             self.has_failed.store(true, std::sync::atomic::Ordering::Relaxed);
         }
         upwash::Assignment::mixed(upwash::Vector::Model, view.weights(false)).into()

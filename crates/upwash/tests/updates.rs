@@ -6,6 +6,7 @@
 mod common;
 
 use common::Simulation;
+use upwash::WorkerId;
 use upwash::algorithm::{
     AlDsgd, Algorithm, Dpsgd, Exchange, ExchangeContext, LeaderCoefficients, LocalView, Variant, WorkerStats,
 };
@@ -170,10 +171,10 @@ fn each_worker_is_its_own_best_until_losses_are_known() {
     let round = path().round(0);
     let unknown = |degree| WorkerStats { loss: None, degree, scalar: 1.0 };
     let view = LocalView {
-        worker: 1,
+        worker: WorkerId(1),
         context: ExchangeContext::new(&round, 0.0),
         own: unknown(2),
-        received: &[(0, unknown(1)), (2, unknown(2))],
+        received: &[(WorkerId(0), unknown(1)), (WorkerId(2), unknown(2))],
     };
     let plan = AlDsgd::new(Box::new(Dpsgd { overlap: true, ..Default::default() }), Variant::Sound).plan(&view);
     // W_11 = 0, so its own weight is w_best + w_degree: worker 1 wins the tie with worker 2.

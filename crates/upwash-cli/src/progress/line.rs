@@ -2,6 +2,7 @@
 
 use crate::output::{WIDTH, is_verbose};
 use std::fmt::{Display, Formatter, Result};
+use upwash::WorkerId;
 use upwash::run::Event;
 
 /// What is said about an epoch.
@@ -14,7 +15,7 @@ pub(super) struct EpochLine {
 
 impl EpochLine {
     /// Describes an epoch; `None` for other events.
-    pub(super) fn of(event: &Event, epochs: u64, server: Option<usize>) -> Option<Self> {
+    pub(super) fn of(event: &Event, epochs: u64, server: Option<WorkerId>) -> Option<Self> {
         let Event::Epoch {
             epoch,
             train_losses,
@@ -90,8 +91,10 @@ struct Spread {
 
 impl Spread {
     /// `None` if no value is known.
-    fn of(values: &[f64], server: Option<usize>) -> Option<Self> {
-        let counted = values.iter().enumerate().filter(|(worker, value)| Some(*worker) != server && !value.is_nan());
+    fn of(values: &[f64], server: Option<WorkerId>) -> Option<Self> {
+        let counted = WorkerId::all(values.len())
+            .zip(values)
+            .filter(|(worker, value)| Some(*worker) != server && !value.is_nan());
         let counted: Vec<f64> = counted.map(|(_, value)| *value).collect();
         let least = counted.iter().copied().reduce(f64::min)?;
         let most = counted.iter().copied().reduce(f64::max)?;
@@ -135,7 +138,7 @@ mod tests {
     #[test]
     fn servers_and_workers_elsewhere_are_left_out() {
         let some = epoch(&[9.0, 0.5, f64::NAN], Some(&[0.1, 0.9, f64::NAN]), 0);
-        let line = EpochLine::of(&some, 20, Some(0)).unwrap().to_string();
+        let line = EpochLine::of(&some, 20, Some(WorkerId(0))).unwrap().to_string();
         assert!(line.contains("loss 0.5000, test accuracy 90.00 % (worst 90.00)"), "{line}");
         let none = EpochLine::of(&epoch(&[f64::NAN], Some(&[f64::NAN]), 0), 20, None).unwrap().to_string();
         assert_eq!(none, "epoch  7/20: sent 0.0 MB");

@@ -126,7 +126,8 @@ impl Protocol {
         if let Some(view) = self.peers[from].connection.as_ref().and_then(|connection| connection.view.as_ref()) {
             self.participation.rounds_together = view.rounds_together;
         }
-        self.record(MembershipEvent::Adopted { worker: from, from: before, to: round, shown });
+        let shown = shown.into_iter().map(|(worker, round)| (worker.into(), round)).collect();
+        self.record(MembershipEvent::Adopted { worker: from.into(), from: before, to: round, shown });
         (self.next, self.begun) = (round, None);
         self.peers.iter_mut().for_each(|peer| peer.fetch_failed = false);
         self.end_of_solitude(now);

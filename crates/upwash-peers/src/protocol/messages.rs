@@ -92,7 +92,7 @@ impl Protocol {
 
     /// A message has arrived. The messages of one sender must arrive in order, and each only once.
     fn on_message(&mut self, worker: usize, id: u64, message: Message, now: Time) -> Result<(), Violation> {
-        if message.from != worker {
+        if message.from.0 != worker {
             return Err(Violation(format!("it sent a message as worker {}", message.from)));
         }
         let (next, last, has_rounds) = (self.next, self.config.rounds, self.config.has_rounds);

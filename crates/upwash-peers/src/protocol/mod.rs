@@ -242,7 +242,7 @@ impl Protocol {
         peer.connection = Some(Connection::new(id, now));
         (peer.has_finished, peer.last_messages, peer.last_error) = (false, None, None);
         self.connected_since.get_or_insert(now);
-        self.record(MembershipEvent::Joined { worker });
+        self.record(MembershipEvent::Joined { worker: worker.into() });
         self.send_view(worker, now);
         self.version += 1;
         Some(id)
@@ -261,7 +261,7 @@ impl Protocol {
             let from = connection.up_from().unwrap_or(u64::MAX);
             peer.last_messages = Some(((id, from), connection.inbox));
         } else {
-            self.record(MembershipEvent::Lost { worker, why });
+            self.record(MembershipEvent::Lost { worker: worker.into(), why });
         }
         self.end_serving(worker, id);
         if self.peers.iter().all(|peer| peer.connection.is_none()) {

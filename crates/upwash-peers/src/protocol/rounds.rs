@@ -107,7 +107,7 @@ impl Protocol {
                 None if worker < self.config.own => "it has not connected".into(),
                 None => "it does not answer".into(),
             };
-            self.record(MembershipEvent::Missing { worker, why });
+            self.record(MembershipEvent::Missing { worker: worker.into(), why });
         }
         true
     }
@@ -232,7 +232,7 @@ impl Protocol {
     /// Shows this worker's round, by a message without values, to connected workers without a link.
     fn announce(&mut self, now: Time) {
         let message = Arc::new(Message {
-            from: self.config.own,
+            from: self.config.own.into(),
             round: self.next,
             exchange: ANNOUNCEMENT,
             stats: WorkerStats { loss: None, degree: 0, scalar: 1.0 },

@@ -10,6 +10,7 @@ use super::{
 use crate::Timings;
 use crate::frame::{Frame, Kind, View};
 use std::time::Duration;
+use upwash::WorkerId;
 use upwash::algorithm::WorkerStats;
 use upwash::transport::{MembershipEvent, Message};
 
@@ -65,7 +66,7 @@ fn worker_0_with(neighbors: Vec<usize>, workers: usize, next: u64) -> Protocol {
 
 fn message(from: usize, round: u64, exchange: u32) -> Message {
     Message {
-        from,
+        from: from.into(),
         round,
         exchange,
         stats: WorkerStats { loss: None, degree: 1, scalar: 1.0 },
@@ -175,7 +176,7 @@ fn a_withheld_model_isolates_the_only_neighbor() {
     assert!(protocol.participation(now).seconds_alone >= 120.0);
     let events = protocol.take_events();
     assert!(events.iter().any(|event| matches!(event, MembershipEvent::Waiting { .. })));
-    assert!(events.iter().any(|event| matches!(event, MembershipEvent::FetchFailed { worker: 1, .. })));
+    assert!(events.iter().any(|event| matches!(event, MembershipEvent::FetchFailed { worker: WorkerId(1), .. })));
 }
 
 /// What a worker says about neighbors of the receiver does not count: they speak for themselves.
@@ -285,5 +286,5 @@ fn missing_neighbors_are_reported_when_the_time_to_start_is_over() {
     let late = NOW + 30 * SECOND;
     assert!(matches!(protocol.may_begin(0, late), Start::Go(_)));
     let why = "connection refused".to_string();
-    assert!(protocol.take_events().contains(&MembershipEvent::Missing { worker: 2, why }));
+    assert!(protocol.take_events().contains(&MembershipEvent::Missing { worker: WorkerId(2), why }));
 }

@@ -56,7 +56,7 @@ impl Protocol {
         {
             // If it does not fit, another worker is asked.
             self.peers[from].fetch_failed = true;
-            return Some(Adoption { from, round, state });
+            return Some(Adoption { from: from.into(), round, state });
         }
         if self.fetch.is_none() {
             self.request_model(shown.iter().map(|entry| entry.0).collect(), now);
@@ -100,7 +100,7 @@ impl Protocol {
         };
         self.fetch = None;
         self.peers[from].fetch_failed = true;
-        self.record(MembershipEvent::FetchFailed { worker: from, why: why.into() });
+        self.record(MembershipEvent::FetchFailed { worker: from.into(), why: why.into() });
         self.close(from, id, "it did not send the model that it was asked for".into());
     }
 

@@ -63,7 +63,7 @@ fn simulate(experiment: &Arc<Experiment>, schedule: &Schedule) -> Trace {
     let config = |own: usize| ProtocolConfig {
         own,
         workers,
-        neighbors: experiment.contacts(own),
+        neighbors: experiment.contacts(own.into()).into_iter().map(usize::from).collect(),
         rounds: experiment.rounds(),
         has_rounds: true,
         has_end: true,

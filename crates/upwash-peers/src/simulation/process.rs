@@ -159,7 +159,7 @@ fn run(runtime: &Simulated<'_>, experiment: &Experiment, worker: usize, transpor
     let (problem, mut model) = (Problem::new(worker), Problem::start(worker));
     let slot = Slot { name: "x".into(), shape: vec![WIDTH], offset: 0 };
     let layout = Layout { parameters: vec![slot], statistics: vec![] };
-    let spec = experiment.engine_spec().only(&[worker]);
+    let spec = experiment.engine_spec().only(&[worker.into()]);
     let mut external = ExternalState::new(&spec, layout, &[&model]);
     let mut progress = Progress::start(experiment.workers());
     let disk = world.borrow().nodes[worker].disk.clone();
@@ -208,7 +208,7 @@ fn run(runtime: &Simulated<'_>, experiment: &Experiment, worker: usize, transpor
     };
     let distance = Problem::distance(&model, experiment.workers());
     let mut engine = external.attach(vec![&mut model], vec![]).unwrap();
-    let copies = node.public_copies();
+    let copies = node.public_copies().into_iter().map(|(worker, copy)| (worker.0, copy)).collect();
     let state = engine.state().unwrap();
     let own_copy = state.into_iter().find(|entry| entry.0 == "public copy").map_or(vec![], |entry| entry.1);
     {

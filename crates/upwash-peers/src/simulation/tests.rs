@@ -7,6 +7,7 @@ use super::{experiment, experiment_at_rate, simulate};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use upwash::WorkerId;
 use upwash::experiment::Experiment;
 use upwash::run::Status;
 use upwash::transport::MembershipEvent;
@@ -72,7 +73,8 @@ fn one_liar_ends_nobodys_run() {
             schedule.liar = Some((liar, lie));
             let trace = simulate(&experiment, &schedule);
             // A worker whose only neighbor is the liar can only wait.
-            let has_honest_neighbor = |worker: usize| experiment.contacts(worker).iter().any(|other| *other != liar);
+            let has_honest_neighbor =
+                |worker: usize| experiment.contacts(worker.into()).iter().any(|other| other.0 != liar);
             for worker in (0..workers).filter(|worker| *worker != liar && has_honest_neighbor(*worker)) {
                 let part = trace.participation(worker);
                 assert_eq!(part.rounds_skipped, 0, "{graph}, {lie:?}, worker {worker}: {part}");
@@ -94,7 +96,7 @@ fn a_stuck_worker_does_not_hold_up_the_others() {
     for worker in [0, 1, 3, 4, 5] {
         let part = trace.participation(worker);
         assert_eq!(part.rounds_run, experiment.rounds(), "worker {worker}: {part}");
-        let late = |change: &MembershipEvent| matches!(change, MembershipEvent::Lost { worker: 2, .. });
+        let late = |change: &MembershipEvent| matches!(change, MembershipEvent::Lost { worker: WorkerId(2), .. });
         let lost = trace.workers[worker].events.iter().filter(|event| late(&event.1)).count();
         assert!(lost <= 2, "worker {worker} lost it {lost} times");
         let ended = trace.workers[worker].ended_at.unwrap().as_secs_f64() - 1e6;
@@ -128,8 +130,8 @@ fn a_model_that_does_not_arrive_is_requested_elsewhere() {
     let trace = simulate(&experiment, &schedule);
     assert_all_finished(&trace);
     let changes = || trace.workers[3].events.iter().map(|event| &event.1);
-    assert!(changes().any(|change| matches!(change, MembershipEvent::FetchFailed { worker: 0, .. })));
-    assert!(changes().any(|change| matches!(change, MembershipEvent::Adopted { worker: 1 | 2, .. })));
+    assert!(changes().any(|change| matches!(change, MembershipEvent::FetchFailed { worker: WorkerId(0), .. })));
+    assert!(changes().any(|change| matches!(change, MembershipEvent::Adopted { worker: WorkerId(1 | 2), .. })));
 }
 
 /// A model that takes longer than a message may, and longer than a worker may be alone, arrives if the network is slow.
@@ -245,7 +247,7 @@ fn a_slow_worker_does_not_raise_the_deadline() {
     schedule.gradients[3] = 400 * MS;
     schedule.faults.push((30_000 * MS, Fault::Stuck { worker: 3, duration: 1000 * MS }));
     let trace = simulate(&experiment, &schedule);
-    let lost = |change: &MembershipEvent| matches!(change, MembershipEvent::Lost { worker: 3, why } if why.contains("no message"));
+    let lost = |change: &MembershipEvent| matches!(change, MembershipEvent::Lost { worker: WorkerId(3), why } if why.contains("no message"));
     for worker in 0..3 {
         let lost = trace.workers[worker].events.iter().find(|event| lost(&event.1));
         assert!(lost.is_some(), "worker {worker} waited for longer");

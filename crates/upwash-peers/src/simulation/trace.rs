@@ -2,6 +2,7 @@
 
 use crate::protocol::{MAX_ROUND_LAG, Time};
 use std::collections::{BTreeMap, BTreeSet};
+use upwash::WorkerId;
 use upwash::run::{Status, Summary};
 use upwash::transport::{MembershipEvent, Participation};
 
@@ -107,9 +108,9 @@ impl Trace {
     /// An honest worker moves only to a round that neighbors have shown to it: forward, not beyond the rounds that honest
     /// workers have begun; back, only to where an honest worker has been. The liar, or a worker that has followed it, may
     /// be the only neighbor left.
-    fn check_adoption(&mut self, worker: usize, from: u64, to: u64, shown: &[(usize, u64)]) {
+    fn check_adoption(&mut self, worker: usize, from: u64, to: u64, shown: &[(WorkerId, u64)]) {
         self.check(!shown.is_empty(), worker, || format!("moved from round {from} to {to}, which nobody has shown"));
-        let is_wrong = |entry: &(usize, u64)| Some(entry.0) == self.liar || self.misled.contains(&entry.0);
+        let is_wrong = |entry: &(WorkerId, u64)| Some(entry.0.0) == self.liar || self.misled.contains(&entry.0.0);
         if shown.iter().all(is_wrong) {
             self.misled.insert(worker);
             return;

@@ -1,4 +1,5 @@
-//! The thread of a worker: it answers the requests of the training loop.
+//! The thread of a worker: it answers the requests of the training loop. One file, because the node borrows what the thread
+//! owns for as long as it answers.
 
 use super::events::{Events, Watch};
 use super::rendezvous::{Rendezvous, when_released};
@@ -144,7 +145,7 @@ impl Worker {
 
     /// The algorithm's state vectors, of which some start as the present model.
     fn start(&self, vectors: &mut Vectors) -> ExternalState {
-        let spec = self.experiment.engine_spec().only(&[self.number]);
+        let spec = self.experiment.engine_spec().only(&[self.number.into()]);
         // SAFETY: only called to answer a request.
         #[allow(unsafe_code)]
         let (models, _) = unsafe { vectors.rows() };
@@ -159,7 +160,7 @@ impl Worker {
             workers: experiment.workers(),
             algorithm: experiment.algorithm_name(),
             needs_losses: algorithm.is_some_and(|algorithm| algorithm.needs_losses()),
-            trains: experiment.server != Some(self.number),
+            trains: experiment.server != Some(self.number.into()),
             config: experiment.config.to_toml(),
         }
     }
@@ -365,7 +366,7 @@ impl Worker {
     /// The score of the local step. A server has none.
     fn score(&self, loss: Option<f64>) -> Option<Score> {
         let examples = self.experiment.sampler.batch_size();
-        let loss = loss.filter(|_| self.experiment.server != Some(self.number));
+        let loss = loss.filter(|_| self.experiment.server != Some(self.number.into()));
         loss.map(|loss| Score { loss, examples, ..Score::default() })
     }
 }

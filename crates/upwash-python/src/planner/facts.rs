@@ -30,7 +30,7 @@ impl Facts {
             config: experiment.config.to_toml(),
             name: experiment.algorithm_name(),
             workers: experiment.workers(),
-            server: experiment.server,
+            server: experiment.server.map(usize::from),
             starts_equal: experiment.config.training.start == Some(Start::Equal),
             state_vectors: vectors.iter().map(|vector| (vector.name.into(), start(vector.start))).collect(),
             warnings: experiment.warnings.clone(),

@@ -43,7 +43,7 @@ pub(super) fn run(
     let mut engine = PlanningEngine {
         workers: experiment.workers(),
         layout: layout.clone(),
-        server: experiment.server.map(RowIndex),
+        server: experiment.server.map(RowIndex::in_one_process),
         measures: algorithm.is_some_and(|algorithm| algorithm.clips()),
         state_vectors: experiment.method.state_vectors().len(),
         recorded: vec![],

@@ -85,7 +85,7 @@ pub fn compare(experiment: &Experiment, rounds: u64, first: &mut dyn Engine, sec
             };
             let plans = exchange.plans(algorithm, &context, &stats);
             let options = MixOptions {
-                server: experiment.server.map(RowIndex),
+                server: experiment.server.map(RowIndex::in_one_process),
                 round,
                 is_last: index + 1 == exchanges.len(),
                 ..Default::default()

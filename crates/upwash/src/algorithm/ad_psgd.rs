@@ -3,6 +3,7 @@
 use super::{
     Assignment, AsyncStep, Asynchronous, Definition, Method, Outgoing, PairwiseUpdate, Plan, Vector, WorkerPlan,
 };
+use crate::ids::WorkerId;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "ad-psgd",
@@ -17,11 +18,11 @@ pub(super) const DEFINITION: Definition = Definition {
 pub struct AdPsgd;
 
 impl Asynchronous for AdPsgd {
-    fn partner(&self, step: &AsyncStep<'_>) -> Option<usize> {
+    fn partner(&self, step: &AsyncStep<'_>) -> Option<WorkerId> {
         step.random_neighbor()
     }
 
-    fn update(&self, step: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> PairwiseUpdate {
+    fn update(&self, step: &AsyncStep<'_>, partner: Option<(WorkerId, f64)>) -> PairwiseUpdate {
         let Some((partner, _)) = partner else {
             return PairwiseUpdate::alone(step.worker);
         };

@@ -1,6 +1,7 @@
 //! Asynchronous EASGD: each worker exchanges with the server when it is ready.
 
 use super::{AsyncStep, Asynchronous, Definition, Easgd, Method, Outgoing, PairwiseUpdate, Vector, WorkerPlan};
+use crate::ids::WorkerId;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "async-easgd",
@@ -14,12 +15,12 @@ pub(super) const DEFINITION: Definition = Definition {
 pub struct AsyncEasgd(pub Easgd);
 
 impl Asynchronous for AsyncEasgd {
-    fn partner(&self, step: &AsyncStep<'_>) -> Option<usize> {
+    fn partner(&self, step: &AsyncStep<'_>) -> Option<WorkerId> {
         let is_due = (step.step + 1).is_multiple_of(self.0.period);
         step.server.filter(|_| is_due)
     }
 
-    fn update(&self, step: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> PairwiseUpdate {
+    fn update(&self, step: &AsyncStep<'_>, partner: Option<(WorkerId, f64)>) -> PairwiseUpdate {
         let Some((server, _)) = partner else {
             return PairwiseUpdate::alone(step.worker);
         };

@@ -1,19 +1,20 @@
 //! Algorithms without rounds: a worker with a new gradient exchanges messages with one other, and never waits for all.
 
 use super::{Outgoing, Plan, WorkerPlan};
+use crate::ids::WorkerId;
 use upwash_topology::random::Stream;
 
 /// A worker that has just computed a gradient.
 #[derive(Clone, Copy, Debug)]
 pub struct AsyncStep<'a> {
     /// The worker.
-    pub worker: usize,
+    pub worker: WorkerId,
     /// The number of gradients that it computed before this one.
     pub step: u64,
-    /// Its neighbors in the graph.
+    /// Its neighbors, as nodes of the graph.
     pub neighbors: &'a [usize],
     /// The server, if there is one: a worker without data that is linked with all others.
-    pub server: Option<usize>,
+    pub server: Option<WorkerId>,
     /// The number of workers with data.
     pub training: usize,
     /// The scalar that the algorithm keeps for the worker. It starts at 1.
@@ -25,13 +26,13 @@ pub struct AsyncStep<'a> {
 impl AsyncStep<'_> {
     /// The random stream of this step.
     pub fn random(&self) -> Stream {
-        Stream::new(self.seed, "meeting", &[self.worker as u64, self.step])
+        Stream::new(self.seed, "meeting", &[self.worker.0 as u64, self.step])
     }
 
     /// One of the worker's neighbors, drawn uniformly.
-    pub fn random_neighbor(&self) -> Option<usize> {
+    pub fn random_neighbor(&self) -> Option<WorkerId> {
         let count = self.neighbors.len();
-        (count > 0).then(|| self.neighbors[self.random().below(count)])
+        (count > 0).then(|| self.neighbors[self.random().below(count)].into())
     }
 }
 
@@ -74,7 +75,7 @@ impl PairwiseUpdate {
     }
 
     /// The worker takes its step alone: x' = x - u. Its message, if a partner uses it, is its stepped model.
-    pub fn alone(worker: usize) -> Self {
+    pub fn alone(worker: WorkerId) -> Self {
         let plan = WorkerPlan { worker, messages: vec![Outgoing::stepped()], plan: Plan::alone() };
         Self { plans: vec![plan] }
     }
@@ -83,10 +84,10 @@ impl PairwiseUpdate {
 /// An asynchronous algorithm. It runs in virtual time or on threads. An update blocks only the workers that it updates.
 pub trait Asynchronous: std::fmt::Debug + Send + Sync {
     /// The partner of the worker in this step, if any.
-    fn partner(&self, step: &AsyncStep<'_>) -> Option<usize>;
+    fn partner(&self, step: &AsyncStep<'_>) -> Option<WorkerId>;
 
     /// The update of the worker and its partner, which is given with its scalar.
-    fn update(&self, step: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> PairwiseUpdate;
+    fn update(&self, step: &AsyncStep<'_>, partner: Option<(WorkerId, f64)>) -> PairwiseUpdate;
 
     /// Which messages the two workers of an update send.
     fn pair_exchange(&self) -> PairExchange {

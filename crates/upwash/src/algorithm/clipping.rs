@@ -147,6 +147,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::algorithm::{Assignment, Vector};
+    use crate::ids::with_ids;
 
     #[test]
     fn liars_do_not_widen_the_radius() {
@@ -162,14 +163,14 @@ mod tests {
 
     #[test]
     fn far_messages_lose_weight_to_the_own_one() {
-        let mixed = Assignment::mixed(Vector::Model, vec![(0, 0.25), (1, 0.25), (2, 0.25), (3, 0.25)]);
+        let mixed = Assignment::mixed(Vector::Model, WorkerId::all(4).map(|sender| (sender, 0.25)).collect());
         let mut plan = Plan::from(mixed);
-        clip(&mut plan, 1, &[(0, 2.0), (2, 8.0), (3, f64::NAN)]);
+        clip(&mut plan, WorkerId(1), &with_ids([(0, 2.0), (2, 8.0), (3, f64::NAN)]));
         // Three neighbors, of whom the farthest may lie: the radius is 8, and 2 keeps its weight.
-        assert_eq!(plan.assignments[0].messages, [(0, 0.25), (1, 0.5), (2, 0.25), (3, 0.0)]);
-        clip(&mut plan, 1, &[(0, 2.0), (2, 8.0)]);
+        assert_eq!(plan.assignments[0].messages, with_ids([(0, 0.25), (1, 0.5), (2, 0.25), (3, 0.0)]));
+        clip(&mut plan, WorkerId(1), &with_ids([(0, 2.0), (2, 8.0)]));
         // Of two neighbors, too: the radius is 2, and the weight of the one at 8 falls to a sixteenth.
-        let expected = [(0, 0.25), (1, 0.5 + 0.25 * 15.0 / 16.0), (2, 0.25 / 16.0), (3, 0.0)];
+        let expected = with_ids([(0, 0.25), (1, 0.5 + 0.25 * 15.0 / 16.0), (2, 0.25 / 16.0), (3, 0.0)]);
         assert_eq!(plan.assignments[0].messages, expected);
     }
 }

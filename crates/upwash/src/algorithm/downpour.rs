@@ -3,6 +3,7 @@
 use super::{
     Assignment, AsyncStep, Asynchronous, Definition, Method, Outgoing, PairExchange, PairwiseUpdate, Vector, WorkerPlan,
 };
+use crate::ids::WorkerId;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "downpour",
@@ -29,11 +30,11 @@ pub struct Downpour {
 }
 
 impl Asynchronous for Downpour {
-    fn partner(&self, step: &AsyncStep<'_>) -> Option<usize> {
+    fn partner(&self, step: &AsyncStep<'_>) -> Option<WorkerId> {
         step.server
     }
 
-    fn update(&self, step: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> PairwiseUpdate {
+    fn update(&self, step: &AsyncStep<'_>, partner: Option<(WorkerId, f64)>) -> PairwiseUpdate {
         let Some((server, _)) = partner else {
             return PairwiseUpdate::alone(step.worker);
         };

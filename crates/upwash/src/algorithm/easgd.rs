@@ -2,6 +2,7 @@
 
 use super::{Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Options, Outgoing, Plan, Vector};
 use crate::config::ConfigError;
+use crate::ids::WorkerId;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "easgd",
@@ -34,7 +35,7 @@ impl Easgd {
     }
 
     /// The new model of one of `workers` workers: x - u + alpha (c - x).
-    pub(super) fn worker(self, worker: usize, server: usize, workers: usize) -> Assignment {
+    pub(super) fn worker(self, worker: WorkerId, server: WorkerId, workers: usize) -> Assignment {
         let alpha = self.beta / workers as f64;
         let mut model = Assignment::of(Vector::Model, Outgoing::stepped().content);
         model.add(server, alpha);
@@ -43,7 +44,7 @@ impl Easgd {
     }
 
     /// The new model of the server after messages from some of `workers` workers: c + alpha times the sum of (x - c).
-    pub(super) fn server(self, server: usize, senders: &[usize], workers: usize) -> Assignment {
+    pub(super) fn server(self, server: WorkerId, senders: &[WorkerId], workers: usize) -> Assignment {
         let alpha = self.beta / workers as f64;
         let mut model = Assignment::of(Vector::Model, [(Vector::Model, 1.0)]);
         for &worker in senders {
@@ -61,7 +62,7 @@ impl Algorithm for Easgd {
 
     fn plan(&self, view: &LocalView<'_>) -> Plan {
         let (workers, server) = (view.context.workers() - 1, view.context.server);
-        let senders: Vec<usize> = view.received.iter().map(|(sender, _)| *sender).collect();
+        let senders: Vec<WorkerId> = view.received.iter().map(|(sender, _)| *sender).collect();
         match senders[..] {
             [] if server == Some(view.worker) => Plan::default(),
             [] => Plan::alone(),

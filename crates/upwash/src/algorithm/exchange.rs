@@ -1,9 +1,10 @@
 //! Which workers communicate in an exchange, and the plan of each worker.
 
 use super::{Algorithm, ExchangeContext, LocalView, WorkerPlan, WorkerStats};
+use crate::ids::WorkerId;
 
 /// The loss of a sender's model on a receiver's batch, by (receiver, sender).
-pub(crate) type VerifiedLosses = std::collections::HashMap<(usize, usize), f64>;
+pub(crate) type VerifiedLosses = std::collections::HashMap<(WorkerId, WorkerId), f64>;
 
 /// Which workers communicate in an exchange.
 ///
@@ -37,17 +38,21 @@ impl Exchange {
     /// The workers that a worker receives messages from, in increasing order.
     ///
     /// ```
-    /// # use upwash::algorithm::{Exchange, ExchangeContext};
+    /// # use upwash::{WorkerId, algorithm::{Exchange, ExchangeContext}};
     /// let round = upwash_topology::Schedule::one_peer_exponential(4).round(0);
-    /// let context = ExchangeContext { server: Some(0), ..ExchangeContext::new(&round, 0.1) };
-    /// assert_eq!(Exchange::Neighbors.senders(1, &context).collect::<Vec<_>>(), [0]);
-    /// assert_eq!(Exchange::ToServer.senders(0, &context).collect::<Vec<_>>(), [1, 2, 3]);
+    /// let context = ExchangeContext { server: Some(WorkerId(0)), ..ExchangeContext::new(&round, 0.1) };
+    /// assert_eq!(Exchange::Neighbors.senders(WorkerId(1), &context).collect::<Vec<_>>(), [WorkerId(0)]);
+    /// assert_eq!(Exchange::ToServer.senders(WorkerId(0), &context).count(), 3);
     /// ```
-    pub fn senders<'a>(self, worker: usize, context: &ExchangeContext<'a>) -> Box<dyn Iterator<Item = usize> + 'a> {
-        let others = (0..context.workers()).filter(move |&other| other != worker);
+    pub fn senders<'a>(
+        self,
+        worker: WorkerId,
+        context: &ExchangeContext<'a>,
+    ) -> Box<dyn Iterator<Item = WorkerId> + 'a> {
+        let others = WorkerId::all(context.workers()).filter(move |&other| other != worker);
         let is_server = context.server == Some(worker);
         match self {
-            Self::Neighbors | Self::Early => Box::new(context.round.senders(worker)),
+            Self::Neighbors | Self::Early => Box::new(context.round.senders(worker.0).map(WorkerId)),
             Self::Chosen => Box::new(others),
             Self::Server | Self::ToServer if is_server => Box::new(others),
             Self::Server | Self::FromServer if !is_server => Box::new(context.server.into_iter()),
@@ -58,11 +63,11 @@ impl Exchange {
     /// The plan of every worker, each computed from what that worker knows.
     ///
     /// ```
-    /// # use upwash::algorithm::{Dpsgd, Exchange, WorkerStats, ExchangeContext};
+    /// # use upwash::{WorkerId, algorithm::{Dpsgd, Exchange, WorkerStats, ExchangeContext}};
     /// let round = upwash_topology::Schedule::one_peer_exponential(4).round(0);
     /// let stats = WorkerStats { loss: Some(1.0), degree: 1, scalar: 1.0 };
     /// let plans = Exchange::Neighbors.plans(&Dpsgd::default(), &ExchangeContext::new(&round, 0.1), &[stats; 4]);
-    /// assert_eq!(plans[1].plan.assignments[0].messages, [(0, 0.5), (1, 0.5)]);
+    /// assert_eq!(plans[1].plan.assignments[0].messages, [(WorkerId(0), 0.5), (WorkerId(1), 0.5)]);
     /// ```
     pub fn plans(
         self,
@@ -70,30 +75,30 @@ impl Exchange {
         context: &ExchangeContext<'_>,
         stats: &[WorkerStats],
     ) -> Vec<WorkerPlan> {
-        self.plans_of(0..stats.len(), algorithm, context, stats, None)
+        self.plans_of(WorkerId::all(stats.len()), algorithm, context, stats, None)
     }
 
     /// The plans of some workers. Reads only their stats and those of their senders. Losses that the workers measured
     /// replace those that were claimed.
     pub(crate) fn plans_of(
         self,
-        workers: std::ops::Range<usize>,
+        workers: impl Iterator<Item = WorkerId>,
         algorithm: &dyn Algorithm,
         context: &ExchangeContext<'_>,
         stats: &[WorkerStats],
         verified: Option<&VerifiedLosses>,
     ) -> Vec<WorkerPlan> {
         let mut received = Vec::new();
-        let known = |worker: usize, sender: usize| match verified {
+        let known = |worker: WorkerId, sender: WorkerId| match verified {
             None => stats[sender],
             // A sender cannot have more links than the schedule gives it.
             Some(losses) => WorkerStats {
                 loss: losses.get(&(worker, sender)).copied(),
-                degree: stats[sender].degree.min(context.round.degree(sender)),
+                degree: stats[sender].degree.min(context.round.degree(sender.0)),
                 ..stats[sender]
             },
         };
-        let plan = |worker: usize| {
+        let plan = |worker: WorkerId| {
             let alone = LocalView { worker, context: *context, own: known(worker, worker), received: &[] };
             let messages = algorithm.messages(&alone);
             received.clear();
@@ -107,13 +112,13 @@ impl Exchange {
 
     /// Weights for averaging vectors that must not get a negative weight. For each worker: Metropolis weights from the
     /// numbers of senders or, for an all-reduce, equal weights of all workers with data.
-    pub(crate) fn safe_weights(self, context: &ExchangeContext<'_>) -> Vec<Vec<(usize, f64)>> {
-        let workers = context.workers();
-        let counted = || (0..workers).filter(|worker| Some(*worker) != context.server);
+    pub(crate) fn safe_weights(self, context: &ExchangeContext<'_>) -> Vec<Vec<(WorkerId, f64)>> {
+        let workers = WorkerId::all(context.workers());
+        let counted = || workers.clone().filter(|worker| Some(*worker) != context.server);
         let degree = |worker| self.senders(worker, context).count();
-        let degrees: Vec<usize> = (0..workers).map(degree).collect();
+        let degrees: Vec<usize> = workers.clone().map(degree).collect();
         let equal = 1.0 / counted().count().max(1) as f64;
-        let row = |worker: usize| {
+        let row = |worker: WorkerId| {
             if self == Self::Mean {
                 return counted().map(|sender| (sender, equal)).collect();
             }
@@ -124,17 +129,18 @@ impl Exchange {
                 own -= weight;
                 row.push((sender, weight));
             }
-            let index = row.partition_point(|entry: &(usize, f64)| entry.0 < worker);
+            let index = row.partition_point(|entry: &(WorkerId, f64)| entry.0 < worker);
             row.insert(index, (worker, own));
             row
         };
-        (0..workers).map(row).collect()
+        workers.clone().map(row).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::with_ids;
     use upwash_topology::Schedule;
 
     /// A claimed loss and a claimed number of links do not make a leader of workers that verify.
@@ -148,26 +154,28 @@ mod tests {
         let algorithm = AlDsgd::new(Box::new(Dpsgd::default()), Variant::Sound);
         let context = ExchangeContext::new(&round, 0.1);
         let leaders = |verified: Option<&VerifiedLosses>| {
-            Exchange::Neighbors.plans_of(0..1, &algorithm, &context, &stats, verified)[0].plan.leaders
+            Exchange::Neighbors.plans_of(WorkerId::all(1), &algorithm, &context, &stats, verified)[0].plan.leaders
         };
-        assert_eq!(leaders(None), Some([1, 1]));
-        let measured = VerifiedLosses::from([((0, 0), 0.4), ((0, 1), 9.0), ((0, 3), 0.3)]);
-        assert_eq!(leaders(Some(&measured)), Some([3, 0]));
+        assert_eq!(leaders(None), Some([1, 1].map(WorkerId)));
+        let measured = VerifiedLosses::from_iter(
+            with_ids([(0, 0.4), (1, 9.0), (3, 0.3)]).map(|(sender, loss)| ((WorkerId(0), sender), loss)),
+        );
+        assert_eq!(leaders(Some(&measured)), Some([3, 0].map(WorkerId)));
     }
 
     #[test]
     fn safe_weights_are_metropolis_weights() {
         let round = Schedule::directed(4, &[(3, 0), (0, 1), (1, 3), (2, 3)]).unwrap().round(0);
-        let context = ExchangeContext { server: Some(2), ..ExchangeContext::new(&round, 0.1) };
+        let context = ExchangeContext { server: Some(WorkerId(2)), ..ExchangeContext::new(&round, 0.1) };
         let rows = Exchange::Neighbors.safe_weights(&context);
-        assert_eq!(rows[0], [(0, 1.0 - 1.0 / 3.0), (3, 1.0 / 3.0)]); // worker 3 has two senders
-        assert_eq!(rows[1], [(0, 0.5), (1, 0.5)]);
+        assert_eq!(rows[0], with_ids([(0, 1.0 - 1.0 / 3.0), (3, 1.0 / 3.0)])); // worker 3 has two senders
+        assert_eq!(rows[1], with_ids([(0, 0.5), (1, 0.5)]));
         let third = 1.0 / 3.0;
-        assert_eq!(Exchange::Mean.safe_weights(&context)[1], [(0, third), (1, third), (3, third)]);
+        assert_eq!(Exchange::Mean.safe_weights(&context)[1], with_ids([(0, third), (1, third), (3, third)]));
         // The server has three senders, and each worker has one: the server.
         let server = Exchange::Server.safe_weights(&context);
-        assert_eq!(server[2], [(0, 0.25), (1, 0.25), (2, 0.25), (3, 0.25)]);
-        assert_eq!(server[0], [(0, 0.75), (2, 0.25)]);
-        assert_eq!(Exchange::Nothing.safe_weights(&context)[0], [(0, 1.0)]);
+        assert_eq!(server[2], with_ids([(0, 0.25), (1, 0.25), (2, 0.25), (3, 0.25)]));
+        assert_eq!(server[0], with_ids([(0, 0.75), (2, 0.25)]));
+        assert_eq!(Exchange::Nothing.safe_weights(&context)[0], with_ids([(0, 1.0)]));
     }
 }

@@ -4,6 +4,7 @@ use super::{
     Assignment, AsyncStep, Asynchronous, Definition, Method, Outgoing, PairExchange, PairwiseUpdate, Plan, Vector,
     WorkerPlan,
 };
+use crate::ids::WorkerId;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "gosgd",
@@ -25,14 +26,14 @@ pub struct GoSgd {
 }
 
 impl Asynchronous for GoSgd {
-    fn partner(&self, step: &AsyncStep<'_>) -> Option<usize> {
+    fn partner(&self, step: &AsyncStep<'_>) -> Option<WorkerId> {
         let mut stream = step.random();
         let pushes = stream.uniform() < self.probability;
         let count = step.neighbors.len();
-        (pushes && count > 0).then(|| step.neighbors[stream.below(count)])
+        (pushes && count > 0).then(|| step.neighbors[stream.below(count)].into())
     }
 
-    fn update(&self, step: &AsyncStep<'_>, partner: Option<(usize, f64)>) -> PairwiseUpdate {
+    fn update(&self, step: &AsyncStep<'_>, partner: Option<(WorkerId, f64)>) -> PairwiseUpdate {
         let mut update = PairwiseUpdate::alone(step.worker);
         let Some((partner, partner_weight)) = partner else {
             return update;

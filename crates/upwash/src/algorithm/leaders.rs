@@ -2,6 +2,7 @@
 
 use super::{Algorithm, Assignment, Exchange, LocalView, Options, Preflight, Vector, WorkerStats};
 use crate::config::ConfigError;
+use crate::ids::WorkerId;
 use std::cmp::Ordering;
 
 /// The strengths of the pulls. `best` refers to the neighbor with the lowest loss, `degree` to the neighbor with the
@@ -123,7 +124,7 @@ impl LeaderCoefficients {
         variant: Variant,
         model: &mut Assignment,
         view: &LocalView<'_>,
-        [best, degree]: [usize; 2],
+        [best, degree]: [WorkerId; 2],
         base: &dyn Algorithm,
     ) {
         let Self { w_best, w_degree, lambda_best, lambda_degree } = self;
@@ -224,11 +225,11 @@ impl LeaderScope {
 
     /// The best and the best-connected candidate. While a loss is unknown, every worker is its own best. Ties go to the
     /// lowest index; for `released`, to the worker itself first.
-    pub(super) fn leaders(self, view: &LocalView<'_>, variant: Variant) -> (usize, usize) {
+    pub(super) fn leaders(self, view: &LocalView<'_>, variant: Variant) -> (WorkerId, WorkerId) {
         let own = (view.worker, view.own);
         let own = (self != Self::NeighborsOnly).then_some(own);
         let candidates = || view.received.iter().copied().chain(own);
-        let rank = |worker: usize| (variant != Variant::Released || worker != view.worker, worker);
+        let rank = |worker: WorkerId| (variant != Variant::Released || worker != view.worker, worker);
         let first = |order: &dyn Fn(&WorkerStats, &WorkerStats) -> Ordering| {
             let best = candidates().min_by(|a, b| {
                 let tie = rank(a.0).cmp(&rank(b.0));

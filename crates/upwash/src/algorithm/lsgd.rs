@@ -1,6 +1,7 @@
 //! Leader SGD: workers in groups, pulled toward the best worker of their group and the best of all.
 
 use super::{Algorithm, Assignment, Definition, Exchange, Links, LocalView, Method, Outgoing, Plan, Preflight, Vector};
+use crate::ids::WorkerId;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "lsgd",
@@ -32,7 +33,7 @@ pub(super) const DEFINITION: Definition = Definition {
 /// ```
 /// use upwash::algorithm::Lsgd;
 /// let pairs = Lsgd { groups: 4, local: 0.1, global: 0.1, period: 1 };
-/// assert_eq!([0, 1, 2, 7].map(|worker| pairs.group(worker, 8)), [0, 0, 1, 3]);
+/// assert_eq!([0, 1, 2, 7].map(|worker| pairs.group(worker.into(), 8)), [0, 0, 1, 3]);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Lsgd {
@@ -51,10 +52,10 @@ impl Lsgd {
     ///
     /// ```
     /// # use upwash::algorithm::Lsgd;
-    /// assert_eq!(Lsgd { groups: 2, local: 0.1, global: 0.1, period: 1 }.group(4, 8), 1);
+    /// assert_eq!(Lsgd { groups: 2, local: 0.1, global: 0.1, period: 1 }.group(4.into(), 8), 1);
     /// ```
-    pub fn group(&self, worker: usize, workers: usize) -> usize {
-        worker * self.groups.min(workers) / workers
+    pub fn group(&self, worker: WorkerId, workers: usize) -> usize {
+        worker.0 * self.groups.min(workers) / workers
     }
 }
 
@@ -73,7 +74,7 @@ impl Algorithm for Lsgd {
         }
         let group = |worker| self.group(worker, view.context.workers());
         let all = || view.received.iter().copied().chain([(view.worker, view.own)]);
-        let best = |is_candidate: &dyn Fn(usize) -> bool| {
+        let best = |is_candidate: &dyn Fn(WorkerId) -> bool| {
             let candidates = all().filter(|(worker, _)| is_candidate(*worker));
             candidates.min_by(|a, b| a.1.by_loss(&b.1).then(a.0.cmp(&b.0))).map_or(view.worker, |(worker, _)| worker)
         };

@@ -80,6 +80,7 @@ pub use row_plan::RowPlan;
 pub use sgp::Sgp;
 pub use slowmo::SlowMo;
 
+use crate::ids::WorkerId;
 use upwash_topology::{Graph, Round, Schedule};
 
 /// What a message tells about its sender, besides the vector.
@@ -148,7 +149,7 @@ pub struct ExchangeContext<'a> {
     /// The configured momentum.
     pub momentum: f64,
     /// The server, if there is one: a worker without data that is linked with all others.
-    pub server: Option<usize>,
+    pub server: Option<WorkerId>,
 }
 
 impl<'a> ExchangeContext<'a> {
@@ -178,40 +179,43 @@ impl<'a> ExchangeContext<'a> {
 /// What a worker knows when it mixes.
 ///
 /// ```
-/// use upwash::algorithm::{WorkerStats, ExchangeContext, LocalView};
+/// use upwash::{WorkerId, algorithm::{WorkerStats, ExchangeContext, LocalView}};
 /// use upwash_topology::{GraphSpec, Schedule, Weights};
 /// let ring = "ring:4".parse::<GraphSpec>()?.build()?;
 /// let round = Schedule::fixed(&ring, &Weights::Optimal)?.round(0);
 /// let stats = WorkerStats { loss: Some(1.0), degree: 2, scalar: 1.0 };
-/// let received = [(1, stats), (3, stats)];
-/// let view = LocalView { worker: 0, context: ExchangeContext::new(&round, 0.1), own: stats, received: &received };
+/// let received = [1, 3].map(|sender| (WorkerId(sender), stats));
+/// let context = ExchangeContext::new(&round, 0.1);
+/// let view = LocalView { worker: WorkerId(0), context, own: stats, received: &received };
 /// assert_eq!(view.weights(false).len(), 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct LocalView<'a> {
     /// The worker.
-    pub worker: usize,
+    pub worker: WorkerId,
     /// The context that all workers share.
     pub context: ExchangeContext<'a>,
     /// The worker's stats, as it sent them.
     pub own: WorkerStats,
     /// The sender and stats of each received message, in increasing order of senders.
-    pub received: &'a [(usize, WorkerStats)],
+    pub received: &'a [(WorkerId, WorkerStats)],
 }
 
 impl LocalView<'_> {
     /// This worker's row of the mixing matrix W of the round, or of (I + W)/2 if `lazy`.
     ///
     /// ```
-    /// # use upwash::algorithm::{WorkerStats, ExchangeContext, LocalView};
+    /// # use upwash::{WorkerId, algorithm::{WorkerStats, ExchangeContext, LocalView}};
     /// let round = upwash_topology::Schedule::one_peer_exponential(2).round(0);
     /// let own = WorkerStats { loss: None, degree: 1, scalar: 1.0 };
-    /// let view = LocalView { worker: 0, context: ExchangeContext::new(&round, 0.1), own, received: &[(1, own)] };
-    /// assert_eq!(view.weights(true), [(0, 0.75), (1, 0.25)]);
+    /// let (context, received) = (ExchangeContext::new(&round, 0.1), [(WorkerId(1), own)]);
+    /// let view = LocalView { worker: WorkerId(0), context, own, received: &received };
+    /// assert_eq!(view.weights(true), [(WorkerId(0), 0.75), (WorkerId(1), 0.25)]);
     /// ```
-    pub fn weights(&self, lazy: bool) -> Vec<(usize, f64)> {
-        let mut row = self.context.round.mixing().row(self.worker).to_vec();
+    pub fn weights(&self, lazy: bool) -> Vec<(WorkerId, f64)> {
+        let row = self.context.round.mixing().row(self.worker.0).iter();
+        let mut row: Vec<_> = row.map(|&(sender, weight)| (WorkerId(sender), weight)).collect();
         if lazy {
             for (sender, weight) in &mut row {
                 *weight *= 0.5;

@@ -275,9 +275,11 @@ impl<S: Copy + PartialEq> Differences<S> {
 /// The new values of a worker's vectors in an exchange: assignments, carried out in order.
 ///
 /// ```
+/// use upwash::WorkerId;
 /// use upwash::algorithm::{Assignment, Plan, Vector};
 /// // Worker 2 of a pair adapts, then combines: the mean of both stepped models.
-/// let plan = Plan::from(Assignment::mixed(Vector::Model, vec![(2, 0.5), (5, 0.5)]));
+/// let pair = [WorkerId(2), WorkerId(5)].map(|sender| (sender, 0.5));
+/// let plan = Plan::from(Assignment::mixed(Vector::Model, pair.into()));
 /// assert_eq!(plan.assignments.len(), 1);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -347,8 +349,8 @@ impl<S: Copy + Ord> Plan<S> {
 ///
 /// ```
 /// use upwash::algorithm::{Outgoing, WorkerPlan, Plan};
-/// let part = WorkerPlan { worker: 3, messages: vec![Outgoing::model()], plan: Plan::alone() };
-/// assert_eq!(part.worker, 3);
+/// let part = WorkerPlan { worker: 3.into(), messages: vec![Outgoing::model()], plan: Plan::alone() };
+/// assert_eq!(part.worker.to_string(), "3");
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerPlan {

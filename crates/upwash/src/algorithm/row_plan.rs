@@ -28,7 +28,7 @@ impl WorkerPlan {
 
     /// Converts worker IDs to rows of an engine that holds all workers.
     pub fn in_one_process(self) -> RowPlan {
-        let row_of = |worker| Ok::<_, std::convert::Infallible>(RowIndex(worker));
+        let row_of = |worker| Ok::<_, std::convert::Infallible>(RowIndex::in_one_process(worker));
         match self.at_rows(row_of) {
             Ok(plan) => plan,
         }

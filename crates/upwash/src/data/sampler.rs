@@ -1,6 +1,7 @@
 //! Draws the images of each batch and prepares them for a network.
 
 use super::{Augmentation, Dataset, Shards};
+use crate::ids::WorkerId;
 use std::sync::Arc;
 use upwash_topology::random::Stream;
 
@@ -78,7 +79,7 @@ impl Sampler {
 
     /// A sampler of some of the workers. Each draws the same batches as before.
     #[must_use]
-    pub fn only(&self, workers: &[usize]) -> Self {
+    pub fn only(&self, workers: &[WorkerId]) -> Self {
         let images = workers.iter().map(|&worker| self.shards.images[worker].clone());
         Self {
             shards: Shards { images: images.collect() },

@@ -3,6 +3,7 @@
 use super::EngineError;
 use crate::algorithm::InitialValue;
 use crate::data::{Dataset, Sampler};
+use crate::ids::WorkerId;
 use crate::model::Network;
 use crate::optimizer::Optimizer;
 use std::sync::Arc;
@@ -91,8 +92,8 @@ impl EngineSpec {
     #[must_use]
     pub fn first(&self, count: usize) -> Self {
         let shares = &self.sampler.shards().images;
-        let trains = |worker: &usize| !shares[*worker].is_empty();
-        let workers: Vec<usize> = (0..shares.len()).filter(trains).take(count).collect();
+        let trains = |worker: &WorkerId| !shares[*worker].is_empty();
+        let workers: Vec<WorkerId> = WorkerId::all(shares.len()).filter(trains).take(count).collect();
         let mut few = self.only(&workers);
         few.slow.clear();
         few
@@ -100,7 +101,7 @@ impl EngineSpec {
 
     /// Keeps only some workers, for example those of one process. They are renumbered from 0 and otherwise unchanged.
     #[must_use]
-    pub fn only(&self, workers: &[usize]) -> Self {
+    pub fn only(&self, workers: &[WorkerId]) -> Self {
         let mut some = self.clone();
         some.sampler = self.sampler.only(workers);
         some.starts = workers.iter().map(|&worker| self.starts[worker]).collect();
@@ -109,7 +110,7 @@ impl EngineSpec {
         }
         some.slow.clear();
         for (slow, factor) in &self.slow {
-            let index = workers.iter().position(|worker| worker == slow);
+            let index = workers.iter().position(|worker| worker.0 == *slow);
             some.slow.extend(index.map(|index| (index, *factor)));
         }
         some

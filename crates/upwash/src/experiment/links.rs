@@ -3,6 +3,7 @@
 use super::ExperimentError;
 use crate::algorithm::{self, Exchange, ExchangeContext, LocalView, Method, Preflight, WorkerStats};
 use crate::config::{Config, CopyOrder, Execution, GraphConfig, Links, Relabelings, Statistics};
+use crate::ids::WorkerId;
 use std::collections::BTreeSet;
 use upwash_topology::{Graph, Matcha, Order, Rotation, Schedule, Weights, paper_relabelings};
 
@@ -12,7 +13,7 @@ fn conflict<T>(what: impl Into<String>) -> Result<T, ExperimentError> {
 
 /// Finds the server, if the algorithm needs one. Rejects settings that do not apply to an asynchronous algorithm, or to
 /// a synchronous one.
-pub(super) fn server(config: &Config, method: &Method, graph: &Graph) -> Result<Option<usize>, ExperimentError> {
+pub(super) fn server(config: &Config, method: &Method, graph: &Graph) -> Result<Option<WorkerId>, ExperimentError> {
     if method.synchronous().is_none() {
         if config.training.statistics == Statistics::Averaged {
             return conflict(format!(
@@ -49,7 +50,7 @@ pub(super) fn server(config: &Config, method: &Method, graph: &Graph) -> Result<
     let others = graph.nodes() - 1;
     let hub = graph.degrees().iter().position(|&degree| degree == others);
     match hub.filter(|_| others > 0) {
-        Some(hub) => Ok(Some(hub)),
+        Some(hub) => Ok(Some(hub.into())),
         None => conflict(format!(
             "algorithm.name = \"{}\" needs a server, a node that is linked to all others, and \
              graph.topology = \"{}\" has none: use star:{} for a server and {}",
@@ -66,10 +67,10 @@ pub(super) fn server(config: &Config, method: &Method, graph: &Graph) -> Result<
 
 /// For each worker, the senders whose messages it must receive in every round, because it keeps copies of their models
 /// that must stay up to date. `None` if the algorithm keeps no such copies.
-pub(super) fn required_senders(method: &Method, schedule: &Schedule) -> Option<Vec<Vec<usize>>> {
+pub(super) fn required_senders(method: &Method, schedule: &Schedule) -> Option<Vec<Vec<WorkerId>>> {
     let round = schedule.round(0);
     let view = LocalView {
-        worker: 0,
+        worker: WorkerId(0),
         context: ExchangeContext::new(&round, 0.0),
         own: WorkerStats { loss: None, degree: 0, scalar: 1.0 },
         received: &[],
@@ -78,7 +79,7 @@ pub(super) fn required_senders(method: &Method, schedule: &Schedule) -> Option<V
     messages.iter().any(|message| message.public_copy.is_some()).then(|| {
         let mut senders = vec![Vec::new(); schedule.nodes()];
         for (sender, receiver) in schedule.possible_links() {
-            senders[receiver].push(sender);
+            senders[receiver].push(sender.into());
         }
         senders
     })
@@ -89,17 +90,24 @@ pub(super) fn required_senders(method: &Method, schedule: &Schedule) -> Option<V
 const CHECKED_ROUNDS: u64 = 1 << 20;
 
 /// The workers with which `worker` ever exchanges a message in this number of rounds.
-pub(super) fn contacts(method: &Method, schedule: &Schedule, graph: &Graph, rounds: u64, worker: usize) -> Vec<usize> {
+pub(super) fn contacts(
+    method: &Method,
+    schedule: &Schedule,
+    graph: &Graph,
+    rounds: u64,
+    worker: WorkerId,
+) -> Vec<WorkerId> {
     let is_over_links =
         |exchange: &Exchange| matches!(exchange, Exchange::Neighbors | Exchange::Early | Exchange::Nothing);
     let Some(algorithm) = method.synchronous() else {
-        return graph.neighbors(worker).to_vec();
+        return graph.neighbors(worker.0).iter().copied().map(WorkerId).collect();
     };
     if !(0..rounds.min(CHECKED_ROUNDS)).all(|round| algorithm.exchanges(round).iter().all(is_over_links)) {
-        return (0..schedule.nodes()).filter(|&other| other != worker).collect();
+        return WorkerId::all(schedule.nodes()).filter(|&other| other != worker).collect();
     }
     let mut contacts = BTreeSet::new();
     for (sender, receiver) in schedule.possible_links() {
+        let (sender, receiver) = (WorkerId(sender), WorkerId(receiver));
         if sender == worker {
             contacts.insert(receiver);
         } else if receiver == worker {

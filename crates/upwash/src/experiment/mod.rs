@@ -1,4 +1,5 @@
-//! Prepares everything that a run needs from its configuration: data, schedule and algorithm.
+//! Prepares everything that a run needs from its configuration: data, schedule and algorithm. One file, because a
+//! quarter of it lists what an experiment consists of and why one cannot be prepared.
 
 mod custom_parts;
 mod data;
@@ -18,6 +19,7 @@ use crate::clock::Clock;
 use crate::config::{self, AlgorithmConfig, Config, ConfigError};
 use crate::data::{Dataset, OwnData, OwnDataError, PartitionError, Sampler, StoreError, SyntheticError};
 use crate::engine::{CpuEngine, EngineSpec, Model, StateRows};
+use crate::ids::WorkerId;
 use crate::model::{ModelFile, ModelFileError, ModelInfo, Network};
 use crate::optimizer::{Muon, Optimizer, Sgd};
 use std::sync::Arc;
@@ -46,12 +48,12 @@ pub struct Experiment {
     /// The algorithm.
     pub method: Method,
     /// The server, if the algorithm needs one: a worker that has no data and is linked to all others.
-    pub server: Option<usize>,
+    pub server: Option<WorkerId>,
     /// The cost model for simulated time.
     pub clock: Clock,
     /// For each worker, the senders whose messages it must receive in every round, whichever links are up. Only for
     /// algorithms whose workers keep copies of each other's models, which must stay up to date.
-    pub required_senders: Option<Vec<Vec<usize>>>,
+    pub required_senders: Option<Vec<Vec<WorkerId>>>,
     /// The batches of each worker.
     pub sampler: Sampler,
     /// The network.
@@ -240,12 +242,12 @@ impl Experiment {
     }
 
     /// The workers that have data: all but the server.
-    pub fn training_workers(&self) -> Vec<usize> {
-        (0..self.workers()).filter(|&worker| Some(worker) != self.server).collect()
+    pub fn training_workers(&self) -> Vec<WorkerId> {
+        WorkerId::all(self.workers()).filter(|&worker| Some(worker) != self.server).collect()
     }
 
     /// The workers with which `worker` ever exchanges a message: its neighbors over all rounds, or all others.
-    pub fn contacts(&self, worker: usize) -> Vec<usize> {
+    pub fn contacts(&self, worker: WorkerId) -> Vec<WorkerId> {
         links::contacts(&self.method, &self.schedule, &self.graph, self.rounds(), worker)
     }
 
@@ -335,12 +337,17 @@ impl Experiment {
 }
 
 /// Splits the data among the workers that train, and draws their batches.
-fn sampler(config: &Config, data: &Dataset, workers: usize, server: Option<usize>) -> Result<Sampler, ExperimentError> {
+fn sampler(
+    config: &Config,
+    data: &Dataset,
+    workers: usize,
+    server: Option<WorkerId>,
+) -> Result<Sampler, ExperimentError> {
     data.check().map_err(ExperimentError::Conflict)?;
     let trained = workers - usize::from(server.is_some());
     let mut shards = config.data.partition.split(&data.train, data.classes, trained, config.seed)?;
     if let Some(server) = server {
-        shards.images.insert(server, vec![]);
+        shards.images.insert(server.0, vec![]);
     }
     Ok(Sampler::new(shards, config.training.batch_size, config.seed))
 }

@@ -5,6 +5,7 @@ use super::exchange::{ExchangeJob, Gossip};
 use super::inbox::Inbox;
 use crate::algorithm::{WorkerPlan, WorkerStats};
 use crate::engine::{Engine, RemoteRow};
+use crate::ids::WorkerId;
 use crate::transport::{Buffer, Message, Transport, TransportError};
 
 impl Gossip<'_> {
@@ -17,7 +18,7 @@ impl Gossip<'_> {
         transport: &mut dyn Transport,
     ) -> Result<Inbox, GossipError> {
         let receivers: Vec<usize> = self.other_processes().collect();
-        let announcement = |worker: usize| Message {
+        let announcement = |worker: WorkerId| Message {
             from: worker,
             round: job.options.round,
             exchange: job.exchange_number() - 1,
@@ -28,11 +29,11 @@ impl Gossip<'_> {
             values: Buffer::default(),
         };
         let announcements = self.placement.own().map(|w| (announcement(w), receivers.clone()));
-        let others: Vec<usize> = (0..stats.len()).filter(|&w| !self.is_local(w)).collect();
+        let others: Vec<WorkerId> = WorkerId::all(stats.len()).filter(|&w| !self.is_local(w)).collect();
         transport.begin_exchange(announcements.collect(), &others)?;
         let announcements = transport.finish_exchange(job.exchange_number() - 1)?;
         // All workers must choose from the same stats.
-        let announced: Vec<usize> = announcements.iter().map(|message| message.from).collect();
+        let announced: Vec<WorkerId> = announcements.iter().map(|message| message.from).collect();
         if let Some(&from) = others.iter().find(|other| !announced.contains(other)) {
             let round = job.options.round;
             return Err(TransportError::Missing { from, round }.into());
@@ -42,12 +43,12 @@ impl Gossip<'_> {
         }
         let ExchangeJob { algorithm, exchange, context, .. } = job;
         let plans = job.checked(exchange.plans(*algorithm, context, stats))?;
-        let used = |(worker, plan): (usize, &WorkerPlan)| -> Vec<usize> {
+        let used = |plan: &WorkerPlan| -> Vec<WorkerId> {
             let used = plan.plan.assignments.iter().flat_map(|assignment| &assignment.messages);
-            let others = used.map(|entry| entry.0).filter(|&from| from != worker);
+            let others = used.map(|entry| entry.0).filter(|&from| from != plan.worker);
             others.collect()
         };
-        let senders: Vec<Vec<usize>> = plans.iter().enumerate().map(used).collect();
+        let senders: Vec<Vec<WorkerId>> = plans.iter().map(used).collect();
         self.post(job, stats, &senders, engine, transport)?;
         self.receive(job, engine, transport)
     }

@@ -6,6 +6,7 @@ use crate::algorithm::{Algorithm, Exchange, ExchangeContext, LocalView, Outgoing
 use crate::config::WirePrecision;
 use crate::engine::{Engine, MixOptions};
 use crate::experiment::Experiment;
+use crate::ids::WorkerId;
 use crate::transport::{Encoding, Placement};
 use std::collections::{HashMap, HashSet};
 
@@ -60,11 +61,11 @@ pub(crate) struct Gossip<'a> {
     /// The encoding of vectors that the algorithm does not compress.
     pub(super) encoding: Encoding,
     /// Public copies of workers in other processes, by sender and message index.
-    pub(crate) public_copies: HashMap<(usize, usize), Vec<f32>>,
+    pub(crate) public_copies: HashMap<(WorkerId, usize), Vec<f32>>,
     /// Pairs of a local worker and a process that has received the worker's full public copy.
-    pub(super) full_copies_sent: HashSet<(usize, usize)>,
+    pub(super) full_copies_sent: HashSet<(WorkerId, usize)>,
     /// Local workers that do not have all of their links up in this round.
-    pub(crate) degraded: HashSet<usize>,
+    pub(crate) degraded: HashSet<WorkerId>,
     /// The round in which all workers restart what the algorithm relies on.
     pub(crate) restart: Option<u64>,
     /// Whether another restart must follow that one, because links have changed so late that not all may hear of it.
@@ -118,14 +119,14 @@ impl<'a> Gossip<'a> {
     }
 
     /// Forgets a worker that was lost or has rejoined: what was sent before does not count any more.
-    pub(crate) fn forget(&mut self, worker: usize) {
+    pub(crate) fn forget(&mut self, worker: WorkerId) {
         let process = self.placement.process_of(worker);
         self.full_copies_sent.retain(|(_, receiver)| *receiver != process);
         self.public_copies.retain(|(sender, _), _| *sender != worker);
     }
 
     /// The workers from which a worker receives messages, in any process.
-    pub(crate) fn senders(&self, worker: usize, job: &ExchangeJob<'_>) -> Vec<usize> {
+    pub(crate) fn senders(&self, worker: WorkerId, job: &ExchangeJob<'_>) -> Vec<WorkerId> {
         match (job.exchange, &self.experiment.required_senders) {
             // Public copies are kept up to date at every worker that will need them.
             (Exchange::Neighbors | Exchange::Early, Some(senders)) => senders[worker].clone(),
@@ -134,9 +135,9 @@ impl<'a> Gossip<'a> {
     }
 
     /// The other processes with a worker that receives from this local worker.
-    pub(super) fn receiving_processes(&self, worker: usize, senders: &[Vec<usize>]) -> Vec<usize> {
+    pub(super) fn receiving_processes(&self, worker: WorkerId, senders: &[Vec<WorkerId>]) -> Vec<usize> {
         let receives = |process: &usize| {
-            let mut remote = senders[self.placement.workers_of(*process)].iter();
+            let mut remote = senders[self.placement.range_of(*process)].iter();
             remote.any(|senders| senders.contains(&worker))
         };
         self.other_processes().filter(receives).collect()
@@ -147,17 +148,12 @@ impl<'a> Gossip<'a> {
         (0..self.placement.processes()).filter(move |&process| process != this)
     }
 
-    /// Whether all workers are in this process, so that nothing is sent.
-    pub(crate) fn is_single_process(&self) -> bool {
-        self.placement.is_whole()
-    }
-
-    pub(crate) fn is_local(&self, worker: usize) -> bool {
+    pub(crate) fn is_local(&self, worker: WorkerId) -> bool {
         self.placement.row_of(worker).is_some()
     }
 
     /// The messages that a worker sends in an exchange.
-    pub(super) fn outgoing(&self, worker: usize, stats: WorkerStats, job: &ExchangeJob<'_>) -> Vec<Outgoing> {
+    pub(super) fn outgoing(&self, worker: WorkerId, stats: WorkerStats, job: &ExchangeJob<'_>) -> Vec<Outgoing> {
         job.algorithm.messages(&LocalView { worker, context: job.context, own: stats, received: &[] })
     }
 }

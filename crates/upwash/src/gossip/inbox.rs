@@ -16,8 +16,8 @@ pub(crate) struct Inbox {
     /// The senders' batch-norm statistics, if they were sent along.
     pub(crate) statistics: Vec<Vec<f32>>,
     /// The senders' stats, and those senders that have all of their links up.
-    pub(crate) received_stats: BTreeMap<usize, WorkerStats>,
-    pub(crate) intact: BTreeSet<usize>,
+    pub(crate) received_stats: BTreeMap<WorkerId, WorkerStats>,
+    pub(crate) intact: BTreeSet<WorkerId>,
     /// Whether the last remote row is the mean of all messages.
     pub(crate) has_mean: bool,
     /// Every worker's stats, as far as this process knows them.
@@ -29,7 +29,7 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// The row of a worker in an engine with these remote rows. Returns an error if nothing was received from the
     /// worker, which can only happen to algorithms that do not exchange along links.
-    pub(super) fn row(&self, worker: WorkerId, placement: &Placement, round: u64) -> Result<RowIndex, TransportError> {
+    pub(crate) fn row(&self, worker: WorkerId, placement: &Placement, round: u64) -> Result<RowIndex, TransportError> {
         let remote = |index: usize| RowIndex(placement.own().len() + index);
         match (placement.row_of(worker), self.senders.binary_search(&worker)) {
             (Some(row), _) => Ok(row),
@@ -74,7 +74,7 @@ impl Inbox {
         placement: &Placement,
         round: u64,
     ) -> Result<Vec<Vec<(RowIndex, f64)>>, TransportError> {
-        let own = placement.own();
+        let own = placement.own_range();
         if self.has_mean {
             return Ok(vec![vec![(RowIndex(own.len()), 1.0)]; own.len()]);
         }

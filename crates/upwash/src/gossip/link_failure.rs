@@ -3,6 +3,7 @@
 use super::exchange::{ExchangeJob, Gossip};
 use super::inbox::Inbox;
 use crate::algorithm::WorkerStats;
+use crate::ids::WorkerId;
 use crate::transport::Transport;
 use upwash_topology::Round;
 
@@ -19,11 +20,11 @@ impl Gossip<'_> {
             return;
         }
         for worker in self.placement.own() {
-            let lost = |other: &usize| !self.is_local(*other) && !transport.is_link_up(*other);
+            let lost = |other: &WorkerId| !self.is_local(*other) && !transport.is_link_up(*other);
             let misses_sender = self.senders(worker, job).iter().any(lost);
             let round = job.context.round;
-            let receives = |other: usize| round.mixing().row(other).iter().any(|e| e.0 == worker);
-            let workers = 0..self.placement.workers();
+            let receives = |other: WorkerId| round.mixing().row(other.0).iter().any(|e| e.0 == worker.0);
+            let workers = WorkerId::all(self.placement.workers());
             let lost_receivers = workers.filter(|&other| other != worker && receives(other));
             let lost_receivers = lost_receivers.filter(lost).count();
             if misses_sender || lost_receivers > 0 {
@@ -52,7 +53,8 @@ impl Gossip<'_> {
         for worker in self.placement.own() {
             let is_intact = !self.degraded.contains(&worker);
             let (mut row, mut own) = (Vec::new(), 1.0);
-            for &(other, weight) in scheduled.mixing().row(worker) {
+            for &(other, weight) in scheduled.mixing().row(worker.0) {
+                let other = WorkerId(other);
                 if other == worker {
                     continue;
                 }
@@ -66,14 +68,14 @@ impl Gossip<'_> {
                     (_, None) => continue,
                 };
                 own -= weight;
-                row.push((other, weight));
+                row.push((other.0, weight));
             }
-            let position = row.partition_point(|entry: &(usize, f64)| entry.0 < worker);
-            row.insert(position, (worker, own));
-            let configured = scheduled.mixing().row(worker);
-            let is_unchanged = |(a, b): (&(usize, f64), &(usize, f64))| a.0 == b.0 && (a.0 == worker || a.1 == b.1);
+            let position = row.partition_point(|entry: &(usize, f64)| entry.0 < worker.0);
+            row.insert(position, (worker.0, own));
+            let configured = scheduled.mixing().row(worker.0);
+            let is_unchanged = |(a, b): (&(usize, f64), &(usize, f64))| a.0 == b.0 && (a.0 == worker.0 || a.1 == b.1);
             if row.len() != configured.len() || !row.iter().zip(configured).all(is_unchanged) {
-                rows.push((worker, row));
+                rows.push((worker.0, row));
             }
         }
         (!rows.is_empty()).then(|| scheduled.with_rows(rows))
@@ -108,7 +110,7 @@ mod tests {
             &self.placement
         }
 
-        fn is_link_up(&self, worker: usize) -> bool {
+        fn is_link_up(&self, worker: WorkerId) -> bool {
             self.up[worker]
         }
 
@@ -152,9 +154,9 @@ mod tests {
             let (process, links) = &processes[worker];
             let mut inbox = Inbox::default();
             for sender in up.senders(worker).filter(|&sender| is_up(worker, sender)) {
-                inbox.received_stats.insert(sender, stats[sender]);
+                inbox.received_stats.insert(sender.into(), stats[sender]);
                 if is_intact[sender] {
-                    inbox.intact.insert(sender);
+                    inbox.intact.insert(sender.into());
                 }
             }
             let round = process.reweighted(up, &stats, &inbox, links);

@@ -48,9 +48,9 @@ impl Gossip<'_> {
             let found = engine.distances(measured, &pairs)?;
             let found: BTreeMap<_, f64> = pairs.into_iter().zip(found).collect();
             measurements.distances = vec![vec![]; own.len()];
-            for (worker, sender, rows) in &links {
+            for (_, sender, rows) in &links {
                 let distance = found.get(&ends(*rows)).copied().unwrap_or(f64::NAN);
-                measurements.distances[worker - own.start].push((*sender, distance));
+                measurements.distances[rows.0].push((*sender, distance));
             }
         }
         if algorithm.verifies_leaders() {

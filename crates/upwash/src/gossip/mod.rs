@@ -47,7 +47,7 @@ impl Gossip<'_> {
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<(), GossipError> {
-        if self.is_single_process() || !job.leaves_early() {
+        if !self.placement.has_others() || !job.leaves_early() {
             return Ok(());
         }
         self.observe_links(job, stats, transport);
@@ -63,7 +63,7 @@ impl Gossip<'_> {
         transport: &mut dyn Transport,
     ) -> Result<Inbox, GossipError> {
         let mut inbox = match job.exchange {
-            _ if self.is_single_process() => Inbox::default(),
+            _ if !self.placement.has_others() => Inbox::default(),
             Exchange::Nothing => Inbox::default(),
             Exchange::Mean => self.average(job, &stats, engine, transport)?,
             Exchange::Chosen => self.choose(job, &mut stats, engine, transport)?,
@@ -78,8 +78,7 @@ impl Gossip<'_> {
         for (&sender, &received) in &inbox.received_stats {
             stats[sender] = received;
         }
-        let by_links = matches!(job.exchange, Exchange::Neighbors | Exchange::Early);
-        if by_links && !self.is_single_process() {
+        if matches!(job.exchange, Exchange::Neighbors | Exchange::Early) {
             inbox.links = self.reweighted(job.context.round, &stats, &inbox, transport);
         }
         inbox.stats = stats;

@@ -69,7 +69,7 @@ impl Gossip<'_> {
         if sent.len() == 1 && statistics == 0 && encodings[0] == Encoding::F32 && !message.fresh {
             return Ok((vec![message.values], Buffer::default()));
         }
-        let draw = [message.from as u64, message.round];
+        let draw = [message.from.0 as u64, message.round];
         let (mut rest, mut vectors) = (&message.values[..], Vec::new());
         for (index, (outgoing, encoding)) in sent.iter().zip(encodings).enumerate() {
             let (units, after) = rest.split_at(encoding.units(width));

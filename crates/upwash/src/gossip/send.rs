@@ -4,6 +4,7 @@ use super::GossipError;
 use super::exchange::{ExchangeJob, Gossip};
 use crate::algorithm::{Outgoing, Vector, WorkerStats};
 use crate::engine::Engine;
+use crate::ids::WorkerId;
 use crate::transport::{Buffer, Encoding, Message, Transport};
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ impl Gossip<'_> {
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<(), GossipError> {
-        let senders: Vec<Vec<usize>> = (0..stats.len())
+        let senders: Vec<Vec<WorkerId>> = WorkerId::all(stats.len())
             .map(|worker| match transport.is_link_up(worker) {
                 true => self.senders(worker, job),
                 false => vec![],
@@ -30,7 +31,7 @@ impl Gossip<'_> {
         &mut self,
         job: &ExchangeJob<'_>,
         stats: &[WorkerStats],
-        senders: &[Vec<usize>],
+        senders: &[Vec<WorkerId>],
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<(), GossipError> {
@@ -46,17 +47,17 @@ impl Gossip<'_> {
             let sent_to = processes.iter().map(|&process| (message.from, process));
             self.full_copies_sent.extend(sent_to);
         }
-        let local = senders[self.placement.own()].iter().flatten().copied();
+        let local = senders[self.placement.own_range()].iter().flatten().copied();
         let expected = local.filter(|&sender| !self.is_local(sender) && transport.is_link_up(sender));
-        let expected: BTreeSet<usize> = expected.collect();
-        let expected: Vec<usize> = expected.into_iter().collect();
+        let expected: BTreeSet<WorkerId> = expected.collect();
+        let expected: Vec<WorkerId> = expected.into_iter().collect();
         Ok(transport.begin_exchange(sent, &expected)?)
     }
 
     /// A worker's messages. Processes that do not have the worker's public copy yet receive it in full.
     fn messages(
         &self,
-        worker: usize,
+        worker: WorkerId,
         stats: WorkerStats,
         processes: Vec<usize>,
         job: &ExchangeJob<'_>,
@@ -91,7 +92,7 @@ impl Gossip<'_> {
     /// The content of a message: vectors one after the other, and running statistics if they are sent along.
     fn encoded(
         &self,
-        worker: usize,
+        worker: WorkerId,
         outgoing: &[Outgoing],
         fresh: bool,
         job: &ExchangeJob<'_>,

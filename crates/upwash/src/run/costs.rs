@@ -6,7 +6,9 @@ use crate::algorithm::{Exchange, ExchangeContext, Outgoing, Vector, WorkerPlan};
 use crate::clock::Transfer;
 use crate::experiment::Experiment;
 use crate::gossip::{ExchangeJob, Inbox};
+use crate::ids::WorkerId;
 use crate::model::Layout;
+use crate::transport::Traffic;
 use std::collections::BTreeSet;
 
 /// Records the links of an exchange. If costs are simulated, also adds its traffic and time.
@@ -50,7 +52,7 @@ fn record_links(session: &mut Session<'_>, exchange: Exchange, context: &Exchang
             pairs.filter(|(one, other)| one != other).for_each(|(one, other)| session.record_link(*one, *other));
         }
         _ => {
-            for worker in 0..context.workers() {
+            for worker in WorkerId::all(context.workers()) {
                 let senders = exchange.senders(worker, context);
                 senders.for_each(|sender| session.record_link(sender, worker));
             }
@@ -130,12 +132,12 @@ fn transfers(
     let mut transfers = Vec::new();
     for plan in plans {
         let to = plan.worker;
-        let mut add = |from: usize| transfers.push(Transfer { from, to, bytes: bytes(&plans[from]) });
+        let mut add = |from: WorkerId| transfers.push(Transfer { from, to, bytes: bytes(&plans[from]) });
         match (exchange, &experiment.required_senders) {
             (Exchange::Chosen, _) => {
                 let used = plan.plan.assignments.iter().flat_map(|assignment| &assignment.messages);
                 let others = used.map(|entry| entry.0).filter(|&from| from != to);
-                let chosen: BTreeSet<usize> = others.collect();
+                let chosen: BTreeSet<WorkerId> = others.collect();
                 chosen.into_iter().for_each(add);
             }
             // Public copies are kept up to date at every worker that will need them.
@@ -148,8 +150,12 @@ fn transfers(
     transfers
 }
 
-/// Sets the simulated time at the end of a round to that of the slowest worker.
-pub(super) fn advance_clock(session: &mut Session<'_>) {
+/// Sets the cost at the end of a round: to what was really sent so far, or the simulated time to that of the slowest
+/// worker.
+pub(super) fn end_round(session: &mut Session<'_>, sent: Traffic) {
+    if !session.simulates_costs {
+        return session.measure_costs(sent);
+    }
     let clocks = session.training.iter().map(|&i| session.progress.clocks[i]);
     session.progress.sent.simulated_seconds = clocks.fold(0.0, f64::max);
 }

@@ -48,9 +48,9 @@ impl RunLocation {
 
     /// The directory of this process: the run's, or a subdirectory of it.
     fn own_directory(&self, top: &Path) -> PathBuf {
-        match self.is_shared && !self.placement.is_whole() {
-            true => top.join(format!("rank-{}", self.placement.this())),
-            false => top.to_owned(),
+        match self.placement.subdirectory() {
+            Some(own) if self.is_shared => top.join(own),
+            _ => top.to_owned(),
         }
     }
 
@@ -61,8 +61,8 @@ impl RunLocation {
 
     /// The newest checkpoint of this process's workers. Synchronous processes need checkpoints of the same round.
     fn newest(&self, top: &Path, has_rounds: bool) -> Result<(Option<Checkpoint>, Vec<CheckpointError>)> {
-        let found = match (self.is_shared && has_rounds) || self.placement.is_whole() {
-            true => Checkpoint::newest_of(&checkpoint_directories(top), self.placement.own()),
+        let found = match (self.is_shared && has_rounds) || self.placement.has_all_rows() {
+            true => Checkpoint::newest_of(&checkpoint_directories(top), self.placement.own_range()),
             false => Checkpoint::newest(&self.own_directory(top)),
         };
         readable(found?)
@@ -306,7 +306,7 @@ impl RunDirectory {
 
     /// Whether checkpoints are complete without those of other processes.
     pub(super) fn has_own_checkpoints(&self) -> bool {
-        !self.location.is_shared || self.location.placement.is_whole()
+        !self.location.is_shared || self.location.placement.has_all_rows()
     }
 
     /// The configuration to which the run's checkpoints belong.

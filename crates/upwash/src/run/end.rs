@@ -19,13 +19,13 @@ impl Session<'_> {
         engine: &mut dyn Engine,
         transport: &mut dyn Transport,
     ) -> Result<RunResult, RunError> {
-        let is_whole = transport.placement().is_whole();
+        let has_all_rows = transport.placement().has_all_rows();
         self.progress.participation = transport.participation();
         let mut replicas = EngineReplicas::new(engine, transport);
         let is_stopped = match status {
             Status::Finished => false,
             Status::Interrupted { .. } | Status::Isolated { .. } => true,
-            Status::Diverged { .. } => !is_whole,
+            Status::Diverged { .. } => !has_all_rows,
         };
         let evaluates = !is_stopped && replicas.can_evaluate();
         let evaluation = match self.evaluation.take() {
@@ -48,7 +48,7 @@ impl Session<'_> {
         if !is_stopped {
             replicas.gather_scalars(&mut train_losses)?;
         }
-        let consensus_distance = match is_stopped && !is_whole {
+        let consensus_distance = match is_stopped && !has_all_rows {
             true => f64::NAN,
             false => replicas.consensus_distance(&self.training)?,
         };
@@ -78,7 +78,7 @@ impl Session<'_> {
             best: self.progress.best,
             per_worker: evaluation.per_worker(&train_losses),
             participation: self.progress.participation,
-            is_real_time: !is_whole || self.experiment.config.training.asynchronous == Execution::Threads,
+            is_real_time: !self.simulates_costs || self.experiment.config.training.asynchronous == Execution::Threads,
             wall_seconds: None,
         };
         Ok(RunResult { summary, averaged })

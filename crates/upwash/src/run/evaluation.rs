@@ -4,17 +4,17 @@ use super::{Progress, RunError, Snapshot, WorkerSummary};
 use crate::algorithm::Outgoing;
 use crate::engine::{Engine, Score, Split};
 use crate::experiment::Experiment;
-use crate::ids::RowIndex;
+use crate::ids::{RowIndex, WorkerId};
 use crate::model::Replica;
 use crate::transport::{Placement, Transport};
 
 /// The models of a run. Workers of other processes have no score here.
 pub(super) trait Replicas {
     /// Scores a worker's model.
-    fn score(&mut self, worker: usize, split: Split) -> Result<Option<Score>, RunError>;
+    fn score(&mut self, worker: WorkerId, split: Split) -> Result<Option<Score>, RunError>;
     /// Scores a worker's model on the test set, with batch-norm statistics estimated for it: a server never trains.
-    fn score_estimated(&mut self, worker: usize) -> Result<Option<Score>, RunError>;
-    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, RunError>;
+    fn score_estimated(&mut self, worker: WorkerId) -> Result<Option<Score>, RunError>;
+    fn consensus_distance(&mut self, workers: &[WorkerId]) -> Result<f64, RunError>;
     /// Fills in the values of workers in other processes.
     fn gather_scalars(&mut self, _values: &mut [f64]) -> Result<(), RunError> {
         Ok(())
@@ -45,21 +45,21 @@ impl<'a> EngineReplicas<'a> {
         !self.transport.capabilities().survives_loss
     }
 
-    fn models(&mut self, workers: &[usize]) -> Result<Vec<Vec<f32>>, RunError> {
+    fn models(&mut self, workers: &[WorkerId]) -> Result<Vec<Vec<f32>>, RunError> {
         let rows = self.placement.rows_of(workers).into_iter();
         let models = rows.map(|row| self.engine.outgoing(row, &Outgoing::model(), Default::default()));
         Ok(models.collect::<Result<_, _>>()?)
     }
 
     /// The mean of these workers' models. Covers only this process if collectives cannot be used.
-    fn mean(&mut self, workers: &[usize]) -> Result<Vec<f32>, RunError> {
+    fn mean(&mut self, workers: &[WorkerId]) -> Result<Vec<f32>, RunError> {
         let models = self.models(workers)?;
         let mut sum = vec![0.0f64; self.engine.layout().parameter_count()];
         for model in &models {
             let pairs = sum.iter_mut().zip(model);
             pairs.for_each(|(sum, x)| *sum += f64::from(*x));
         }
-        if self.placement.is_whole() || !self.supports_collectives() {
+        if !self.supports_collectives() {
             let count = models.len().max(1) as f64;
             return Ok(sum.iter().map(|x| (x / count) as f32).collect());
         }
@@ -85,8 +85,8 @@ impl<'a> EngineReplicas<'a> {
     }
 
     /// The average of these workers' models, with batch-norm statistics estimated for it.
-    fn average(&mut self, workers: &[usize]) -> Result<Replica, RunError> {
-        if self.placement.is_whole() {
+    fn average(&mut self, workers: &[WorkerId]) -> Result<Replica, RunError> {
+        if self.placement.has_all_rows() {
             return Ok(self.engine.average(&self.placement.rows_of(workers))?);
         }
         let mean = self.mean(workers)?;
@@ -95,7 +95,7 @@ impl<'a> EngineReplicas<'a> {
 
     /// Sums a count over all processes. Covers only this process if collectives cannot be used.
     pub(super) fn sum(&mut self, count: u64) -> Result<u64, RunError> {
-        if self.placement.is_whole() || !self.supports_collectives() {
+        if !self.supports_collectives() {
             return Ok(count);
         }
         let sum = self.transport.sum(count as f64)?;
@@ -108,13 +108,13 @@ impl<'a> EngineReplicas<'a> {
 }
 
 impl Replicas for EngineReplicas<'_> {
-    fn score(&mut self, worker: usize, split: Split) -> Result<Option<Score>, RunError> {
+    fn score(&mut self, worker: WorkerId, split: Split) -> Result<Option<Score>, RunError> {
         let row = self.placement.row_of(worker);
         let score = row.map(|row| self.engine.score(row, split));
         Ok(score.transpose()?)
     }
 
-    fn score_estimated(&mut self, worker: usize) -> Result<Option<Score>, RunError> {
+    fn score_estimated(&mut self, worker: WorkerId) -> Result<Option<Score>, RunError> {
         let Some(row) = self.placement.row_of(worker) else {
             return Ok(None);
         };
@@ -122,8 +122,8 @@ impl Replicas for EngineReplicas<'_> {
         Ok(Some(self.engine.score_replica(&replica)?))
     }
 
-    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, RunError> {
-        if self.placement.is_whole() {
+    fn consensus_distance(&mut self, workers: &[WorkerId]) -> Result<f64, RunError> {
+        if self.placement.has_all_rows() {
             let rows = self.placement.rows_of(workers);
             return Ok(self.engine.consensus_distance(&rows)?);
         }
@@ -160,7 +160,7 @@ pub(super) struct Evaluation {
     /// Each worker's mean loss on all of its own training data, if requested.
     pub(super) local_train_losses: Option<Vec<f64>>,
     /// The first worker whose loss is not finite.
-    pub(super) diverged: Option<usize>,
+    pub(super) diverged: Option<WorkerId>,
 }
 
 impl Evaluation {
@@ -170,7 +170,7 @@ impl Evaluation {
     }
 
     pub(super) fn new(experiment: &Experiment, replicas: &mut dyn Replicas) -> Result<Self, RunError> {
-        let workers = 0..experiment.workers();
+        let workers = WorkerId::all(experiment.workers());
         let mut scores = Vec::with_capacity(workers.len());
         for worker in workers.clone() {
             scores.push(match Some(worker) == experiment.server {
@@ -189,24 +189,24 @@ impl Evaluation {
         let mut local_train_losses = None;
         if experiment.config.training.local_train_loss {
             let mut losses = vec![f64::NAN; workers.len()];
-            for worker in workers.filter(|&worker| Some(worker) != experiment.server) {
+            for worker in workers.clone().filter(|&worker| Some(worker) != experiment.server) {
                 let score = replicas.score(worker, Split::LocalTrain)?;
                 losses[worker] = score.map_or(f64::NAN, |score| score.loss);
             }
             replicas.gather_scalars(&mut losses)?;
             local_train_losses = Some(losses);
         }
-        Ok(Self { accuracies, local_train_losses, diverged: diverged.iter().position(|&flag| flag == 1.0) })
+        Ok(Self { accuracies, local_train_losses, diverged: workers.clone().find(|&worker| diverged[worker] == 1.0) })
     }
 
     /// Each worker's results. `train_losses` are the mean losses over the last epoch.
     pub(super) fn per_worker(&self, train_losses: &[f64]) -> Vec<WorkerSummary> {
-        let summary = |(id, &test_accuracy): (usize, &f64)| WorkerSummary {
+        let summary = |(id, &test_accuracy): (WorkerId, &f64)| WorkerSummary {
             id,
             train_loss: train_losses[id],
             local_train_loss: self.local_train_losses.as_ref().map(|losses| losses[id]),
             test_accuracy,
         };
-        self.accuracies.iter().enumerate().map(summary).collect()
+        WorkerId::all(self.accuracies.len()).zip(&self.accuracies).map(summary).collect()
     }
 }

@@ -2,6 +2,7 @@
 //! `docs/events.md` documents the schema for other readers.
 
 use super::{ControlRequest, numbers};
+use crate::ids::WorkerId;
 use crate::transport::{MembershipEvent, Traffic};
 use serde::{Deserialize, Serialize};
 use upwash_topology::Edge;
@@ -18,7 +19,7 @@ pub enum Status {
     /// A loss was not finite, or so high that training cannot recover.
     Diverged {
         /// The worker whose loss it was.
-        worker: usize,
+        worker: WorkerId,
         /// The round of that loss.
         round: u64,
     },
@@ -63,7 +64,7 @@ pub enum Event {
         workers: usize,
         /// The worker that has no data and serves the others, if the algorithm has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        server: Option<usize>,
+        server: Option<WorkerId>,
         /// The number of parameters of a model.
         parameters: usize,
         /// The total number of rounds.
@@ -122,7 +123,7 @@ pub enum Event {
         /// The [leaders](crate::algorithm::Plan::leaders) of each worker (best and best-connected neighbor), if any
         /// differ from those of the previous round; `None` for a worker of another process.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        leaders: Option<Vec<Option<[usize; 2]>>>,
+        leaders: Option<Vec<Option<[WorkerId; 2]>>>,
         /// The cost of the run so far.
         #[serde(flatten)]
         sent: RunCost,

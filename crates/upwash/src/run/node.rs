@@ -13,6 +13,7 @@ use crate::algorithm::{Algorithm, Restart, WorkerPlan};
 use crate::engine::{Engine, GradientTask, Score, State};
 use crate::experiment::Experiment;
 use crate::gossip::{ExchangeJob, Gossip, Inbox};
+use crate::ids::WorkerId;
 use crate::model::Layout;
 use crate::transport::{Adoption, MembershipEvent, RoundStart, Transport, TransportError};
 
@@ -168,7 +169,7 @@ impl<'a> Node<'a> {
 
     /// The public copies that this process keeps of the models of other processes' workers. For tests.
     #[doc(hidden)]
-    pub fn public_copies(&self) -> std::collections::BTreeMap<usize, Vec<f32>> {
+    pub fn public_copies(&self) -> std::collections::BTreeMap<WorkerId, Vec<f32>> {
         self.gossip.public_copies.iter().map(|((worker, _), copy)| (*worker, copy.clone())).collect()
     }
 
@@ -243,10 +244,10 @@ impl<'a> Node<'a> {
     ) -> Result<Option<Status>, RunError> {
         let session = &mut self.session;
         let mut known = vec![None; session.experiment.workers()];
-        for (worker, score) in self.gossip.placement.own().zip(scores) {
+        for (worker, score) in self.gossip.placement.with_workers(scores) {
             known[worker] = score.map(|score| score.loss);
         }
-        let has_diverged = |worker: &usize| !session.is_sane(known[*worker]);
+        let has_diverged = |worker: &WorkerId| !session.is_sane(known[*worker]);
         if let Some(worker) = session.local.iter().copied().find(has_diverged) {
             self.transport.leave(worker, round.index)?;
             let mut replicas = EngineReplicas::new(engine, self.transport);
@@ -288,15 +289,12 @@ impl<'a> Node<'a> {
     /// Reports the round, evaluates, writes checkpoints and serves control requests.
     fn end_round(&mut self, scores: &[Option<Score>], engine: &mut dyn Engine) -> Result<(), RunError> {
         let session = &mut self.session;
-        for (worker, score) in self.gossip.placement.own().zip(scores) {
+        for (worker, score) in self.gossip.placement.with_workers(scores) {
             if let Some(score) = score {
                 session.add_score(worker, *score);
             }
         }
-        match session.simulates_costs {
-            true => costs::advance_clock(session),
-            false => session.measure_costs(self.transport.traffic()),
-        }
+        costs::end_round(session, self.transport.traffic());
         let losses = known_losses(&session.progress.losses);
         let mut replicas = EngineReplicas::new(engine, self.transport);
         session.control_flow = session.end_round(losses, &mut replicas)?;

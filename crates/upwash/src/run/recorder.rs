@@ -124,7 +124,7 @@ impl<'a> Recorder<'a> {
             has_checkpoints: !engine.is_external(),
             rounds: experiment.rounds(),
             about: experiment.model_info().fields(),
-            stop_only_reason: match (directory.placement().is_whole(), has_threads) {
+            stop_only_reason: match (directory.placement().decides_alone(), has_threads) {
                 (false, _) => Some("a run of several processes can only be stopped"),
                 (_, true) => Some("workers on threads do not wait for each other and can only be stopped"),
                 _ if engine.is_external() => Some("an external training loop can only be stopped"),
@@ -179,7 +179,7 @@ impl Recorder<'_> {
         self.tolerate(flushed)?;
         self.last_saved = Instant::now();
         let (progress, arrays) = snapshot()?;
-        let own = self.directory.placement().own();
+        let own = self.directory.placement().own_range();
         let checkpoint = Checkpoint {
             config: self.directory.identity().to_owned(),
             progress,
@@ -261,7 +261,7 @@ impl Recorder<'_> {
         if !self.has_checkpoints {
             return false;
         }
-        let is_late = || self.directory.placement().is_whole() && self.last_saved.elapsed() > CHECKPOINT_INTERVAL;
+        let is_late = || self.directory.placement().decides_alone() && self.last_saved.elapsed() > CHECKPOINT_INTERVAL;
         // The last one allows to extend the run.
         let is_last = round == self.rounds;
         match self.retry {

@@ -26,8 +26,7 @@ pub(super) struct CurrentRound<'a> {
     server: Option<WorkerId>,
     server_row: Option<RowIndex>,
     averages_statistics: bool,
-    /// The first worker of this process.
-    first: usize,
+    placement: Placement,
     /// Each worker's stats before its step. Messages that leave early carry them.
     early_stats: Vec<WorkerStats>,
     /// Each worker's clock when the round began.
@@ -51,7 +50,7 @@ impl<'a> CurrentRound<'a> {
             server: experiment.server,
             server_row: experiment.server.and_then(|server| placement.row_of(server)),
             averages_statistics: training.statistics == Statistics::Averaged,
-            first: placement.own().start,
+            placement: placement.clone(),
             early_stats: vec![],
             started: session.progress.clocks.clone(),
         };
@@ -99,9 +98,9 @@ impl<'a> CurrentRound<'a> {
     /// One gradient task for each local worker that has data.
     pub(super) fn gradient_tasks(&self, session: &Session<'_>, rows: usize) -> Vec<Option<GradientTask>> {
         let mut tasks = vec![None; rows];
-        for &worker in &session.local {
+        for row in self.placement.rows_of(&session.local) {
             let (batch, rate) = (self.index, self.rate);
-            tasks[worker - self.first] = Some(GradientTask { batch, rate });
+            tasks[row] = Some(GradientTask { batch, rate });
         }
         tasks
     }
@@ -123,7 +122,7 @@ impl<'a> CurrentRound<'a> {
             options: MixOptions {
                 server: self.server_row,
                 round: self.index,
-                worker_offset: self.first as isize,
+                worker_offset: self.placement.worker_at(RowIndex(0)).0 as isize,
                 is_last: position == last,
                 ..Default::default()
             },

@@ -4,6 +4,7 @@ use super::evaluation::{Evaluation, Replicas};
 use super::{BestModel, ControlFlow, Event, Observer, Progress, RunCost, RunError, SCHEMA_VERSION, Status};
 use crate::engine::Score;
 use crate::experiment::Experiment;
+use crate::ids::WorkerId;
 use crate::model::Layout;
 use crate::optimizer::LearningRate;
 use crate::transport::{Placement, Traffic};
@@ -15,14 +16,14 @@ pub(super) struct Session<'a> {
     pub(super) experiment: &'a Experiment,
     pub(super) progress: Progress,
     /// The workers that have data, and those of them in this process.
-    pub(super) training: Vec<usize>,
-    pub(super) local: Vec<usize>,
+    pub(super) training: Vec<WorkerId>,
+    pub(super) local: Vec<WorkerId>,
     observer: &'a mut dyn Observer,
     learning_rate: LearningRate,
     /// The links over which models were sent in this round so far.
     pub(super) links: Changed<Vec<Edge>>,
     /// Each worker's leaders in this round.
-    pub(super) leaders: Changed<Vec<Option<[usize; 2]>>>,
+    pub(super) leaders: Changed<Vec<Option<[WorkerId; 2]>>>,
     /// The evaluation of the current models, if there is one.
     pub(super) evaluation: Option<Evaluation>,
     layout: Layout,
@@ -86,7 +87,7 @@ impl<'a> Session<'a> {
             observer.observe(&Event::Warning { message });
         }
         let (training, sent_before) = (experiment.training_workers(), progress.sent);
-        let is_local = |worker: &usize| placement.row_of(*worker).is_some();
+        let is_local = |worker: &WorkerId| placement.row_of(*worker).is_some();
         let no_leaders = vec![None; experiment.workers()];
         Self {
             experiment,
@@ -102,7 +103,7 @@ impl<'a> Session<'a> {
             layout: layout.clone(),
             evaluates: true,
             control_flow: ControlFlow::Continue,
-            simulates_costs: placement.is_whole(),
+            simulates_costs: placement.simulates_costs(),
             sent_before,
             started_at: Instant::now(),
         }
@@ -122,7 +123,7 @@ impl<'a> Session<'a> {
     }
 
     /// Adds a score to a worker's mean over the epoch.
-    pub(super) fn add_score(&mut self, worker: usize, score: Score) {
+    pub(super) fn add_score(&mut self, worker: WorkerId, score: Score) {
         let sum = &mut self.progress.epoch_scores[worker];
         *sum = sum.join(score);
     }
@@ -145,7 +146,7 @@ impl<'a> Session<'a> {
     }
 
     /// Ends the run because a worker's loss diverged, and lets observers save the models.
-    pub(super) fn diverged(&mut self, worker: usize, losses: Vec<f64>, replicas: &mut dyn Replicas) -> Status {
+    pub(super) fn diverged(&mut self, worker: WorkerId, losses: Vec<f64>, replicas: &mut dyn Replicas) -> Status {
         self.report_round(losses);
         let (round, progress) = (self.progress.round, &self.progress);
         self.observer.diverged(&mut || replicas.snapshot(progress));
@@ -153,8 +154,8 @@ impl<'a> Session<'a> {
     }
 
     /// Records that two workers exchanged messages in this round.
-    pub(super) fn record_link(&mut self, one: usize, other: usize) {
-        self.links.current.push((one.min(other), one.max(other)));
+    pub(super) fn record_link(&mut self, one: WorkerId, other: WorkerId) {
+        self.links.current.push((one.min(other).0, one.max(other).0));
     }
 
     fn report_round(&mut self, losses: Vec<f64>) -> ControlFlow {

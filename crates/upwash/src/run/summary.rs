@@ -1,6 +1,7 @@
 //! The summary and the result of a run.
 
 use super::{RunCost, SCHEMA_VERSION, Status, numbers};
+use crate::ids::WorkerId;
 use crate::model::Replica;
 use crate::transport::Participation;
 use serde::{Deserialize, Serialize};
@@ -45,7 +46,7 @@ pub struct Summary {
     pub sent: RunCost,
     /// The worker that has no data and serves the others, if there is one. The means exclude it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub server: Option<usize>,
+    pub server: Option<WorkerId>,
     /// The best averaged model of all evaluations, if it was kept as [`BestModel::FILE`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestModel>,
@@ -64,7 +65,7 @@ pub struct Summary {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerSummary {
     /// The worker's id.
-    pub id: usize,
+    pub id: WorkerId,
     /// The mean loss over the last epoch's batches.
     #[serde(with = "numbers::one")]
     pub train_loss: f64,

@@ -13,6 +13,7 @@ pub use encoding::Encoding;
 pub use placement::Placement;
 pub use wire::{HEADER, Message, WireError};
 
+use crate::ids::WorkerId;
 use crate::model::State;
 
 /// What a transport guarantees.
@@ -34,7 +35,7 @@ pub enum TransportError {
     #[error("round {round}: no message from worker {from} within {seconds} seconds")]
     Silence {
         /// The expected sender.
-        from: usize,
+        from: WorkerId,
         /// The round.
         round: u64,
         /// The timeout.
@@ -44,7 +45,7 @@ pub enum TransportError {
     #[error("message from worker {from}: {what}")]
     Message {
         /// The sender.
-        from: usize,
+        from: WorkerId,
         /// What is wrong with the message.
         what: WireError,
     },
@@ -55,7 +56,7 @@ pub enum TransportError {
     )]
     Missing {
         /// The worker.
-        from: usize,
+        from: WorkerId,
         /// The round.
         round: u64,
     },
@@ -63,7 +64,7 @@ pub enum TransportError {
     #[error("worker {worker} diverged in round {round}")]
     Diverged {
         /// The worker.
-        worker: usize,
+        worker: WorkerId,
         /// The round.
         round: u64,
     },
@@ -92,7 +93,7 @@ pub enum RoundStart {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adoption {
     /// The worker that sent it.
-    pub from: usize,
+    pub from: WorkerId,
     /// The round with which to continue.
     pub round: u64,
     /// The vectors, by the names of a [`State`].
@@ -151,19 +152,19 @@ pub enum MembershipEvent {
     /// A worker has joined, for the first time or again.
     Joined {
         /// The worker.
-        worker: usize,
+        worker: WorkerId,
     },
     /// A worker did not join in time at the start. It may still join.
     Missing {
         /// The worker.
-        worker: usize,
+        worker: WorkerId,
         /// What is known about it.
         why: String,
     },
     /// A worker was lost.
     Lost {
         /// The worker.
-        worker: usize,
+        worker: WorkerId,
         /// Why the worker is considered lost.
         why: String,
     },
@@ -191,20 +192,20 @@ pub enum MembershipEvent {
     /// This process adopted a worker's model and continues at its round.
     Adopted {
         /// The worker whose model it is.
-        worker: usize,
+        worker: WorkerId,
         /// The next round before the adoption.
         from: u64,
         /// The next round after it.
         to: u64,
         /// The neighbors that support the round, and the rounds that their messages have shown.
-        shown: Vec<(usize, u64)>,
+        shown: Vec<(WorkerId, u64)>,
     },
     /// What the algorithm relies on for all workers together [starts afresh](crate::algorithm::Restart).
     Restarted,
     /// A model was requested and did not arrive. Another worker is asked.
     FetchFailed {
         /// The worker that was asked.
-        worker: usize,
+        worker: WorkerId,
         /// Why its model did not arrive.
         why: String,
     },
@@ -246,7 +247,7 @@ pub trait Membership {
     fn may_begin(&mut self, round: u64, stop: bool) -> Result<RoundStart, TransportError>;
 
     /// Reports that a local worker diverged in this round, which ends the run.
-    fn leave(&mut self, _worker: usize, _round: u64) -> Result<(), TransportError> {
+    fn leave(&mut self, _worker: WorkerId, _round: u64) -> Result<(), TransportError> {
         Ok(())
     }
 
@@ -254,7 +255,7 @@ pub trait Membership {
     fn adopted(&mut self, _round: u64) {}
 
     /// The workers whose links went up or down since the last call. What was exchanged with them before does not count.
-    fn changed_links(&mut self) -> Vec<usize> {
+    fn changed_links(&mut self) -> Vec<WorkerId> {
         vec![]
     }
 
@@ -267,17 +268,17 @@ pub trait Membership {
     }
 
     /// Whether to expect messages from this worker in the next round.
-    fn is_link_up(&self, _worker: usize) -> bool {
+    fn is_link_up(&self, _worker: WorkerId) -> bool {
         true
     }
 
     /// Whether a worker can be reached now.
-    fn is_connected(&self, _worker: usize) -> bool {
+    fn is_connected(&self, _worker: WorkerId) -> bool {
         true
     }
 
     /// Rejects what a worker has sent. If the transport survives losses, the worker is then lost.
-    fn refuse(&mut self, _worker: usize, _why: String) {}
+    fn refuse(&mut self, _worker: WorkerId, _why: String) {}
 
     /// Whether a worker that has rejoined asks for a model.
     fn state_requested(&self) -> bool {
@@ -309,7 +310,7 @@ pub trait MessageExchange {
     fn begin_exchange(
         &mut self,
         _outgoing: Vec<(Message, Vec<usize>)>,
-        _expected: &[usize],
+        _expected: &[WorkerId],
     ) -> Result<(), TransportError> {
         Ok(())
     }
@@ -321,7 +322,7 @@ pub trait MessageExchange {
     }
 
     /// Asynchronous runs: sends a message to a worker in another process. Returns whether the worker can be reached.
-    fn send(&mut self, _to: usize, _message: Message) -> Result<bool, TransportError> {
+    fn send(&mut self, _to: WorkerId, _message: Message) -> Result<bool, TransportError> {
         Ok(false)
     }
 

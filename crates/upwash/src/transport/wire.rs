@@ -2,6 +2,7 @@
 
 use super::Buffer;
 use crate::algorithm::WorkerStats;
+use crate::ids::WorkerId;
 
 /// The size of a header in bytes.
 pub const HEADER: usize = 64;
@@ -12,7 +13,7 @@ const VERSION: u8 = 1;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     /// The sender.
-    pub from: usize,
+    pub from: WorkerId,
     /// The round.
     pub round: u64,
     /// The number of the exchange within the round.
@@ -74,7 +75,7 @@ impl Message {
         };
         put(b"UL");
         put(&[VERSION, u8::from(self.whole) | u8::from(self.fresh) << 1]);
-        put(&(self.from as u32).to_le_bytes());
+        put(&(self.from.0 as u32).to_le_bytes());
         put(&self.round.to_le_bytes());
         put(&(self.values.len() as u64).to_le_bytes());
         put(&self.exchange.to_le_bytes());
@@ -102,7 +103,7 @@ impl Message {
         if version != VERSION {
             return Err(WireError::Version(version));
         }
-        let from = u32::from_le_bytes(fixed(take(4))) as usize;
+        let from = WorkerId(u32::from_le_bytes(fixed(take(4))) as usize);
         let round = u64::from_le_bytes(fixed(take(8)));
         let length = u64::from_le_bytes(fixed(take(8)));
         let exchange = u32::from_le_bytes(fixed(take(4)));
@@ -142,7 +143,7 @@ mod tests {
     fn header_is_read_back() {
         for loss in [None, Some(0.25)] {
             let message = Message {
-                from: 3,
+                from: WorkerId(3),
                 round: 1 << 40,
                 exchange: 2,
                 stats: WorkerStats { loss, degree: 5, scalar: 0.5 },

@@ -3,6 +3,7 @@
 // Not every test file uses all items.
 #![allow(dead_code)]
 
+use upwash::WorkerId;
 use upwash::algorithm::{
     Algorithm, AsyncStep, Asynchronous, ExchangeContext, InitialValue, Outgoing, Vector, WorkerPlan, WorkerStats,
 };
@@ -38,7 +39,7 @@ pub struct Simulation {
     pub u: Vec<f64>,
     pub state_vectors: Vec<Vec<f64>>,
     pub scalars: Vec<f64>,
-    pub server: Option<usize>,
+    pub server: Option<WorkerId>,
     pub momentum: f64,
     /// The learning rate of the previous round.
     pub previous_rate: Option<f64>,
@@ -66,7 +67,7 @@ impl Simulation {
         }
     }
 
-    fn own(&self, worker: usize, vector: Vector) -> f64 {
+    fn own(&self, worker: WorkerId, vector: Vector) -> f64 {
         match vector {
             Vector::Model => self.x[worker],
             Vector::Step => self.u[worker],
@@ -74,13 +75,13 @@ impl Simulation {
         }
     }
 
-    fn sum(&self, worker: usize, content: &[(Vector, f64)]) -> f64 {
+    fn sum(&self, worker: WorkerId, content: &[(Vector, f64)]) -> f64 {
         let term = |(vector, weight): &(Vector, f64)| weight * self.own(worker, *vector);
         content.iter().map(term).sum()
     }
 
     /// The value that receivers get of a message. Compression does not change a single number.
-    fn send(&mut self, worker: usize, message: &Outgoing) -> f64 {
+    fn send(&mut self, worker: WorkerId, message: &Outgoing) -> f64 {
         let value = self.sum(worker, &message.content);
         if let Some((copy, _)) = message.public_copy {
             self.state_vectors[copy][worker] = value;
@@ -89,7 +90,7 @@ impl Simulation {
     }
 
     pub fn carry_out(&mut self, plans: &[WorkerPlan]) {
-        let sent: Vec<(usize, Vec<f64>)> = plans
+        let sent: Vec<(WorkerId, Vec<f64>)> = plans
             .iter()
             .map(|plan| {
                 let all = plan.messages.iter();
@@ -97,7 +98,7 @@ impl Simulation {
                 (plan.worker, all.collect())
             })
             .collect();
-        let sent = |worker: usize, index: usize| {
+        let sent = |worker: WorkerId, index: usize| {
             let found = sent.iter().find(|entry| entry.0 == worker);
             found.unwrap_or_else(|| panic!("worker {worker} has no plan")).1[index]
         };
@@ -146,7 +147,7 @@ impl Simulation {
     /// Carries out a whole round on quadratics.
     pub fn round(&mut self, algorithm: &dyn Algorithm, schedule: &Schedule, k: u64, rate: f64, problem: &Quadratics) {
         for i in 0..self.x.len() {
-            let trains = Some(i) != self.server;
+            let trains = Some(WorkerId(i)) != self.server;
             let step = if trains { problem.gradient(i, self.x[i]) } else { 0.0 };
             self.u[i] = rate * step;
         }
@@ -157,6 +158,7 @@ impl Simulation {
 
     /// Carries out one step of a worker in an asynchronous algorithm, with its current step u.
     pub fn async_step(&mut self, algorithm: &dyn Asynchronous, worker: usize, step: u64, neighbors: &[usize]) {
+        let worker = WorkerId(worker);
         let step = AsyncStep {
             worker,
             step,

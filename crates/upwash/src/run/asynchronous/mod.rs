@@ -21,13 +21,14 @@ use crate::algorithm::{AsyncStep, Asynchronous};
 use crate::config::Execution;
 use crate::engine::{ConcurrentWorkers, Engine, Score};
 use crate::experiment::Experiment;
+use crate::ids::WorkerId;
 use crate::transport::Transport;
 
 /// A completed step: a gradient that was applied.
 pub(super) struct CompletedStep {
-    worker: usize,
+    worker: WorkerId,
     /// The worker's partner in the exchange.
-    partner: Option<usize>,
+    partner: Option<WorkerId>,
     score: Score,
     /// The simulated traffic of the exchange.
     messages: u64,
@@ -58,7 +59,7 @@ trait AsyncWorkers: Replicas {
     fn rounds_counted(&mut self, _rounds: u64) {}
 
     /// Reports to other processes that a worker's loss diverged.
-    fn report_divergence(&mut self, _worker: usize, _round: u64) -> Result<(), RunError> {
+    fn report_divergence(&mut self, _worker: WorkerId, _round: u64) -> Result<(), RunError> {
         Ok(())
     }
 
@@ -78,24 +79,24 @@ pub(super) fn run(
     engine: &mut dyn Engine,
     transport: &mut dyn Transport,
 ) -> Result<Status, RunError> {
-    let placement = transport.placement();
+    let placement = transport.placement().clone();
     let execution = session.experiment.config.training.asynchronous;
-    if placement.is_whole() && execution == Execution::VirtualTime {
+    if placement.simulates_costs() && execution == Execution::VirtualTime {
         return virtual_time::run(session, algorithm, engine);
     }
     if session.experiment.config.training.keep_best {
         return Err(RunError::KeepBest(algorithm.display_name()));
     }
-    if !placement.is_whole() && placement.own().len() != 1 {
+    if placement.has_others() && placement.own().len() != 1 {
         return Err(RunError::OneWorkerPerProcess(algorithm.display_name()));
     }
     let Some(concurrent) = engine.concurrent() else {
         return Err(RunError::Threads);
     };
     let workers: ConcurrentWorkers<'_> = concurrent.split();
-    match placement.is_whole() {
-        true => threads::run(session, algorithm, workers),
-        false => network::run(session, algorithm, workers, transport),
+    match placement.has_others() {
+        true => network::run(session, algorithm, workers, transport),
+        false => threads::run(session, algorithm, workers, &placement),
     }
 }
 
@@ -146,11 +147,11 @@ fn count_steps(
 }
 
 /// A worker's step, as an algorithm sees it.
-fn async_step(experiment: &Experiment, worker: usize, step: u64, scalar: f64) -> AsyncStep<'_> {
+fn async_step(experiment: &Experiment, worker: WorkerId, step: u64, scalar: f64) -> AsyncStep<'_> {
     AsyncStep {
         worker,
         step,
-        neighbors: experiment.graph.neighbors(worker),
+        neighbors: experiment.graph.neighbors(worker.0),
         server: experiment.server,
         training: experiment.training_workers().len(),
         scalar,

@@ -14,9 +14,9 @@ use super::{async_step, count_steps};
 use crate::algorithm::{Asynchronous, Outgoing, WorkerPlan, WorkerStats};
 use crate::engine::{ConcurrentWorkers, GradientTask, MixOptions, RemoteRow, Score, WorkerVectors, exchange};
 use crate::experiment::Experiment;
-use crate::ids::RowIndex;
-use crate::transport::{Buffer, Message, RoundStart, Transport};
-use std::convert::Infallible;
+use crate::gossip::Inbox;
+use crate::ids::{RowIndex, WorkerId};
+use crate::transport::{Buffer, Message, Placement, RoundStart, Transport};
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -29,8 +29,9 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_micros(200);
 pub(super) struct NetworkWorker<'a> {
     pub(super) experiment: &'a Experiment,
     pub(super) algorithm: &'a dyn Asynchronous,
-    pub(super) id: usize,
-    pub(super) neighbors: Vec<usize>,
+    pub(super) id: WorkerId,
+    placement: Placement,
+    pub(super) neighbors: Vec<WorkerId>,
     pub(super) state: SharedState<'a>,
     pub(super) stop: AtomicBool,
     /// The number of gradients that the calling thread has counted. The worker applies its next gradient only after
@@ -54,7 +55,7 @@ impl Drop for CloseOnDrop<'_, '_> {
 /// A command from the worker's thread to the calling thread.
 pub(super) enum Command {
     /// Send a request to another worker.
-    SendRequest { to: usize, step: u64, message: Message },
+    SendRequest { to: WorkerId, step: u64, message: Message },
     /// Count a gradient that was applied.
     CountStep(Score),
 }
@@ -78,12 +79,15 @@ pub(super) fn run(
     transport: &mut dyn Transport,
 ) -> Result<Status, RunError> {
     let experiment = session.experiment;
-    let id = transport.placement().own().start;
-    let (state, updates) = SharedState::new(workers, id, &session.progress);
+    let placement = transport.placement().clone();
+    // The worker is the only row of this process's engine.
+    let id = placement.worker_at(RowIndex(0));
+    let (state, updates) = SharedState::new(workers, placement.clone(), &session.progress);
     let worker = NetworkWorker {
         experiment,
         algorithm,
         id,
+        placement,
         neighbors: experiment.contacts(id),
         state,
         stop: AtomicBool::new(false),
@@ -244,21 +248,23 @@ impl<'a> NetworkWorker<'a> {
         plans: &[WorkerPlan],
         mut model: Vec<f32>,
         update: &[f32],
-        other: Option<(usize, Buffer)>,
+        other: Option<(WorkerId, Buffer)>,
     ) -> (Vec<f32>, Option<f64>) {
         let Some(own) = plans.iter().find(|plan| plan.worker == self.id) else {
             return (model, None);
         };
+        let remote = |(from, values)| (from, RemoteRow { messages: vec![values] });
+        let (senders, remote_rows) = other.into_iter().map(remote).unzip();
+        let inbox = Inbox { senders, remote_rows, ..Inbox::default() };
+        // A plan needs no other messages than those that it was made from.
+        let Ok(row_plan) = own.clone().at_rows(|worker| inbox.row(worker, &self.placement, 0)) else {
+            return (model, None);
+        };
         let rows = vec![WorkerVectors { model: &mut model, step: update, state_vectors: vec![] }];
-        // This worker is the engine's only row. The partner's message is the row behind it.
-        let row_of = |worker| Ok::<_, Infallible>(RowIndex(usize::from(worker != self.id)));
-        let Ok(row_plan) = own.clone().at_rows(row_of);
         let mut row_plans = vec![row_plan];
-        let remote = |(_, values)| RemoteRow { messages: vec![values] };
-        let remote_rows: Vec<RemoteRow> = other.into_iter().map(remote).collect();
-        row_plans.extend(remote_rows.iter().map(|remote| remote.row_plan(RowIndex(1))));
+        row_plans.extend(inbox.remote_rows.iter().map(|remote| remote.row_plan(RowIndex(1))));
         let options = MixOptions { single_threaded: true, ..Default::default() };
-        exchange(rows, &remote_rows, &row_plans, options);
+        exchange(rows, &inbox.remote_rows, &row_plans, options);
         (model, own.plan.scalar)
     }
 }

@@ -8,6 +8,7 @@ use super::super::{ControlFlow, Event, Progress, RunError, Snapshot, Status};
 use super::network::{Command, NetworkWorker, POLL_INTERVAL, Reply, outgoing};
 use super::{AsyncWorkers, CompletedStep, Stop, async_step};
 use crate::engine::{Score, Split};
+use crate::ids::WorkerId;
 use crate::transport::{MembershipEvent, Message, Transport, TransportError};
 use held_replies::HeldReply;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,22 +38,22 @@ pub(super) struct RequestHandler<'w, 'a> {
     /// The sequence number of the last message. Numbering ensures that no message counts twice.
     sequence: u64,
     /// Neighbors that have finished, or were asked to stop.
-    finished: BTreeSet<usize>,
+    finished: BTreeSet<WorkerId>,
     /// The number of gradients that each neighbor has reported, and replies held back until the slowest catches up.
-    steps: BTreeMap<usize, u64>,
+    steps: BTreeMap<WorkerId, u64>,
     held_replies: Vec<HeldReply>,
     /// The round of a server: the one that all active workers had completed.
     completed: u64,
     /// The receiver and the step of the request that waits for a reply.
-    pending_request: Option<(usize, u64)>,
+    pending_request: Option<(WorkerId, u64)>,
     /// Workers that have not replied in time, and have sent nothing since.
-    silent: BTreeSet<usize>,
+    silent: BTreeSet<WorkerId>,
     /// When the end of the run was requested.
     stop_requested_at: Option<Instant>,
     /// When a neighbor that trains was last connected.
     last_active: Instant,
     /// When each worker last sent a message.
-    last_heard: BTreeMap<usize, Instant>,
+    last_heard: BTreeMap<WorkerId, Instant>,
     started: Instant,
 }
 
@@ -167,7 +168,7 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
 
     /// The neighbors that are connected and still train. A worker that has sent nothing for too long is stuck, although it
     /// is connected, and nobody waits for it.
-    fn active_neighbors(&self) -> impl Iterator<Item = usize> + '_ {
+    fn active_neighbors(&self) -> impl Iterator<Item = WorkerId> + '_ {
         let others = self.worker.neighbors.iter().copied();
         others.filter(|&other| {
             Some(other) != self.worker.experiment.server
@@ -177,13 +178,13 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
         })
     }
 
-    fn is_stuck(&self, worker: usize) -> bool {
+    fn is_stuck(&self, worker: WorkerId) -> bool {
         let last_heard = self.last_heard.get(&worker).unwrap_or(&self.started);
         self.transport.capabilities().survives_loss && last_heard.elapsed() > self.worker.message_timeout()
     }
 
     /// The number of gradients that a worker has reported.
-    fn steps_of(&self, worker: usize) -> u64 {
+    fn steps_of(&self, worker: WorkerId) -> u64 {
         self.steps.get(&worker).copied().unwrap_or(0)
     }
 
@@ -235,7 +236,7 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
         let _ = self.replies.send(Reply { step, message });
     }
 
-    fn send(&mut self, to: usize, step: u64, kind: u32, mut message: Message) -> Result<bool, TransportError> {
+    fn send(&mut self, to: WorkerId, step: u64, kind: u32, mut message: Message) -> Result<bool, TransportError> {
         self.sequence += 1;
         (message.round, message.exchange) = (self.sequence, (step as u32) << 2 | kind);
         self.transport.send(to, message)
@@ -264,7 +265,7 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
             }
             REPLY => {
                 // The worker may have given up on this reply.
-                let is_awaited = |(to, step): &(usize, u64)| *to == from && step & MAX_STEP == steps;
+                let is_awaited = |(to, step): &(WorkerId, u64)| *to == from && step & MAX_STEP == steps;
                 if let Some((_, step)) = self.pending_request.take_if(|request| is_awaited(request)) {
                     let is_usable = self.is_usable(&message);
                     self.deliver_reply(step, Some(message).filter(|_| is_usable));
@@ -349,7 +350,7 @@ impl AsyncWorkers for RequestHandler<'_, '_> {
         self.worker.counted.store(rounds, Ordering::Release);
     }
 
-    fn report_divergence(&mut self, worker: usize, round: u64) -> Result<(), RunError> {
+    fn report_divergence(&mut self, worker: WorkerId, round: u64) -> Result<(), RunError> {
         Ok(self.transport.leave(worker, round)?)
     }
 
@@ -376,16 +377,16 @@ impl AsyncWorkers for RequestHandler<'_, '_> {
 }
 
 impl Replicas for RequestHandler<'_, '_> {
-    fn score(&mut self, worker: usize, split: Split) -> Result<Option<Score>, RunError> {
+    fn score(&mut self, worker: WorkerId, split: Split) -> Result<Option<Score>, RunError> {
         Ok(self.worker.state.score(worker, split))
     }
 
-    fn score_estimated(&mut self, worker: usize) -> Result<Option<Score>, RunError> {
+    fn score_estimated(&mut self, worker: WorkerId) -> Result<Option<Score>, RunError> {
         Ok(self.worker.state.score_estimated(worker))
     }
 
     /// Unknown, because this process does not have the other workers' models.
-    fn consensus_distance(&mut self, _: &[usize]) -> Result<f64, RunError> {
+    fn consensus_distance(&mut self, _: &[WorkerId]) -> Result<f64, RunError> {
         Ok(f64::NAN)
     }
 

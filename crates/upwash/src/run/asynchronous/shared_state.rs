@@ -2,6 +2,8 @@
 
 use super::super::{Progress, Snapshot};
 use crate::engine::{ConcurrentWorkers, EngineContext, Score, Split, WorkerSlices, consensus_distance};
+use crate::ids::{RowIndex, WorkerId};
+use crate::transport::Placement;
 use std::sync::{Mutex, MutexGuard};
 
 /// A worker's vectors and scalars, all as of the same step.
@@ -19,8 +21,7 @@ pub(super) struct WorkerState<'a> {
 /// The workers of this process.
 pub(super) struct SharedState<'a> {
     pub(super) context: &'a EngineContext,
-    /// The first of the workers. The others follow.
-    first: usize,
+    placement: Placement,
     rows: Vec<Mutex<WorkerState<'a>>>,
 }
 
@@ -53,10 +54,14 @@ impl WorkerState<'_> {
 }
 
 impl<'a> SharedState<'a> {
-    /// Creates the state of the workers from `first` on. Also returns the buffer for each worker's step.
-    pub(super) fn new(workers: ConcurrentWorkers<'a>, first: usize, progress: &Progress) -> (Self, Vec<&'a mut [f32]>) {
+    /// Creates the state of the workers of this process. Also returns the buffer for each worker's step.
+    pub(super) fn new(
+        workers: ConcurrentWorkers<'a>,
+        placement: Placement,
+        progress: &Progress,
+    ) -> (Self, Vec<&'a mut [f32]>) {
         let (mut rows, mut updates) = (Vec::new(), Vec::new());
-        for (worker, slices) in (first..).zip(workers.workers) {
+        for (worker, slices) in placement.own().zip(workers.workers) {
             let WorkerSlices { model, statistics, update, optimizer_state, .. } = slices;
             let ports = progress.asynchronous.as_ref().map(|state| state.ports[worker]);
             rows.push(Mutex::new(WorkerState {
@@ -71,39 +76,39 @@ impl<'a> SharedState<'a> {
             updates.push(update);
         }
         let context = workers.shared;
-        let state = Self { context, first, rows };
+        let state = Self { context, placement, rows };
         (state, updates)
     }
 
-    /// Locks a worker of this process.
-    pub(super) fn lock(&self, worker: usize) -> MutexGuard<'_, WorkerState<'a>> {
-        lock(&self.rows[worker - self.first])
+    /// The row of a worker of this process.
+    pub(super) fn row_of(&self, worker: WorkerId) -> RowIndex {
+        self.placement.row_of(worker).expect("only workers of this process are locked")
     }
 
-    fn row(&self, worker: usize) -> Option<usize> {
-        let row = worker.checked_sub(self.first);
-        row.filter(|&row| row < self.rows.len())
+    /// Locks a worker of this process.
+    pub(super) fn lock(&self, worker: WorkerId) -> MutexGuard<'_, WorkerState<'a>> {
+        lock(&self.rows[self.row_of(worker)])
     }
 
     /// The row of a worker, and copies of its model and statistics, if it is in this process.
-    fn copy(&self, worker: usize) -> Option<(usize, Vec<f32>, Vec<f32>)> {
-        let row = self.row(worker)?;
+    fn copy(&self, worker: WorkerId) -> Option<(usize, Vec<f32>, Vec<f32>)> {
+        let row = self.placement.row_of(worker)?;
         let state = lock(&self.rows[row]);
-        Some((row, state.model.to_vec(), state.statistics.to_vec()))
+        Some((row.0, state.model.to_vec(), state.statistics.to_vec()))
     }
 
-    pub(super) fn score(&self, worker: usize, split: Split) -> Option<Score> {
+    pub(super) fn score(&self, worker: WorkerId, split: Split) -> Option<Score> {
         let (row, model, statistics) = self.copy(worker)?;
         Some(self.context.score_split(row, split, &model, &statistics))
     }
 
-    pub(super) fn score_estimated(&self, worker: usize) -> Option<Score> {
+    pub(super) fn score_estimated(&self, worker: WorkerId) -> Option<Score> {
         let (row, model, _) = self.copy(worker)?;
         let statistics = self.context.estimate_statistics(row, &model);
         Some(self.context.score_split(row, Split::Test, &model, &statistics))
     }
 
-    pub(super) fn consensus_distance(&self, workers: &[usize]) -> f64 {
+    pub(super) fn consensus_distance(&self, workers: &[WorkerId]) -> f64 {
         let copies = workers.iter().filter_map(|&worker| self.copy(worker));
         let models: Vec<Vec<f32>> = copies.map(|(_, model, _)| model).collect();
         let models: Vec<&[f32]> = models.iter().map(Vec::as_slice).collect();
@@ -118,7 +123,7 @@ impl<'a> SharedState<'a> {
     ) -> Snapshot {
         let rows: Vec<_> = self.rows.iter().map(lock).collect();
         let mut progress = progress.clone();
-        for (worker, row) in (self.first..).zip(&rows) {
+        for (worker, row) in self.placement.with_workers(&rows) {
             progress.scalars[worker] = row.scalar;
             progress.clocks[worker] = row.clock;
         }

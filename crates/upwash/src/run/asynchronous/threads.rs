@@ -15,7 +15,8 @@ use crate::algorithm::{Asynchronous, PairwiseUpdate, RowPlan, WorkerPlan};
 use crate::clock::Transfer;
 use crate::engine::{ConcurrentWorkers, GradientTask, MixOptions, Score, Split, WorkerVectors, exchange};
 use crate::experiment::Experiment;
-use crate::ids::RowIndex;
+use crate::ids::{RowIndex, WorkerId};
+use crate::transport::Placement;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, mpsc};
 use std::time::Duration;
@@ -36,7 +37,7 @@ struct Threads<'a> {
     /// workers that wait for others.
     steps: Mutex<Vec<u64>>,
     stepped: Condvar,
-    training: Vec<usize>,
+    training: Vec<WorkerId>,
     rate: Box<dyn Fn(u64) -> f64 + Sync + 'a>,
 }
 
@@ -55,9 +56,10 @@ pub(super) fn run(
     session: &mut Session<'_>,
     algorithm: &dyn Asynchronous,
     workers: ConcurrentWorkers<'_>,
+    placement: &Placement,
 ) -> Result<Status, RunError> {
     let experiment = session.experiment;
-    let (state, updates) = SharedState::new(workers, 0, &session.progress);
+    let (state, updates) = SharedState::new(workers, placement.clone(), &session.progress);
     let steps = session.progress.asynchronous.take();
     let steps = steps.map_or_else(|| vec![0; experiment.workers()], |state| state.steps);
     let done: u64 = steps.iter().sum();
@@ -77,7 +79,7 @@ pub(super) fn run(
     };
     std::thread::scope(|scope| {
         let (sender, completed) = mpsc::channel();
-        for (worker, update) in updates.into_iter().enumerate() {
+        for (worker, update) in placement.own().zip(updates) {
             if Some(worker) == experiment.server {
                 continue;
             }
@@ -98,7 +100,7 @@ pub(super) fn run(
 
 impl Threads<'_> {
     /// Computes and applies one gradient after another, until all workers together have begun enough.
-    fn work(&self, worker: usize, update: &mut [f32], completed: &mpsc::Sender<CompletedStep>) {
+    fn work(&self, worker: WorkerId, update: &mut [f32], completed: &mpsc::Sender<CompletedStep>) {
         let mut model = vec![0.0; update.len()];
         let mut local = self.state.lock(worker).local();
         while self.may_begin(worker) {
@@ -111,7 +113,7 @@ impl Threads<'_> {
             let task = GradientTask { batch: step, rate: (self.rate)(begun) };
             let LocalState { statistics, optimizer_state } = &mut local;
             let (context, optimizer) = (self.state.context, &mut slices(optimizer_state));
-            let score = context.gradient(worker, task, &model, statistics, update, optimizer);
+            let score = context.gradient(self.state.row_of(worker).0, task, &model, statistics, update, optimizer);
             let step = self.exchange(worker, step, score, update, &local);
             self.stepped.notify_all();
             // The receiver is gone: the run is over.
@@ -125,7 +127,7 @@ impl Threads<'_> {
     }
 
     /// Waits while the worker is too far ahead of the slowest. Returns whether there is anything left to do.
-    fn may_begin(&self, worker: usize) -> bool {
+    fn may_begin(&self, worker: WorkerId) -> bool {
         let is_stopped = || self.stop.load(Ordering::Relaxed);
         let Some(staleness) = self.algorithm.staleness() else {
             return !is_stopped();
@@ -147,14 +149,14 @@ impl Threads<'_> {
     }
 
     /// Applies a worker's step, together with the exchange with its partner.
-    fn exchange(&self, worker: usize, step: u64, score: Score, update: &[f32], local: &LocalState) -> CompletedStep {
+    fn exchange(&self, worker: WorkerId, step: u64, score: Score, update: &[f32], local: &LocalState) -> CompletedStep {
         let (experiment, algorithm) = (self.experiment, self.algorithm);
         let mut view = async_step(experiment, worker, step, 1.0);
         let partner = algorithm.partner(&view);
-        let mut participants: Vec<usize> = [Some(worker), partner].into_iter().flatten().collect();
+        let mut participants: Vec<WorkerId> = [Some(worker), partner].into_iter().flatten().collect();
         participants.sort_unstable();
         let mut states: Vec<_> = participants.iter().map(|&i| self.state.lock(i)).collect();
-        let index_of = |worker: usize| participants.binary_search(&worker).unwrap_or(0);
+        let index_of = |worker: WorkerId| participants.binary_search(&worker).unwrap_or(0);
         view.scalar = states[index_of(worker)].scalar;
         let known_partner = partner.map(|partner| (partner, states[index_of(partner)].scalar));
         let PairwiseUpdate { mut plans } = algorithm.update(&view, known_partner);
@@ -181,7 +183,7 @@ impl Threads<'_> {
                 states[index_of(*worker)].scalar = scalar;
             }
         }
-        let takes_part = |worker: usize| plans.iter().any(|plan| plan.worker == worker);
+        let takes_part = |worker: WorkerId| plans.iter().any(|plan| plan.worker == worker);
         let rows = states.iter_mut().zip(&participants).filter(|(_, i)| takes_part(**i));
         let rows = rows.map(|(state, &i)| WorkerVectors {
             model: &mut *state.model,
@@ -189,7 +191,7 @@ impl Threads<'_> {
             state_vectors: vec![],
         });
         let options = MixOptions {
-            server: experiment.server.map(RowIndex),
+            server: experiment.server.map(RowIndex::in_one_process),
             round: step,
             single_threaded: true,
             ..Default::default()
@@ -226,15 +228,15 @@ impl AsyncWorkers for Counter<'_, '_> {
 }
 
 impl Replicas for Counter<'_, '_> {
-    fn score(&mut self, worker: usize, split: Split) -> Result<Option<Score>, RunError> {
+    fn score(&mut self, worker: WorkerId, split: Split) -> Result<Option<Score>, RunError> {
         Ok(self.threads.state.score(worker, split))
     }
 
-    fn score_estimated(&mut self, worker: usize) -> Result<Option<Score>, RunError> {
+    fn score_estimated(&mut self, worker: WorkerId) -> Result<Option<Score>, RunError> {
         Ok(self.threads.state.score_estimated(worker))
     }
 
-    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, RunError> {
+    fn consensus_distance(&mut self, workers: &[WorkerId]) -> Result<f64, RunError> {
         Ok(self.threads.state.consensus_distance(workers))
     }
 

@@ -13,7 +13,7 @@ use crate::algorithm::{AsyncStep, Asynchronous, RowPlan, WorkerPlan};
 use crate::clock::{Time, Transfer};
 use crate::engine::{Engine, GradientTask, MixOptions, Score, Split};
 use crate::experiment::Experiment;
-use crate::ids::RowIndex;
+use crate::ids::{RowIndex, WorkerId};
 use crate::model::Replica;
 use crate::transport::InProcess;
 use std::cmp::Reverse;
@@ -25,9 +25,9 @@ struct Simulation<'a> {
     algorithm: &'a dyn Asynchronous,
     engine: &'a mut dyn Engine,
     state: AsyncState,
-    training: Vec<usize>,
+    training: Vec<WorkerId>,
     /// Events by time. At the same time, the worker with the fewest steps comes first.
-    queue: BinaryHeap<Reverse<(Time, u64, usize, Activity)>>,
+    queue: BinaryHeap<Reverse<(Time, u64, WorkerId, Activity)>>,
     /// Gradients that have begun but have not been computed yet.
     pending: Vec<Option<GradientTask>>,
     done: u64,
@@ -45,7 +45,7 @@ pub(super) fn run(
     let activities = state.activities.iter().enumerate();
     let queue = activities.filter_map(|(worker, activity)| {
         let (time, activity) = (*activity)?;
-        Some(Reverse((Time(time), state.steps[worker], worker, activity)))
+        Some(Reverse((Time(time), state.steps[worker], WorkerId(worker), activity)))
     });
     let mut simulation = Simulation {
         queue: queue.collect(),
@@ -92,19 +92,19 @@ impl AsyncWorkers for Simulation<'_> {
 }
 
 impl Simulation<'_> {
-    fn step(&self, worker: usize, session: &Session<'_>) -> AsyncStep<'_> {
+    fn step(&self, worker: WorkerId, session: &Session<'_>) -> AsyncStep<'_> {
         let (steps, scalar) = (self.state.steps[worker], session.progress.scalars[worker]);
         async_step(self.experiment, worker, steps, scalar)
     }
 
-    fn schedule(&mut self, worker: usize, time: f64, activity: Activity) {
+    fn schedule(&mut self, worker: WorkerId, time: f64, activity: Activity) {
         self.state.activities[worker] = Some((time, activity));
         let steps = self.state.steps[worker];
         self.queue.push(Reverse((Time(time), steps, worker, activity)));
     }
 
     /// Begins a worker's next gradient.
-    fn begin(&mut self, worker: usize, time: f64, session: &Session<'_>) {
+    fn begin(&mut self, worker: WorkerId, time: f64, session: &Session<'_>) {
         let rounds = self.done as f64 / self.training.len() as f64;
         let (batch, rate) = (self.state.steps[worker], session.rate(rounds));
         self.pending[worker] = Some(GradientTask { batch, rate });
@@ -125,7 +125,7 @@ impl Simulation<'_> {
     }
 
     /// A worker's gradient is complete: schedules its exchange, as soon as both partners are free.
-    fn begin_exchange(&mut self, worker: usize, time: f64, session: &Session<'_>) {
+    fn begin_exchange(&mut self, worker: WorkerId, time: f64, session: &Session<'_>) {
         let mut ends = time;
         if let Some(partner) = self.algorithm.partner(&self.step(worker, session)) {
             let bytes = 4 * self.engine.layout().parameter_count() as u64;
@@ -140,7 +140,7 @@ impl Simulation<'_> {
     }
 
     /// Carries out an exchange of two workers, or a step of one alone. Then the worker begins its next gradient.
-    fn exchange(&mut self, worker: usize, time: f64, session: &mut Session<'_>) -> Result<CompletedStep, RunError> {
+    fn exchange(&mut self, worker: WorkerId, time: f64, session: &mut Session<'_>) -> Result<CompletedStep, RunError> {
         let step = self.step(worker, session);
         let scalars = &session.progress.scalars;
         let partner = self.algorithm.partner(&step);
@@ -174,7 +174,7 @@ impl Simulation<'_> {
             return Ok(completed);
         }
         let options = MixOptions {
-            server: self.experiment.server.map(RowIndex),
+            server: self.experiment.server.map(RowIndex::in_one_process),
             round: self.state.steps[worker],
             ..Default::default()
         };
@@ -192,7 +192,7 @@ impl Simulation<'_> {
     }
 
     /// Begins the next gradient of the worker, unless it would be too far ahead, and of workers that waited for it.
-    fn begin_ready_workers(&mut self, worker: usize, time: f64, session: &Session<'_>) {
+    fn begin_ready_workers(&mut self, worker: WorkerId, time: f64, session: &Session<'_>) {
         let Some(staleness) = self.algorithm.staleness() else {
             return self.begin(worker, time, session);
         };
@@ -212,15 +212,15 @@ impl Simulation<'_> {
 }
 
 impl Replicas for Simulation<'_> {
-    fn score(&mut self, worker: usize, split: Split) -> Result<Option<Score>, RunError> {
+    fn score(&mut self, worker: WorkerId, split: Split) -> Result<Option<Score>, RunError> {
         self.replicas(|replicas| replicas.score(worker, split))
     }
 
-    fn score_estimated(&mut self, worker: usize) -> Result<Option<Score>, RunError> {
+    fn score_estimated(&mut self, worker: WorkerId) -> Result<Option<Score>, RunError> {
         self.replicas(|replicas| replicas.score_estimated(worker))
     }
 
-    fn consensus_distance(&mut self, workers: &[usize]) -> Result<f64, RunError> {
+    fn consensus_distance(&mut self, workers: &[WorkerId]) -> Result<f64, RunError> {
         self.replicas(|replicas| replicas.consensus_distance(workers))
     }
 

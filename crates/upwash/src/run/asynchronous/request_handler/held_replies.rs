@@ -1,12 +1,13 @@
 //! Replies of a server that are held back until the slowest worker has caught up (bounded staleness).
 
 use super::{REPLY, RequestHandler};
+use crate::ids::WorkerId;
 use crate::transport::{Message, TransportError};
 use std::time::Instant;
 
 /// A reply that is held back.
 pub(super) struct HeldReply {
-    pub(super) to: usize,
+    pub(super) to: WorkerId,
     pub(super) message: Message,
     pub(super) since: Instant,
 }
@@ -19,7 +20,7 @@ impl RequestHandler<'_, '_> {
     }
 
     /// Whether a worker is too far ahead of the slowest active one. A worker that has rejoined far behind does not count.
-    pub(super) fn is_ahead(&self, worker: usize) -> bool {
+    pub(super) fn is_ahead(&self, worker: WorkerId) -> bool {
         let Some(staleness) = self.worker.algorithm.staleness() else {
             return false;
         };
