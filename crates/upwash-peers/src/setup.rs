@@ -160,3 +160,26 @@ fn timings(network: &NetworkConfig) -> Result<Timings, SetupError> {
         ..Timings::default()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_second_process_with_one_key_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let [own, other] = ["own.key", "other.key"].map(|name| folder.path().join(name));
+        for path in [&own, &other] {
+            std::fs::write(path, "key").unwrap();
+        }
+        let first = lock_key(&own, 3).unwrap();
+        let error = lock_key(&own, 3).unwrap_err().to_string();
+        let remedy = format!("another process runs worker 3 with the key {}: stop it first, or wait", own.display());
+        assert!(error.starts_with(&remedy), "{error}");
+        assert!(lock_key(&other, 4).is_ok(), "another key is not locked");
+        drop(first);
+        assert!(lock_key(&own, 3).is_ok(), "the lock ends with the process");
+        assert!(matches!(lock_key(&folder.path().join("no.key"), 3), Err(SetupError::KeyFile(_))));
+    }
+}
