@@ -336,7 +336,8 @@ impl CommThread {
         }
         match control.into_values()[..] {
             [DIVERGED, worker, round] => {
-                let worker = worker as usize;
+                let worker = usize::try_from(worker)
+                    .unwrap_or_else(|error| panic!("invalid message from rank {from}: worker {worker}: {error}"));
                 let _ = self.signals.send(Signal::Diverged { worker, round });
             }
             _ => self.stop(false),
