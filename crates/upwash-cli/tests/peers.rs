@@ -464,12 +464,11 @@ fn single_peer_can_be_stopped() {
 
 #[test]
 fn bf16_halves_the_bytes_sent() {
-    let config = "[training]\nepochs = 20\n";
     let sent = |network: &str| {
-        let mut cluster = Cluster::new(config, &format!("{NETWORK}{network}"));
+        let mut cluster = Cluster::new(LONG, &format!("{NETWORK}{network}"));
         cluster.start_all();
         cluster.finish();
-        check_accuracies(&cluster, config);
+        check_accuracies(&cluster, LONG);
         let text = std::fs::read_to_string(cluster.out(1).join("summary.json")).unwrap();
         let summary: Value = serde_json::from_str(&text).unwrap();
         summary["bytes_sent"].as_f64().unwrap()
