@@ -49,6 +49,10 @@ ALGORITHMS = {
 }
 
 
+# Peers refuse those that do not survive the loss of a worker.
+BETWEEN_PROCESSES = [name for name in ALGORITHMS if name not in ("easgd", "lsgd", "parameter-server")]
+
+
 def configuration(name: str, momentum: float) -> dict:
     training = {**BASE["training"], "momentum": momentum, "epochs": 3}
     graph = {"topology": "star:4"} if name in ("easgd", "parameter-server") else BASE["graph"]
@@ -62,10 +66,10 @@ def softmax(tensors: dict) -> torch.nn.Module:
 
 
 def agree(folder: Path) -> None:
-    """Trains on the batches of `upwash train`, from its weights, with every algorithm."""
+    """Trains on the batches of `upwash train`, from its weights, with every algorithm that peers can use."""
     found = {}
     for momentum in (0.0, 0.9):
-        for name in ALGORITHMS:
+        for name in BETWEEN_PROCESSES:
             config = configuration(name, momentum)
             experiment = upwash.Experiment(config)
             model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))

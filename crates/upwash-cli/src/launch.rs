@@ -45,6 +45,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
         args.count.unwrap_or(0),
         experiment.config.graph.topology
     );
+    upwash_peers::check_algorithm(&experiment)?;
     // All peers share the memory of this machine.
     experiment.engine_spec().check_memory_of_processes()?;
     let folder = args.out.display();

@@ -464,12 +464,11 @@ fn single_peer_can_be_stopped() {
 
 #[test]
 fn bf16_halves_the_bytes_sent() {
-    let config = "[training]\nepochs = 20\n";
     let sent = |network: &str| {
-        let mut cluster = Cluster::new(config, &format!("{NETWORK}{network}"));
+        let mut cluster = Cluster::new(LONG, &format!("{NETWORK}{network}"));
         cluster.start_all();
         cluster.finish();
-        check_accuracies(&cluster, config);
+        check_accuracies(&cluster, LONG);
         let text = std::fs::read_to_string(cluster.out(1).join("summary.json")).unwrap();
         let summary: Value = serde_json::from_str(&text).unwrap();
         summary["bytes_sent"].as_f64().unwrap()
@@ -478,26 +477,30 @@ fn bf16_halves_the_bytes_sent() {
     assert!((0.45..0.55).contains(&(half / whole)), "{half} of {whole}");
 }
 
-/// An algorithm that needs all workers ends with an error when one is lost.
+/// Algorithms that do not survive the loss of a worker are refused at the start.
 #[test]
-fn losing_a_required_worker_is_an_error() {
-    let config = "[graph]\ntopology = \"star:8\"\n[algorithm]\nname = \"parameter-server\"\n[training]\n\
-                  epochs = 1000\n";
-    let mut cluster = Cluster::new(config, NETWORK);
-    cluster.start_all();
-    cluster.wait_for_epoch(1, 3);
-    cluster.kill(0);
-    for worker in 1..WORKERS {
-        let mut child = cluster.children[worker].take().unwrap();
-        let began = Instant::now();
-        while child.try_wait().unwrap().is_none() {
-            assert!(began.elapsed() < Duration::from_secs(60), "{}", cluster.log(worker));
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        assert_eq!(child.wait().unwrap().code(), Some(1));
-        let said = cluster.log(worker);
-        assert!(said.contains("worker 0 is lost, but this algorithm needs all workers"), "{said}");
+fn algorithms_that_need_all_workers_are_refused() {
+    for name in ["parameter-server", "easgd", "lsgd"] {
+        let config = format!("[graph]\ntopology = \"star:8\"\n[algorithm]\nname = \"{name}\"\n");
+        let mut cluster = Cluster::new(&config, NETWORK);
+        cluster.start(1);
+        assert_eq!(cluster.exit_code(1), Some(2), "{name}");
+        let said = cluster.log(1);
+        let remedy = "cannot go on when a worker is lost, as peers may be: choose an algorithm that can, such as dpsgd";
+        assert!(said.contains(remedy), "{name}: {said}");
     }
+}
+
+/// A second process with the key of a worker is refused while the first one runs.
+#[test]
+fn a_second_process_of_a_worker_is_refused() {
+    let mut cluster = Cluster::new("", NETWORK);
+    let key = std::fs::File::open(cluster.folder.path().join("1.key")).unwrap();
+    key.lock().unwrap();
+    cluster.start(1);
+    assert_eq!(cluster.exit_code(1), Some(2));
+    let said = cluster.log(1);
+    assert!(said.contains("another process runs worker 1 with the key 1.key: stop it first"), "{said}");
 }
 
 #[test]

@@ -16,10 +16,10 @@ const RUNS: [(&str, bool); 6] = [
     ("[algorithm]\nname = \"all-reduce\"\n", false),
 ];
 
-/// Trains every configuration in one process and with `train`, which writes to the folder `out`. The losses of every
+/// Trains these configurations in one process and with `train`, which writes to the folder `out`. The losses of every
 /// round and worker and the final accuracies must be the same.
-fn check_same_results(train: impl Fn(&Path)) {
-    for (config, exact) in RUNS {
+fn check_same_results(runs: &[(&str, bool)], train: impl Fn(&Path)) {
+    for &(config, exact) in runs {
         let folder = tempfile::tempdir().unwrap();
         let here = folder.path();
         let text = format!("{config}[training]\nepochs = 2\n");
@@ -49,7 +49,7 @@ fn check_same_results(train: impl Fn(&Path)) {
 
 #[test]
 fn results_do_not_depend_on_threads() {
-    check_same_results(|here| {
+    check_same_results(&RUNS, |here| {
         said(here, &["train", "c.toml", "--out", "out", "--threads", "3"]);
     });
 }
@@ -58,7 +58,7 @@ fn results_do_not_depend_on_threads() {
 #[test]
 fn mpi_ranks_give_the_same_results() {
     for ranks in [3, 8] {
-        check_same_results(|here| {
+        check_same_results(&RUNS, |here| {
             let output = common::finish(common::mpirun(here, ranks, &["c.toml", "--out", "out"]));
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(output.status.success(), "{ranks} ranks: {text}");
@@ -68,7 +68,9 @@ fn mpi_ranks_give_the_same_results() {
 
 #[test]
 fn peers_give_the_same_results() {
-    check_same_results(|here| {
+    // Peers refuse LSGD, which does not survive the loss of a worker.
+    let runs: Vec<(&str, bool)> = RUNS.into_iter().filter(|run| !run.0.contains("lsgd")).collect();
+    check_same_results(&runs, |here| {
         said(here, &["launch", "-n", "8", "c.toml", "--out", "out"]);
     });
 }

@@ -337,7 +337,9 @@ impl CommThread {
         }
         match control.into_values()[..] {
             [DIVERGED, worker, round] => {
-                let worker = WorkerId(worker as usize);
+                let worker = usize::try_from(worker)
+                    .map(WorkerId)
+                    .unwrap_or_else(|error| panic!("invalid message from rank {from}: worker {worker}: {error}"));
                 let _ = self.signals.send(Signal::Diverged { worker, round });
             }
             _ => self.stop(false),

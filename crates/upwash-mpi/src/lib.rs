@@ -64,7 +64,7 @@ pub fn abort(code: i32) -> ! {
 
 /// For each rank, whether it shares memory with this one. The ranks on a host share memory if a test shows that every
 /// one of them can read the memory of every other.
-fn shares_memory(rank: Rank) -> Vec<bool> {
+fn shares_memory(rank: Rank) -> Result<Vec<bool>, TransportError> {
     let host = raw::Communicator::of_host(rank.number);
     let ranks = host.all_gather([rank.number as u64]);
     let probe = Probe::new();
@@ -74,10 +74,18 @@ fn shares_memory(rank: Rank) -> Vec<bool> {
     let results = host.all_gather([u64::from(readable)]);
     let mut shares = vec![false; rank.size];
     if !results.contains(&[0]) {
-        let others = ranks.iter().filter(|&&[other]| other != rank.number as u64);
-        others.for_each(|&[other]| shares[other as usize] = true);
+        for [other] in ranks.into_iter().filter(|&[other]| other != rank.number as u64) {
+            *entry(&mut shares, other)? = true;
+        }
     }
-    shares
+    Ok(shares)
+}
+
+/// The entry of a rank, whose number another rank has sent.
+fn entry(shares: &mut [bool], rank: u64) -> Result<&mut bool, TransportError> {
+    let size = shares.len();
+    let shared = usize::try_from(rank).ok().and_then(|rank| shares.get_mut(rank));
+    shared.ok_or_else(|| TransportError::Broken(format!("a rank on this host claims to be rank {rank} of {size}")))
 }
 
 /// MPI transport. Dropping it waits until all ranks have finished, and finalizes MPI.
@@ -112,7 +120,7 @@ impl Mpi {
         let (signal_sender, signals) = channel();
         let shared = Arc::new(Shared::default());
         let thread_shared = Arc::clone(&shared);
-        let can_share = shares_memory(rank);
+        let can_share = shares_memory(rank)?;
         let shared_memory = can_share.contains(&true).then(SharedMemory::default);
         let comm_thread = std::thread::Builder::new()
             .name("mpi".into())
@@ -358,5 +366,18 @@ impl Drop for Mpi {
 impl Shared {
     fn lock(&self) -> std::sync::MutexGuard<'_, comm_thread::StopState> {
         Mutex::lock(&self.stop).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn ranks_that_do_not_exist_share_no_memory() {
+        let mut shares = [false; 3];
+        assert!(super::entry(&mut shares, 2).is_ok());
+        for rank in [3, u64::from(u32::MAX), u64::MAX] {
+            let error = super::entry(&mut shares, rank).map(|_| ()).map_err(|error| error.to_string());
+            assert_eq!(error, Err(format!("a rank on this host claims to be rank {rank} of 3")));
+        }
     }
 }

@@ -4,24 +4,42 @@
 use crate::frame::{FRAME_HEADER, FrameHeader, Hello, Kind, Limits, VERSION, View};
 use crate::keys::{Fingerprint, Key};
 use crate::{Peers, PeersConfig, Timings, tls};
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use upwash::Model;
 use upwash::WorkerId;
 use upwash::algorithm::WorkerStats;
+use upwash::config::Config;
+use upwash::engine::{CpuEngine, NativeModel};
+use upwash::experiment::{DataPaths, Experiment};
+use upwash::run::{ControlFlow, Event, Observer, Progress, Status, run_with};
 use upwash::transport::{Membership, MembershipEvent, Message, MessageExchange, RoundStart};
 
 const RUN: u64 = 77;
 const WIDTH: usize = 50_000;
+/// Bytes of the longest model, and of those that the honest peers send to whoever asks for one: more than the buffers of a
+/// connection hold.
+const MODEL: usize = 8 << 20;
+/// What one key may make a peer hold, in bytes, as docs/peers.md states it: nine messages that it has sent and eight that
+/// it does not read, for each of four connections; over each of those a model, until it has been closed for a second; and a
+/// model that is being received. Eight megabytes are for buffers and the attacker.
+const HELD: usize = 4 * (17 * 4 * WIDTH + MODEL) + MODEL + (8 << 20);
 
-/// Two honest peers, 0 and 1, that exchange messages continuously. The test attacks peer 0 with the key of worker 2.
+/// Two honest peers, 0 and 1, that exchange messages continuously, and send models to those that ask for them. The test
+/// attacks peer 0 with the key of worker 2.
 struct Testbed {
     address: String,
     keys: Vec<Key>,
     listed: Vec<(String, Fingerprint)>,
     rounds: Arc<AtomicU64>,
+    /// Models that peer 0 has sent.
+    models: Arc<AtomicU64>,
+    /// The memory before the first attack.
+    memory: usize,
     events: Arc<Mutex<Vec<MembershipEvent>>>,
     stop: Arc<AtomicBool>,
     threads: Vec<std::thread::JoinHandle<()>>,
@@ -62,7 +80,7 @@ fn config(own: usize, keys: &[Key], listed: &[(String, Fingerprint)]) -> PeersCo
         rounds: 1 << 41,
         has_rounds: true,
         has_end: true,
-        limits: Limits { message: WIDTH, model: 4 * WIDTH },
+        limits: Limits { message: WIDTH, model: MODEL },
         timings: timings(),
     }
 }
@@ -92,12 +110,14 @@ pub(crate) fn two_peers(width: usize) -> [PeersConfig; 2] {
 impl Testbed {
     fn new() -> Self {
         let (keys, listed) = listed(3);
-        let (rounds, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let [rounds, models] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        let stop = Arc::new(AtomicBool::new(false));
         let events: Arc<Mutex<Vec<MembershipEvent>>> = Arc::default();
         let threads = (0..2)
             .map(|own| {
                 let mut transport = Peers::new(config(own, &keys, &listed)).unwrap();
-                let (rounds, stop, events) = (rounds.clone(), stop.clone(), events.clone());
+                let (rounds, models) = (rounds.clone(), models.clone());
+                let (stop, events) = (stop.clone(), events.clone());
                 std::thread::spawn(move || {
                     let mut round = 0;
                     while !stop.load(Ordering::SeqCst) {
@@ -108,6 +128,10 @@ impl Testbed {
                         assert_eq!(start, RoundStart::Go, "an attacker made a peer jump");
                         if own == 0 {
                             events.lock().unwrap().extend(transport.membership_events());
+                        }
+                        if transport.state_requested() {
+                            transport.send_state(round, vec![("models".into(), vec![1.0; MODEL / 4 - 100])]);
+                            models.fetch_add(u64::from(own == 0), Ordering::SeqCst);
                         }
                         let own_message = message(own, round, WIDTH);
                         transport.begin_exchange(vec![(own_message, vec![1 - own])], &[WorkerId(1 - own)]).unwrap();
@@ -121,17 +145,29 @@ impl Testbed {
                 })
             })
             .collect();
-        let testbed = Self { address: listed[0].0.clone(), keys, listed, rounds, events, stop, threads };
+        let address = listed[0].0.clone();
+        let mut testbed = Self { address, keys, listed, rounds, models, memory: 0, events, stop, threads };
         testbed.assert_progress();
+        testbed.memory = memory_in_use();
         testbed
+    }
+
+    /// Checks that the attacks so far have not taken more memory than the documentation states.
+    fn assert_memory(&self) {
+        let grown = memory_in_use().saturating_sub(self.memory);
+        assert!(grown < HELD, "memory grew by {} MB, and {} MB are allowed", grown >> 20, HELD >> 20);
     }
 
     /// Waits until the honest peers have exchanged some more messages.
     fn assert_progress(&self) {
+        self.assert_rounds(20);
+    }
+
+    fn assert_rounds(&self, count: u64) {
         let (before, began) = (self.rounds.load(Ordering::SeqCst), Instant::now());
-        while self.rounds.load(Ordering::SeqCst) < before + 20 {
+        while self.rounds.load(Ordering::SeqCst) < before + count {
             assert!(began.elapsed() < Duration::from_secs(20), "the honest peers stopped");
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -157,23 +193,43 @@ impl Testbed {
     }
 
     /// A TLS connection to peer 0 with this key. Nothing has been sent over it yet.
-    fn connect(&self, key: &Key) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
-        let config = tls::client(key, self.listed[0].1).unwrap();
-        let name = "upwash".try_into().unwrap();
-        let connection = rustls::ClientConnection::new(config, name).unwrap();
-        let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        rustls::StreamOwned::new(connection, stream)
+    fn connect(&self, key: &Key) -> TlsClient {
+        connect(&self.listed, key)
     }
 
     /// An authenticated connection to peer 0 as worker 2.
-    fn connect_as_worker_2(&self) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
-        let mut stream = self.connect(&self.keys[2]);
-        stream.write_all(&frame(Kind::Hello, &hello(2))).unwrap();
-        let mut answer = [0; FRAME_HEADER + 14];
-        stream.read_exact(&mut answer).unwrap();
-        stream
+    fn connect_as_worker_2(&self) -> TlsClient {
+        connect_as(&self.listed, &self.keys, 2)
     }
+}
+
+type TlsClient = rustls::StreamOwned<rustls::ClientConnection, TcpStream>;
+
+/// A TLS connection to peer 0 with this key. Nothing has been sent over it yet.
+fn connect(listed: &[(String, Fingerprint)], key: &Key) -> TlsClient {
+    let config = tls::client(key, listed[0].1).unwrap();
+    let name = "upwash".try_into().unwrap();
+    let connection = rustls::ClientConnection::new(config, name).unwrap();
+    // It may not have started to listen yet.
+    let began = Instant::now();
+    let stream = loop {
+        match TcpStream::connect(&listed[0].0) {
+            Ok(stream) => break stream,
+            Err(error) => assert!(began.elapsed() < Duration::from_secs(20), "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    rustls::StreamOwned::new(connection, stream)
+}
+
+/// An authenticated connection to peer 0 as this worker.
+fn connect_as(listed: &[(String, Fingerprint)], keys: &[Key], worker: usize) -> TlsClient {
+    let mut stream = connect(listed, &keys[worker]);
+    stream.write_all(&frame(Kind::Hello, &hello(worker as u32))).unwrap();
+    let mut answer = [0; FRAME_HEADER + 14];
+    stream.read_exact(&mut answer).unwrap();
+    stream
 }
 
 impl Drop for Testbed {
@@ -210,10 +266,25 @@ fn memory_in_use() -> usize {
     pages.unwrap_or(0) * 4096
 }
 
+/// Runs a test in a process of its own, so that the memory of other tests does not count.
+fn alone(name: &str, test: impl FnOnce()) {
+    if std::env::var_os("UPWASH_ALONE").is_some() {
+        return test();
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let name = format!("adversarial::{name}");
+    let output = command.args(["--exact", &name, "--nocapture"]).env("UPWASH_ALONE", "1").output().unwrap();
+    let [said, errors] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{errors}");
+}
+
 #[test]
 fn misbehaving_peers_are_refused_and_training_goes_on() {
+    alone("misbehaving_peers_are_refused_and_training_goes_on", misbehave);
+}
+
+fn misbehave() {
     let testbed = Testbed::new();
-    let before = memory_in_use();
 
     // A client that does not use TLS.
     let mut stream = TcpStream::connect(&testbed.address).unwrap();
@@ -288,34 +359,215 @@ fn misbehaving_peers_are_refused_and_training_goes_on() {
     stream.write_all(&far).unwrap();
     testbed.assert_refused("unexpected message of round");
     testbed.assert_progress();
-    let grown = memory_in_use().saturating_sub(before);
-    assert!(grown < 32 << 20, "memory grew by {} MB", grown >> 20);
+    testbed.assert_memory();
 }
 
+/// The frame number `k` of a flood of this kind, and what the peer says when it closes the connection. Messages that it
+/// expects later are not refused: it stops to read.
+fn flood(kind: Kind, k: u64) -> (Vec<u8>, Option<&'static str>) {
+    let unexpected = Some("frame on an established connection");
+    let (content, refused) = match kind {
+        Kind::Hello => (hello(2), unexpected),
+        Kind::StatusRequest => (vec![], unexpected),
+        Kind::Status => (vec![b' '; 1 << 20], unexpected),
+        Kind::Offer => (k.to_le_bytes().to_vec(), Some("control frames in a second")),
+        Kind::Heartbeat => {
+            let members = (0..8000).map(|member| (member, 0)).collect();
+            (View { members, ..View::default() }.to_bytes(), Some("control frames in a second"))
+        }
+        Kind::ModelRequest | Kind::Goodbye => (vec![], Some("control frames in a second")),
+        Kind::Model => {
+            let state = vec![("models".into(), vec![0.0; MODEL / 4 - 100])];
+            (crate::model_to_bytes(0, &state), Some("it sent a model that was not requested"))
+        }
+        Kind::Message => return (message_frame(&message(2, (1 << 40) + k, WIDTH)), None),
+    };
+    (frame(kind, &content), refused)
+}
+
+const KINDS: [Kind; 9] = [
+    Kind::Hello,
+    Kind::Offer,
+    Kind::Heartbeat,
+    Kind::Message,
+    Kind::ModelRequest,
+    Kind::Model,
+    Kind::StatusRequest,
+    Kind::Status,
+    Kind::Goodbye,
+];
+
+/// Floods of each kind of frame, by a peer that reads nothing. None of them gets through to the end.
 #[test]
 fn floods_are_refused_and_take_little_memory() {
+    alone("floods_are_refused_and_take_little_memory", send_floods);
+}
+
+fn send_floods() {
     let testbed = Testbed::new();
-    let before = memory_in_use();
-    // A million small frames. The peer closes the connection long before the end.
-    let mut stream = testbed.connect_as_worker_2();
-    let heartbeat = frame(Kind::Heartbeat, &View::default().to_bytes());
-    let many = heartbeat.repeat(1000);
-    let sent = (0..1000).take_while(|_| stream.write_all(&many).is_ok()).count();
-    assert!(sent < 1000, "the peer accepted a million frames");
-    testbed.assert_refused("control frames in a second");
-    // Messages of distant rounds. The peer queues only a few.
-    let mut stream = testbed.connect_as_worker_2();
-    stream.sock.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-    let accepted = (0..2000u64)
-        .take_while(|k| stream.write_all(&message_frame(&message(2, (1 << 40) + k, WIDTH))).is_ok())
-        .count();
-    assert!(accepted < 2000, "the peer accepted 400 MB of messages");
-    drop(stream);
+    let send = |what: &str, refused: Option<&str>, frame_of: &dyn Fn(u64) -> Vec<u8>| {
+        let mut stream = testbed.connect_as_worker_2();
+        stream.sock.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+        let mut sent = 0;
+        while sent < 1 << 30 {
+            // Small frames in large pieces.
+            let mut piece = frame_of(sent as u64);
+            let count = ((1 << 16) / piece.len()).max(1);
+            piece = (0..count).flat_map(|k| frame_of((sent + k) as u64)).collect();
+            if stream.write_all(&piece).is_err() {
+                break;
+            }
+            sent += piece.len();
+            testbed.assert_memory();
+        }
+        assert!(sent < 1 << 30, "{what}: the peer accepted a gigabyte");
+        refused.inspect(|reason| testbed.assert_refused(reason));
+        testbed.assert_memory();
+        testbed.assert_rounds(5);
+    };
+    for kind in KINDS {
+        send(&format!("{kind:?}"), flood(kind, 0).1, &|k| flood(kind, k).0);
+    }
+    let announcement = |k| Message { exchange: u32::MAX, ..message(2, k, 0) };
+    send("announcements", Some("too many announcements"), &|k| message_frame(&announcement(k)));
+    send("old messages", Some("unexpected message of round 0"), &|_| message_frame(&message(2, 0, WIDTH)));
     // Many idle connections.
     let idle: Vec<TcpStream> = (0..200).filter_map(|_| TcpStream::connect(&testbed.address).ok()).collect();
     testbed.assert_progress();
     drop(idle);
-    let grown = memory_in_use().saturating_sub(before);
-    assert!(grown < 32 << 20, "memory grew by {} MB", grown >> 20);
+    testbed.assert_memory();
     testbed.assert_progress();
+}
+
+/// F7. A peer asks for a model in every round over several connections, and never reads.
+#[test]
+fn models_that_are_not_read_take_little_memory() {
+    alone("models_that_are_not_read_take_little_memory", leave_models_unread);
+}
+
+fn leave_models_unread() {
+    let testbed = Testbed::new();
+    let request = frame(Kind::ModelRequest, &[]);
+    let mut open = VecDeque::new();
+    for k in 0..300 {
+        if k % 15 == 0 {
+            open.push_back(testbed.connect_as_worker_2());
+            // More than it may have at a time, some of them closed by the peer and not by this side.
+            open.drain(..open.len().saturating_sub(8));
+        }
+        for stream in &mut open {
+            let _ = stream.write_all(&request);
+        }
+        testbed.assert_rounds(1);
+        testbed.assert_memory();
+    }
+    testbed.assert_refused("worker 2 has 4 open connections");
+    let models = testbed.models.load(Ordering::SeqCst);
+    assert!(models >= 8, "only {models} models were sent");
+    testbed.assert_progress();
+    testbed.assert_memory();
+}
+
+/// Halves of the longest frames of each kind, over several connections of one key at a time.
+#[test]
+fn half_sent_frames_take_little_memory() {
+    alone("half_sent_frames_take_little_memory", send_halves);
+}
+
+fn send_halves() {
+    let testbed = Testbed::new();
+    let mut open = VecDeque::new();
+    for (k, kind) in KINDS.into_iter().cycle().take(5 * KINDS.len()).enumerate() {
+        let (whole, _) = flood(kind, k as u64);
+        let mut stream = testbed.connect_as_worker_2();
+        let _ = stream.write_all(&whole[..(whole.len() / 2).max(FRAME_HEADER - 1)]);
+        open.push_back(stream);
+        open.drain(..open.len().saturating_sub(8));
+        testbed.assert_rounds(1);
+        testbed.assert_memory();
+    }
+    testbed.assert_refused("it sent a model that was not requested");
+    testbed.assert_progress();
+    testbed.assert_memory();
+}
+
+/// F7. Requests of a worker that is ahead of the others, so that a Downpour server holds its replies back.
+#[test]
+fn a_server_holds_back_one_reply_for_each_worker() {
+    alone("a_server_holds_back_one_reply_for_each_worker", flood_server);
+}
+
+fn flood_server() {
+    let text = "model = \"mlp:1024\"\n[graph]\ntopology = \"star:3\"\n[algorithm]\nname = \"downpour\"\nstaleness = 1\n\
+                [data]\ntrain_examples = 320\n[training]\nepochs = 100000\n";
+    let experiment = Experiment::prepare(Config::parse(text, &[]).unwrap(), &DataPaths::default()).unwrap();
+    let width = NativeModel::new(experiment.network.clone()).layout().parameter_count();
+    let (keys, listed) = listed(3);
+    // Nobody sends heartbeats here.
+    let failure_timeout = Duration::from_secs(60);
+    let server = PeersConfig {
+        has_rounds: false,
+        rounds: experiment.rounds(),
+        limits: Limits { message: width, model: 0 },
+        timings: Timings { failure_timeout, ..timings() },
+        ..config(0, &keys, &listed)
+    };
+    let (stop, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut observer = Watch { stop: stop.clone(), refused: refused.clone() };
+    let running = std::thread::spawn(move || {
+        let mut transport = Peers::new(server).unwrap();
+        let network = Arc::new(NativeModel::new(experiment.network.clone()));
+        let mut engine = CpuEngine::new(network, &experiment.engine_spec().only(&[WorkerId(0)]));
+        let start = Progress::start(3);
+        run_with(&experiment, &mut engine, &mut transport, start, &mut observer).unwrap().summary.status
+    });
+    let mut sequence = 0;
+    let mut request = |from: usize, step: u32| {
+        sequence += 1;
+        message_frame(&Message { exchange: step << 2, ..message(from, sequence, width) })
+    };
+    // Worker 1 has computed one gradient, and no more.
+    let mut first = connect_as(&listed, &keys, 1);
+    first.write_all(&request(1, 0)).unwrap();
+    let (before, mut sent) = (memory_in_use(), 0);
+    for _ in 0..5 {
+        let mut second = connect_as(&listed, &keys, 2);
+        second.sock.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
+        for step in 0..400 {
+            sent += usize::from(second.write_all(&request(2, step)).is_ok());
+            let grown = memory_in_use().saturating_sub(before);
+            let held = 4 * 17 * 4 * width + (8 << 20);
+            assert!(grown < held, "memory grew by {} MB, and {} MB are allowed", grown >> 20, held >> 20);
+        }
+    }
+    let began = Instant::now();
+    while refused.load(Ordering::SeqCst) < 5 {
+        assert!(began.elapsed() < Duration::from_secs(20), "requests were not refused");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(sent < 5 * 400, "all requests were accepted");
+    stop.store(true, Ordering::SeqCst);
+    drop(first);
+    assert!(matches!(running.join().unwrap(), Status::Interrupted { .. }));
+}
+
+/// Stops a run when the test is over, and counts second requests.
+struct Watch {
+    stop: Arc<AtomicBool>,
+    refused: Arc<AtomicU64>,
+}
+
+impl Observer for Watch {
+    fn observe(&mut self, event: &Event) -> ControlFlow {
+        if let Event::Peer { change: MembershipEvent::Refused { what }, .. } = event
+            && what.contains("a second request before the reply to the first")
+        {
+            self.refused.fetch_add(1, Ordering::SeqCst);
+        }
+        ControlFlow::Continue
+    }
+
+    fn while_waiting(&mut self) -> ControlFlow {
+        if self.stop.load(Ordering::SeqCst) { ControlFlow::Stop } else { ControlFlow::Continue }
+    }
 }

@@ -272,10 +272,9 @@ mod tests {
 
     const MODEL: usize = 1 << 20;
 
-    /// Half of a model passes in each direction. The protocol learns of it, because it judges transfers by their progress.
-    #[test]
-    fn the_progress_of_models_is_reported() {
-        let (key, timings) = (Key::generate(), Timings::default());
+    /// A context of worker 0 of two, without a runtime: no clock ticks.
+    fn context(timings: Timings) -> PeerContext {
+        let key = Key::generate();
         let config = ProtocolConfig {
             own: 0,
             workers: 2,
@@ -287,8 +286,45 @@ mod tests {
         };
         let (keys, addresses) = (vec![key.fingerprint(); 2], vec![String::new(); 2]);
         let identity = Identity { own: 0, key, keys, addresses, run: 7 };
-        let limits = Limits { message: 0, model: MODEL };
-        let context = PeerContext::new(identity, limits, timings, Pool::new(1), Protocol::new(config));
+        let limits = Limits { message: 10, model: MODEL };
+        PeerContext::new(identity, limits, timings, Pool::new(1), Protocol::new(config))
+    }
+
+    /// The task that reads a connection ends it when nothing arrives, whatever the clock of the protocol does: before a
+    /// header, in a header, and in the content of each kind of frame.
+    #[test]
+    fn a_silent_connection_ends_without_the_clock() {
+        let timings = Timings { failure_timeout: Duration::from_millis(100), ..Timings::default() };
+        let context = context(timings);
+        let (frames, _queue) = mpsc::unbounded_channel();
+        let id = context.connected(1, Outbox { frames, closing: Arc::default() }).unwrap();
+        context.drive(|protocol, now| protocol.exchange_models(1, id, vec![0; 9], now));
+        let header = |kind, length| FrameHeader { kind, length, checksum: 0 }.to_bytes().to_vec();
+        let message = [header(Kind::Message, HEADER as u64 + 40), vec![0; HEADER - 1]].concat();
+        let cases = [
+            vec![],
+            header(Kind::Offer, 8)[..FRAME_HEADER - 1].to_vec(),
+            header(Kind::Offer, 8),
+            header(Kind::Heartbeat, 29),
+            header(Kind::Model, MODEL as u64),
+            message,
+        ];
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        for sent in cases {
+            let ended = runtime.block_on(async {
+                let (mut end, stream) = tokio::io::duplex(CHUNK);
+                end.write_all(&sent).await.unwrap();
+                // The limit is far above the timeout, however busy the machine is.
+                timeout(Duration::from_secs(60), read_frames(&context, 1, id, stream)).await
+            });
+            assert!(matches!(ended, Ok(Err(LinkError::Silent(_)))), "after {} bytes: {ended:?}", sent.len());
+        }
+    }
+
+    /// Half of a model passes in each direction. The protocol learns of it, because it judges transfers by their progress.
+    #[test]
+    fn the_progress_of_models_is_reported() {
+        let context = context(Timings::default());
         let (frames, queue) = mpsc::unbounded_channel();
         let id = context.connected(1, Outbox { frames, closing: Arc::default() }).unwrap();
         context.drive(|protocol, now| protocol.exchange_models(1, id, vec![0; MODEL], now));

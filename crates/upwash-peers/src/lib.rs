@@ -32,7 +32,7 @@ mod transport;
 pub use frame::{Frame, FrameError, FrameHeader, Hello, Kind, Limits, View};
 pub use frame::{model_to_bytes, parse_message, parse_model, parse_round};
 pub use keys::{Fingerprint, Key, KeyError};
-pub use setup::{SetupError, listed_peers, lock_key, own_worker, peers_of};
+pub use setup::{SetupError, check_algorithm, listed_peers, lock_key, own_worker, peers_of};
 pub use sockets::Peers;
 
 use serde::{Deserialize, Serialize};

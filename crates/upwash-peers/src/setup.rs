@@ -4,12 +4,15 @@ use crate::{Fingerprint, Key, KeyError, Limits, PeersConfig, Timings};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use upwash::algorithm::Exchange;
 use upwash::config::{Config, NetworkConfig};
 use upwash::engine::{Engine, EngineError};
 use upwash::experiment::Experiment;
 
 /// The most vectors that any algorithm sends in a message.
 const MAX_VECTORS: usize = 4;
+/// The exchanges of an algorithm repeat within so many rounds.
+const CHECKED_ROUNDS: u64 = 1000;
 
 /// Why a process cannot be a peer of an experiment.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +62,15 @@ pub enum SetupError {
         worker: usize,
         /// The key file.
         path: PathBuf,
+    },
+    /// The algorithm does not survive the loss of a worker.
+    #[error(
+        "{algorithm} cannot go on when a worker is lost, as peers may be: choose an algorithm that can, such as dpsgd, \
+         al-dsgd, local-sgd or, with a server, async-easgd; or train in one process or over MPI, with `upwash train`"
+    )]
+    NeedsAll {
+        /// The algorithm.
+        algorithm: String,
     },
     /// A timeout is out of range.
     #[error("network: {0} seconds are too long")]
@@ -112,6 +124,22 @@ pub fn peers_of(experiment: &Experiment) -> Result<Vec<(String, Fingerprint)>, S
     }
 }
 
+/// Refuses algorithms that do not survive the loss of a worker: those that need a server in each round, or that choose
+/// among the workers from what all of them report.
+pub fn check_algorithm(experiment: &Experiment) -> Result<(), SetupError> {
+    let needs_all = |exchange: &Exchange| {
+        matches!(exchange, Exchange::Chosen | Exchange::Server | Exchange::ToServer | Exchange::FromServer)
+    };
+    let algorithm = experiment.method.synchronous();
+    let rounds = 0..experiment.rounds().min(CHECKED_ROUNDS);
+    match algorithm
+        .is_some_and(|algorithm| rounds.clone().any(|round| algorithm.exchanges(round).iter().any(needs_all)))
+    {
+        true => Err(SetupError::NeedsAll { algorithm: experiment.algorithm_name() }),
+        false => Ok(()),
+    }
+}
+
 /// Locks the key file of a worker while the returned file is open. Two processes with one key would take each other's
 /// connections.
 pub fn lock_key(path: &Path, worker: usize) -> Result<File, SetupError> {
@@ -127,6 +155,7 @@ impl PeersConfig {
     /// The configuration of the peer of worker `own`, whose engine has only that worker.
     pub fn of(experiment: &Experiment, own: usize, key: Key, engine: &mut dyn Engine) -> Result<Self, SetupError> {
         let (peers, workers) = (peers_of(experiment)?, experiment.workers());
+        check_algorithm(experiment)?;
         if own >= workers {
             return Err(SetupError::Worker { worker: own, last: workers - 1 });
         }
@@ -159,4 +188,27 @@ fn timings(network: &NetworkConfig) -> Result<Timings, SetupError> {
         isolation_timeout: seconds(network.isolation_seconds)?,
         ..Timings::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_second_process_with_one_key_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let [own, other] = ["own.key", "other.key"].map(|name| folder.path().join(name));
+        for path in [&own, &other] {
+            std::fs::write(path, "key").unwrap();
+        }
+        let first = lock_key(&own, 3).unwrap();
+        let error = lock_key(&own, 3).unwrap_err().to_string();
+        let remedy = format!("another process runs worker 3 with the key {}: stop it first, or wait", own.display());
+        assert!(error.starts_with(&remedy), "{error}");
+        assert!(lock_key(&other, 4).is_ok(), "another key is not locked");
+        drop(first);
+        assert!(lock_key(&own, 3).is_ok(), "the lock ends with the process");
+        assert!(matches!(lock_key(&folder.path().join("no.key"), 3), Err(SetupError::KeyFile(_))));
+    }
 }

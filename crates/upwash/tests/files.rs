@@ -24,6 +24,25 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
+/// A checkpoint that fails because of one of these is written again later; others end the run.
+#[test]
+fn only_errors_that_may_pass_by_themselves_are_transient() {
+    use rustix::io::Errno;
+    let is_transient = |errno: &Errno| {
+        let error = std::io::Error::from_raw_os_error(errno.raw_os_error());
+        upwash::files::is_transient(&error)
+    };
+    for errno in [Errno::NOSPC, Errno::DQUOT, Errno::MFILE, Errno::NFILE] {
+        assert!(is_transient(&errno), "{errno}");
+    }
+    for errno in [Errno::IO, Errno::ACCESS, Errno::PERM, Errno::NOENT, Errno::ROFS, Errno::NOTDIR, Errno::LOOP] {
+        assert!(!is_transient(&errno), "{errno}");
+    }
+    // Errors of this program have no number.
+    let own = |kind| upwash::files::is_transient(&std::io::Error::new(kind, "own"));
+    assert!(own(std::io::ErrorKind::StorageFull) && !own(std::io::ErrorKind::InvalidData));
+}
+
 #[test]
 fn requests_do_not_follow_links() {
     let folder = tempfile::tempdir().unwrap();

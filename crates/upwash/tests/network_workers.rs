@@ -8,7 +8,7 @@ use upwash::Model;
 use upwash::WorkerId;
 use upwash::algorithm::WorkerStats;
 use upwash::config::Config;
-use upwash::engine::{CpuEngine, NativeModel};
+use upwash::engine::{CpuEngine, Engine, NativeModel};
 use upwash::experiment::{DataPaths, Experiment};
 use upwash::run::{ControlFlow, Event, Progress, Status, run_with};
 use upwash::transport::{
@@ -28,12 +28,19 @@ struct Scripted {
     sent: Vec<(WorkerId, u32, u32, usize)>,
     received: usize,
     refused: Vec<(WorkerId, String)>,
+    /// Answers each request at once with a model that has this scalar. `None`: nobody can be reached.
+    replies: Option<Replies>,
+}
+
+struct Replies {
+    model: Message,
+    scalar: Option<f64>,
 }
 
 impl Scripted {
     fn new(own: usize, workers: usize, script: Vec<Option<Message>>) -> Self {
         let placement = Placement::new(workers, workers, own);
-        Self { placement, script: script.into(), sent: vec![], received: 0, refused: vec![] }
+        Self { placement, script: script.into(), sent: vec![], received: 0, refused: vec![], replies: None }
     }
 }
 
@@ -62,6 +69,16 @@ impl Membership for Scripted {
 impl MessageExchange for Scripted {
     fn send(&mut self, to: WorkerId, message: Message) -> Result<bool, TransportError> {
         self.sent.push((to, message.exchange & 3, message.exchange >> 2, self.received));
+        let Some(Replies { model, scalar }) = self.replies.as_ref().filter(|_| message.exchange & 3 == REQUEST) else {
+            return Ok(true);
+        };
+        let Some(scalar) = *scalar else { return Ok(false) };
+        let exchange = message.exchange | REPLY;
+        self.script.push_back(Some(Message {
+            exchange,
+            stats: WorkerStats { scalar, ..model.stats },
+            ..model.clone()
+        }));
         Ok(true)
     }
 
@@ -87,19 +104,27 @@ fn prepare(text: &str) -> Experiment {
 
 /// Runs one worker. Returns the status.
 fn run_worker(experiment: &Experiment, transport: &mut Scripted) -> Status {
+    run_to_model(experiment, transport).0
+}
+
+/// Runs one worker. Returns the status, and its model at the end.
+fn run_to_model(experiment: &Experiment, transport: &mut Scripted) -> (Status, Vec<f32>) {
     let network = Arc::new(NativeModel::new(experiment.network.clone()));
     let own: Vec<WorkerId> = transport.placement.own().collect();
     let mut engine = CpuEngine::new(network, &experiment.engine_spec().only(&own));
     let start = Progress::start(experiment.workers());
     let mut watch = |_: &Event| ControlFlow::Continue;
-    run_with(experiment, &mut engine, transport, start, &mut watch).unwrap().summary.status
+    let status = run_with(experiment, &mut engine, transport, start, &mut watch).unwrap().summary.status;
+    let state = engine.state().unwrap();
+    (status, state.into_iter().find(|entry| entry.0 == "models").unwrap().1)
 }
+
+const PAIR: &str = "[graph]\ntopology = \"path:2\"\n[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 1\n";
 
 /// A partner that is connected and never replies is waited for once, and not in every exchange.
 #[test]
 fn a_silent_partner_is_asked_once() {
-    let experiment =
-        prepare("[graph]\ntopology = \"path:2\"\n[algorithm]\nname = \"ad-psgd\"\n[training]\nepochs = 1\n");
+    let experiment = prepare(PAIR);
     assert!(experiment.rounds() > 10);
     let mut transport = Scripted::new(0, 2, vec![]);
     assert_eq!(run_worker(&experiment, &mut transport), Status::Finished);
@@ -119,6 +144,43 @@ fn message(experiment: &Experiment, from: usize, kind: u32, step: u32, round: u6
         fresh: false,
         restart: None,
         values: vec![0.0; if kind == DONE { 0 } else { width }].into(),
+    }
+}
+
+/// F14. Scalars that nobody can have, of finite models.
+const IMPLAUSIBLE: [f64; 3] = [f64::NAN, f64::INFINITY, 1e-300];
+
+#[test]
+fn a_request_with_an_implausible_scalar_is_refused() {
+    let experiment = prepare(PAIR);
+    for scalar in IMPLAUSIBLE {
+        let mut request = message(&experiment, 1, REQUEST, 0, 1);
+        request.stats.scalar = scalar;
+        let mut transport = Scripted::new(0, 2, vec![Some(request)]);
+        assert_eq!(run_worker(&experiment, &mut transport), Status::Finished);
+        assert_eq!(transport.refused, [(WorkerId(1), "invalid model in a request".to_string())], "{scalar}");
+        assert!(transport.sent.iter().all(|sent| sent.1 != REPLY), "{scalar}: it replied");
+    }
+}
+
+#[test]
+fn a_reply_with_an_implausible_scalar_is_refused() {
+    let experiment = prepare(PAIR);
+    let run = |scalar: Option<f64>| {
+        let mut transport = Scripted::new(0, 2, vec![]);
+        transport.replies = Some(Replies { model: message(&experiment, 1, REPLY, 0, 1), scalar });
+        let (status, model) = run_to_model(&experiment, &mut transport);
+        assert_eq!(status, Status::Finished);
+        (model, transport.refused)
+    };
+    let (alone, none) = run(None);
+    assert!(none.is_empty());
+    let (mixed, none) = run(Some(1.0));
+    assert!(none.is_empty() && mixed != alone, "replies are not mixed");
+    for scalar in IMPLAUSIBLE {
+        let (model, refused) = run(Some(scalar));
+        assert!(model == alone, "{scalar}: the reply was mixed");
+        assert_eq!(refused.first(), Some(&(WorkerId(1), "invalid model in a reply".to_string())), "{scalar}");
     }
 }
 

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::peer::{Connection, MAX_CONTROL_FRAMES};
+use super::peer::{Connection, MAX_CONNECTIONS, MAX_CONTROL_FRAMES};
 use super::{
-    ANNOUNCEMENT, Action, MAX_EVENTS, MAX_QUEUED, MAX_UNSENT, MAX_UNSENT_MESSAGES, Outbound, Protocol, ProtocolConfig,
-    Start, Time, Violation,
+    ANNOUNCEMENT, Action, Awaited, MAX_EVENTS, MAX_QUEUED, MAX_UNSENT, MAX_UNSENT_MESSAGES, Outbound, Protocol,
+    ProtocolConfig, Start, Time, Violation,
 };
 use crate::Timings;
 use crate::frame::{Frame, Kind, View};
@@ -287,4 +287,85 @@ fn missing_neighbors_are_reported_when_the_time_to_start_is_over() {
     assert!(matches!(protocol.may_begin(0, late), Start::Go(_)));
     let why = "connection refused".to_string();
     assert!(protocol.take_events().contains(&MembershipEvent::Missing { worker: WorkerId(2), why }));
+}
+
+/// A message that was not taken before its sender connects again does not count any more: it may be of another process,
+/// with another model.
+#[test]
+fn messages_of_an_earlier_connection_do_not_count() {
+    for (has_finished, is_lost_first) in [(false, false), (false, true), (true, false), (true, true)] {
+        let case = format!("finished: {has_finished}, lost first: {is_lost_first}");
+        let mut protocol = worker_0(2, 990);
+        let connect = |protocol: &mut Protocol, round: u64| {
+            let id = protocol.on_connected(1, NOW).unwrap();
+            protocol.make_offers(NOW);
+            protocol.on_frame(1, id, Frame::Offer(round), NOW).unwrap();
+            id
+        };
+        let first = connect(&mut protocol, 990);
+        let Start::Go(links) = protocol.may_begin(990, NOW) else { panic!("{case}: no link") };
+        // Its sender is a round ahead.
+        let (link, tag) = (links[1].unwrap(), (991, 1));
+        let old = message(1, tag.0, tag.1);
+        protocol.on_frame(1, first, Frame::Message(old), NOW).unwrap();
+        if has_finished {
+            protocol.on_frame(1, first, Frame::Goodbye, NOW).unwrap();
+        }
+        if is_lost_first {
+            protocol.on_disconnected(1, first, "it closed the connection".into());
+        }
+        let second = connect(&mut protocol, 991);
+        assert_eq!(protocol.poll_message(1, link, tag, NOW), Awaited::Missing, "{case}");
+        let Start::Go(links) = protocol.may_begin(991, NOW) else { panic!("{case}: no new link") };
+        assert_eq!(links[1], Some((second, 991)), "{case}");
+        let link = links[1].unwrap();
+        assert_eq!(protocol.poll_message(1, link, tag, NOW), Awaited::Pending, "{case}");
+        // Nor is it among the messages that an asynchronous worker takes.
+        assert_eq!(protocol.take_messages(), [], "{case}");
+        let new = message(1, tag.0, tag.1);
+        protocol.on_frame(1, second, Frame::Message(new.clone()), NOW).unwrap();
+        assert_eq!(protocol.poll_message(1, link, tag, NOW), Awaited::Message(new), "{case}");
+    }
+}
+
+/// The clock alone ends a silent connection, whatever the task that reads it does.
+#[test]
+fn a_silent_connection_ends_by_the_clock() {
+    let mut protocol = worker_0(2, 0);
+    let id = protocol.on_connected(1, NOW).unwrap();
+    let timeout = Timings::default().failure_timeout;
+    protocol.on_heard(1, id, NOW + SECOND);
+    protocol.on_tick(NOW + timeout);
+    assert!(protocol.connection(1).is_some());
+    protocol.on_tick(NOW + SECOND + timeout);
+    assert_eq!(protocol.connection(1), None);
+    let why = "nothing was received for 5 seconds".to_string();
+    assert!(protocol.take_events().contains(&MembershipEvent::Lost { worker: 1.into(), why }));
+}
+
+/// Two processes with copies of one key take each other's connection away. Each of them connects at most sixty times a
+/// minute, few events say so, and when one of them has ended, the other stays connected.
+#[test]
+fn two_processes_with_one_key_connect_at_a_limited_rate() {
+    let mut protocol = worker_0(2, 0);
+    let (mut accepted, mut events) = (0, 0);
+    // Twenty times a second for two minutes.
+    let start = Duration::from_secs(60 * 20);
+    for attempt in 0..2400 {
+        let now = start + attempt * SECOND / 20;
+        accepted += u32::from(protocol.on_connected(1, now).is_some());
+        if let Some(id) = protocol.connection(1) {
+            protocol.on_heard(1, id, now);
+        }
+        protocol.on_tick(now);
+        assert!(protocol.connection(1).is_some(), "the last connection that was accepted is in use");
+        events += protocol.take_events().len();
+        protocol.take_actions();
+    }
+    assert_eq!(accepted, 2 * MAX_CONNECTIONS);
+    // Joined and lost, some refusals, and how many more there were.
+    assert!(events < 2 * 2 * MAX_CONNECTIONS as usize + 2 * 25, "{events} events");
+    let later = start + 121 * SECOND;
+    let id = protocol.on_connected(1, later);
+    assert!(id.is_some() && protocol.connection(1) == id);
 }

@@ -71,6 +71,10 @@ fn simulate(experiment: &Arc<Experiment>, schedule: &Schedule) -> Trace {
     };
     let configs = (0..workers).map(config).collect();
     let mut world = World::new(configs, schedule.delay, Stream::new(schedule.seed, "network", &[]));
+    // The links of D-PSGD, for which the mean is checked, are the same in all rounds.
+    let links = experiment.schedule.round(0);
+    let rows = (0..workers).flat_map(|worker| links.mixing().row(worker).iter().map(move |entry| (worker, entry)));
+    world.trace.weights = rows.map(|(worker, &(other, weight))| ((worker, other), weight)).collect();
     for (node, gradient) in world.nodes.iter_mut().zip(&schedule.gradients) {
         node.gradient = *gradient;
     }

@@ -40,6 +40,8 @@ pub(super) struct Trace {
     /// The latest round that an honest worker has really begun.
     pub(super) latest: u64,
     pub(super) rounds: BTreeMap<u64, BTreeMap<usize, Vec<RoundRecord>>>,
+    /// The configured weight of each link. A link that has failed has at most this weight.
+    pub(super) weights: BTreeMap<(usize, usize), f64>,
     /// Workers whose neighbors include a liar, or that are one.
     pub(super) liar: Option<usize>,
     /// Workers that have followed the liar, or others that have, to a round that nobody had begun.
@@ -57,6 +59,7 @@ impl Trace {
             workers: (0..workers).map(|_| WorkerTrace::default()).collect(),
             latest: 0,
             rounds: BTreeMap::new(),
+            weights: BTreeMap::new(),
             liar: None,
             misled: BTreeSet::new(),
             exchanges: 0,
@@ -231,9 +234,11 @@ impl Trace {
                         continue;
                     }
                     is_clean = false;
+                    let weight = self.weights[&(worker, other)] as f32;
                     for (k, allowed) in allowed.iter_mut().enumerate() {
                         // A worker that did not finish the round left no record of its model.
-                        *allowed += theirs.map_or(f32::MAX, |theirs| (theirs.stepped[k] - record.stepped[k]).abs());
+                        let difference = |theirs: &RoundRecord| (theirs.stepped[k] - record.stepped[k]).abs();
+                        *allowed += theirs.map_or(f32::MAX, |theirs| weight * difference(theirs));
                     }
                 }
             }

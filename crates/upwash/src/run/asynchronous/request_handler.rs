@@ -269,6 +269,9 @@ impl<'w, 'a> RequestHandler<'w, 'a> {
                 if let Some((_, step)) = self.pending_request.take_if(|request| is_awaited(request)) {
                     let is_usable = self.is_usable(&message);
                     self.deliver_reply(step, Some(message).filter(|_| is_usable));
+                    if !is_usable {
+                        self.transport.refuse(from, "invalid model in a reply".into());
+                    }
                 }
             }
             DONE if steps <= last => {
