@@ -172,10 +172,10 @@ fn epidemic_learning_averages_what_arrives() {
     for (k, found) in found.iter().enumerate() {
         let stepped: Vec<f64> = (0..4).map(|i| x[i] - 0.1 * problem.gradient(i, x[i])).collect();
         let round = schedule.round(k as u64);
-        for i in 0..4 {
+        for (i, x) in x.iter_mut().enumerate() {
             let senders = round.links().iter().filter(|link| link.1 == i).map(|link| link.0);
             let heard: Vec<f64> = senders.chain([i]).map(|j| stepped[j]).collect();
-            x[i] = heard.iter().sum::<f64>() / heard.len() as f64;
+            *x = heard.iter().sum::<f64>() / heard.len() as f64;
         }
         assert!((0..4).all(|i| round.links().iter().filter(|link| link.0 == i).count() == 2));
         assert_near(found, &x, 1e-12);

@@ -189,8 +189,8 @@ fn encode_in_bytes(vector: &[f32]) -> Vec<f32> {
     units
 }
 
-/// bf16: the upper half of the bits, rounded to nearest, ties to even. NaN stays NaN.
-/// Rounds away from zero if the lower 16 bits and `noise` have a sum beyond 16 bits.
+/// bf16: the upper half of the bits, rounded away from zero if the sum of the lower half and `noise` is more than 16 bits
+/// hold. NaN stays NaN, and what would become infinite is rounded toward zero.
 fn to_bf16(x: f32, noise: u16) -> u16 {
     if x.is_nan() {
         return 0x7fc0;
