@@ -148,7 +148,7 @@ def test_the_interpreter_ends_while_an_algorithm_does_not_return(name):
 import upwash._ending
 if {name != "train"}:
     import torch
-upwash._ending.PATIENCE = 0.5
+upwash._ending.INTERRUPT_AFTER = 0.5
 class Endless(upwash.Algorithm):
     def plan(self, view):
         planning.set()

@@ -49,6 +49,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode> {
     // All peers share the memory of this machine.
     experiment.engine_spec().check_memory_of_processes()?;
     let folder = args.out.display();
+    directory::refuse_inside_run(&args.out)?;
     files::make_folder(&args.out)?;
     check_folder(&args.out, &experiment)?;
     // Held until return: of two launches into one folder, the second is refused before it changes anything.

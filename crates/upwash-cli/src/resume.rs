@@ -4,6 +4,7 @@ use crate::{configs, files};
 use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use upwash::config::Overrides;
+use upwash::data::OwnData;
 use upwash::experiment::{Experiment, INITIAL_MODEL_FILE};
 use upwash::run::directory::{CONFIG_FILE, own_data};
 
@@ -33,7 +34,9 @@ pub(crate) fn prepare(config: Option<&Path>, directory: &Path, overrides: &Overr
                 own.is_file(),
                 "{folder} holds no run to resume: run without --resume, or name the run's directory with --out"
             );
-            let data = own_data(directory).map(|name| format!("data.name={}", toml::Value::from(name)));
+            let exists = |name: &String| OwnData::parse(name).is_some_and(|own| own.path().exists());
+            let data = own_data(directory).filter(exists);
+            let data = data.map(|name| format!("data.name={}", toml::Value::from(name)));
             let located = Overrides { set: data.into_iter().collect(), ..Overrides::default() };
             configs::read(&own, &located.followed_by(overrides))
         }

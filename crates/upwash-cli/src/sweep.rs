@@ -134,7 +134,9 @@ impl Axis {
 
 /// Explains an error that may come from a value with commas, such as `mlp:64,32`, which was split.
 fn split_value(error: anyhow::Error, axes: &[Axis]) -> anyhow::Error {
-    let is_split = |axis: &&Axis| axis.values.len() > 1 && axis.values.iter().any(|value| value.contains(':'));
+    let is_part = |value: &String| !value.contains(':') && value.starts_with(|first: char| first.is_ascii_digit());
+    let is_split =
+        |axis: &&Axis| axis.values.iter().any(|value| value.contains(':')) && axis.values.iter().any(is_part);
     match axes.iter().find(is_split) {
         Some(Axis { key, .. }) => anyhow::anyhow!(
             "{error:#}\nvalues are split at commas: write those with commas as a TOML array, \

@@ -171,12 +171,24 @@ fn train(
 
 /// How many links are up in an average round, if not all links of the graph are up in every round.
 fn mean_links(experiment: &Experiment) -> Option<String> {
-    let is_used = experiment.method.links() != Links::None && experiment.config.graph.directed_edges.is_none();
-    let rounds = experiment.rounds().clamp(1, 1000);
+    let settings = &experiment.config.graph;
+    let are_of_graph = match experiment.method.links() {
+        Links::Configured => {
+            use upwash::config::Links::{Alternating, RandomMatching, Released, Whole};
+            let links = settings.links.unwrap_or(Whole);
+            matches!(links, Whole | Alternating | RandomMatching | Released) && settings.directed_edges.is_none()
+        }
+        Links::Matcha { .. } => true,
+        _ => false,
+    };
+    let all = experiment.graph.edges().len();
+    if !are_of_graph || all == 0 {
+        return None;
+    }
+    let rounds = experiment.rounds().clamp(1, 200);
     let counts = (0..rounds).map(|round| experiment.schedule.round(round).links().len() as f64);
     let mean = counts.sum::<f64>() / rounds as f64;
-    let all = experiment.graph.edges().len();
-    (is_used && mean != all as f64).then(|| {
+    (mean != all as f64).then(|| {
         let bytes = 100.0 * mean / all as f64;
         let links = format!(
             "{mean:.2} of the {all} links of the graph are up in an average round, for {bytes:.0} % of the bytes"

@@ -11,8 +11,8 @@ use upwash::experiment::Experiment;
 
 /// The most vectors that any algorithm sends in a message.
 const MAX_VECTORS: usize = 4;
-/// The exchanges of an algorithm repeat within so many rounds.
-const CHECKED_ROUNDS: u64 = 1000;
+/// Which kinds of exchanges an algorithm has is decided by at most this many rounds.
+const CHECKED_ROUNDS: u64 = 1 << 20;
 
 /// Why a process cannot be a peer of an experiment.
 #[derive(Debug, thiserror::Error)]

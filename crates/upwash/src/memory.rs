@@ -4,12 +4,11 @@ use std::path::Path;
 
 /// The memory that this process can still get, in bytes, including swap; `None` where that is unknown.
 ///
-/// Only Linux tells. A control group, such as that of a container or a Slurm job, may allow less than the machine has, and so
-/// may `ulimit -v`.
+/// Only Linux tells. A control group, such as that of a container or a Slurm job, may allow less than the machine has.
 pub fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let machine = in_bytes(&text, "MemAvailable:")? + in_bytes(&text, "SwapFree:").unwrap_or(0);
-    Some([control_group(), address_space()].into_iter().flatten().fold(machine, u64::min))
+    Some(control_group().map_or(machine, |group| group.min(machine)))
 }
 
 /// What `ulimit -v` still allows this process, if it is set.
@@ -63,9 +62,18 @@ pub fn display(bytes: u64) -> String {
     }
 }
 
-/// The error of something that needs more memory than there is, or `None` if it fits.
+/// The error of something that needs more memory than this process can get, or `None` if it fits.
 pub(crate) fn shortage(needed: u64) -> Option<String> {
-    let available = available().filter(|&available| needed > available)?;
+    shortage_of(needed, available().into_iter().chain(address_space()).min())
+}
+
+/// As [`shortage`], for several processes together.
+pub(crate) fn shortage_of_machine(needed: u64) -> Option<String> {
+    shortage_of(needed, available())
+}
+
+fn shortage_of(needed: u64, available: Option<u64>) -> Option<String> {
+    let available = available.filter(|&available| needed > available)?;
     Some(format!("{} of memory, but only {} are available", display(needed), display(available)))
 }
 

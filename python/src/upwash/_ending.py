@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-PATIENCE = 5.0
+INTERRUPT_AFTER = 5.0
 """Seconds that an algorithm in Python gets to return before it is interrupted."""
 LIMIT = 60.0
 """Seconds after which the interpreter ends in any case."""
@@ -21,7 +21,7 @@ def end(native: Native, leave: Callable[[], bool]) -> None:
     """Ends a run: tries `leave` until it is True. An algorithm that does not return is interrupted meanwhile."""
     start = time.monotonic()
     while (waited := time.monotonic() - start) < LIMIT:
-        is_planning = native.is_planning(raises=waited > PATIENCE)
+        is_planning = native.is_planning(raises=waited > INTERRUPT_AFTER)
         if not is_planning and leave():
             return
         time.sleep(_INTERVAL)

@@ -86,7 +86,7 @@ fn finite_time(out: &mut impl Write, analysis: &Analysis) -> Result<()> {
     )?;
     writeln!(out, "  {:<28}  rounds  links per worker", "graph.links")?;
     for FiniteTime { links, rounds, peers } in &analysis.finite_time {
-        let bound = if *peers == 1 { "at most 1".into() } else { format!("at most {peers}") };
+        let bound = format!("at most {peers}");
         writeln!(out, "  {links:<28}  {rounds:>6}  {bound:>16}")?;
     }
     Ok(())

@@ -257,27 +257,30 @@ fn a_slow_worker_does_not_raise_the_deadline() {
 }
 
 /// The algorithms that run over peers, with their options.
-const SURVIVING: [&str; 16] = [
+const SURVIVING: [&str; 19] = [
     "name = \"al-dsgd\"",
     "name = \"al-dsgd\"\nbase = \"choco\"",
     "name = \"al-dsgd\"\nbase = \"matcha\"",
     "name = \"all-reduce\"",
     "name = \"choco\"",
     "name = \"d2\"",
+    "name = \"diloco\"\nperiod = 4",
     "name = \"dpsgd\"",
     "name = \"dpsgd\"\nlazy = true\noverlap = true",
     "name = \"dpsgd\"\nrobust = \"clip\"",
+    "name = \"epidemic\"",
     "name = \"gossip-pga\"",
     "name = \"gradient-tracking\"",
     "name = \"local-sgd\"",
     "name = \"matcha\"",
+    "name = \"noloco\"\nperiod = 4",
     "name = \"sgp\"",
     "name = \"slowmo\"",
     "name = \"slowmo\"\nbase = \"dpsgd\"",
 ];
 
-/// Every algorithm either survives loss and return, or peers refuse it. Asynchronous algorithms and quasi-global momentum
-/// need an engine that computes gradients, which the simulation does not have: other tests run them.
+/// Every algorithm either survives loss and return, or peers refuse it. Asynchronous algorithms, and those that own the
+/// momentum, need an engine that computes gradients, which the simulation does not have: other tests run them.
 #[test]
 fn every_algorithm_survives_or_is_refused() {
     for definition in Registry::standard().iter() {
@@ -286,7 +289,8 @@ fn every_algorithm_survives_or_is_refused() {
         let is_simulated = SURVIVING.iter().any(|text| text.starts_with(&format!("name = \"{name}\"")));
         let is_refused = crate::check_algorithm(&experiment).is_err();
         let is_asynchronous = experiment.method.synchronous().is_none();
-        let expected = [is_simulated, is_refused, is_asynchronous, name == "qg-momentum"];
+        let owns_momentum = experiment.method.synchronous().is_some_and(|algorithm| algorithm.owns_momentum());
+        let expected = [is_simulated, is_refused, is_asynchronous, owns_momentum];
         assert_eq!(expected.iter().filter(|is| **is).count(), 1, "{name}: {expected:?}");
     }
 }

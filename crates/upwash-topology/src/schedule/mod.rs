@@ -594,9 +594,15 @@ impl Schedule {
             Rule::RandomOut { fanout, seed } => {
                 let mut links = Vec::with_capacity(self.nodes * fanout);
                 for sender in 0..self.nodes {
-                    let mut others: Vec<usize> = (0..self.nodes).filter(|other| *other != sender).collect();
-                    Stream::new(*seed, "random receivers", &[stream_id, index, sender as u64]).shuffle(&mut others);
-                    links.extend(others[..*fanout].iter().map(|receiver| (sender, *receiver)));
+                    let mut stream = Stream::new(*seed, "random receivers", &[stream_id, index, sender as u64]);
+                    let first = links.len();
+                    while links.len() < first + fanout {
+                        let other = stream.below(self.nodes - 1);
+                        let link = (sender, other + usize::from(other >= sender));
+                        if !links[first..].contains(&link) {
+                            links.push(link);
+                        }
+                    }
                 }
                 (0, directed_pattern(self.nodes, links).into())
             }

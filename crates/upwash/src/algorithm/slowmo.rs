@@ -12,7 +12,7 @@ pub(super) const DEFINITION: Definition = Definition {
     build: |options| {
         let base = options.base("local-sgd")?;
         if base.state_vectors().iter().any(|vector| vector.name == "anchor") {
-            return Err(options.refuse("base", "must be a synchronous algorithm other than slowmo"));
+            return Err(options.refuse("base", "must be a synchronous algorithm other than slowmo and diloco"));
         }
         Ok(Method::Synchronous(Box::new(SlowMo {
             base,

@@ -77,7 +77,11 @@ impl EngineSpec {
     fn check_memory_with(&self, datasets: u64) -> Result<(), EngineError> {
         let bytes = |(part, bytes): (&str, u64)| if part == DATA { bytes.saturating_mul(datasets) } else { bytes };
         let needed = self.memory().into_iter().map(bytes).fold(0, u64::saturating_add);
-        match crate::memory::shortage(needed) {
+        let shortage = match datasets {
+            0 => crate::memory::shortage(needed),
+            _ => crate::memory::shortage_of_machine(needed),
+        };
+        match shortage {
             None => Ok(()),
             Some(shortage) => Err(EngineError::Memory(format!(
                 "{} workers of {} parameters need {shortage}: use a smaller model, fewer workers or a smaller \

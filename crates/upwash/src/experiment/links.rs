@@ -249,6 +249,9 @@ fn independent_of_topology(
     Ok(Some(Schedule::fixed(&empty, &Weights::Metropolis)?))
 }
 
+/// Every worker of Epidemic Learning may meet every other one.
+const MAX_RANDOM_OUT: usize = 4096;
+
 /// The schedule over the links of one graph.
 fn over_topology(config: &Config, method: &Method, graph: &Graph) -> Result<Schedule, ExperimentError> {
     let (settings, seed) = (&config.graph, config.seed);
@@ -268,11 +271,17 @@ fn over_topology(config: &Config, method: &Method, graph: &Graph) -> Result<Sche
                  them out"
             ));
         }
+        let others = graph.nodes() - 1;
         return match method.links() {
-            algorithm::Links::RandomOut { fanout } if fanout as usize >= graph.nodes() => conflict(format!(
-                "algorithm.fanout = {fanout}: there are only {} other workers; write at most that",
-                graph.nodes() - 1
-            )),
+            algorithm::Links::RandomOut { .. } if settings.copies > 1 => {
+                conflict(format!("graph.copies: {name} does not use the links of the graph; leave it out"))
+            }
+            algorithm::Links::RandomOut { .. } if !(1..MAX_RANDOM_OUT).contains(&others) => {
+                conflict(format!("{name} needs between 2 and {MAX_RANDOM_OUT} workers, not {}", graph.nodes()))
+            }
+            algorithm::Links::RandomOut { fanout } if fanout > others as u64 => {
+                conflict(format!("algorithm.fanout = {fanout}: write at most {others}, the number of other workers"))
+            }
             algorithm::Links::RandomOut { fanout } => Ok(Schedule::random_out(graph.nodes(), fanout as usize, seed)),
             _ => Ok(Schedule::random_matching(graph, seed)),
         };

@@ -27,16 +27,15 @@ impl Experiment {
 }
 
 impl Experiment {
-    /// A weight of the links with which averaging alone diverges: I - alpha L has an eigenvalue of at most -1. The largest
-    /// eigenvalue of L is at least the largest degree plus 1.
+    /// A weight of the links with which averaging alone diverges, also with a lazy W: (I + W)/2 = I - alpha L / 2 has an
+    /// eigenvalue below -1. The largest eigenvalue of L is at least the largest degree plus 1.
     fn alpha(&self) -> Option<String> {
         let Weights::Alpha(alpha) = self.config.graph.weights else { return None };
         let degree = self.graph.degrees().into_iter().max().filter(|&degree| degree > 0)?;
-        let most = 2.0 / (degree + 1) as f64;
-        (self.method.links() == Links::Configured && alpha >= most).then(|| {
+        (self.method.links() == Links::Configured && alpha > 4.0 / (degree + 1) as f64).then(|| {
             format!(
-                "graph.weights = \"alpha={alpha}\": averaging alone diverges on this graph, where alpha must be below \
-                 {most:.3}; leave it out for the fastest one"
+                "graph.weights = \"alpha={alpha}\": averaging alone diverges on this graph; leave it out for the fastest \
+                 alpha"
             )
         })
     }

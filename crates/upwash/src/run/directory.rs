@@ -268,7 +268,8 @@ impl RunDirectory {
         if location.writes_summary() {
             remove(&top.join(Summary::FILE))?;
         }
-        if change != Change::None {
+        // Own data may have another place than before.
+        if change != Change::None || own_data(&path).is_some() {
             write_config(&path, &identity, experiment)?;
             if location.writes_summary() && path != top {
                 write_config(top, &identity, experiment)?;
@@ -389,9 +390,12 @@ pub fn refuse_another_run(path: &Path, experiment: &Experiment) -> Result<()> {
 }
 
 /// Refuses a directory somewhere inside that of a run, where it would count as a part of that run.
-fn refuse_inside_run(path: &Path) -> Result<()> {
+pub fn refuse_inside_run(path: &Path) -> Result<()> {
     let absolute = std::path::absolute(path).map_err(DirectoryError::io("use", path))?;
-    match absolute.ancestors().skip(1).find(|ancestor| ancestor.join(EVENTS_FILE).exists()) {
+    // The part of the path that exists, without links and `..`.
+    let existing = absolute.ancestors().skip(1).find_map(|ancestor| ancestor.canonicalize().ok());
+    let is_run = |folder: &&Path| folder.join(EVENTS_FILE).exists() && folder.join(CONFIG_FILE).exists();
+    match existing.as_deref().and_then(|existing| existing.ancestors().find(is_run)) {
         Some(run) => Err(DirectoryError::InsideRun { path: path.to_owned(), run: run.to_owned() }),
         None => Ok(()),
     }
