@@ -293,7 +293,7 @@ fn config(algorithm: &str, more: &str) -> String {
         )
     };
     // Some algorithms need the same links in every round, some use no links.
-    let changes = prepare(&with(1)).method.links() != Links::None;
+    let changes = !matches!(prepare(&with(1)).method.links(), Links::None | Links::RandomOut { .. });
     with(if changes && !algorithm.contains("\"d2\"") { 2 } else { 1 })
 }
 
