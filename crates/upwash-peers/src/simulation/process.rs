@@ -12,6 +12,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use upwash::algorithm::Exchange;
 use upwash::engine::{Engine, ExternalState, Score};
 use upwash::experiment::Experiment;
 use upwash::model::{Layout, Slot};
@@ -198,8 +199,10 @@ fn run(runtime: &Simulated<'_>, experiment: &Experiment, worker: usize, transpor
         let mut engine = external.attach(vec![&mut model], vec![]).unwrap();
         let ended = node.finish_round(&mut engine, &[Some(score)]).unwrap();
         let used = runtime.call(|protocol, _| protocol.taken.iter().map(|taken| taken.0).collect());
-        // MATCHA may have drawn no link of this worker.
-        let has_links = experiment.schedule.round(round).degree(worker) > 0;
+        // MATCHA may have drawn no link of this worker, and NoLoCo exchanges in some rounds only.
+        let exchanges = experiment.method.synchronous().map_or(vec![], |algorithm| algorithm.exchanges(round));
+        let has_links = exchanges.contains(&Exchange::Neighbors) || exchanges.contains(&Exchange::Early);
+        let has_links = has_links && experiment.schedule.round(round).degree(worker) > 0;
         let may_be_alone = !has_links || runtime.call(|protocol, _| protocol.needs_no_link());
         world.borrow_mut().trace.ran(worker, round, RoundRecord { stepped, mixed: model, used }, may_be_alone);
         if let Some(status) = ended {
