@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use std::io::Write;
 use upwash::WorkerId;
 use upwash::algorithm::{
-    Algorithm, Asynchronous, Definition, Exchange, ExchangeContext, LocalView, Method, PairExchange, Registry,
+    Algorithm, Asynchronous, Definition, Exchange, ExchangeContext, Links, LocalView, Method, PairExchange, Registry,
     WorkerStats,
 };
 use upwash::config::GraphConfig;
@@ -73,7 +73,7 @@ fn synchronous(algorithm: &dyn Algorithm) -> String {
     join_true(&[
         (true, "synchronous"),
         (algorithm.has_server(), "with a server"),
-        (neighbors, &format!("{message} to each neighbor")),
+        (neighbors, &format!("{message} to {}", receivers(algorithm.links()))),
         (server, &format!("{message} to the server and back")),
         (has(&[Exchange::Chosen]), "models of leaders to their followers"),
         (has(&[Exchange::Mean]), "all-reduce"),
@@ -82,6 +82,15 @@ fn synchronous(algorithm: &dyn Algorithm) -> String {
         (vectors > 0, &count(vectors, "state vector")),
         (algorithm.supports_leaders(), "supports leaders"),
     ])
+}
+
+/// Whom a worker sends to in an exchange over links.
+fn receivers(links: Links) -> String {
+    match links {
+        Links::RandomPairs => "a random neighbor".into(),
+        Links::RandomOut { fanout } => format!("{fanout} random workers"),
+        _ => "each neighbor".into(),
+    }
 }
 
 /// The properties of an asynchronous algorithm, in words.

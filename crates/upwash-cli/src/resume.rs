@@ -35,10 +35,16 @@ pub(crate) fn prepare(config: Option<&Path>, directory: &Path, overrides: &Overr
                 "{folder} holds no run to resume: run without --resume, or name the run's directory with --out"
             );
             let exists = |name: &String| OwnData::parse(name).is_some_and(|own| own.path().exists());
-            let data = own_data(directory).filter(exists);
-            let data = data.map(|name| format!("data.name={}", toml::Value::from(name)));
-            let located = Overrides { set: data.into_iter().collect(), ..Overrides::default() };
-            configs::read(&own, &located.followed_by(overrides))
+            let (known, moved): (Vec<String>, Vec<String>) = own_data(directory).into_iter().partition(exists);
+            let set = known.into_iter().map(|name| format!("data.name={}", toml::Value::from(name))).collect();
+            let located = Overrides { set, ..Overrides::default() };
+            let experiment = configs::read(&own, &located.followed_by(overrides));
+            match moved.first() {
+                Some(name) => experiment.with_context(|| {
+                    format!("the data of this run was {name}: if it has moved, add --set data.name=...")
+                }),
+                None => experiment,
+            }
         }
     }
 }

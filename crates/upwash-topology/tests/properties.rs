@@ -116,6 +116,7 @@ proptest! {
             rotated(&Schedule::alternating(&graph), Order::Released { rounds_per_epoch: 49 }),
             fixed.clone().averaging_every(3).unwrap(),
             Schedule::one_peer_exponential(graph.nodes()),
+            Schedule::base(graph.nodes(), 2),
         ];
         for schedule in schedules {
             let up = schedule.round(round);

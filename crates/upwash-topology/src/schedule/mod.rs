@@ -223,40 +223,6 @@ impl Schedule {
         schedule
     }
 
-    /// The Base-(k+1) graph, in which each worker has at most k = `peers` links in a round: a cycle of rounds whose product is
-    /// the exact average, for every number of workers, after some 2 log n / log (k + 1) rounds.
-    ///
-    /// # Panics
-    /// If there are no workers, or no peers.
-    ///
-    /// ```
-    /// # use upwash_topology::Schedule;
-    /// assert_eq!(Schedule::base(8, 1).rounds_to_consensus(), Some(3));
-    /// assert_eq!(Schedule::base(7, 1).rounds_to_consensus(), Some(5));
-    /// ```
-    pub fn base(nodes: usize, peers: usize) -> Self {
-        assert!(nodes > 0 && peers > 0, "no workers, or no peers");
-        let rounds = finite_time::base(nodes, peers).into_iter();
-        Self::cycle(nodes, rounds.map(|links| finite_time::pattern(nodes, links)))
-    }
-
-    /// The one-peer hypercube: in round k, workers whose numbers differ in bit k take the mean of their models. log2 n
-    /// rounds give the exact average.
-    ///
-    /// ```
-    /// # use upwash_topology::{Schedule, ScheduleError};
-    /// assert_eq!(Schedule::hypercube(8)?.round(2).links()[0], (0, 4));
-    /// assert_eq!(Schedule::hypercube(6).unwrap_err(), ScheduleError::NotPowerOfTwo(6));
-    /// # Ok::<(), ScheduleError>(())
-    /// ```
-    pub fn hypercube(nodes: usize) -> Result<Self, ScheduleError> {
-        if !nodes.is_power_of_two() {
-            return Err(ScheduleError::NotPowerOfTwo(nodes));
-        }
-        let rounds = finite_time::hypercube(nodes).into_iter();
-        Ok(Self::cycle(nodes, rounds.map(|links| finite_time::pattern(nodes, links))))
-    }
-
     /// The number of rounds after which the links repeat; `None` if they are drawn at random or depend on the round otherwise.
     ///
     /// ```
@@ -268,36 +234,6 @@ impl Schedule {
             Rule::Cycle(patterns) => Some(patterns.len()),
             _ => None,
         }
-    }
-
-    /// The number of rounds, from the first one on, after which all workers have the exact average. `None` if a cycle of
-    /// this schedule does not lead to it, or if the schedule has random draws.
-    ///
-    /// ```
-    /// # use upwash_topology::Schedule;
-    /// assert_eq!(Schedule::one_peer_exponential(8).rounds_to_consensus(), Some(3));
-    /// assert_eq!(Schedule::one_peer_exponential(6).rounds_to_consensus(), None);
-    /// ```
-    pub fn rounds_to_consensus(&self) -> Option<usize> {
-        let Rule::Cycle(patterns) = &self.rule else { return None };
-        let average = 1.0 / self.nodes as f64;
-        // Row i of the product of all matrices so far: how much of each worker's value worker i has.
-        let mut shares = vec![vec![0.0; self.nodes]; self.nodes];
-        (0..self.nodes).for_each(|i| shares[i][i] = 1.0);
-        for (round, pattern) in patterns.iter().enumerate() {
-            let row = |i: usize| {
-                let mut sum = vec![0.0; self.nodes];
-                for &(sender, weight) in pattern.mixing.row(i) {
-                    sum.iter_mut().zip(&shares[sender]).for_each(|(sum, share)| *sum += weight * share);
-                }
-                sum
-            };
-            shares = (0..self.nodes).map(row).collect();
-            if shares.iter().flatten().all(|share| (share - average).abs() < 1e-9) {
-                return Some(round + 1);
-            }
-        }
-        None
     }
 
     /// Uses all given directed links in every round. Each worker gives equal weight to its own model and to each model
